@@ -1,0 +1,1 @@
+"""Command line, configuration, launcher and supervisor, client commands, benchmarks, the embedded model."""

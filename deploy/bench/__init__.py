@@ -1,0 +1,1 @@
+"""Benchmarks as a user runs them."""

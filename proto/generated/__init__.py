@@ -1,0 +1,1 @@
+"""Code generated from quire.proto by make proto."""

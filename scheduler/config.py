@@ -1,0 +1,46 @@
+"""What the scheduler process is told at its start; frozen afterwards."""
+
+from typing import Literal
+
+import msgspec
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits and policy. Measured facts (blocks, context length) are not here: they arrive from the workers."""
+
+    frontends_address: str = ""
+    workers_address: str = ""
+    world_size: int = 1
+    max_num_seqs: int = 256
+    """Slots: outputs that may run at once."""
+    max_num_batched_tokens: int = 2048
+    """Tokens one step may run."""
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    max_num_queued_reqs: int = 10_000
+    max_num_queued_tokens: int = 10_000_000
+    max_timeout_seconds: float = 3600.0
+    frontend_lease_seconds: float = 5.0
+    max_restarts_per_request: int = 2
+    """A request alive in one more group death than this is quarantined as the likely cause."""
+    audit_interval_steps: int = 1000
+    """Check every invariant each so many steps; 0 never."""
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for field in (
+            "world_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_num_queued_reqs",
+            "max_num_queued_tokens",
+        ):
+            value = getattr(self, field)
+            if value < 1:
+                raise ValueError(f"{field}: must be at least 1, got {value}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens: {self.max_num_batched_tokens} is less than max_num_seqs {self.max_num_seqs}; "
+                "a decode step of all sequences would not fit, raise the one or lower the other"
+            )

@@ -1,0 +1,1 @@
+"""Tensor-parallel layers. Each declares its shard; none imports a model."""

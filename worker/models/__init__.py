@@ -1,0 +1,1 @@
+"""Model definitions: a frozen spec and the decoder it drives."""

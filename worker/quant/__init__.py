@@ -1,0 +1,1 @@
+"""Quantization schemes: one object per linear layer."""

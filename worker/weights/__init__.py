@@ -1,0 +1,1 @@
+"""Checkpoints: streaming safetensors slices into declared shards."""
