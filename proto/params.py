@@ -28,7 +28,7 @@ FinishReason = Literal["stop", "length", "abort", "deadline", "rejected", "error
 
 
 class ParameterError(ValueError):
-    """A request field the user must change. `field` is its name on the wire, `reason` a closed machine-readable word."""
+    """A request field the user must change. `field` is its wire name, `reason` a word of `proto/errors.py`."""
 
     def __init__(self, field: str, message: str, reason: str = "INVALID_PARAMETER") -> None:
         super().__init__(f"{field}: {message}")

@@ -140,6 +140,8 @@ class Welcome(Message, frozen=True):
     facts: ModelFacts | None
     detail: str = ""
     """For a person: why the state is what it is."""
+    epoch: int = 0
+    """Of the worker group the state speaks of; the supervisor ends a group that `recovering` names."""
 
 
 class Refused(Message, frozen=True):

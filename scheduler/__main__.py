@@ -1,0 +1,30 @@
+"""`python -m quire.scheduler CONFIG.json`: one per engine."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from quire.proto.lifeline import tie_to_parent
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.loop import SchedulerLoop
+
+
+def main() -> int:
+    tie_to_parent()
+    config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=SchedulerConfig)
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    loop = SchedulerLoop(config, context)
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor turns it into a drain
+    loop.run()
+    context.term()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""The only I/O of the scheduler: sockets and clock around the pure core.
+
+One turn: take what arrived (results first, they free the device's next plan), let the core plan, send plans before
+outputs, beat once a second.
+"""
+
+import gc
+import logging
+import time
+import uuid
+
+import zmq
+
+from quire.proto.channel import PeerUnreachable, Router
+from quire.proto.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
+from quire.proto.requests import (
+    PROTOCOL_VERSION,
+    Abort,
+    AbortLabels,
+    AskLoad,
+    Drain,
+    Drained,
+    FrontendBeat,
+    FrontendMessage,
+    GroupFailed,
+    GroupLost,
+    Hello,
+    Limits,
+    Refused,
+    SchedulerBeat,
+    Submit,
+    Welcome,
+)
+from quire.proto.wire import frontend_decoder, worker_decoder
+from quire.scheduler import events, invariants
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core import Core
+from quire.scheduler.group import GroupError, WorkerGroup
+from quire.scheduler.leases import Leases
+
+TICK_SECONDS = 0.05
+BEAT_SECONDS = 1.0
+COLLECT_SECONDS = 30.0
+MESSAGES_PER_TURN = 256
+
+log = logging.getLogger("quire.scheduler")
+
+
+class SchedulerLoop:
+    """Owns both sockets and the core until `stop()`."""
+
+    def __init__(self, config: SchedulerConfig, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+        self._config = config
+        self._core = Core(config)
+        self._group = WorkerGroup(config.world_size)
+        self._leases = Leases(config.frontend_lease_seconds)
+        self._life = uuid.uuid4().hex
+        self._stopped = False
+        self._next_tick = self._next_beat = self._next_collect = 0.0
+        self._audited_step = 0
+        self._detail = ""
+        self._frontends: Router[FrontendMessage] = Router(context, config.frontends_address, frontend_decoder())
+        self._workers: Router[WorkerMessage] = Router(context, config.workers_address, worker_decoder())
+
+    def stop(self) -> None:
+        """Leave `run` after the current turn; callable from a signal handler."""
+        self._stopped = True
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._frontends.socket, zmq.POLLIN)
+        poller.register(self._workers.socket, zmq.POLLIN)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a collection in mid-step is a pause for every stream; see _collect_garbage
+        log.info("listening life=%s", self._life)
+        while not self._stopped:
+            now = time.monotonic()
+            if poller.poll(max(0.0, self._next_tick - now) * 1000):
+                now = time.monotonic()
+            self._turn(now)
+        for peer in self._group.peers:
+            self._send_worker(peer, Stop("the scheduler stops"))
+        self._frontends.close()
+        self._workers.close()
+
+    def _turn(self, now: float) -> None:
+        asked = self._take_worker_messages(now)
+        self._execute(self._core.plan(now))
+        asked += self._take_frontend_messages(now)
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_SECONDS
+            asked += self._tick(now)
+        self._execute(self._core.plan(now))
+        self._execute(asked)
+        self._audit(now)
+        self._collect_garbage(now)
+
+    def _take_worker_messages(self, now: float) -> list[events.Instruction]:
+        asked: list[events.Instruction] = []
+        for _ in range(MESSAGES_PER_TURN):
+            received = self._workers.receive()
+            if received is None:
+                break
+            asked += self._on_worker(*received, now)
+        return asked
+
+    def _take_frontend_messages(self, now: float) -> list[events.Instruction]:
+        asked: list[events.Instruction] = []
+        for _ in range(MESSAGES_PER_TURN):
+            received = self._frontends.receive()
+            if received is None:
+                break
+            asked += self._on_frontend(*received, now)
+        return asked
+
+    def _on_worker(self, identity: bytes, message: WorkerMessage, now: float) -> list[events.Instruction]:
+        rank = self._group.rank_of(identity)
+        match message:
+            case StepResult() if rank == 0:
+                return self._core.handle(events.StepDone(message), now)
+            case StepAck() if rank == message.rank:
+                return self._core.handle(events.StepAcked(message), now)
+            case WorkerHello() | Ready():
+                return self._on_joining(identity, message, now)
+            case WorkerFailed() if rank is not None:
+                log.error(
+                    "worker failed rank=%d epoch=%d step=%d: %s", rank, message.epoch, message.step, message.reason
+                )
+                return self._core.handle(events.GroupGone(message.epoch, message.reason), now)
+        log.warning("message of a stranger or past worker dropped: %s", type(message).__name__)
+        return []
+
+    def _on_joining(self, identity: bytes, message: WorkerHello | Ready, now: float) -> list[events.Instruction]:
+        try:
+            if isinstance(message, Ready):
+                return self._on_ready(identity, message, now)
+            previous = self._group.epoch
+            welcomed = self._group.hello(identity, message)
+            log.info("worker joined rank=%d epoch=%d", message.rank, message.epoch)
+            self._send_worker(identity, welcomed)
+            if 0 < previous < message.epoch:
+                return self._core.handle(events.GroupGone(previous, "a newer worker group arrived"), now)
+        except GroupError as refusal:
+            log.error("worker refused: %s", refusal)
+            self._send_worker(identity, Stop(str(refusal)))
+        return []
+
+    def _on_ready(self, identity: bytes, ready: Ready, now: float) -> list[events.Instruction]:
+        event = self._group.ready(identity, ready)
+        if event is None:
+            return []
+        log.info("group ready epoch=%d facts=%s phases=%s", event.epoch, event.facts, self._group.phases)
+        return self._core.handle(event, now)
+
+    def _on_frontend(self, identity: bytes, message: FrontendMessage, now: float) -> list[events.Instruction]:
+        if isinstance(message, Hello):
+            self._on_hello(identity, message, now)
+            return []
+        if not self._leases.touch(identity, now):
+            # it spoke before HELLO, or its lease ended while it was stopped: it must introduce itself again
+            self._send_frontend(identity, Refused("say HELLO first"))
+            return []
+        if isinstance(message, FrontendBeat):
+            return []
+        event = self._event(identity, message)
+        return self._core.handle(event, now) if event is not None else []
+
+    def _event(self, identity: bytes, message: FrontendMessage) -> events.Event | None:
+        supervisor = self._leases.role(identity) == "supervisor"
+        match message:
+            case Submit():
+                return events.Submitted(identity, message)
+            case Abort():
+                return events.Aborted(identity, message)
+            case AbortLabels():
+                return events.LabelsAborted(identity, message)
+            case AskLoad():
+                return events.LoadAsked(identity, message)
+            case Drain() if supervisor:
+                return events.DrainAsked(message.timeout_seconds)
+            case GroupLost() if supervisor:
+                return events.GroupGone(message.epoch, message.reason)
+            case GroupFailed() if supervisor:
+                return events.GroupGaveUp(message.reason)
+        log.warning("%s is not for a frontend to say; dropped", type(message).__name__)
+        return None
+
+    def _on_hello(self, identity: bytes, hello: Hello, now: float) -> None:
+        if hello.protocol_version != PROTOCOL_VERSION:
+            reason = f"protocol version {hello.protocol_version} of the {hello.role} is not {PROTOCOL_VERSION}"
+            self._send_frontend(identity, Refused(f"{reason} of the scheduler"))
+            return
+        self._leases.join(identity, hello.role, now)
+        log.info("%s joined: %s", hello.role, identity.decode(errors="replace"))
+        self._send_frontend(identity, self._welcome())
+
+    def _welcome(self) -> Welcome:
+        config = self._config
+        limits = Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_queued_reqs=config.max_num_queued_reqs,
+            max_num_queued_tokens=config.max_num_queued_tokens,
+            priority_enabled=config.scheduling_policy == "priority",
+            max_timeout_seconds=config.max_timeout_seconds,
+        )
+        core = self._core
+        return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch)
+
+    def _tick(self, now: float) -> list[events.Instruction]:
+        asked = self._core.handle(events.Tick(), now)
+        for identity in self._leases.expired(now):
+            asked += self._lose_frontend(identity, "its lease ended", now)
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_SECONDS
+            beat = SchedulerBeat(self._core.epoch, self._core.step)
+            for identity in self._leases.peers:
+                self._send_frontend(identity, beat)
+        return asked
+
+    def _lose_frontend(self, identity: bytes, why: str, now: float) -> list[events.Instruction]:
+        log.warning("frontend lost: %s: %s", identity.decode(errors="replace"), why)
+        self._leases.leave(identity)
+        return self._core.handle(events.FrontendLost(identity), now)
+
+    def _execute(self, asked: list[events.Instruction]) -> None:
+        for instruction in asked:
+            match instruction:
+                case events.SendPlan():
+                    for peer in self._group.peers:
+                        self._send_worker(peer, instruction.frame)
+                case events.SendOutputs():
+                    self._send_frontend(instruction.frontend, instruction.outputs)
+                case events.Reply():
+                    self._send_frontend(instruction.frontend, instruction.message)
+                case events.ChangeState():
+                    self._detail = instruction.detail
+                    log.info("state=%s epoch=%d %s", instruction.state, self._core.epoch, instruction.detail)
+                    for peer in self._leases.peers:
+                        self._send_frontend(peer, self._welcome())
+                case events.ReportDrained():
+                    log.info("drained ended=%d", instruction.num_ended)
+                    self._tell_supervisor(Drained(instruction.num_ended))
+
+    def _tell_supervisor(self, message: Drained) -> None:
+        for peer in self._leases.peers:
+            if self._leases.role(peer) == "supervisor":
+                self._send_frontend(peer, message)
+
+    def _send_frontend(self, identity: bytes, message: object) -> None:
+        try:
+            self._frontends.send(identity, message)  # type: ignore[arg-type]
+        except PeerUnreachable as error:
+            if self._leases.role(identity) == "frontend":
+                self._execute(self._lose_frontend(identity, str(error), time.monotonic()))
+
+    def _send_worker(self, identity: bytes, message: object) -> None:
+        try:
+            self._workers.send(identity, message)  # type: ignore[arg-type]
+        except PeerUnreachable as error:
+            log.error("worker unreachable: %s", error)
+            self._execute(self._core.handle(events.GroupGone(self._group.epoch, str(error)), time.monotonic()))
+
+    def _audit(self, now: float) -> None:
+        interval = self._config.audit_interval_steps
+        steps = self._core.step - self._audited_step
+        if interval and (steps >= interval or steps < 0):  # below zero: a new epoch counts from 1 again
+            self._audited_step = self._core.step
+            try:
+                invariants.check(self._core)
+            except invariants.InvariantError as error:
+                # never serve from a pool that failed its audit: a new epoch starts from an empty one
+                log.critical("audit failed: %s", error)
+                self._execute(self._core.handle(events.GroupGone(self._core.epoch, f"audit failed: {error}"), now))
+
+    def _collect_garbage(self, now: float) -> None:
+        """Collect when nothing lives, or at the latest every 30 s: cycles are rare here, pauses are not wanted."""
+        if now >= self._next_collect and (self._core.num_live == 0 or now >= self._next_collect + COLLECT_SECONDS):
+            self._next_collect = now + BEAT_SECONDS
+            gc.collect()

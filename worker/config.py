@@ -1,0 +1,48 @@
+"""What one worker process is told at its start; frozen afterwards. No torch here: deploy imports this file."""
+
+from typing import Literal
+
+import msgspec
+
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same for all ranks; rank and epoch come on the command line."""
+
+    scheduler_address: str = ""
+    run_dir: str = ""
+    """Private directory of the deployment; the rendezvous file of an epoch lies in it."""
+    model: str = ""
+    """Directory with config.json and the weights."""
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    dtype: Dtype = "auto"
+    """auto: the checkpoint's on CUDA, float32 on CPU."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    tensor_parallel_size: int = 1
+    max_model_len: int = 0
+    """0: the model's own context length (or what the KV memory holds, if less)."""
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.92
+    kv_cache_memory_bytes: int = 0
+    """0: measured on CUDA; on CPU 4 GiB or a quarter of the free memory, whichever is less."""
+    enforce_eager: bool = False
+    seed: int = 0
+    """Of dummy weights."""
+    num_threads: int = 0
+    """CPU threads of one rank; 0: the machine's cores divided by the ranks."""
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for field in ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}: must be at least 1, got {getattr(self, field)}")
+        for field in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
+            if getattr(self, field) < 0:
+                raise ValueError(f"{field}: must not be negative, got {getattr(self, field)}")
+        if self.block_size & (self.block_size - 1) or self.block_size > 256:
+            raise ValueError(f"block_size: must be a power of two up to 256, got {self.block_size}")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ValueError(f"gpu_memory_utilization: must be in (0, 1], got {self.gpu_memory_utilization}")
