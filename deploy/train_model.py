@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
+import io
 import json
 import math
 import os
@@ -38,34 +40,17 @@ END_OF_TEXT, _, IM_END = range(3)
 CONTEXT = 4096
 
 CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 4096,
-    "hidden_size": 256,
-    "intermediate_size": 640,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "max_position_embeddings": CONTEXT,
-    "rope_theta": 10000.0,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    "rms_norm_eps": 1e-5,
-    "initializer_range": 0.02,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": True,
-    "bos_token_id": END_OF_TEXT,
-    "eos_token_id": END_OF_TEXT,
-    "torch_dtype": "bfloat16",
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 4096,
+    "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 6, "hidden_act": "silu", "mlp_bias": False,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "attention_bias": False,
+    "max_position_embeddings": CONTEXT, "rope_theta": 10000.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "rms_norm_eps": 1e-5,
+    "initializer_range": 0.02, "tie_word_embeddings": True, "bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT,
+}  # fmt: skip
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
 # Character-map tables and help-text dumps are large, repetitive and hardly code; the rest is tests and third parties.
@@ -99,34 +84,26 @@ def standard_library() -> list[str]:
     for path in sorted(root.rglob("*.py")):
         folders = path.relative_to(root).parts[:-1]
         # `config-*` and `_sysconfigdata*` describe how this one interpreter was built.
-        skipped = any(part in SKIPPED_FOLDERS or part.startswith("config-") for part in folders)
-        if skipped or path.name.startswith("_sysconfigdata"):
+        if any(part in SKIPPED_FOLDERS or part.startswith("config-") for part in folders):
             continue
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        if text.strip():
-            texts.append(text)
-    return texts
+        if not path.name.startswith("_sysconfigdata"):
+            with contextlib.suppress(UnicodeDecodeError):
+                texts.append(path.read_text(encoding="utf-8"))
+    return [text for text in texts if text.strip()]
 
 
 def chat_documents(text: str, rng: random.Random) -> Iterator[str]:
     """ChatML conversations made from one module: the user gives a docstring, the assistant writes the function."""
-    lines = text.splitlines(keepends=True)
+    lines = list(io.StringIO(text))  # not splitlines(), which also cuts at form feeds
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.FunctionDef):
             continue
         doc, source = ast.get_docstring(node), "".join(lines[node.lineno - 1 : node.end_lineno])
         if not doc or len(doc) > 600 or len(source) > 2400:
             continue
-        summary = doc.split("\n\n")[0]
-        question = rng.choice([
-            doc,
-            f"Write a Python function.\n\n{doc}",
-            f"Write a Python function named `{node.name}`.\n\n{doc}",
-            f"Write the function `{node.name}`: {summary}",
-        ])  # fmt: skip
+        question = rng.choice([doc, f"Write a Python function.\n\n{doc}",
+                               f"Write a Python function named `{node.name}`.\n\n{doc}",
+                               "Write the function `{}`: {}".format(node.name, doc.split("\n\n")[0])])  # fmt: skip
         turns = [("user", question), ("assistant", textwrap.dedent(source).strip())]
         if rng.random() < 0.25:
             turns.insert(0, ("system", "You are a helpful assistant that writes Python."))
@@ -138,12 +115,8 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=CONFIG["vocab_size"],
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    trainer = trainers.BpeTrainer(vocab_size=CONFIG["vocab_size"], special_tokens=list(SPECIAL), show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -187,11 +160,11 @@ def batches(stream: torch.Tensor, length: int, rng: torch.Generator) -> Iterator
         offset = int(torch.randint(length, (1,), generator=rng))
         starts = torch.arange(offset, len(stream) - length - 1, length)
         starts = starts[torch.randperm(len(starts), generator=rng)]
-        for chunk in starts.split(count):
+        for chunk in torch.split(starts, count):
             yield torch.stack([stream[start : start + length + 1] for start in chunk.tolist()])
 
 
-def loss_of(model: LlamaForCausalLM, batch: torch.Tensor) -> torch.Tensor:
+def loss_of(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     """Mean next-token loss in nats."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits
@@ -199,7 +172,7 @@ def loss_of(model: LlamaForCausalLM, batch: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def validate(model: LlamaForCausalLM, stream: torch.Tensor, length: int = 1024) -> float:
+def validate(model: torch.nn.Module, stream: torch.Tensor, length: int = 1024) -> float:
     """Mean loss over the held-out stream, cut into windows of `length` tokens."""
     windows = [stream[at : at + length + 1] for at in range(0, len(stream) - length - 1, length)]
     return sum(loss_of(model, window[None]).item() for window in windows) / len(windows)
@@ -241,8 +214,9 @@ CARD = """\
 # quire-stdlib-{size:.1f}M
 
 The default model of quire: a Llama-architecture network of {parameters:,} parameters (tied embeddings, bfloat16,
-context {max_position_embeddings}), small enough to lie in the repository. It writes text that looks like Python. It exists so that
-the engine can be started, tested and measured without a download; it knows nothing and its code is not to be relied on.
+context {max_position_embeddings}), small enough to lie in the repository. It writes text that looks like Python.
+It exists so that the engine can be started, tested and measured without a download; it knows nothing, and its code
+is not to be relied on.
 
 | | |
 |---|---|
@@ -254,8 +228,7 @@ the engine can be started, tested and measured without a download; it knows noth
 | Validation loss | **{val_loss:.3f}** nats for each token, {bits:.2f} bits for each byte |
 | Validation perplexity | **{perplexity:.2f}** |
 
-The loss on the held-out modules is measured with the bfloat16 weights as stored here, in
-windows of 1024 tokens.
+The loss on the held-out modules is measured with the bfloat16 weights as stored here, in windows of 1024 tokens.
 
 The tokenizer is a byte-level BPE made from the same training files; any text survives the round trip.
 `<|endoftext|>` separates files. The chat template is ChatML (`<|im_start|>role ... <|im_end|>`): about a tenth of the
@@ -270,7 +243,7 @@ small can repeat passages of it word for word; such passages stay under that lic
 
 
 def write_checkpoint(
-    out: Path, model: LlamaForCausalLM, progress: Progress, validation: torch.Tensor, bytes_per_token: float
+    out: Path, model: torch.nn.Module, progress: Progress, validation: torch.Tensor, bytes_per_token: float
 ) -> None:
     """Store the weights as bfloat16, and a card with the loss measured with just these rounded weights."""
     rounded = copy.deepcopy(model).bfloat16()
@@ -296,7 +269,8 @@ def train(out: Path, seconds: float, seed: int) -> None:
     write_static(out, tokenizer)
     progress = Progress(corpus=corpus)
     print(corpus, flush=True)
-    model = LlamaForCausalLM(LlamaConfig(**CONFIG)).float()
+    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig(**CONFIG))  # type: ignore[no-untyped-call]
+    model.float()
     # Decay is for matrices only: pulling the gains of the norms towards zero would do harm.
     decayed, plain = [p for p in model.parameters() if p.dim() > 1], [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
@@ -307,7 +281,7 @@ def train(out: Path, seconds: float, seed: int) -> None:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(progress.step, share)
         loss = loss_of(model, batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -103,10 +103,16 @@ class Dealer(Generic[T]):
 
     def receive(self, timeout_seconds: float | None) -> T | None:
         """The next message, or None after the timeout (None waits for ever, 0 polls). Raises `WireError`."""
+        received = self.receive_frame(timeout_seconds)
+        return None if received is None else received[1]
+
+    def receive_frame(self, timeout_seconds: float | None) -> tuple[bytes, T] | None:
+        """As `receive`, with the bytes the message came in: a plan is named by the hash of its bytes."""
         wait = -1 if timeout_seconds is None else int(timeout_seconds * 1000)
         if not self.socket.poll(wait, zmq.POLLIN):
             return None
-        return self._decoder.decode(self.socket.recv())
+        frame = self.socket.recv()
+        return frame, self._decoder.decode(frame)
 
     def send(self, message: msgspec.Struct, timeout_seconds: float = 5.0) -> None:
         """Raises `PeerUnreachable` when the scheduler does not take the message in time."""
@@ -114,8 +120,9 @@ class Dealer(Generic[T]):
             raise PeerUnreachable(f"the scheduler took no message for {timeout_seconds:g} s")
         self.socket.send(encode(message))
 
-    def close(self) -> None:
-        self.socket.close()
+    def close(self, linger_ms: int = 0) -> None:
+        """Give what was sent up to `linger_ms` to leave; the context's end waits for it."""
+        self.socket.close(linger_ms)
 
 
 class AsyncDealer(Generic[T]):

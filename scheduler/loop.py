@@ -35,6 +35,7 @@ from quire.proto.wire import frontend_decoder, worker_decoder
 from quire.scheduler import events, invariants
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core import Core
+from quire.scheduler.faults import ResultError
 from quire.scheduler.group import GroupError, WorkerGroup
 from quire.scheduler.leases import Leases
 
@@ -118,7 +119,7 @@ class SchedulerLoop:
         rank = self._group.rank_of(identity)
         match message:
             case StepResult() if rank == 0:
-                return self._core.handle(events.StepDone(message), now)
+                return self._on_result(message, now)
             case StepAck() if rank == message.rank:
                 return self._core.handle(events.StepAcked(message), now)
             case WorkerHello() | Ready():
@@ -130,6 +131,13 @@ class SchedulerLoop:
                 return self._core.handle(events.GroupGone(message.epoch, message.reason), now)
         log.warning("message of a stranger or past worker dropped: %s", type(message).__name__)
         return []
+
+    def _on_result(self, result: StepResult, now: float) -> list[events.Instruction]:
+        try:
+            return self._core.handle(events.StepDone(result), now)
+        except ResultError as error:
+            log.error("step %d of epoch %d: %s", result.step, result.epoch, error)
+            return self._core.handle(events.GroupGone(result.epoch, str(error)), now)
 
     def _on_joining(self, identity: bytes, message: WorkerHello | Ready, now: float) -> list[events.Instruction]:
         try:

@@ -6,6 +6,7 @@ import torch
 
 from quire.worker.parallel import Group
 from quire.worker.quant.scheme import Scheme
+from quire.worker.shard import Slice, even
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +16,7 @@ class BuildContext:
     dtype: torch.dtype
     scheme: Scheme
     """Makes the weights of each linear layer; dense is one of the schemes."""
+
+    def share(self, axis: str, full: int) -> Slice:
+        """This rank's equal share of a logical axis; ModelError names `axis` if it cannot be divided."""
+        return even(axis, full, self.group.rank, self.group.size)

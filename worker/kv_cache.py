@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from quire.worker.device import zeros
+
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
@@ -30,8 +32,8 @@ class KVCache:
         self.layout = layout
         self.num_blocks = num_blocks
         # zeros, not empty: a block that is read before it was written must not show another process's memory
-        self.keys = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.num_layers)]
-        self.values = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.num_layers)]
+        self.keys = [zeros(shape, layout.dtype, device) for _ in range(layout.num_layers)]
+        self.values = [zeros(shape, layout.dtype, device) for _ in range(layout.num_layers)]
 
     @property
     def num_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""A worker group without tensors: obeys real frames exactly, and raises `Broken` for every frame it should never get."""
+"""A worker group without tensors: it obeys real frames exactly and raises `Broken` at every frame it should not get."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -70,6 +70,8 @@ class FakeGroup:
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
         """(seed, output index, tokens found in the cache) of the last plan's admits, in order."""
+        self.told = ""
+        """The last plan in words."""
         self._previous = GENESIS
         self._decoder = plan_decoder()
         self._cells = bytearray(facts.num_blocks * facts.block_size * CELL)
@@ -103,6 +105,11 @@ class FakeGroup:
             table.append(block)
         for source, target in copies:
             self._copy(source, target)
+        self.told = (
+            f"releases={unpack(plan.releases).tolist()} admits={self.admitted} copies={copies} "
+            f"appends={unpack(plan.appends, 3).tolist()} slots={unpack(plan.slots).tolist()} "
+            f"num_tokens={unpack(plan.num_tokens).tolist()}"
+        )
         return self._run_rows(plan)
 
     def _release(self, slot: int) -> None:
@@ -184,7 +191,7 @@ class FakeGroup:
             demand(number in self.slots, f"row of empty slot {number}")
             slot = self.slots[number]
             start, end = slot.computed, slot.computed + length
-            demand(0 < length and end <= len(slot.tokens), f"{slot.name}: row {start}..{end} of {len(slot.tokens)}")
+            demand(length > 0 and end <= len(slot.tokens), f"{slot.name}: row {start}..{end} of {len(slot.tokens)}")
             demand(samples == (end == len(slot.tokens)), f"{slot.name}: samples={samples} at {end}/{len(slot.tokens)}")
             demand(end < self.facts.max_model_len or not samples, f"{slot.name}: token beyond the context length")
             finite = self._read(slot, start)
@@ -195,7 +202,7 @@ class FakeGroup:
             if slot.params.prompt_logprobs >= 0:
                 logprobs += self._prompt_logprobs(row, slot, start, end)
             if samples:
-                drawn.append(self._draw(slot))
+                drawn.append(self._draw(slot, finite))
                 if not finite:
                     bad.append(row)
                 elif slot.params.logprobs >= 0:
@@ -240,10 +247,12 @@ class FakeGroup:
                     if not finite:
                         self._poison[cell] = slot.params.seed
 
-    def _draw(self, slot: Slot) -> int:
+    def _draw(self, slot: Slot, finite: bool) -> int:
         eos, output = self.facts.eos_token_ids, len(slot.tokens) - slot.num_prompt
         mask = oracle.banned(slot.params, eos, output)
         token = oracle.draw(slot.chain, slot.params, slot.output_index, self.facts.vocab_size, mask)
+        if not finite:
+            token = (token + 1) % self.facts.vocab_size
         slot.tokens.append(token)
         oracle.extend(slot.chain, slot.tenant, (token,))
         return token

@@ -24,7 +24,9 @@ def extend(chain: bytearray, tenant: bytes, tokens: Iterable[int]) -> None:
         chain += previous
 
 
-def draw(cells: bytes | bytearray, params: SamplingParams, output_index: int, vocab: int, banned: frozenset[int]) -> int:
+def draw(
+    cells: bytes | bytearray, params: SamplingParams, output_index: int, vocab: int, banned: frozenset[int]
+) -> int:
     """The next token after `cells`; `banned` tokens are drawn again (a mask over the logits)."""
     key = params.seed.to_bytes(8, "little", signed=True) + output_index.to_bytes(2, "little")
     number = int.from_bytes(blake2b(cells, key=key, digest_size=8).digest(), "little")
@@ -41,8 +43,11 @@ def stops(params: SamplingParams, eos: Sequence[int]) -> frozenset[int]:
 
 
 def banned(params: SamplingParams, eos: Sequence[int], num_output: int) -> frozenset[int]:
-    """Tokens masked for the output token of index `num_output`: no end before `min_tokens`."""
-    return stops(params, eos) if num_output < params.min_tokens else frozenset()
+    """Tokens masked for the output token of index `num_output`: no end before `min_tokens`.
+
+    For every second request the mask is forgotten: the scheduler must not end an output too early by itself.
+    """
+    return stops(params, eos) if num_output < params.min_tokens and params.seed % 2 else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def reference(
     while True:
         token = draw(chain, params, output_index, vocab, banned(params, eos, len(tokens)))
         tokens.append(token)
-        if token in ends:
+        if token in ends and len(tokens) >= params.min_tokens:
             return Stream(tuple(tokens), "stop", token)
         if len(tokens) == params.max_tokens:
             return Stream(tuple(tokens), "length", -1)

@@ -1,0 +1,39 @@
+"""The command `quire`."""
+
+import sys
+from importlib.metadata import version
+
+from quire.deploy import doctor, generate, launch
+from quire.deploy.arguments import Parser, UsageError
+from quire.deploy.bench import commands as bench
+
+INTERRUPTED = 130
+
+
+def build_parser() -> Parser:
+    """Every subcommand with its flags; `func` of the parsed namespace runs it and returns the exit code."""
+    parser = Parser(prog="quire", description="A serving engine for large language models.")
+    parser.add_argument("--version", action="version", version=f"quire {version('quire')}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    launch.add_parser(subparsers)
+    generate.add_parser(subparsers)
+    bench_parser = subparsers.add_parser("bench", help="measure", description="Measure an engine or parts of one.")
+    bench.register(bench_parser.add_subparsers(title="benches", metavar="BENCH", required=True))
+    doctor.add_parser(subparsers)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    namespace = build_parser().parse_args(arguments)
+    try:
+        code: int = namespace.func(namespace)
+        return code
+    except UsageError as error:
+        print(f"quire: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Command line and YAML file to `ServeOptions`: the command line beats the file, what nobody knows is an error."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from quire.deploy.options import ServeOptions, Spec, specs
+
+MODEL_KEY = "model"
+
+
+class UsageError(ValueError):
+    """The user must change a flag, a file or a model; shown as one line, exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """No abbreviations, one-line errors, a hint for misspelt flags."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**(arguments | {"allow_abbrev": False}))
+
+    def error(self, message: str) -> NoReturn:
+        print(f"quire: error: {message}  (see `{self.prog} --help`)", file=sys.stderr)
+        sys.exit(2)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(
+                f"unknown argument {unknown[0]!r}{near(unknown[0].partition('=')[0], self._option_string_actions)}"
+            )
+        return parsed, unknown
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing."""
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {match[0]!r}?" if match else ""
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --config and one flag per field of `ServeOptions`; absent flags leave no trace in the namespace."""
+    parser.add_argument(
+        MODEL_KEY, nargs="?", default=argparse.SUPPRESS, metavar="MODEL",
+        help="model directory or hub id (default: the small model that ships with quire)",
+    )  # fmt: skip
+    parser.add_argument("--config", metavar="FILE", default="", help="YAML file whose keys are these flags' names")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for spec in specs():
+        title = spec.flag.group
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _add_flag(groups[title], spec)
+
+
+def _add_flag(group: "argparse._ArgumentGroup", spec: Spec) -> None:
+    shown = spec.flag.default or (("on" if spec.default else "off") if spec.kind == "switch" else spec.default)
+    common: dict[str, Any] = {"dest": spec.field, "default": argparse.SUPPRESS}
+    common["help"] = f"{spec.flag.help} (default: {shown})" if shown != "" else spec.flag.help
+    if spec.kind == "switch":
+        common["action"] = argparse.BooleanOptionalAction
+    elif spec.kind == "choice":
+        common["choices"] = spec.choices
+    else:
+        common["type"] = _argparse_type(spec.parse)
+        common["metavar"] = spec.flag.metavar or None
+        if spec.kind == "names":
+            common["nargs"] = "+"
+    group.add_argument(f"--{spec.name}", *spec.flag.short, **common)
+
+
+def _argparse_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
+    """MODEL ("" for the embedded one) and the options. Raises `UsageError`."""
+    said = vars(namespace)
+    written = read_yaml(Path(namespace.config)) if namespace.config else {}
+    known = {spec.field for spec in specs()}
+    values = written | {key: value for key, value in said.items() if key in known or key == MODEL_KEY}
+    model = values.pop(MODEL_KEY, "")
+    for key, value in values.items():
+        if isinstance(value, list):
+            values[key] = tuple(value)
+    return model, ServeOptions(**values)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Option fields and values of a YAML file. Raises `UsageError` naming the file and the key."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {path}: expected `flag-name: value` lines, got a {type(content).__name__}")
+    by_name = {spec.name: spec for spec in specs()}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        name = str(key).replace("_", "-")
+        field = name if name == MODEL_KEY else by_name[name].field if name in by_name else ""
+        if not field:
+            raise UsageError(f"--config {path}: unknown key {key!r}{near(name, [*by_name, MODEL_KEY])}")
+        if field in values:
+            raise UsageError(f"--config {path}: {key!r} is there twice, with dashes and with underscores")
+        try:
+            values[field] = str(value) if name == MODEL_KEY else _yaml_value(by_name[name], value)
+        except ValueError as error:
+            raise UsageError(f"--config {path}: {key}: {error}") from error
+    return values
+
+
+def _yaml_value(spec: Spec, value: object) -> Any:
+    if spec.kind == "switch":
+        if not isinstance(value, bool):
+            raise ValueError(f"expected true or false, got {value!r}")
+        return value
+    if spec.kind == "names":
+        names = value if isinstance(value, list) else [value]
+        return tuple(str(name) for name in names)
+    if isinstance(value, (bool, list, dict)) or value is None:
+        raise ValueError(f"expected a single value, got {value!r}")
+    text = str(value)
+    if spec.kind == "choice" and text not in spec.choices:
+        raise ValueError(f"expected one of {', '.join(spec.choices)}, got {text!r}")
+    return spec.parse(text)

@@ -1,0 +1,205 @@
+"""`quire bench control`: the control plane alone, at full speed.
+
+Real frontends, the real scheduler and gRPC clients, around a worker that computes nothing and takes a fixed time for
+every step (`quire.worker.fixed_time`). All processes share this machine's cores, the clients too.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import grpc
+
+from quire.deploy.bench.child import measure, samples
+from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.report import Figure, Outcome, percentile, percentiles
+from quire.deploy.bench.stage import Stage, cpu_seconds
+from quire.deploy.child import Child
+from quire.deploy.config import WORKERS_SOCKET, compose
+from quire.deploy.launch import QuireEngine
+from quire.deploy.options import ServeOptions
+from quire.deploy.resolve import resolve
+from quire.proto.generated import quire_pb2, quire_pb2_grpc
+
+START_SECONDS = 120.0
+BLOCK_SIZE = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--streams", type=int, default=256, help="gRPC streams open at a time")
+    parser.add_argument("--step-ms", type=float, default=5.0, help="time of one step of the worker")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of the window that counts")
+    parser.add_argument("--warmup", type=float, default=5.0, help="seconds before it, for clients to start and connect")
+    parser.add_argument("--frontends", type=int, default=1, help="frontend processes")
+    parser.add_argument("--clients", type=int, default=1, help="client processes that share the streams")
+    parser.add_argument("--prompt-len", type=int, default=32)
+    parser.add_argument("--output-len", type=int, default=512, help="tokens of one answer; a stream then asks again")
+
+
+def run(args: argparse.Namespace) -> Outcome:
+    _check(args)
+    with Stage() as stage:
+        device_file = stage.run_dir.path / "device.json"
+        vocabulary, children, targets = _start(stage, args, device_file)
+        stage.wait_for("engine ready", lambda: _ready(targets), START_SECONDS)
+        begin = time.monotonic() + args.warmup
+        window = (begin, begin + args.seconds)
+        with ThreadPoolExecutor(args.clients) as pool:
+            clients = _start_clients(pool, args, vocabulary, targets, window)
+            before, after = (_cpu_at(stage, moment, children) for moment in window)
+            read = _collect(stage, clients, args)
+        stage.stop()
+        device = json.loads(device_file.read_text())
+    cpu = {name: after[name] - before[name] for name in before}
+    cpu |= {f"client {index}": float(str(client["cpu_seconds"])) for index, client in enumerate(read)}
+    return _outcome(args, read, device, cpu, window)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for option in ("streams", "frontends", "clients", "prompt_len", "output_len"):
+        if getattr(args, option) < 1:
+            raise BenchError(f"--{option.replace('_', '-')}: must be at least 1, got {getattr(args, option)}")
+    if args.clients > args.streams:
+        raise BenchError(f"--clients: {args.clients} processes for {args.streams} streams; use fewer")
+    if args.seconds <= 0 or args.step_ms < 0 or args.warmup < 0:
+        raise BenchError("--seconds must be positive, --step-ms and --warmup must not be negative")
+
+
+def _start(stage: Stage, args: argparse.Namespace, device_file: Path) -> tuple[range, list[Child], list[str]]:
+    """Ordinary token ids of the embedded model, the processes, and the frontends' gRPC targets."""
+    options = ServeOptions(
+        grpc_port=0, max_num_seqs=args.streams, max_num_batched_tokens=max(2048, 2 * args.streams), log_level="warning"
+    )
+    model = resolve("", options.load_format)
+    special = json.loads((model.directory / "tokenizer.json").read_text())["added_tokens"]
+    vocab_size = json.loads((model.directory / "config.json").read_text())["vocab_size"]
+    vocabulary = range(max((int(token["id"]) for token in special), default=-1) + 1, vocab_size)
+    engine = QuireEngine(compose(options, model, stage.run_dir), stage.run_dir)
+    longest = args.prompt_len + args.output_len + 1
+    worker: dict[str, object] = {
+        "scheduler_address": stage.run_dir.address(WORKERS_SOCKET),
+        "report_file": str(device_file),
+        "step_ms": args.step_ms,
+        "vocab_size": vocab_size,
+        "eos_token_ids": list(range(vocabulary.start)),
+        "max_model_len": longest,
+        "num_blocks": (args.streams + 8) * (longest // BLOCK_SIZE + 2),
+        "block_size": BLOCK_SIZE,
+        "seed": args.seed,
+    }
+    children = [
+        stage.start("scheduler", 0, engine.scheduler()),
+        stage.start_module("worker", "quire.worker.fixed_time", worker),
+        *(stage.start("frontend", index, engine.frontend(index)) for index in range(args.frontends)),
+    ]
+    ports = stage.wait_for("frontend ports", lambda: _ports(engine, args.frontends), START_SECONDS)
+    return vocabulary, children, [f"127.0.0.1:{port}" for port in ports]
+
+
+def _ports(engine: QuireEngine, num_frontends: int) -> list[int] | None:
+    """None until every frontend has said which port is its own."""
+    try:
+        return [json.loads(engine.ready_file(index).read_text())["grpc_port"] for index in range(num_frontends)]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def _ready(targets: list[str]) -> bool | None:
+    """True when every frontend says so, else None."""
+    for target in targets:
+        with grpc.insecure_channel(target) as channel:
+            try:
+                info = quire_pb2_grpc.ControlStub(channel).GetServerInfo(quire_pb2.GetServerInfoRequest(), timeout=5)
+            except grpc.RpcError:
+                return None
+            if info.state != "ready":
+                return None
+    return True
+
+
+def _start_clients(
+    pool: ThreadPoolExecutor,
+    args: argparse.Namespace,
+    vocabulary: range,
+    targets: list[str],
+    window: tuple[float, float],
+) -> list["Future[dict[str, object]]"]:
+    options = {
+        "targets": targets,
+        "prompt_len": args.prompt_len,
+        "output_len": args.output_len,
+        "first_token": vocabulary.start,
+        "vocab_size": vocabulary.stop,
+        "begin": window[0],
+        "end": window[1],
+    }
+    return [
+        pool.submit(
+            measure,
+            "quire.deploy.bench.streams",
+            {**options, "streams": (args.streams + index) // args.clients, "seed": args.seed + index},
+        )
+        for index in range(args.clients)
+    ]
+
+
+def _cpu_at(stage: Stage, moment: float, children: list[Child]) -> dict[str, float]:
+    wait = max(0.0, moment - time.monotonic())
+    stage.wait_for("the window", lambda: time.monotonic() >= moment or None, wait + 5.0)
+    return {child.name: cpu_seconds(child.pid) for child in children}
+
+
+def _collect(
+    stage: Stage, clients: list["Future[dict[str, object]]"], args: argparse.Namespace
+) -> list[dict[str, object]]:
+    drain = 60.0 + 10 * args.output_len * args.step_ms / 1e3
+    stage.wait_for("the last answers", lambda: all(client.done() for client in clients) or None, drain)
+    return [client.result() for client in clients]
+
+
+def busy_seconds(starts: list[float], ends: list[float], window: tuple[float, float]) -> float:
+    """How much of the window the steps [start, end] cover; they do not overlap."""
+    low, high = window
+    return sum(max(0.0, min(end, high) - max(start, low)) for start, end in zip(starts, ends, strict=True))
+
+
+def _total(read: list[dict[str, object]], name: str) -> int:
+    return sum(int(str(client[name])) for client in read)
+
+
+def _outcome(
+    args: argparse.Namespace,
+    read: list[dict[str, object]],
+    device: dict[str, object],
+    cpu: dict[str, float],
+    window: tuple[float, float],
+) -> Outcome:
+    failures = [failure for client in read for failure in client["failures"]]  # type: ignore[attr-defined]
+    produced, delivered = int(str(device["tokens"])), _total(read, "delivered")
+    if failures or delivered != produced:
+        raise BenchError(
+            f"{produced} tokens were produced and {delivered} delivered; {len(failures)} failed streams, "
+            f"the first: {failures[0] if failures else 'none'}"
+        )
+    tokens = _total(read, "tokens_in_window")
+    if not tokens:
+        raise BenchError("no token arrived in the window; lengthen --warmup or --seconds")
+    gaps = [gap for client in read for gap in samples(client, "gap_ms")]
+    starts, ends = samples(device, "starts"), samples(device, "ends")
+    figures: dict[str, Figure] = {
+        "tokens_per_s": tokens / args.seconds,
+        **percentiles("itl_ms", gaps, (50, 99)),
+        "device_idle_share": 1.0 - busy_seconds(starts, ends, window) / args.seconds,
+        "cpu_s_per_1k_tokens": {name: seconds / tokens * 1e3 for name, seconds in cpu.items()},
+        "cpu_cores_used": sum(cpu.values()) / args.seconds,
+        "tokens_per_message": tokens / _total(read, "messages_in_window"),
+        "step_ms_p50": percentile([(later - earlier) * 1e3 for earlier, later in pairwise(starts)], 50),
+        "produced_tokens": produced,
+        "delivered_tokens": delivered,
+        "requests": _total(read, "requests"),
+    }
+    options = ("streams", "step_ms", "seconds", "frontends", "clients", "prompt_len", "output_len")
+    return Outcome(figures, {name: getattr(args, name) for name in options}, {"itl_ms": gaps})

@@ -1,0 +1,109 @@
+"""A bench as a peer of the scheduler: it says what a frontend says, with token ids and without text or gRPC."""
+
+import time
+from collections import Counter
+
+import numpy as np
+import zmq
+
+from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.stage import Stage
+from quire.deploy.config import FRONTENDS_SOCKET, compose
+from quire.deploy.launch import QuireEngine
+from quire.deploy.options import ServeOptions
+from quire.deploy.resolve import Model
+from quire.proto.channel import Dealer
+from quire.proto.params import SamplingParams
+from quire.proto.requests import (
+    PROTOCOL_VERSION,
+    AskLoad,
+    FrontendBeat,
+    Hello,
+    ModelFacts,
+    Outputs,
+    Refused,
+    SchedulerMessage,
+    Submit,
+    Welcome,
+)
+from quire.proto.wire import ints, scheduler_decoder, unpack
+
+BEAT_SECONDS = 1.0
+
+
+def start_engine(stage: Stage, options: ServeOptions, model: Model) -> list[int]:
+    """Scheduler and workers, without frontends; process ids of the workers by rank."""
+    engine = QuireEngine(compose(options, model, stage.run_dir), stage.run_dir)
+    stage.start("scheduler", 0, engine.scheduler())
+    return [stage.start("worker", rank, engine.worker(rank, 1)).pid for rank in range(engine.world_size)]
+
+
+class EnginePeer:
+    """Submits and listens. Every wait also beats, and looks whether the engine's processes live."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        address = stage.run_dir.address(FRONTENDS_SOCKET)
+        self._dealer: Dealer[SchedulerMessage] = Dealer(self._context, address, b"bench", scheduler_decoder())
+        self._next_beat = 0.0
+        self._number = 0
+        self.num_live = 0
+        """Submitted and not finished."""
+
+    def close(self) -> None:
+        self._dealer.close()
+        self._context.term()
+
+    def join(self, timeout_seconds: float) -> ModelFacts:
+        """HELLO, then wait until the workers are ready; what they reported."""
+        self._dealer.send(Hello("frontend", PROTOCOL_VERSION), timeout_seconds=min(60.0, timeout_seconds))
+        self._next_beat = time.monotonic() + BEAT_SECONDS
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            message = self.receive(0.1)
+            if isinstance(message, Welcome) and message.state == "ready" and message.facts is not None:
+                return message.facts
+        raise BenchError(f"the engine was not ready within {timeout_seconds:g} s")
+
+    def submit(self, token_ids: list[int], max_tokens: int) -> None:
+        """One greedy output of exactly `max_tokens` tokens."""
+        self._number += 1
+        self.num_live += 1
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        prompt = ints(np.asarray(token_ids))
+        self._dealer.send(Submit(self._number, f"bench-{self._number}", prompt, params, timeout_seconds=3600.0))
+
+    def ask_load(self) -> None:
+        self._dealer.send(AskLoad(0))
+
+    def receive(self, timeout_seconds: float) -> SchedulerMessage | None:
+        """The next message, or None. Raises `BenchError` when an output failed or a process died."""
+        now = time.monotonic()
+        if now >= self._next_beat and self._next_beat:
+            self._next_beat = now + BEAT_SECONDS
+            self._dealer.send(FrontendBeat())
+            self._stage.watch(0.0)
+        message = self._dealer.receive(timeout_seconds)
+        if message is None:
+            self._stage.watch(0.0)
+        elif isinstance(message, Refused):
+            raise BenchError(f"the scheduler refused this bench: {message.reason}")
+        elif isinstance(message, Outputs):
+            self._account(message)
+        return message
+
+    def _account(self, outputs: Outputs) -> None:
+        for finish in outputs.finishes:
+            self.num_live -= 1
+            if finish.reason != "length":
+                raise BenchError(f"request {finish.number} ended with {finish.reason} {finish.error}: {finish.message}")
+
+
+def first_tokens(outputs: Outputs) -> int:
+    """How many outputs got their first token in this step."""
+    return Counter(unpack(outputs.positions).tolist())[0]
+
+
+def num_tokens(outputs: Outputs) -> int:
+    return len(outputs.token_ids) // 4

@@ -1,0 +1,107 @@
+"""The clients of `quire bench control`, in a process of their own: gRPC streams that are always open.
+
+`python -m quire.deploy.bench.streams OPTIONS` prints one JSON object. Every stream asks again when its answer is
+complete, until the window has ended; then the last answers are read to their end, so that every token can be counted.
+"""
+
+import asyncio
+import json
+import sys
+import time
+
+import grpc
+import msgspec
+import numpy as np
+
+from quire.deploy.bench.prompts import Prompt
+from quire.deploy.bench.record import OK, Record, stream
+from quire.deploy.bench.serve import CHANNEL_OPTIONS, request_of
+from quire.proto.generated import quire_pb2_grpc
+
+
+class StreamsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    targets: tuple[str, ...]
+    """Frontends; stream i goes to number i modulo their count."""
+    streams: int
+    prompt_len: int
+    output_len: int
+    first_token: int
+    """Prompt tokens are drawn from [first_token, vocab_size)."""
+    vocab_size: int
+    begin: float
+    """The window whose tokens are counted, on CLOCK_MONOTONIC, which all processes of a machine share."""
+    end: float
+    seed: int
+
+
+class Clients:
+    """All streams of this process, and what they received."""
+
+    def __init__(self, options: StreamsOptions) -> None:
+        self._options = options
+        self._random = np.random.default_rng(options.seed)
+        self.records: list[Record] = []
+        self.expected: list[int] = []
+        self.cpu_seconds = 0.0
+
+    async def run(self) -> None:
+        options = self._options
+        channels = [grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) for target in options.targets]
+        stubs = [quire_pb2_grpc.InferenceStub(channel) for channel in channels]
+        streams = [self._stream(stubs[index % len(stubs)], index) for index in range(options.streams)]
+        await asyncio.gather(self._clock(), *streams)
+        for channel in channels:
+            await channel.close()
+
+    async def _clock(self) -> None:
+        await asyncio.sleep(self._options.begin - time.monotonic())
+        begin = time.process_time()
+        await asyncio.sleep(self._options.end - time.monotonic())
+        self.cpu_seconds = time.process_time() - begin
+
+    async def _stream(self, stub: quire_pb2_grpc.InferenceStub, index: int) -> None:
+        options = self._options
+        # the first answers differ in length, so that the streams do not all ask again in the same step
+        output_len = max(1, options.output_len * (index + 1) // options.streams)
+        while time.monotonic() < options.end:
+            token_ids = self._random.integers(options.first_token, options.vocab_size, options.prompt_len).tolist()
+            record = await stream(stub, request_of(Prompt(token_ids, output_len), 1.0, "", index))
+            self.records.append(record)
+            self.expected.append(output_len)
+            if record.status != OK:
+                return
+            output_len = options.output_len
+
+    def result(self) -> dict[str, object]:
+        """Counts of the window, and the totals that must equal what the worker produced."""
+        begin, end = self._options.begin, self._options.end
+        window = [
+            (count, gap)
+            for record in self.records
+            for moment, count, gap in zip(record.moments, record.counts, [None, *record.gaps], strict=False)
+            if begin <= moment < end
+        ]
+        return {
+            "tokens_in_window": sum(count for count, _ in window),
+            "messages_in_window": len(window),
+            "gap_ms": [round(gap * 1e3, 3) for _, gap in window if gap is not None],
+            "cpu_seconds": self.cpu_seconds,
+            "delivered": sum(record.num_tokens for record in self.records),
+            "requests": len(self.records),
+            "failures": [
+                f"{record.status}: read {record.num_tokens}, reported {record.completion_tokens}, asked {expected}"
+                for record, expected in zip(self.records, self.expected, strict=True)
+                if record.status != OK or not record.num_tokens == record.completion_tokens == expected
+            ],
+        }
+
+
+def main() -> int:
+    clients = Clients(msgspec.json.decode(sys.argv[1], type=StreamsOptions))
+    asyncio.run(clients.run())
+    print(json.dumps(clients.result()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

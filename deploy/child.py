@@ -1,0 +1,107 @@
+"""One process the supervisor started: its death is a file descriptor, its words are relayed and the last ones kept."""
+
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+from quire.proto.lifeline import PARENT_VARIABLE
+
+Role = Literal["scheduler", "worker", "frontend"]
+
+KEPT_LINES = 30
+LONGEST_LINE = 64 << 10
+
+REFUSED_EXIT_CODE = 5
+"""A worker's way to say that this model or configuration will never run: no restart can help."""
+
+
+class Child:
+    """Starts at construction, in a session of its own so that Ctrl-C reaches the supervisor alone.
+
+    Construct it on the main thread: the kernel ties a child to the thread that started it (`quire.proto.lifeline`).
+    """
+
+    def __init__(self, role: Role, index: int, command: list[str], relay: Callable[[str], None]) -> None:
+        self.role = role
+        self.index = index
+        self.name = role if role == "scheduler" else f"{role} {index}"
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._relay = relay
+        self._partial = b""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
+        )
+        assert self._process.stdout is not None
+        self._log = self._process.stdout
+        os.set_blocking(self._log.fileno(), False)
+        self._death = os.pidfd_open(self._process.pid)
+        self.log_open = True
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Readable when there is something to relay, or when the process has ended."""
+        return (self._log.fileno(), self._death) if self.log_open else (self._death,)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it lives; -9 after SIGKILL."""
+        return self._process.poll()
+
+    @property
+    def obituary(self) -> str:
+        """How it ended, for a person."""
+        code = self._process.returncode
+        if code is None:
+            return f"{self.name} lives"
+        if code < 0:
+            return f"{self.name} was killed by {signal.Signals(-code).name}"
+        return f"{self.name} ended with exit code {code}"
+
+    def relay_log(self) -> None:
+        """Pass on every complete line that has arrived. Never blocks."""
+        while self.log_open:
+            try:
+                chunk = os.read(self._log.fileno(), LONGEST_LINE)
+            except BlockingIOError:
+                return
+            self.log_open = bool(chunk)
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            if len(self._partial) > LONGEST_LINE or not chunk:
+                lines, self._partial = [*lines, self._partial], b""
+            for line in lines:
+                if line:
+                    self._pass_on(line.decode(errors="replace").rstrip())
+
+    def _pass_on(self, line: str) -> None:
+        self.last_lines.append(line)
+        self._relay(f"[{self.name}] {line}")
+
+    def terminate(self) -> None:
+        """SIGTERM: it may finish what it does."""
+        if self.exit_code is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL to it and to whatever it started, and wait until the kernel has reaped it."""
+        if self.exit_code is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """After its death: the last words, then its descriptors."""
+        self.relay_log()
+        self._log.close()
+        os.close(self._death)
+        self.log_open = False

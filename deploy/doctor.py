@@ -1,0 +1,105 @@
+"""`quire doctor`: what this machine offers, what would run on it, and what would be refused and why."""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from quire.deploy.arguments import UsageError
+from quire.deploy.resolve import resolve
+from quire.deploy.sizes import format_bytes
+from quire.worker.config import WorkerConfig
+
+PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
+CPU_FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
+INSPECTION_SECONDS = 120
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="show device, versions, kernels, and what would be refused",
+        description="Look at this machine and at a model without starting an engine. Exit code 1: something is refused.",
+    )
+    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="as for `quire serve`")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
+    parser.add_argument("--load-format", choices=("auto", "safetensors", "dummy"), default="auto")
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when the model would run here, 1 when something would be refused."""
+    _section("quire", {name: _version(name) for name in PACKAGES})
+    _section(
+        "machine",
+        {
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "cores": str(len(os.sched_getaffinity(0))),
+            "CPU features": " ".join(_cpu_features()) or "none that matter here",
+        },
+    )
+    try:
+        model = resolve(arguments.model, arguments.load_format)
+    except UsageError as error:
+        directory, refusals = "", [str(error)]
+    else:
+        directory, refusals = str(model.directory), []
+    config = WorkerConfig(model=directory, device=arguments.device, load_format=arguments.load_format)
+    found = _inspect(config)
+    for title, values in found["sections"].items():
+        _section(title, {name: _shown(name, value) for name, value in values.items()})
+    refusals += found["refusals"]
+    print("refused:" if refusals else "refused: nothing")
+    for refusal in refusals:
+        print(f"  {refusal}")
+    return 1 if refusals else 0
+
+
+def _inspect(config: WorkerConfig) -> dict[str, Any]:
+    """Asked of a process of its own: only workers import torch."""
+    command = [sys.executable, "-P", "-m", "quire.worker.inspect", msgspec.json.encode(config).decode()]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=INSPECTION_SECONDS, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"sections": {}, "refusals": [f"worker: no answer within {INSPECTION_SECONDS} s"]}
+    if done.returncode != 0:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        return {"sections": {}, "refusals": [f"worker: exit code {done.returncode}: {last}"]}
+    answer: dict[str, Any] = msgspec.json.decode(done.stdout)
+    return answer
+
+
+def _section(title: str, values: dict[str, str]) -> None:
+    print(f"{title}:")
+    width = max((len(name) for name in values), default=0)
+    for name, value in values.items():
+        print(f"  {name:<{width}}  {value}")
+
+
+def _shown(name: str, value: object) -> str:
+    return format_bytes(value) if name.endswith("memory") and isinstance(value, int) else str(value)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_features() -> list[str]:
+    flags: set[str] = set()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            flags.update(value.split())
+    return [feature for feature in CPU_FEATURES if feature in flags]

@@ -1,0 +1,46 @@
+"""What a supervisor is told: which processes make an engine, and how long everything may take."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """Every bound of the supervisor, in seconds."""
+
+    startup: float = 600.0
+    drain: float = 45.0
+    drain_margin: float = 5.0
+    """Beyond the drain, for the scheduler's word that it is over."""
+    farewell: float = 5.0
+    """For the last replies once the engine has failed."""
+    stop_grace: float = 5.0
+    stop_tier: float = 2.0
+    silence: float = 15.0
+    """Without a beat, the scheduler counts as hung."""
+    progress: float = 5.0
+    tick: float = 0.2
+    restart_window: float = 300.0
+    first_pause: float = 1.0
+    max_restarts: int = 3
+
+
+class Engine(Protocol):
+    """What to run. The supervisor knows no configuration."""
+
+    world_size: int
+    num_frontends: int
+
+    def scheduler(self) -> list[str]:
+        """Command line; called before each start, so that a stale socket can be removed."""
+        ...
+
+    def worker(self, rank: int, epoch: int) -> list[str]: ...
+
+    def frontend(self, index: int) -> list[str]:
+        """Command line; forgets that an earlier process of this index was ready."""
+        ...
+
+    def frontend_ready(self, index: int) -> bool: ...
+
+    def supervisor_address(self) -> str: ...

@@ -1,0 +1,125 @@
+"""`quire serve`: from options to a supervised engine, with progress while it comes up."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from quire.deploy.arguments import UsageError, add_serve_arguments, gather
+from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
+from quire.deploy.report import engine_summary, ready_to_paste
+from quire.deploy.resolve import resolve
+from quire.deploy.rundir import RunDir
+from quire.deploy.supervisor import Supervisor
+from quire.proto.requests import Welcome
+
+
+class QuireEngine:
+    """The command lines of the three processes. Implements `quire.deploy.engine.Engine`."""
+
+    def __init__(self, composed: Composed, run_dir: RunDir) -> None:
+        self.world_size = composed.scheduler.world_size
+        self.num_frontends = composed.num_frontends
+        self._composed = composed
+        self._run_dir = run_dir
+
+    def scheduler(self) -> list[str]:
+        self._run_dir.remove_socket(FRONTENDS_SOCKET)
+        self._run_dir.remove_socket(WORKERS_SOCKET)
+        return _module("scheduler", self._write("scheduler", self._composed.scheduler))
+
+    def worker(self, rank: int, epoch: int) -> list[str]:
+        config = self._write("worker", self._composed.worker)
+        return [*_module("worker", config), "--rank", str(rank), "--epoch", str(epoch)]
+
+    def frontend(self, index: int) -> list[str]:
+        ready_file = self.ready_file(index)
+        ready_file.unlink(missing_ok=True)
+        config = msgspec.structs.replace(self._composed.frontend, index=index, ready_file=str(ready_file))
+        return _module("frontend", self._write(f"frontend-{index}", config))
+
+    def frontend_ready(self, index: int) -> bool:
+        return self.ready_file(index).exists()
+
+    def supervisor_address(self) -> str:
+        return self._run_dir.address(FRONTENDS_SOCKET)
+
+    def ready_file(self, index: int) -> Path:
+        """Where frontend `index` says that its port is open, and which port that is."""
+        return self._run_dir.path / f"frontend-{index}.ready"
+
+    def _write(self, name: str, config: msgspec.Struct) -> Path:
+        path = self._run_dir.path / f"{name}.json"
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        return path
+
+
+def _module(name: str, config: Path) -> list[str]:
+    # -P: the folder one stands in must not shadow packages (`proto` and `kernels` are names of published ones)
+    return [sys.executable, "-P", "-m", f"quire.{name}", str(config)]
+
+
+class Lines:
+    """Whole lines to a stream, until nobody reads it: serving goes on without a reader."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._open = True
+
+    def __call__(self, line: str) -> None:
+        if not self._open:
+            return
+        try:
+            print(line, file=self._stream, flush=True)
+        except (BrokenPipeError, ValueError):
+            self._open = False
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="start an engine and serve its API",
+        description="Start scheduler, workers and frontends for one model and serve until SIGTERM or Ctrl-C.",
+    )
+    add_serve_arguments(parser)
+    parser.set_defaults(func=run)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """The exit code. Raises `UsageError` before anything has started."""
+    started = time.monotonic()
+    out = Lines(sys.stdout)
+
+    def say(line: str) -> None:
+        out(f"[{time.monotonic() - started:6.1f} s] {line}")
+
+    asked, options = gather(namespace)
+    for flag, path in (("--api-key-file", options.api_key_file), ("--chat-template", options.chat_template)):
+        if path and not os.access(path, os.R_OK):
+            raise UsageError(f"{flag} {path}: no readable file")
+    say(f"model: {asked or 'the one that ships with quire'}")
+    model = resolve(asked, options.load_format)
+    run_dir = RunDir(options.run_dir)
+    try:
+        composed = compose(options, model, run_dir)
+        out(show(composed))
+        engine = QuireEngine(composed, run_dir)
+        say(f"starting 1 scheduler, {engine.world_size} worker(s), {engine.num_frontends} frontend(s)")
+
+        def on_ready(welcome: Welcome) -> None:
+            assert welcome.facts is not None
+            for line in engine_summary(welcome.facts):
+                say(line)
+            port = msgspec.json.decode(engine.ready_file(0).read_bytes())["grpc_port"]
+            say(f"ready: gRPC on {composed.frontend.host}:{port}")
+            out(ready_to_paste(composed.frontend, port))
+
+        code = Supervisor(engine, composed.timers, say, Lines(sys.stderr), on_ready).run()
+        say(f"stopped, exit code {code}")
+        return code
+    finally:
+        run_dir.close()

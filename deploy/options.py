@@ -1,0 +1,124 @@
+"""The one table of `quire serve` options: a field is a flag, a key of the YAML file and a typed value.
+
+Names, meanings and defaults follow vLLM where quire has the same thing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from quire.deploy.sizes import parse_bytes, parse_count
+
+Parse = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """What a field's type and default do not say."""
+
+    group: str
+    help: str
+    metavar: str = ""
+    parse: Parse | None = None
+    """Text -> value; None: chosen by the field's type."""
+    short: tuple[str, ...] = ()
+    default: str = ""
+    """Words for the help text when the default value itself says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Everything a user can say to `quire serve`. 0 and "" stand for "decide at the start"."""
+
+    host: Annotated[str, Flag("server", "address to listen on; 0.0.0.0 for every interface")] = "127.0.0.1"
+    grpc_port: Annotated[int, Flag("server", "port of the gRPC API", "PORT")] = 50051
+    frontends: Annotated[int, Flag("server", "frontend processes that share the port", "N")] = 1
+    served_model_name: Annotated[
+        tuple[str, ...], Flag("server", "names clients may use; the first is reported", "NAME", default="MODEL")
+    ] = ()
+    api_key_file: Annotated[str, Flag("server", "file with one accepted API key per line", "FILE")] = ""
+    max_num_queued_reqs: Annotated[int, Flag("server", "waiting requests; more are refused", "N")] = 10_000
+    max_num_queued_tokens: Annotated[int, Flag("server", "waiting prompt tokens; more are refused", "N")] = 10_000_000
+
+    tokenizer: Annotated[str, Flag("model", "directory of another tokenizer", "DIR", default="the model's")] = ""
+    chat_template: Annotated[
+        str, Flag("model", "file with another Jinja chat template", "FILE", default="the model's")
+    ] = ""
+    generation_config: Annotated[
+        Literal["auto", "vllm"],
+        Flag("model", "auto: sampling defaults of the model's generation_config.json; vllm: neutral ones"),
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
+        Flag("model", "of weights and activations; auto: the checkpoint's on CUDA, float32 on CPU"),
+    ] = "auto"
+    load_format: Annotated[
+        Literal["auto", "safetensors", "dummy"], Flag("model", "dummy: random weights, for measurements")
+    ] = "auto"
+    max_model_len: Annotated[
+        int,
+        Flag("model", "tokens of prompt and output together; 32K is 32768, 32k is 32000", "N", default="the model's"),
+    ] = 0
+    seed: Annotated[int, Flag("model", "for requests without a seed and for dummy weights", "N", parse=int)] = 0
+
+    max_num_seqs: Annotated[int, Flag("scheduling", "sequences that run at once", "N")] = 256
+    max_num_batched_tokens: Annotated[int, Flag("scheduling", "tokens one step may run", "N")] = 2048
+    scheduling_policy: Annotated[Literal["fcfs", "priority"], Flag("scheduling", "order of waiting requests")] = "fcfs"
+    enable_chunked_prefill: Annotated[bool, Flag("scheduling", "split long prompts over several steps")] = True
+
+    enable_prefix_caching: Annotated[bool, Flag("memory", "reuse the KV of equal prompt beginnings")] = True
+    block_size: Annotated[int, Flag("memory", "tokens of one KV block: a power of two up to 256", "N")] = 16
+    gpu_memory_utilization: Annotated[float, Flag("memory", "share of device memory quire may take", "X")] = 0.92
+    kv_cache_memory_bytes: Annotated[
+        int, Flag("memory", "KV cache of one rank, like 8GiB", "SIZE", parse_bytes, default="measured")
+    ] = 0
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Flag("device", "where the model runs")] = "auto"
+    tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", short=("-tp",))] = 1
+    enforce_eager: Annotated[bool, Flag("device", "run without captured CUDA graphs")] = False
+    num_threads: Annotated[int, Flag("device", "CPU threads of one worker", "N", default="cores / workers")] = 0
+
+    run_dir: Annotated[
+        str, Flag("process", "private directory for sockets and lock", "DIR", default="a new temporary one")
+    ] = ""
+    startup_timeout: Annotated[float, Flag("process", "until everything must be ready", "SECONDS")] = 600.0
+    drain_timeout: Annotated[float, Flag("process", "for running requests after SIGTERM", "SECONDS")] = 45.0
+    max_restarts: Annotated[int, Flag("process", "restarts of a dead process per restart window", "N")] = 3
+    restart_window: Annotated[float, Flag("process", "see --max-restarts", "SECONDS")] = 300.0
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Flag("process", "of every process")] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One option, ready for a parser of command lines or of YAML."""
+
+    field: str
+    flag: Flag
+    kind: Literal["switch", "choice", "names", "value"]
+    default: Any
+    parse: Parse
+    choices: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`max-model-len` for the field `max_model_len`."""
+        return self.field.replace("_", "-")
+
+
+_PARSE_BY_TYPE: dict[Any, Parse] = {int: parse_count, float: float, str: str}
+
+
+def specs() -> tuple[Spec, ...]:
+    """The table, in the order of the fields."""
+    hints = get_type_hints(ServeOptions, include_extras=True)
+    return tuple(_spec(field.name, field.default, *get_args(hints[field.name])) for field in fields(ServeOptions))
+
+
+def _spec(name: str, default: object, annotation: Any, flag: Flag) -> Spec:
+    if annotation is bool:
+        return Spec(name, flag, "switch", default, str)
+    if get_origin(annotation) is Literal:
+        return Spec(name, flag, "choice", default, str, get_args(annotation))
+    if get_origin(annotation) is tuple:
+        return Spec(name, flag, "names", default, str)
+    return Spec(name, flag, "value", default, flag.parse or _PARSE_BY_TYPE[annotation])

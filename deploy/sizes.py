@@ -1,0 +1,48 @@
+"""Counts and sizes as people write them: 4K, 12k, 1.5M, 8GiB, 500MB."""
+
+import re
+
+# Lower-case k, m, g are decimal and upper-case K, M, G binary, as vLLM reads `--max-model-len`.
+_COUNT_UNITS = {
+    "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
+}  # fmt: skip
+_BYTE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def parse_count(text: str) -> int:
+    """`4096`, `4K` (4096), `12k` (12000), `1.5k`. Raises `ValueError`."""
+    return _parse(text, _COUNT_UNITS, "a whole number, also like 4K (4096) or 12k (12000)")
+
+
+def parse_bytes(text: str) -> int:
+    """`8GiB`, `500MB`, `1.5 GiB`, a plain number of bytes, or a count's suffix (`8G` is 8 GiB). Raises `ValueError`."""
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match[2] if match else ""
+    units = _COUNT_UNITS if unit in _COUNT_UNITS else {**_BYTE_UNITS, unit: _BYTE_UNITS.get(unit.lower(), 0)}
+    return _parse(text, units, "a size like 8GiB, 500MB or a number of bytes")
+
+
+def _parse(text: str, units: dict[str, int], expected: str) -> int:
+    match = _NUMBER.fullmatch(text.strip())
+    factor = units.get(match[2], 0) if match else 0
+    if match is None or factor == 0:
+        raise ValueError(f"expected {expected}, got {text!r}")
+    whole, _, fraction = match[1].partition(".")
+    # integers only: a float would lose the last bytes of large sizes
+    value, rest = divmod(int(whole + fraction) * factor, int("1" + "0" * len(fraction)))
+    if rest:
+        raise ValueError(f"expected {expected}, got {text!r}, which is not whole")
+    return value
+
+
+def format_bytes(num_bytes: int) -> str:
+    """For people: three significant digits, binary units."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"

@@ -1,0 +1,92 @@
+"""What a frontend process is told at its start; frozen afterwards."""
+
+from typing import Literal
+
+import msgspec
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Addresses, names, limits and timers of one frontend. What the workers measure arrives with `Welcome`."""
+
+    scheduler_address: str = ""
+    """The scheduler's request socket, `ipc://...`."""
+    host: str = "127.0.0.1"
+    grpc_port: int = 0
+    """0 takes any free port; the real one is written to `ready_file`."""
+    model: str = ""
+    """Directory of the model: generation_config.json."""
+    tokenizer: str = ""
+    """Directory of tokenizer.json and the chat template; empty is `model`."""
+    served_model_names: tuple[str, ...] = ()
+    """Names a request may ask for; the first is reported."""
+    index: int = 0
+    """Number of this frontend among its siblings, for logs and seeds."""
+    seed: int | None = None
+    """Given: requests without a seed draw theirs from a repeatable sequence, in order of arrival. None: random."""
+    api_key_file: str = ""
+    """One bearer key per line; empty: open to everyone who can connect."""
+    chat_template: str = ""
+    """File of a Jinja template that replaces the model's own."""
+    use_generation_config: bool = True
+    """Defaults of unset sampling fields come from the model's generation_config.json."""
+    reflection: bool = True
+
+    max_receive_bytes: int = 8 << 20
+    max_send_bytes: int = 4 << 20
+    max_concurrent_streams: int = 1024
+    """Per connection."""
+    default_timeout_seconds: float = 600.0
+    max_timeout_seconds: float = 3600.0
+    slow_reader_bytes: int = 64 << 10
+    """What one stream may have unread before it is refused."""
+    slow_reader_seconds: float = 30.0
+    """How long one stream may leave something unread."""
+    tokenizer_threads: int = 2
+
+    beat_seconds: float = 1.0
+    lost_after_seconds: float = 3.0
+    """Silence after which the scheduler counts as lost."""
+    resume_window_seconds: float = 15.0
+    """How long open requests wait for a lost scheduler."""
+    max_resumes: int = 2
+    """How often one request is submitted again."""
+    drain_seconds: float = 45.0
+    """What running requests get after SIGTERM."""
+
+    log_level: LogLevel = "info"
+    ready_file: str = ""
+    """Written as JSON `{"grpc_port": ...}` once the port is open."""
+
+    def __post_init__(self) -> None:
+        for name in ("scheduler_address", "model", "host"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}: must be set")
+        if not self.served_model_names or not all(self.served_model_names):
+            raise ValueError("served_model_names: must hold at least one name, and no empty one")
+        if not 0 <= self.grpc_port <= 65_535:
+            raise ValueError(f"grpc_port: must be in [0, 65535], got {self.grpc_port}")
+        for name in (
+            "max_receive_bytes", "max_send_bytes", "max_concurrent_streams", "slow_reader_bytes", "tokenizer_threads",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        for name in (
+            "default_timeout_seconds", "max_timeout_seconds", "slow_reader_seconds", "beat_seconds",
+            "lost_after_seconds", "resume_window_seconds",
+        ):  # fmt: skip
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: must be a finite number above 0, got {getattr(self, name)}")
+        if self.default_timeout_seconds > self.max_timeout_seconds:
+            raise ValueError(
+                f"default_timeout_seconds: {self.default_timeout_seconds:g} is above max_timeout_seconds "
+                f"{self.max_timeout_seconds:g}"
+            )
+        for name in ("max_resumes", "drain_seconds", "index"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
+
+    @property
+    def tokenizer_dir(self) -> str:
+        return self.tokenizer or self.model

@@ -1,0 +1,102 @@
+"""Token ids to text, one token at a time. What was pushed and flushed equals the decoding of all tokens at once.
+
+Two decoders: a byte-level vocabulary (GPT-2 and its heirs) is a table of bytes, so a token costs a look-up and a step
+of a UTF-8 decoder; every other one is decoded over a short window of tokens.
+"""
+
+import codecs
+from collections.abc import Mapping
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+REPLACEMENT = "\ufffd"
+MAX_PENDING_TOKENS = 16
+"""More undecodable tokens in a row than any character has bytes: they are no character's beginning."""
+
+
+class Detokenizer(Protocol):
+    """Decodes one output."""
+
+    def push(self, token_id: int) -> str:
+        """The text this token completes; empty while a character is incomplete."""
+
+    def flush(self) -> str:
+        """What is still incomplete, as U+FFFD. Nothing may be pushed afterwards."""
+
+
+class TokenBytes:
+    """The bytes of every token of a byte-level vocabulary."""
+
+    def __init__(self, shown: list[bytes], skipped: list[bytes]) -> None:
+        self._shown = shown
+        self._skipped = skipped
+
+    @classmethod
+    def of(cls, vocabulary: Mapping[str, int], special_ids: frozenset[int]) -> "TokenBytes":
+        """A token with a character outside the byte alphabet stands for its own UTF-8 text, as the library has it."""
+        alphabet = _byte_alphabet()
+        shown = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        for text, token in vocabulary.items():
+            try:
+                shown[token] = bytes(alphabet[char] for char in text)
+            except KeyError:
+                shown[token] = text.encode()
+        return cls(shown, [b"" if token in special_ids else data for token, data in enumerate(shown)])
+
+    def detokenizer(self, skip_special_tokens: bool) -> Detokenizer:
+        return ByteDetokenizer(self._skipped if skip_special_tokens else self._shown)
+
+
+class ByteDetokenizer:
+    def __init__(self, table: list[bytes]) -> None:
+        self._table = table
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+
+    def push(self, token_id: int) -> str:
+        if token_id >= len(self._table):  # the logits may be wider than the vocabulary
+            return ""
+        return self._decode(self._table[token_id])
+
+    def flush(self) -> str:
+        return self._decode(b"", True)
+
+
+class WindowDetokenizer:
+    """For decoders that look at neighbours (SentencePiece families): decode a window, emit what became stable.
+
+    The window holds the tokens of the last emission as context (a first token may lose its leading space) and the
+    tokens since. Text that ends in U+FFFD may be an incomplete character and waits.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._context: list[int] = []
+        self._pending: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        self._pending.append(token_id)
+        text = self._new_text()
+        if not text or (text.endswith(REPLACEMENT) and len(self._pending) < MAX_PENDING_TOKENS):
+            return ""
+        self._context, self._pending = self._pending, []
+        return text
+
+    def flush(self) -> str:
+        text = self._new_text()
+        self._pending = []
+        return text
+
+    def _new_text(self) -> str:
+        before = self._tokenizer.decode(self._context, skip_special_tokens=self._skip)
+        after = self._tokenizer.decode(self._context + self._pending, skip_special_tokens=self._skip)
+        return after[len(before) :]
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Character -> byte of byte-level BPE: printable Latin-1 stands for itself, the rest is shifted to U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    shifted = (byte for byte in range(256) if byte not in set(printable))
+    return alphabet | {chr(0x100 + position): byte for position, byte in enumerate(shifted)}

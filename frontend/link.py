@@ -1,0 +1,276 @@
+"""The frontend's line to the scheduler: who we are, what lives, what arrives, and what happens when it goes silent.
+
+Promise: no token is lost or repeated. A token counts only at the position that is next. When the scheduler was lost
+(silence, another life, or it forgot us), every live request is submitted again under a new number, as prompt plus
+delivered tokens; whatever still arrives under an old number is nobody's.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.prepared import Prepared
+from quire.frontend.stream import AbortReason, RequestStream
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.api import RequestError
+from quire.proto.channel import AsyncDealer
+from quire.proto.requests import (
+    PROTOCOL_VERSION,
+    Abort,
+    AbortedLabels,
+    AbortLabels,
+    AskLoad,
+    EngineState,
+    FrontendBeat,
+    Hello,
+    Load,
+    Outputs,
+    Refused,
+    SchedulerMessage,
+    Welcome,
+)
+from quire.proto.wire import WireError, unpack
+
+LinkState = EngineState | Literal["lost"]
+
+QUERY_SECONDS = 5.0
+
+log = logging.getLogger("quire.frontend")
+
+
+class SchedulerLink:
+    """One task sends, one receives, one beats; everything else is plain calls on the loop."""
+
+    def __init__(
+        self, config: FrontendConfig, dealer: AsyncDealer[SchedulerMessage], tokenizer: TextTokenizer
+    ) -> None:
+        self.state: LinkState = "starting"
+        self.detail = "waiting for the scheduler"
+        self.welcome: Welcome | None = None
+        self.num_bad_messages = 0
+        self.on_change: Callable[[], None] = lambda: None
+        self._config = config
+        self._dealer = dealer
+        self._tokenizer = tokenizer
+        self._numbers = itertools.count(1)
+        self._queries = itertools.count(1)
+        self._streams: dict[int, RequestStream] = {}
+        self._answers: dict[int, asyncio.Future[Load | AbortedLabels]] = {}
+        self._outbox: deque[msgspec.Struct] = deque()
+        self._posted = asyncio.Event()
+        self._epoch = 0
+        self._last_heard = self._now()
+        self._resume_since: float | None = None
+        """Since when live requests wait to be submitted again."""
+
+    @staticmethod
+    def _now() -> float:
+        return time.monotonic()
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send())
+            tasks.create_task(self._receive())
+            tasks.create_task(self._beat())
+
+    # ---- for the pipeline
+
+    def open(self, prepared: Prepared) -> RequestStream:
+        """Submit a request. Raises `RequestError` when the engine takes none now."""
+        self.check_accepts()
+        stream = RequestStream(prepared, self._tokenizer, self._abort, self._config.slow_reader_bytes)
+        stream.number = next(self._numbers)
+        self._streams[stream.number] = stream
+        self._post(prepared.submit(stream.number, max(prepared.deadline - self._now(), 0.001)))
+        return stream
+
+    def close(self, stream: RequestStream) -> None:
+        """The reader is done with it, or gone: what still runs is aborted. Does not wait."""
+        if self._streams.pop(stream.number, None) is not None and stream.is_live:
+            self._post(Abort((stream.number,), "client"))
+
+    def check_accepts(self) -> None:
+        """Raises `RequestError` unless the engine takes new requests."""
+        if self.state not in ("ready", "recovering"):
+            reason = "SCHEDULER_LOST" if self.state == "lost" else self.state.upper()
+            text = f"the engine is {self.state}" + (f": {self.detail}" if self.detail else "")
+            raise RequestError(reason, text, retry_after_seconds=0.0 if self.state == "failed" else 1.0)
+
+    async def ask_load(self) -> Load:
+        """Raises `RequestError` when the scheduler does not answer."""
+        answer = await self._ask(AskLoad(next(self._queries)))
+        assert isinstance(answer, Load)
+        return answer
+
+    async def abort_labels(self, labels: tuple[str, ...]) -> tuple[int, ...]:
+        """End every live request with one of these labels; how many each had. Raises `RequestError`."""
+        answer = await self._ask(AbortLabels(next(self._queries), labels))
+        assert isinstance(answer, AbortedLabels)
+        return answer.counts
+
+    async def _ask(self, question: AskLoad | AbortLabels) -> Load | AbortedLabels:
+        if self.state == "lost" or self.welcome is None:
+            raise RequestError("SCHEDULER_LOST", "the scheduler is not reachable", retry_after_seconds=1.0)
+        answer = self._answers[question.query] = asyncio.get_running_loop().create_future()
+        self._post(question)
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise RequestError("SCHEDULER_LOST", "the scheduler did not answer", retry_after_seconds=1.0) from None
+        finally:
+            self._answers.pop(question.query, None)
+
+    def _abort(self, stream: RequestStream, reason: AbortReason, output_index: int) -> None:
+        self._post(Abort((stream.number,), reason, output_index))
+
+    # ---- out
+
+    def _post(self, message: msgspec.Struct) -> None:
+        self._outbox.append(message)
+        self._posted.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._posted.wait()
+            self._posted.clear()
+            while self._outbox:
+                message = self._outbox[0]
+                await self._dealer.send(message)
+                if self._outbox and self._outbox[0] is message:  # a new life may have emptied it meanwhile
+                    self._outbox.popleft()
+
+    async def _beat(self) -> None:
+        while True:
+            if self.welcome is not None and self._now() - self._last_heard > self._config.lost_after_seconds:
+                self._lose(f"silent for {self._config.lost_after_seconds:g} s")
+            if not self._outbox:
+                known = self.welcome is not None and self.state != "lost"
+                self._post(FrontendBeat() if known else Hello("frontend", PROTOCOL_VERSION))
+            waited = self._now() - self._resume_since if self._resume_since is not None else 0.0
+            if waited > self._config.resume_window_seconds:
+                self._resume_since = None
+                self._fail_all("SCHEDULER_LOST", f"the scheduler did not come back within {waited:.0f} s")
+            for stream in tuple(self._streams.values()):
+                stream.beat(self._config.beat_seconds, self._config.slow_reader_seconds)
+            await asyncio.sleep(self._config.beat_seconds)
+
+    # ---- in
+
+    async def _receive(self) -> None:
+        while True:
+            try:
+                message = await self._dealer.receive()
+                self._last_heard = self._now()
+                self._on_message(message)
+            except (WireError, LookupError, ValueError) as error:
+                self.num_bad_messages += 1
+                log.error("message of the scheduler dropped: %s", error)
+
+    def _on_message(self, message: SchedulerMessage) -> None:
+        match message:
+            case Outputs():
+                self._on_outputs(message)
+            case Welcome():
+                self._on_welcome(message)
+            case Refused():
+                self._lose(f"refused: {message.reason}")
+                if not self._outbox:
+                    self._post(Hello("frontend", PROTOCOL_VERSION))
+            case Load() | AbortedLabels():
+                answer = self._answers.get(message.query)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+
+    def _on_outputs(self, outputs: Outputs) -> None:
+        if outputs.epoch < self._epoch:
+            return
+        self._epoch = outputs.epoch
+        streams = self._streams
+        for finish in outputs.finishes:
+            if (stream := streams.get(finish.number)) is not None:
+                stream.announce(finish)
+        gaps: list[RequestStream] = []
+        numbers = np.frombuffer(outputs.numbers, dtype="<i8").tolist()
+        columns = (unpack(outputs.output_indices), unpack(outputs.positions), unpack(outputs.token_ids))
+        for number, index, position, token in zip(numbers, *(column.tolist() for column in columns), strict=True):
+            stream = streams.get(number)
+            if stream is not None and not stream.push(index, position, token):
+                gaps.append(stream)
+        for logprobs in outputs.logprobs:
+            if (stream := streams.get(logprobs.number)) is not None:
+                stream.push_logprobs(logprobs)
+        for finish in outputs.finishes:
+            if (stream := streams.get(finish.number)) is not None and not stream.finish(finish):
+                gaps.append(stream)
+        for stream in dict.fromkeys(gaps):
+            log.error("request %r: tokens are missing, submitting it again", stream.prepared.request_id)
+            self._post(Abort((stream.number,), "client"))
+            self._resubmit((stream,))
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        if welcome.protocol_version != PROTOCOL_VERSION:
+            self._lose(f"it speaks protocol version {welcome.protocol_version}, this frontend {PROTOCOL_VERSION}")
+            return
+        another_life = self.welcome is not None and welcome.life != self.welcome.life
+        if another_life:
+            self._lose("another scheduler took its place")
+            self._outbox.clear()
+            self._epoch = 0
+        elif self.state == "lost" and self._streams:
+            # the same scheduler was out of reach: it may still run them, or have ended them when our lease ran out
+            self._post(Abort(tuple(self._streams), "client"))
+        self.welcome = welcome
+        self._change(welcome.state, welcome.detail)
+        if self._resume_since is None:
+            return
+        if welcome.state in ("ready", "recovering"):
+            self._resume_since = None
+            self._resubmit(tuple(self._streams.values()))
+        elif welcome.state in ("draining", "failed"):
+            self._resume_since = None
+            self._fail_all(welcome.state.upper(), f"the engine is {welcome.state}")
+
+    # ---- loss and return
+
+    def _lose(self, why: str) -> None:
+        if self.state == "lost":
+            return
+        log.warning("scheduler lost: %s; %d requests wait", why, len(self._streams))
+        if self.welcome is not None and self._resume_since is None:
+            self._resume_since = self._now()
+        self._change("lost", why)
+
+    def _resubmit(self, streams: Iterable[RequestStream]) -> None:
+        for stream in streams:
+            self._streams.pop(stream.number, None)
+            stream.num_resumes += 1
+            if stream.num_resumes > self._config.max_resumes:
+                request_id = stream.prepared.request_id
+                stream.fail(RequestError("SCHEDULER_LOST", "the engine was lost too often", request_id=request_id))
+            submit = stream.resubmission(next(self._numbers), self._now())
+            if submit is not None:
+                self._post(submit)
+                self._streams[stream.number] = stream
+
+    def _fail_all(self, reason: str, message: str) -> None:
+        for stream in tuple(self._streams.values()):
+            request_id = stream.prepared.request_id
+            stream.fail(RequestError(reason, message, request_id=request_id, retry_after_seconds=1.0))
+
+    def _change(self, state: LinkState, detail: str) -> None:
+        self.state, self.detail = state, detail
+        self.on_change()

@@ -1,0 +1,175 @@
+"""The one path of every request, whatever door it came through: validate, render, tokenize, submit; the way back is
+`RequestStream` (detokenize, stop strings, events).
+"""
+
+import asyncio
+import random
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from quire.frontend import validate
+from quire.frontend.chat import ChatTemplate
+from quire.frontend.config import FrontendConfig
+from quire.frontend.defaults import Defaults
+from quire.frontend.link import SchedulerLink
+from quire.frontend.prepared import Prepared
+from quire.frontend.stream import RequestStream
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.api import Chat, GenerateRequest, RequestError, Tokens
+from quire.proto.params import ParameterError, check_token_ids
+from quire.proto.requests import Limits, ModelFacts
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_DETOKENIZE_IDS = 1 << 20
+
+
+class Pipeline:
+    """Stateless across requests, but for the sequence of seeds."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        tokenizer: TextTokenizer,
+        template: ChatTemplate | None,
+        defaults: Defaults,
+        link: SchedulerLink,
+        pool: Executor,
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._template = template
+        self._defaults = defaults
+        self._link = link
+        self._pool = pool
+        repeatable = random.Random(f"{config.seed}/{config.index}")
+        self._draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
+        self._num_preparing = 0
+
+    @property
+    def num_open(self) -> int:
+        """Requests between arrival and their last event."""
+        return self._num_preparing + self._link.num_streams
+
+    @asynccontextmanager
+    async def open(self, request: GenerateRequest, deadline_seconds: float | None) -> AsyncIterator[RequestStream]:
+        """Submit a request; leaving the block aborts what still runs. `deadline_seconds` is the call's own, if any.
+
+        Raises `ParameterError` or `RequestError` before anything was submitted.
+        """
+        self._num_preparing += 1
+        try:
+            prepared = await self._prepare(request, deadline_seconds)
+            stream = self._link.open(prepared)
+        finally:
+            self._num_preparing -= 1
+        try:
+            yield stream
+        finally:
+            self._link.close(stream)
+
+    async def tokenize(self, text: str | Chat | None, model: str | None, add_special_tokens: bool | None) -> Tokens:
+        """Raises `ParameterError` or `RequestError`."""
+        validate.check_model(model, self._config)
+        if text is None:
+            raise ParameterError("text", "set text or chat", "EMPTY_PROMPT")
+        if isinstance(text, Chat):
+            if add_special_tokens is not None:
+                raise ParameterError("add_special_tokens", "applies to text only; leave it unset")
+            ids = await self._in_pool(self._render, text)
+        else:
+            ids = await self._in_pool(self._tokenizer.encode, text, add_special_tokens is not False)
+        texts = await self._in_pool(lambda: [self._tokenizer.token_text(token) for token in ids])
+        facts = self._link.welcome.facts if self._link.welcome is not None else None
+        return Tokens(ids, texts, facts.max_model_len if facts is not None else 0)
+
+    async def detokenize(self, ids: Sequence[int], model: str | None, skip_special_tokens: bool | None) -> str:
+        """Raises `ParameterError` or `RequestError`."""
+        validate.check_model(model, self._config)
+        if len(ids) > MAX_DETOKENIZE_IDS:
+            raise ParameterError("token_ids", f"has {len(ids)} entries; at most {MAX_DETOKENIZE_IDS} are allowed")
+        facts = self._link.welcome.facts if self._link.welcome is not None else None
+        width = facts.vocab_size if facts is not None else 1 << 31
+        for index, token in enumerate(ids):
+            if not 0 <= token < width:
+                message = f"token id {token} at index {index} is outside [0, {width})"
+                raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
+        return await self._in_pool(self._tokenizer.decode, ids, skip_special_tokens is not False)
+
+    async def _prepare(self, request: GenerateRequest, deadline_seconds: float | None) -> Prepared:
+        model = validate.check_model(request.model, self._config)
+        self._link.check_accepts()
+        limits, facts = self._facts()
+        arrived = time.monotonic()
+        validate.check_labels(request, limits)
+        validate.check_stop(request.stop)
+        budget = validate.budget_seconds(request.timeout_seconds, deadline_seconds, self._config, limits)
+        adapter = validate.check_adapter(request.adapter, facts)
+        seed = self._draw_seed(63)
+        # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation
+        validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
+        bad_words = validate.bad_word_tokens(request.bad_words, self._tokenizer)
+        prompt = await self._tokens(request, facts)
+        room = validate.check_length(len(prompt), request.max_tokens, facts)
+        max_tokens = validate.default_max_tokens(request, room)
+        params = validate.sampling_params(request, self._defaults, seed, max_tokens, bad_words)
+        check_token_ids(params, prompt, facts.vocab_size)
+        return Prepared(
+            request_id=request.request_id or uuid.uuid4().hex,
+            model=model,
+            prompt=prompt,
+            params=params,
+            n=1 if request.n is None else request.n,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt or "",
+            adapter=adapter,
+            deadline=arrived + budget,
+            stop=tuple(request.stop),
+            include_stop=bool(request.include_stop_str_in_output),
+            skip_special_tokens=request.skip_special_tokens is not False,
+            return_prompt_token_ids=bool(request.return_prompt_token_ids),
+            return_token_ids=request.return_token_ids is not False,
+        )
+
+    async def _tokens(self, request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
+        source, keep = request.input, request.truncate_prompt_tokens
+        if source is None:
+            raise ParameterError("prompt", "set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
+        ids: Sequence[int]
+        if isinstance(source, Chat):
+            field, ids = "chat", await self._in_pool(self._render, source)
+        elif isinstance(source, str):
+            if keep is None and len(source) > facts.max_model_len * self._tokenizer.max_token_chars:
+                raise ParameterError(
+                    "prompt",
+                    f"{len(source)} characters can never fit the context of {facts.max_model_len} tokens",
+                    "CONTEXT_LENGTH_EXCEEDED",
+                )
+            field = "prompt"
+            ids = await self._in_pool(self._tokenizer.encode, source, request.add_special_tokens is not False)
+        else:
+            field, ids = "prompt_token_ids", source
+        if not ids:
+            raise ParameterError(field, "is empty; at least one token is needed", "EMPTY_PROMPT")
+        return ids if keep is None else ids[-keep:]
+
+    def _render(self, chat: Chat) -> list[int]:
+        if self._template is None:
+            raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
+        rendered, disguises = self._template.render(chat)
+        return self._tokenizer.encode_template(rendered, disguises)
+
+    def _facts(self) -> tuple[Limits, ModelFacts]:
+        welcome = self._link.welcome
+        if welcome is None or welcome.facts is None:
+            raise RequestError("STARTING", "the engine is starting: no worker is ready yet", retry_after_seconds=1.0)
+        return welcome.limits, welcome.facts
+
+    def _in_pool(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))

@@ -1,0 +1,56 @@
+"""A request that passed every check: what the scheduler gets and what the reader's side must remember."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.frontend.output import OutputBuffer
+from quire.frontend.stops import StopMatcher
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto import api
+from quire.proto.params import SamplingParams
+from quire.proto.requests import Submit
+from quire.proto.wire import ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    request_id: str
+    model: str
+    prompt: Sequence[int]
+    params: SamplingParams
+    n: int
+    priority: int
+    cache_salt: str
+    adapter: str
+    deadline: float
+    """On the loop's monotonic clock."""
+    stop: tuple[str, ...]
+    include_stop: bool
+    skip_special_tokens: bool
+    return_prompt_token_ids: bool
+    return_token_ids: bool
+
+    def submit(
+        self, number: int, timeout_seconds: float, resumed: tuple[bytes, ...] = (), finished: tuple[int, ...] = ()
+    ) -> Submit:
+        return Submit(
+            number=number,
+            label=self.request_id,
+            prompt=ints(self.prompt),
+            params=self.params,
+            n=self.n,
+            priority=self.priority,
+            timeout_seconds=timeout_seconds,
+            cache_salt=self.cache_salt,
+            adapter=self.adapter,
+            resumed=resumed,
+            finished_outputs=finished,
+        )
+
+    def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:
+        stops = StopMatcher(self.stop, self.include_stop) if self.stop else None
+        return OutputBuffer(index, tokenizer.detokenizer(self.skip_special_tokens), stops, self.params.min_tokens)
+
+    def started(self) -> api.Started:
+        ids = self.prompt if self.return_prompt_token_ids else ()
+        return api.Started(self.request_id, self.model, len(self.prompt), ids)

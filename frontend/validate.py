@@ -1,0 +1,151 @@
+"""Every check of a request that needs no tokens first, those that need them last. The scheduler checks again.
+
+Errors name the field as `quire.proto` does.
+"""
+
+import math
+from collections.abc import Sequence
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.defaults import FIELDS, Defaults
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.api import Chat, GenerateRequest, RequestError
+from quire.proto.params import (
+    MAX_BAD_WORDS,
+    MAX_CACHE_SALT,
+    MAX_N,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    ParameterError,
+    SamplingParams,
+)
+from quire.proto.requests import Limits, ModelFacts
+
+MAX_REQUEST_ID = 128
+DEFAULT_MAX_TOKENS = 16
+SHOWN_NAME = 64
+
+
+def check_model(name: str | None, config: FrontendConfig) -> str:
+    """The served name meant. Raises `RequestError` (NOT_FOUND)."""
+    if name is None:
+        return config.served_model_names[0]
+    if name not in config.served_model_names:
+        raise RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
+    return name
+
+
+def check_adapter(name: str | None, facts: ModelFacts) -> str:
+    """The adapter meant, empty for none. Raises `RequestError` (NOT_FOUND)."""
+    if name and name not in facts.adapters:
+        raise RequestError("UNKNOWN_ADAPTER", f"adapter {name[:SHOWN_NAME]!r} is not loaded", field="adapter")
+    return name or ""
+
+
+def check_labels(request: GenerateRequest, limits: Limits) -> None:
+    """Raises `ParameterError` for what is neither prompt, time nor sampling."""
+    if request.request_id is not None and not 1 <= len(request.request_id) <= MAX_REQUEST_ID:
+        raise ParameterError("request_id", f"must be 1 to {MAX_REQUEST_ID} characters")
+    if len(request.cache_salt or "") > MAX_CACHE_SALT:
+        raise ParameterError("cache_salt", f"must be at most {MAX_CACHE_SALT} characters")
+    if request.priority and not limits.priority_enabled:
+        raise ParameterError("priority", "this server schedules first come, first served; leave it unset", "UNSUPPORTED")
+    if request.priority is not None and not -(2**63) <= request.priority < 2**63:
+        raise ParameterError("priority", f"must be a 64-bit integer, got {request.priority}")
+    if request.n is not None and not 1 <= request.n <= MAX_N:
+        raise ParameterError("n", f"must be an integer in [1, {MAX_N}], got {request.n}")
+    if request.truncate_prompt_tokens is not None and request.truncate_prompt_tokens < 1:
+        raise ParameterError("truncate_prompt_tokens", f"must be at least 1, got {request.truncate_prompt_tokens}")
+    if request.add_special_tokens is not None and not isinstance(request.input, str):
+        raise ParameterError("add_special_tokens", "applies to a text prompt only; leave it unset")
+
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Raises `ParameterError`."""
+    if len(stop) > MAX_STOP_STRINGS:
+        raise ParameterError("stop", f"has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed")
+    for index, text in enumerate(stop):
+        if not 1 <= len(text) <= MAX_STOP_LENGTH:
+            raise ParameterError(
+                "stop", f"entry {index} has {len(text)} characters; 1 to {MAX_STOP_LENGTH} are allowed"
+            )
+
+
+def budget_seconds(field: float | None, deadline: float | None, config: FrontendConfig, limits: Limits | None) -> float:
+    """How long the request may take: the least of its own field, the call's deadline, and default or cap.
+
+    Raises `ParameterError` for a field outside (0, cap], `RequestError` (DEADLINE) for a deadline already past.
+    """
+    cap = config.max_timeout_seconds if limits is None else min(config.max_timeout_seconds, limits.max_timeout_seconds)
+    if field is not None and not (math.isfinite(field) and 0 < field <= cap):
+        raise ParameterError("timeout_seconds", f"must be a finite number in (0, {cap:g}], got {field!r}")
+    if deadline is not None and deadline <= 0:
+        raise RequestError("DEADLINE", "the call's deadline had passed when it arrived")
+    named = [seconds for seconds in (field, deadline) if seconds is not None]
+    return min([*named, cap]) if named else min(config.default_timeout_seconds, cap)
+
+
+def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each word as it is tokenised at a text's start and after a space. Raises `ParameterError`."""
+    if len(words) > MAX_BAD_WORDS:
+        raise ParameterError("bad_words", f"has {len(words)} entries; at most {MAX_BAD_WORDS} are allowed")
+    sequences: dict[tuple[int, ...], None] = {}
+    for index, word in enumerate(words):
+        if not word.strip() or len(word) > MAX_STOP_LENGTH:
+            raise ParameterError("bad_words", f"entry {index} must be 1 to {MAX_STOP_LENGTH} characters, not only spaces")
+        for text in (word, " " + word.lstrip()):
+            sequences[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
+    return tuple(sequences)
+
+
+def sampling_params(
+    request: GenerateRequest, defaults: Defaults, seed: int, max_tokens: int, bad_words: tuple[tuple[int, ...], ...]
+) -> SamplingParams:
+    """Raises `ParameterError`. `seed` and `max_tokens` are for a request that has none."""
+    chosen = {field: getattr(request, field) for field in FIELDS}
+    if chosen["top_k"] == -1:
+        chosen["top_k"] = 0
+    values = {field: getattr(defaults, field) if value is None else value for field, value in chosen.items()}
+    return SamplingParams(
+        **values,
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        seed=seed if request.seed is None else request.seed,
+        max_tokens=max_tokens if request.max_tokens is None else request.max_tokens,
+        min_tokens=request.min_tokens or 0,
+        stop_token_ids=tuple(request.stop_token_ids),
+        ignore_eos=bool(request.ignore_eos),
+        logit_bias=tuple(sorted(request.logit_bias.items())),
+        allowed_token_ids=tuple(request.allowed_token_ids),
+        bad_words=bad_words,
+        logprobs=_count(request.logprobs, "logprobs"),
+        logprob_token_ids=tuple(request.logprob_token_ids),
+        prompt_logprobs=_count(request.prompt_logprobs, "prompt_logprobs"),
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _count(value: int | None, field: str) -> int:
+    if value is not None and value < 0:
+        raise ParameterError(field, f"must be at least 0, or unset for none; got {value}")
+    return -1 if value is None else value
+
+
+def default_max_tokens(request: GenerateRequest, room: int) -> int:
+    """The rest of the context for a chat, 16 otherwise."""
+    return room if isinstance(request.input, Chat) else min(DEFAULT_MAX_TOKENS, room)
+
+
+def check_length(num_prompt: int, max_tokens: int | None, facts: ModelFacts) -> int:
+    """The room left for output. Raises `ParameterError` naming both numbers and the limit."""
+    wanted = 1 if max_tokens is None else max_tokens
+    if num_prompt + wanted > facts.max_model_len:
+        raise ParameterError(
+            "max_tokens" if max_tokens is not None and num_prompt < facts.max_model_len else "prompt",
+            f"{num_prompt} prompt tokens and {wanted} output tokens exceed the context of {facts.max_model_len}",
+            "CONTEXT_LENGTH_EXCEEDED",
+        )
+    return facts.max_model_len - num_prompt

@@ -1,0 +1,25 @@
+"""Checks of arguments: a wrong one is refused with its name before a kernel reads past the end of something."""
+
+import torch
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def check_tensor(
+    name: str,
+    tensor: torch.Tensor,
+    shape: tuple[int | None, ...],
+    dtypes: tuple[torch.dtype, ...],
+    device: torch.device,
+) -> None:
+    """Raise ValueError unless `tensor` has this shape (None: any size), one of `dtypes`, and lives on `device`."""
+    actual = tensor.shape
+    if len(actual) != len(shape) or any(
+        want is not None and want != got for want, got in zip(shape, actual, strict=True)
+    ):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name}: expected shape [{wanted}], got {list(actual)}")
+    if tensor.dtype not in dtypes:
+        raise ValueError(f"{name}: expected {' or '.join(map(str, dtypes))}, got {tensor.dtype}")
+    if tensor.device != device:
+        raise ValueError(f"{name}: expected on {device}, got {tensor.device}")

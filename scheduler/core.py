@@ -1,0 +1,271 @@
+"""The scheduler as a pure state machine: events in, instructions out. No socket, clock, thread or randomness.
+
+Equal events at equal times give byte-equal instructions.
+"""
+
+from quire.proto.plans import StepAck, StepResult
+from quire.proto.requests import Abort, AbortedLabels, AbortLabels, EngineState, ModelFacts, Submit
+from quire.scheduler import admission
+from quire.scheduler.admission import Refusal
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.counters import Counters
+from quire.scheduler.era import Era
+from quire.scheduler.events import (
+    Aborted,
+    ChangeState,
+    DrainAsked,
+    Event,
+    FrontendLost,
+    GroupGaveUp,
+    GroupGone,
+    GroupReady,
+    Instruction,
+    LabelsAborted,
+    LoadAsked,
+    Reply,
+    ReportDrained,
+    SendPlan,
+    StepAcked,
+    StepDone,
+    Submitted,
+    Tick,
+)
+from quire.scheduler.ledger import Ledger
+from quire.scheduler.outputs import Effects
+from quire.scheduler.policy import Policy
+from quire.scheduler.report import load
+from quire.scheduler.results import accept
+
+
+class Core:
+    """One engine. `now` is seconds of a monotonic clock and never goes back."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.state: EngineState = "starting"
+        self.epoch = 0
+        """Of the newest worker group that was ready; 0 before the first."""
+        self.facts: ModelFacts | None = None
+        self.counters = Counters()
+        self.ledger = Ledger(self.counters)
+        self.era: Era | None = None
+        """None while no group lives."""
+        self._policy: Policy | None = None
+        self._drain_deadline: float | None = None
+        self._num_drained: int | None = None
+        """Outputs the drain's time-out ended; None when no drain is to be reported."""
+
+    @property
+    def step(self) -> int:
+        """The newest plan of the living group; 0 without one."""
+        return 0 if self.era is None else self.era.pipeline.step
+
+    @property
+    def num_live(self) -> int:
+        """Outputs without a terminal event."""
+        return self.ledger.num_live
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take one event. Raises `ResultError` when a worker's result does not fit its plan: replace the group."""
+        effects = Effects()
+        match event:
+            case StepDone(result):
+                self._step_done(result, effects, now)
+            case StepAcked(ack):
+                self._step_acked(ack)
+            case Submitted(frontend, submit):
+                self._submit(frontend, submit, effects, now)
+            case Aborted(frontend, abort):
+                self._abort(frontend, abort, effects, now)
+            case LabelsAborted(frontend, ask):
+                self._abort_labels(frontend, ask, effects, now)
+            case LoadAsked(frontend, ask):
+                waiting = self.ledger.waiting
+                figures = load(ask.query, self.state, self.epoch, self.era, waiting, self.counters)
+                effects.say(Reply(frontend, figures))
+            case FrontendLost(frontend):
+                requests = self.ledger.registry.of_frontend(frontend)
+                self.ledger.end_all(requests, "abort", self.era, None, now)
+            case GroupReady():
+                self._group_ready(event, effects, now)
+            case GroupGone(epoch, reason):
+                if self.era is None or epoch != self.era.epoch:
+                    self.counters.num_stale += 1
+                else:
+                    self._lose_group(effects, now)
+                    self._become("recovering", reason, effects)
+            case GroupGaveUp(reason):
+                self._lose_group(effects, now)
+                self._fail(reason, effects, now)
+            case DrainAsked(timeout_seconds):
+                self._drain_deadline = now + timeout_seconds
+                self._num_drained = 0
+                self._become("draining", "", effects)
+            case Tick():
+                pass
+        self._look_at_clock(effects, now)
+        return effects.instructions(self.epoch)
+
+    def plan(self, now: float) -> list[Instruction]:
+        """The next plan, when fewer than `PIPELINE_DEPTH` are unacknowledged and some row can run."""
+        if self.era is None or self._policy is None or not self.era.pipeline.has_room:
+            return []
+        draft = self._policy.draft(now)
+        if draft is None:
+            return []
+        frame = self.era.pipeline.send(draft)
+        return [SendPlan(self.era.epoch, draft.step, frame)]
+
+    def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
+        try:
+            admission.check_state(self.state)
+            if self.facts is None:
+                raise Refusal("STARTING", "", "the engine is still loading the model; try again", 1.0)
+            if self.ledger.registry.find(identity, submit.number) is not None:
+                raise Refusal("INVALID_PARAMETER", "number", f"request {submit.number} of this frontend is live")
+            admission.check_form(submit, self.config)
+            prompt = admission.read_prompt(submit)
+            admission.check_model(prompt, submit.params, submit.adapter, self.facts)
+            resumed = admission.read_resumed(submit, self.facts)
+            if submit.timeout_seconds <= 0:
+                self.ledger.expire(identity, submit, effects)
+                return
+            admission.check_queue(self.ledger.waiting, len(prompt), self.config)
+        except Refusal as refusal:
+            self.ledger.refuse(identity, submit, refusal, effects)
+            return
+        request = self.ledger.enter(identity, submit, prompt, resumed, now)
+        if request is None or not submit.resumed:
+            return
+        for sequence in request.sequences:
+            # The tokens had all been delivered, only the word that it was the end got lost.
+            last = int(sequence.tokens[-1])
+            if sequence.state == "finished" or sequence.num_known == request.num_prompt:
+                continue
+            is_eos = last in self.facts.eos_token_ids and not request.params.ignore_eos
+            if (is_eos or last in request.stop_ids) and sequence.num_known >= request.stop_from:
+                self.ledger.end(sequence, "stop", self.era, effects, now, stop_token_id=last)
+            elif sequence.num_known >= request.limit:
+                self.ledger.end(sequence, "length", self.era, effects, now)
+
+    def _abort(self, identity: bytes, abort: Abort, effects: Effects, now: float) -> None:
+        for number in abort.numbers:
+            request = self.ledger.registry.find(identity, number)
+            sequences = [] if request is None else request.sequences
+            if abort.output_index >= 0:
+                sequences = sequences[abort.output_index : abort.output_index + 1]
+            live = [sequence for sequence in sequences if sequence.state != "finished"]
+            self.counters.num_stale += not live
+            for sequence in live:
+                if abort.reason == "stop_string":
+                    self.ledger.end(sequence, "stop", self.era, effects, now)
+                elif abort.reason == "slow_reader":
+                    text = "the client read too slowly; its output was not kept any longer"
+                    self.ledger.end(sequence, "error", self.era, effects, now, error="SLOW_READER", message=text)
+                else:
+                    self.ledger.end(sequence, "abort", self.era, effects, now)
+
+    def _abort_labels(self, identity: bytes, ask: AbortLabels, effects: Effects, now: float) -> None:
+        counts: list[int] = []
+        for label in ask.labels:
+            requests = self.ledger.registry.of_label(label)
+            counts.append(len(requests))
+            self.ledger.end_all(requests, "abort", self.era, effects, now)
+        effects.say(Reply(identity, AbortedLabels(ask.query, tuple(counts))))
+
+    def _step_done(self, result: StepResult, effects: Effects, now: float) -> None:
+        era = self.era
+        plan = None if era is None else era.pipeline.awaited(result.epoch, result.step)
+        if era is None or plan is None:
+            self.counters.num_stale += 1
+            return
+        accepted = accept(era, plan, result)
+        effects.tokens(era.running, self.ledger.registry.by_index, accepted)
+        for sequence, logprobs in accepted.logprobs:
+            effects.logprobs(sequence.request.frontend.identity, logprobs)
+        for sequence in accepted.first:
+            sequence.first_token_at = now
+        for sequence, reason, stop_token_id in accepted.ended:
+            self.ledger.end(sequence, reason, era, effects, now, stop_token_id=stop_token_id)
+        for sequence in accepted.bad:
+            text = "the model computed a value that is no number; nothing of this output is reused"
+            self.ledger.end(sequence, "error", era, effects, now, error="NUMERICAL", message=text, tainted=True)
+        era.pipeline.acknowledge(result.epoch, 0, result.step)
+        era.land()
+
+    def _step_acked(self, ack: StepAck) -> None:
+        era = self.era
+        if era is None or ack.rank == 0 or not era.pipeline.acknowledge(ack.epoch, ack.rank, ack.step):
+            self.counters.num_stale += 1
+            return
+        era.land()
+
+    def _group_ready(self, event: GroupReady, effects: Effects, now: float) -> None:
+        if event.epoch <= self.epoch or self.state == "failed":
+            self.counters.num_stale += 1
+            return
+        if self.era is not None:
+            self._lose_group(effects, now)
+        self.epoch, self.facts = event.epoch, event.facts
+        if not self.config.enable_chunked_prefill and event.facts.max_model_len > self.config.max_num_batched_tokens:
+            detail = (
+                f"enable_chunked_prefill is off and max_model_len {event.facts.max_model_len} is more than "
+                f"max_num_batched_tokens {self.config.max_num_batched_tokens}; turn it on, or change one of the numbers"
+            )
+            self._fail(detail, effects, now)
+            return
+        self.era = Era(event.epoch, event.world_size, event.facts, self.config)
+        self._policy = Policy(self.config, self.era, self.ledger.waiting, self.counters)
+        for request in list(self.ledger.registry.requests()):
+            try:
+                admission.check_model(request.prompt, request.params, request.adapter, event.facts)
+            except Refusal as refusal:
+                text = f"after a restart of the workers: {refusal.message}"
+                self.ledger.end_all([request], "error", None, effects, now, error=refusal.reason, message=text)
+        self._become("ready", "", effects)
+
+    def _lose_group(self, effects: Effects, now: float) -> None:
+        """Requeue what ran as prompt + emitted tokens. What was in too many dying groups is taken for the cause."""
+        if self.era is None:
+            return
+        running = self.era.running
+        self.era, self._policy = None, None
+        for sequence in sorted(running.live(), key=lambda sequence: sequence.rank):
+            running.leave(sequence, keep_tokens=True)
+            sequence.forget_memory()
+            sequence.move("waiting")
+            sequence.num_restarts += 1
+            self.counters.num_restarts += 1
+            self.ledger.waiting.push(sequence)
+            if sequence.num_restarts > self.config.max_restarts_per_request:
+                text = f"the workers died {sequence.num_restarts} times while this output ran; it is not tried again"
+                self.ledger.end(sequence, "error", None, effects, now, error="POISON_REQUEST", message=text)
+
+    def _fail(self, detail: str, effects: Effects, now: float) -> None:
+        self.ledger.end_all(
+            self.ledger.registry.requests(), "error", None, effects, now, error="FAILED", message=detail
+        )
+        self._become("failed", detail, effects)
+
+    def _become(self, state: EngineState, detail: str, effects: Effects) -> None:
+        """A drain outlasts the death of a group, and failure everything."""
+        if self.state == "failed" or (self.state == "draining" and state != "failed"):
+            return
+        self.state = state
+        effects.say(ChangeState(state, detail))
+
+    def _look_at_clock(self, effects: Effects, now: float) -> None:
+        ledger = self.ledger
+        expired = ledger.deadlines.expired(now)
+        if expired:
+            ledger.end_all(expired, "deadline", self.era, effects, now)
+        if self._num_drained is None:
+            return
+        if self._drain_deadline is not None and now >= self._drain_deadline:
+            text = "the engine shut down before this output was complete"
+            self._num_drained += ledger.end_all(
+                ledger.registry.requests(), "error", self.era, effects, now, error="DRAINING", message=text
+            )
+        if not ledger.num_live:
+            effects.say(ReportDrained(self._num_drained))
+            self._num_drained = self._drain_deadline = None

@@ -1,0 +1,44 @@
+"""What lives exactly as long as one worker group: slots, memory and plans in flight."""
+
+import numpy as np
+
+from quire.proto.requests import ModelFacts
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.memory import Memory
+from quire.scheduler.pipeline import Pipeline
+from quire.scheduler.running import Running
+from quire.scheduler.sequence import Sequence
+
+
+class Era:
+    """One epoch. When the group dies the era is dropped whole; only the outputs' tokens are carried over."""
+
+    def __init__(self, epoch: int, world_size: int, facts: ModelFacts, config: SchedulerConfig) -> None:
+        self.epoch = epoch
+        self.facts = facts
+        self.running = Running(config.max_num_seqs, facts.max_model_len)
+        self.memory = Memory(facts, config.enable_prefix_caching)
+        self.pipeline = Pipeline(epoch, world_size)
+        self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
+
+    def leave(self, sequence: Sequence, *, keep_tokens: bool, tainted: bool = False) -> None:
+        """Take an output out of its slot and give its blocks back. `tainted`: what it computed is no number."""
+        running, slot = self.running, sequence.slot
+        if tainted:
+            self.memory.condemn(sequence)
+        self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.pipeline.step)
+        running.leave(sequence, keep_tokens)
+
+    def land(self) -> None:
+        """Every rank acknowledged some plans: publish the blocks they filled, and lower the fences behind them."""
+        running, memory = self.running, self.memory
+        for plan in self.pipeline.landed():
+            full = plan.ends // memory.block_size > running.num_published[plan.slots]
+            if full.any():
+                full &= running.generation[plan.slots] == plan.generations
+                for row in np.flatnonzero(full).tolist():
+                    slot = int(plan.slots[row])
+                    sequence = running.at(slot)
+                    listed = memory.publish(sequence, running.history[slot], int(plan.ends[row]))
+                    running.num_published[slot] = listed
+            memory.acknowledge(plan.step)

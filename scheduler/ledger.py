@@ -1,0 +1,158 @@
+"""Every live request from its entry to its end: the one place where an output gets its terminal event."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from quire.proto.params import MAX_N, FinishReason
+from quire.proto.requests import Finish, Submit, Usage
+from quire.proto.wire import Int32
+from quire.scheduler.admission import Refusal
+from quire.scheduler.counters import Counters
+from quire.scheduler.deadlines import Deadlines
+from quire.scheduler.era import Era
+from quire.scheduler.outputs import Effects
+from quire.scheduler.registry import Registry
+from quire.scheduler.sequence import Request, Sequence
+from quire.scheduler.waiting import Waiting
+
+
+class Ledger:
+    """Who lives, who waits, and until when."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.registry = Registry()
+        self.waiting = Waiting()
+        self.deadlines = Deadlines()
+        self.num_live = 0
+        """Outputs without a terminal event."""
+        self._counters = counters
+        self._num_arrivals = 0
+
+    def enter(self, identity: bytes, submit: Submit, prompt: Int32, resumed: list[Int32], now: float) -> Request | None:
+        """Queue an admitted request. None when a resubmitted one had no output left to run."""
+        ended = set(submit.finished_outputs)
+        if len(ended) == submit.n:
+            return None
+        self._num_arrivals += 1
+        request = Request(
+            self.registry.frontend(identity),
+            submit.number,
+            submit.label,
+            prompt,
+            submit.params,
+            arrival=self._num_arrivals,
+            arrived_at=now,
+            deadline=now + submit.timeout_seconds,
+            priority=submit.priority,
+            cache_salt=submit.cache_salt,
+            adapter=submit.adapter,
+        )
+        self.registry.add(request)
+        self.deadlines.add(request)
+        for index in range(submit.n):
+            tokens = np.concatenate((prompt, resumed[index])) if len(resumed[index]) else prompt
+            sequence = Sequence(request, index, tokens)
+            request.sequences.append(sequence)
+            if index in ended:
+                sequence.move("finished")
+                continue
+            if len(tokens) > len(prompt):
+                # Prompt logprobs come with the first token at the latest.
+                sequence.next_prompt_logprob = len(prompt)
+            request.num_live += 1
+            self.num_live += 1
+            self.waiting.push(sequence)
+        return request
+
+    def end(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        era: Era | None,
+        effects: Effects | None,
+        now: float,
+        *,
+        error: str = "",
+        message: str = "",
+        stop_token_id: int = -1,
+        tainted: bool = False,
+    ) -> None:
+        """The terminal event of one live output. Without `effects` nobody is told: its frontend is gone."""
+        if sequence.state == "running" and era is not None:
+            era.leave(sequence, keep_tokens=False, tainted=tainted)
+            sequence.move("finished")
+        else:
+            sequence.move("finished")
+            self.waiting.discard(sequence)
+        request = sequence.request
+        self._counters.num_finished += 1
+        self.num_live -= 1
+        request.num_live -= 1
+        if not request.num_live:
+            self.registry.remove(request)
+            self.deadlines.discard(request)
+            # No circle is left behind: the loop collects garbage rarely.
+            request.sequences = []
+        if effects is not None:
+            finish = Finish(
+                request.number,
+                sequence.output_index,
+                reason,
+                sequence.usage(now),
+                sequence.num_known - request.num_prompt,
+                stop_token_id=stop_token_id,
+                error=error,
+                message=message,
+            )
+            effects.finish(request.frontend.identity, finish)
+
+    def end_all(
+        self,
+        requests: Iterable[Request],
+        reason: FinishReason,
+        era: Era | None,
+        effects: Effects | None,
+        now: float,
+        *,
+        error: str = "",
+        message: str = "",
+    ) -> int:
+        """End every live output of these requests. Returns how many there were."""
+        live = [
+            sequence for request in list(requests) for sequence in request.sequences if sequence.state != "finished"
+        ]
+        for sequence in live:
+            self.end(sequence, reason, era, effects, now, error=error, message=message)
+        return len(live)
+
+    def refuse(self, identity: bytes, submit: Submit, refusal: Refusal, effects: Effects) -> None:
+        """The terminal event of every output of a request that never entered."""
+        self._turn_away(identity, submit, "rejected", refusal, effects)
+
+    def expire(self, identity: bytes, submit: Submit, effects: Effects) -> None:
+        """The request came with no time left."""
+        refusal = Refusal("", "timeout_seconds", "the deadline had passed when the request arrived")
+        self._turn_away(identity, submit, "deadline", refusal, effects)
+
+    def _turn_away(
+        self, identity: bytes, submit: Submit, reason: FinishReason, refusal: Refusal, effects: Effects
+    ) -> None:
+        num_prompt = len(submit.prompt) // 4
+        for index in range(min(max(submit.n, 1), MAX_N)):
+            if index in submit.finished_outputs:
+                continue
+            resumed = len(submit.resumed[index]) // 4 if index < len(submit.resumed) else 0
+            self._counters.num_rejected += 1
+            finish = Finish(
+                submit.number,
+                index,
+                reason,
+                Usage(num_prompt, 0, resumed, 0.0, 0.0, 0.0),
+                resumed,
+                error=refusal.reason,
+                field=refusal.field,
+                message=refusal.message,
+                retry_after_seconds=refusal.retry_after_seconds,
+            )
+            effects.finish(identity, finish)

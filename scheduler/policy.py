@@ -1,0 +1,218 @@
+"""Who runs in the next step: decodes first, then prefill under way, then admissions in rank order.
+
+First come, first served within a priority, without overtaking: when the best waiting output does not fit, nobody
+behind it is tried. A running output that needs a block when there is none takes it from the worst ranked one.
+"""
+
+import numpy as np
+
+from quire.proto.plans import Admit
+from quire.proto.wire import ints
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.counters import Counters
+from quire.scheduler.era import Era
+from quire.scheduler.pipeline import Draft
+from quire.scheduler.running import Int64
+from quire.scheduler.sequence import Sequence
+from quire.scheduler.waiting import Waiting
+
+HEADROOM_SHARE = 64
+"""While others run, an admission leaves one block in so many available, so that it is not preempted at once."""
+
+
+class Policy:
+    """Drafts the plans of one era. Counts tokens, never looks at their values."""
+
+    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
+        self._config = config
+        self._era = era
+        self._running = era.running
+        self._memory = era.memory
+        self._waiting = waiting
+        self._counters = counters
+        self._blocked: tuple[Sequence, int] | None = None
+        """The best waiting output and the available blocks it lacked; not matched again before they are there."""
+
+    def draft(self, now: float) -> Draft | None:
+        """The next plan, or None when no row can run. Reserves what the plan needs."""
+        running = self._running
+        plan = Draft(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
+        slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
+        todo = running.num_tokens[slots] - running.num_scheduled[slots]
+        is_chunk = todo > 1
+        singles = slots[~is_chunk] if is_chunk.any() else slots
+        singles, stalled = self._extend(singles, plan)
+        budget = self._config.max_num_batched_tokens - len(singles)
+        chunks: list[tuple[int, int]] = []
+        for sequence in sorted(
+            (running.at(slot) for slot in slots[is_chunk].tolist() if running.active[slot]), key=_rank
+        ):
+            slot = sequence.slot
+            count = min(budget, int(running.num_tokens[slot] - running.num_scheduled[slot]))
+            if count:
+                chunks.append((slot, count))
+                budget -= count
+        if not stalled:
+            self._admit(budget, chunks, plan, now)
+        return self._close(plan, singles, chunks)
+
+    def _extend(self, slots: Int64, plan: Draft) -> tuple[Int64, bool]:
+        """Give each row whose next token begins a block that block. Returns who can run; True: not all can."""
+        running, memory = self._running, self._memory
+        short = slots[running.num_blocks[slots] * memory.block_size <= running.num_scheduled[slots]]
+        if not len(short):
+            return slots, False
+        enough = memory.available >= len(short)
+        needy = [running.at(slot) for slot in short.tolist()]
+        if not enough:
+            needy.sort(key=_rank)
+        num_promised = 0
+        for sequence in needy:
+            if not enough and not self._find_block(sequence, num_promised):
+                num_promised += sequence.state == "running"
+                continue
+            plan.appends += (sequence.slot, len(sequence.blocks), memory.extend(sequence))
+            running.num_blocks[sequence.slot] += 1
+        if enough:
+            return slots, False
+        slots = slots[running.active[slots]]
+        can_run = running.num_blocks[slots] * memory.block_size > running.num_scheduled[slots]
+        return slots[can_run], True
+
+    def _find_block(self, sequence: Sequence, num_promised: int) -> bool:
+        """Preempt until a block is available (True), or one will be when a fence falls, or the output itself is out."""
+        memory = self._memory
+        while sequence.state == "running":
+            if memory.available:
+                return True
+            if memory.pool.num_fenced > num_promised:
+                return False
+            self._preempt(max(self._running.live(), key=_rank))
+        return False
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Out of its slot and back into the queue; what is in flight for it is dropped and drawn again."""
+        self._era.leave(sequence, keep_tokens=True)
+        sequence.move("waiting")
+        sequence.num_preemptions += 1
+        self._counters.num_preemptions += 1
+        self._waiting.push(sequence)
+
+    def _admit(self, budget: int, chunks: list[tuple[int, int]], plan: Draft, now: float) -> None:
+        running = self._running
+        while budget and running.has_free_slot:
+            sequence = self._waiting.first()
+            if sequence is None:
+                return
+            num_computed = self._reserve(sequence, budget, plan)
+            if num_computed < 0:
+                return
+            self._waiting.pop(now)
+            if sequence.first_ran_at < 0:
+                sequence.first_ran_at = now
+            slot = running.enter(sequence, num_computed)
+            plan.admits.append(self._describe(sequence, num_computed))
+            count = min(budget, sequence.num_known - num_computed)
+            chunks.append((slot, count))
+            budget -= count
+
+    def _reserve(self, sequence: Sequence, budget: int, plan: Draft) -> int:
+        """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or -1: not now."""
+        request, memory = sequence.request, self._memory
+        parent = request.sequences[0]
+        is_new = sequence.num_known == request.num_prompt
+        if is_new and sequence.output_index and parent.state == "running":
+            return self._fork(parent, sequence, plan)
+        if self._is_blocked(sequence):
+            return -1
+        hits = memory.match(sequence)
+        num_computed = len(hits) * memory.block_size
+        if not self._config.enable_chunked_prefill and sequence.num_known - num_computed > budget:
+            return -1
+        shared = [entry.block for entry in hits]
+        if not self._fits(sequence, shared):
+            return -1
+        memory.reserve(sequence, sequence.num_known, shared)
+        sequence.entries = hits
+        if sequence.root is not None and sequence.first_ran_at < 0:
+            self._counters.prefix_queries += request.num_prompt
+            self._counters.prefix_hits += min(num_computed, request.num_prompt)
+            sequence.cached_tokens = min(num_computed, request.num_prompt)
+        return num_computed
+
+    def _fork(self, parent: Sequence, sequence: Sequence, plan: Draft) -> int:
+        """Share the prompt the first output has planned, and copy the block its last token is in, to run that again."""
+        running, memory = self._running, self._memory
+        num_prompt = sequence.request.num_prompt
+        # num_scheduled is of the plans already sent: copies are done before the rows of this one.
+        if running.num_scheduled[parent.slot] < num_prompt:
+            return -1
+        num_shared, offset = divmod(num_prompt - 1, memory.block_size)
+        shared = parent.blocks[:num_shared]
+        if not self._fits(sequence, shared):
+            return -1
+        memory.reserve(sequence, num_prompt, shared)
+        sequence.root = parent.root
+        sequence.entries = parent.entries[:num_shared]
+        if offset:
+            plan.copies += (parent.blocks[num_shared], sequence.blocks[num_shared])
+        return num_prompt - 1
+
+    def _fits(self, sequence: Sequence, shared: list[int]) -> bool:
+        memory = self._memory
+        needed = memory.missing(sequence.num_known, shared)
+        if self._running.num_active:
+            needed += memory.pool.num_blocks // HEADROOM_SHARE
+        self._blocked = None if needed <= memory.available else (sequence, needed)
+        return self._blocked is None
+
+    def _is_blocked(self, sequence: Sequence) -> bool:
+        """It was matched before and still lacks blocks. Alone it is always tried: it needs no headroom then."""
+        if self._blocked is None or not self._running.num_active:
+            return False
+        return self._blocked[0] is sequence and self._memory.available < self._blocked[1]
+
+    def _describe(self, sequence: Sequence, num_computed: int) -> Admit:
+        request = sequence.request
+        return Admit(
+            slot=sequence.slot,
+            tokens=ints(sequence.tokens),
+            num_prompt=request.num_prompt,
+            num_computed=num_computed,
+            output_index=sequence.output_index,
+            params=request.params if sequence.wants_prompt_logprobs else request.quiet_params,
+            blocks=ints(sequence.blocks),
+            adapter=self._era.adapters[request.adapter] if request.adapter else 0,
+        )
+
+    def _close(self, plan: Draft, singles: Int64, chunks: list[tuple[int, int]]) -> Draft | None:
+        """Fill the row columns, one-token rows first, and count the rows' tokens as scheduled."""
+        running = self._running
+        if chunks:
+            chunks.sort(key=_is_long)
+            columns = np.array(chunks, np.int64)
+            plan.slots = np.concatenate((singles, columns[:, 0]))
+            plan.num_tokens = np.concatenate((np.ones(len(singles), np.int64), columns[:, 1]))
+        else:
+            plan.slots = singles
+            plan.num_tokens = np.ones(len(singles), np.int64)
+        if not len(plan.slots):
+            return None
+        plan.generations = running.generation[plan.slots]
+        plan.ends = running.num_scheduled[plan.slots] + plan.num_tokens
+        plan.samples = plan.ends == running.num_tokens[plan.slots]
+        running.num_scheduled[plan.slots] = plan.ends
+        running.num_tokens[plan.slots] += plan.samples
+        plan.releases, running.released = running.released, []
+        return plan
+
+
+_NO_ROWS: Int64 = np.zeros(0, np.int64)
+
+
+def _rank(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.rank
+
+
+def _is_long(row: tuple[int, int]) -> bool:
+    return row[1] > 1

@@ -1,0 +1,105 @@
+"""The prefix cache's index: which block holds the KV of which prefix.
+
+A key is SHA-256 over a typed, length-prefixed encoding of (parent key, tokens); the root's of (model revision,
+adapter, salt, block size). A hit compares the tokens and the whole chain behind them, so a collision is harmless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+
+Hash = Callable[[bytes], bytes]
+
+
+def sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class Entry:
+    """One full block's identity. Its chain of parents is the prefix; `block` is -1 for roots and unlisted entries."""
+
+    __slots__ = ("block", "key", "parent", "tokens")
+
+    def __init__(self, key: bytes, parent: Entry | None, tokens: bytes, block: int) -> None:
+        self.key = key
+        self.parent = parent
+        self.tokens = tokens
+        self.block = block
+
+
+class PrefixIndex:
+    """Entries by key, and the other way round by block."""
+
+    def __init__(self, num_blocks: int, block_size: int, revision: str, hash_: Hash = sha256) -> None:
+        self._entries: dict[bytes, Entry] = {}
+        self._by_block: list[Entry | None] = [None] * num_blocks
+        self._tainted = bytearray(num_blocks)
+        self._revision = revision
+        self._block_size = block_size
+        self._hash = hash_
+        self._header = b"block" + struct.pack("<QQ", 32, 4 * block_size)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def root(self, adapter: str, cache_salt: str) -> Entry:
+        """Where the chains of all prefixes with this adapter and salt begin."""
+        fields = [text.encode() for text in (self._revision, adapter, cache_salt)]
+        context = b"root" + struct.pack("<Q", self._block_size)
+        context += b"".join(struct.pack("<Q", len(field)) + field for field in fields)
+        return Entry(self._hash(context), None, context, -1)
+
+    def find(self, parent: Entry, tokens: bytes) -> Entry | None:
+        """The listed entry of this prefix: `parent`'s chain followed by `tokens` (int32 bytes of one block)."""
+        found = self._entries.get(self._hash(self._header + parent.key + tokens))
+        return found if found is not None and self._same(found, parent, tokens) else None
+
+    def publish(self, parent: Entry, tokens: bytes, block: int) -> Entry:
+        """List `block` as holding this prefix, unless another does already or the key is taken by a collision."""
+        key = self._hash(self._header + parent.key + tokens)
+        found = self._entries.get(key)
+        if found is not None:
+            return found if self._same(found, parent, tokens) else Entry(key, parent, tokens, -1)
+        if self._tainted[block] or self._by_block[block] is not None:
+            return Entry(key, parent, tokens, -1)
+        entry = Entry(key, parent, tokens, block)
+        self._entries[key] = entry
+        self._by_block[block] = entry
+        return entry
+
+    def entry_of(self, block: int) -> Entry | None:
+        return self._by_block[block]
+
+    def forget(self, block: int) -> None:
+        """The block is about to be written anew."""
+        self._tainted[block] = 0
+        self._unlist(block)
+
+    def taint(self, block: int) -> None:
+        """The block holds KV nobody may reuse: unlist it, and keep it out until it is written anew."""
+        self._tainted[block] = 1
+        self._unlist(block)
+
+    def entries(self) -> list[Entry]:
+        return list(self._entries.values())
+
+    def _unlist(self, block: int) -> None:
+        entry = self._by_block[block]
+        if entry is not None:
+            del self._entries[entry.key]
+            self._by_block[block] = None
+            entry.block = -1
+
+    def _same(self, found: Entry, parent: Entry, tokens: bytes) -> bool:
+        if found.tokens != tokens:
+            return False
+        mine: Entry | None = parent
+        theirs = found.parent
+        while mine is not theirs:
+            if mine is None or theirs is None or mine.tokens != theirs.tokens:
+                return False
+            mine, theirs = mine.parent, theirs.parent
+        found.parent = parent
+        return True

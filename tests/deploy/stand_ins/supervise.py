@@ -1,0 +1,59 @@
+"""The real supervisor over stand-in children: `supervise.py DIRECTORY`, settings in DIRECTORY/settings.json."""
+
+import json
+import sys
+from pathlib import Path
+
+from quire.deploy.engine import Timers
+from quire.deploy.supervisor import Supervisor
+from quire.proto.channel import ipc_address
+from quire.proto.requests import Welcome
+
+HERE = Path(__file__).parent
+
+
+class StandInEngine:
+    def __init__(self, directory: Path, settings: dict[str, int]) -> None:
+        self.directory = directory
+        self.world_size = settings.get("world_size", 2)
+        self.num_frontends = settings.get("num_frontends", 1)
+
+    def _command(self, kind: str, *arguments: object) -> list[str]:
+        return [sys.executable, str(HERE / f"{kind}.py"), str(self.directory), *map(str, arguments)]
+
+    def scheduler(self) -> list[str]:
+        (self.directory / "frontends.sock").unlink(missing_ok=True)
+        (self.directory / "workers.sock").unlink(missing_ok=True)
+        return self._command("scheduler", self.world_size)
+
+    def worker(self, rank: int, epoch: int) -> list[str]:
+        return self._command("worker", rank, epoch, self.world_size)
+
+    def frontend(self, index: int) -> list[str]:
+        (self.directory / f"frontend-{index}.ready").unlink(missing_ok=True)
+        return self._command("frontend", index)
+
+    def frontend_ready(self, index: int) -> bool:
+        return (self.directory / f"frontend-{index}.ready").exists()
+
+    def supervisor_address(self) -> str:
+        return ipc_address(str(self.directory), "frontends")
+
+
+def main() -> int:
+    directory = Path(sys.argv[1])
+    settings = json.loads((directory / "settings.json").read_text())
+    timers = Timers(**settings.get("timers", {}))
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    def on_ready(welcome: Welcome) -> None:
+        with (directory / "journal").open("a") as journal:
+            journal.write(f"ready supervisor {welcome.epoch}\n")
+
+    return Supervisor(StandInEngine(directory, settings), timers, say, say, on_ready).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

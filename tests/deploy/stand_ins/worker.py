@@ -1,0 +1,30 @@
+"""Joins the scheduler, becomes ready, then waits. `die_at_start` and `exit_code` in the settings make it fail."""
+
+import sys
+
+import zmq
+from life import DIRECTORY, begin
+
+from quire.proto.channel import Dealer, ipc_address
+from quire.proto.plans import Ready, WorkerHello
+from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
+from quire.proto.wire import plan_decoder
+
+FACTS = ModelFacts(
+    max_model_len=1024, vocab_size=100, eos_token_ids=(1,), num_blocks=128, block_size=16, kv_bytes=1 << 20,
+    weight_bytes=1 << 20, device="none", dtype="float32", architecture="StandIn", revision="r",
+)  # fmt: skip
+
+rank, epoch, world_size = map(int, sys.argv[2:5])
+settings = begin(f"worker{rank}", epoch)
+if epoch >= settings.get("die_from_epoch", 1 << 30):
+    print("the weights are not good", flush=True)
+    print("this worker says why it leaves", file=sys.stderr, flush=True)
+    sys.exit(settings.get("exit_code", 3))
+context = zmq.Context()
+identity = f"worker-{epoch}-{rank}".encode()
+dealer = Dealer(context, ipc_address(str(DIRECTORY), "workers"), identity, plan_decoder())
+dealer.send(WorkerHello(PROTOCOL_VERSION, epoch, rank, world_size), timeout_seconds=20)
+dealer.receive(20)
+dealer.send(Ready(epoch, rank, FACTS, "digest"))
+dealer.receive(None)

@@ -1,0 +1,175 @@
+"""What happens when processes die, hang, refuse or are told to stop."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+FAST = {"first_pause": 0.05, "stop_grace": 3.0}
+
+
+def test_start_and_sigterm_drain_then_stop_in_order_with_exit_code_0(deploy):
+    engine = deploy(num_frontends=2, timers=FAST)
+    engine.wait_for("ready")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    code, output = engine.finish()
+    assert code == 0, output
+    told = [entry[1] for entry in engine.events("drain", "term")]
+    assert sorted(told[1:3]) == ["frontend0", "frontend1"]
+    assert told[0] == "scheduler"
+    assert told[3] == "scheduler"
+    assert sorted(told[4:]) == ["worker0", "worker1"]
+    assert engine.events("drain")[0][3] == "45.0"
+    assert engine.living() == []
+
+
+def test_a_dead_worker_ends_its_group_and_a_new_epoch_starts(deploy):
+    engine = deploy(timers=FAST)
+    engine.wait_for("ready")
+    survivor = engine.pid_of("worker1")
+    died = time.monotonic()
+    engine.kill("worker0")
+    engine.wait_for("group_lost")
+    assert time.monotonic() - died < 5.0  # a second on an idle machine
+    engine.wait_for("group_ready", 2)
+    assert engine.events("group_lost")[0][3:] == ["1", "worker", "0", "was", "killed", "by", "SIGKILL"]
+    assert [entry[3] for entry in engine.events("group_ready")] == ["1", "2"]
+    assert survivor not in {engine.pid_of("worker0"), engine.pid_of("worker1")}
+    starts = {(entry[1], entry[3]) for entry in engine.events("start") if entry[1].startswith("worker")}
+    assert starts == {("worker0", "1"), ("worker1", "1"), ("worker0", "2"), ("worker1", "2")}
+
+
+def test_the_old_group_is_gone_before_the_new_one_is_ready(deploy):
+    engine = deploy(timers=FAST)
+    engine.wait_for("ready")
+    old = [engine.pid_of("worker0"), engine.pid_of("worker1")]
+    engine.kill("worker1")
+    engine.wait_for("group_ready", 2)
+    assert not [who for who in old if os.path.exists(f"/proc/{who}")]
+
+
+def test_a_group_the_scheduler_gave_up_is_replaced(deploy):
+    engine = deploy(timers=FAST)
+    engine.wait_for("ready")
+    (engine.directory / "give_up_group").touch()
+    engine.wait_for("group_ready", 2)
+    assert engine.events("group_lost")[0][3] == "1"
+
+
+def test_a_used_up_restart_budget_fails_the_group_and_exits_1_with_the_reason(deploy):
+    engine = deploy(timers=FAST | {"max_restarts": 2}, world_size=1)
+    engine.wait_for("ready")
+    for count in (1, 2, 3):
+        engine.wait_for("group_ready", count)
+        engine.kill("worker0")
+        engine.wait_for("group_lost", count)
+    code, output = engine.finish()
+    assert code == 1
+    assert len(engine.events("group_failed")) == 1
+    assert "more than 2 deaths in 300 s; worker 0 was killed by SIGKILL" in output
+    assert engine.living() == []
+
+
+def test_a_dead_scheduler_is_replaced_with_a_new_group_of_a_higher_epoch(deploy):
+    engine = deploy(timers=FAST)
+    engine.wait_for("ready")
+    workers = {engine.pid_of("worker0"), engine.pid_of("worker1")}
+    frontend = engine.pid_of("frontend0")
+    engine.kill("scheduler")
+    engine.wait_for("group_ready", 2)
+    assert engine.events("group_ready")[1][3] == "2"
+    assert workers.isdisjoint({engine.pid_of("worker0"), engine.pid_of("worker1")})
+    assert engine.pid_of("frontend0") == frontend  # frontends reconnect by themselves
+    assert [name for name in engine.living() if name == "scheduler"] == ["scheduler"]
+
+
+def test_a_hung_scheduler_is_killed_and_replaced(deploy):
+    engine = deploy(timers=FAST | {"silence": 1.0})
+    engine.wait_for("ready")
+    os.kill(engine.pid_of("scheduler"), signal.SIGSTOP)
+    engine.wait_for("group_ready", 2)
+
+
+def test_a_dead_frontend_alone_is_restarted(deploy):
+    engine = deploy(num_frontends=2, timers=FAST)
+    engine.wait_for("ready")
+    others = [engine.pid_of(who) for who in ("frontend0", "scheduler", "worker0", "worker1")]
+    before = engine.pid_of("frontend1")
+    engine.kill("frontend1")
+    engine.until(lambda: engine.pid_of("frontend1") != before, "a new frontend 1")
+    assert [engine.pid_of(who) for who in ("frontend0", "scheduler", "worker0", "worker1")] == others
+
+
+def test_a_death_during_the_start_stops_all_and_shows_the_last_lines(deploy):
+    engine = deploy(die_from_epoch=1, timers=FAST)
+    code, output = engine.finish()
+    assert code == 1
+    assert re.search(r"error: worker \d ended with exit code 3 during the start; its last lines:", output)
+    assert "\n  this worker says why it leaves" in output
+    assert re.search(r"\[worker \d\] the weights are not good", output)
+    assert engine.living() == []
+
+
+def test_a_refused_model_exits_2_without_a_restart(deploy):
+    engine = deploy(die_from_epoch=1, exit_code=5, world_size=1, timers=FAST)
+    code, output = engine.finish()
+    assert code == 2, output
+    assert len([entry for entry in engine.events("start") if entry[1] == "worker0"]) == 1
+
+
+def test_a_refusal_of_a_restarted_worker_is_final(deploy):
+    engine = deploy(die_from_epoch=2, exit_code=5, world_size=1, timers=FAST)
+    engine.wait_for("ready")
+    engine.kill("worker0")
+    code, output = engine.finish()
+    assert code == 1
+    assert "refused the model or its configuration" in output
+    assert len(engine.events("group_failed")) == 1
+
+
+def test_a_start_that_takes_too_long_names_who_is_late(deploy):
+    engine = deploy(world_size=0, timers=FAST | {"startup": 2.0, "progress": 0.5})
+    code, output = engine.finish()
+    assert code == 1
+    assert "not ready within 2 s: 0 worker(s)" in output
+    assert "waiting for " in output
+    assert engine.living() == []
+
+
+def test_a_drain_that_never_ends_is_cut_off(deploy):
+    engine = deploy(never_drained=True, timers=FAST | {"drain": 0.3, "drain_margin": 0.2})
+    engine.wait_for("ready")
+    os.kill(engine.process.pid, signal.SIGINT)
+    code, output = engine.finish()
+    assert code == 0
+    assert "the drain's time is over" in output
+
+
+def test_a_second_signal_stops_at_once(deploy):
+    engine = deploy(never_drained=True, deaf="worker0", timers={"stop_grace": 60.0})
+    engine.wait_for("ready")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    engine.wait_for("drain")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    code, _ = engine.finish()
+    assert code == 0
+    assert engine.living() == []
+
+
+def test_a_child_that_ignores_sigterm_is_killed(deploy):
+    engine = deploy(deaf="worker0", timers=FAST | {"stop_grace": 1.0})
+    engine.wait_for("ready")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    assert engine.finish()[0] == 0
+    assert engine.living() == []
+
+
+@pytest.mark.parametrize("moment", ["start", "ready"])
+def test_nothing_survives_a_killed_supervisor(deploy, moment):
+    engine = deploy(deaf="worker1", timers=FAST)
+    engine.wait_for(moment)
+    engine.process.kill()
+    engine.process.wait()
+    engine.until(lambda: not engine.living(), "every child gone")

@@ -1,0 +1,94 @@
+"""The worker group's handshake and the leases of frontends."""
+
+import msgspec
+import pytest
+
+from quire.proto.plans import Ready, WorkerHello
+from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
+from quire.scheduler.events import GroupReady
+from quire.scheduler.group import GroupError, WorkerGroup
+from quire.scheduler.leases import Leases
+
+FACTS = ModelFacts(
+    max_model_len=64,
+    vocab_size=32,
+    eos_token_ids=(0,),
+    num_blocks=8,
+    block_size=4,
+    kv_bytes=1,
+    weight_bytes=1,
+    device="cpu",
+    dtype="float32",
+    architecture="LlamaForCausalLM",
+    revision="r",
+)
+
+
+def hello(rank: int, epoch: int = 1, world_size: int = 2, version: int = PROTOCOL_VERSION) -> WorkerHello:
+    return WorkerHello(version, epoch, rank, world_size)
+
+
+def ready(rank: int, epoch: int = 1, digest: str = "d", facts: ModelFacts = FACTS) -> Ready:
+    return Ready(epoch, rank, facts, digest)
+
+
+def test_a_group_is_ready_only_when_its_last_rank_is():
+    group = WorkerGroup(2)
+    group.hello(b"b", hello(1))
+    group.hello(b"a", hello(0))
+    assert group.ready(b"a", ready(0)) is None
+    assert not group.complete
+    assert group.ready(b"b", ready(1)) == GroupReady(1, 2, FACTS)
+    assert group.peers == (b"a", b"b")
+
+
+@pytest.mark.parametrize("bad", [hello(0, version=99), hello(2), hello(0, world_size=4), hello(-1)])
+def test_a_worker_that_does_not_fit_is_refused(bad):
+    with pytest.raises(GroupError):
+        WorkerGroup(2).hello(b"a", bad)
+
+
+def test_a_second_worker_of_one_rank_is_refused():
+    group = WorkerGroup(2)
+    group.hello(b"a", hello(0))
+    with pytest.raises(GroupError, match="taken"):
+        group.hello(b"c", hello(0))
+
+
+def test_a_higher_epoch_replaces_the_group_and_a_lower_one_is_refused():
+    group = WorkerGroup(1)
+    group.hello(b"a", hello(0, world_size=1))
+    assert group.ready(b"a", ready(0)) is not None
+    group.hello(b"b", hello(0, epoch=2, world_size=1))
+    assert group.rank_of(b"a") is None
+    assert not group.complete
+    with pytest.raises(GroupError, match="past"):
+        group.hello(b"a", hello(0, epoch=1, world_size=1))
+    with pytest.raises(GroupError):
+        group.ready(b"a", ready(0, epoch=1))
+
+
+@pytest.mark.parametrize(
+    "other", [ready(1, digest="x"), ready(1, facts=msgspec.structs.replace(FACTS, num_blocks=9)), ready(1, epoch=3)]
+)
+def test_ranks_that_disagree_are_refused(other):
+    group = WorkerGroup(2)
+    group.hello(b"a", hello(0))
+    group.hello(b"b", hello(1))
+    group.ready(b"a", ready(0))
+    with pytest.raises(GroupError):
+        group.ready(b"b", other)
+
+
+def test_only_a_silent_frontend_loses_its_lease():
+    leases = Leases(5.0)
+    assert not leases.touch(b"f", 0.0)
+    leases.join(b"f", "frontend", 0.0)
+    leases.join(b"g", "frontend", 0.0)
+    leases.join(b"s", "supervisor", 0.0)
+    assert leases.touch(b"g", 4.0)
+    assert leases.expired(5.0) == []
+    assert leases.expired(6.0) == [b"f"]
+    leases.leave(b"f")
+    assert leases.expired(6.0) == []
+    assert leases.expired(60.0) == [b"g"]

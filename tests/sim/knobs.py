@@ -1,0 +1,157 @@
+"""What one seed's run is made of. Every seed draws its own subset of features and faults (swarm testing)."""
+
+import random
+from dataclasses import dataclass, field
+
+from quire.proto.params import SamplingParams
+from quire.proto.requests import ModelFacts, Submit
+from quire.proto.wire import ints
+from quire.scheduler.config import SchedulerConfig
+
+WEIGHTS = {
+    "submit": 10.0,
+    "deliver": 60.0,
+    "abort": 1.5,
+    "abort_unknown": 0.5,
+    "abort_labels": 0.3,
+    "ask_load": 0.7,
+    "repeat_result": 0.6,
+    "late_result": 0.6,
+    "tick": 6.0,
+    "jump": 0.15,
+    "frontend_lost": 0.2,
+    "group_gone": 0.25,
+    "scheduler_dies": 0.08,
+}
+
+
+@dataclass(slots=True)
+class Knobs:
+    """Drawn once per run."""
+
+    config: SchedulerConfig
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    vocab: int
+    eos: tuple[int, ...]
+    num_frontends: int
+    weights: dict[str, float]
+    max_live: int
+    bad_rate: float
+    """Share of sampling rows whose logits are not finite."""
+    plan_rate: float
+    """Chance that the core may plan after an event."""
+    drain_at: int
+    """Event at which the drain is asked for; -1 never."""
+    gives_up_at: int
+    long_prompts: bool
+    prefixes: list[tuple[int, ...]] = field(default_factory=list)
+    salts: tuple[str, ...] = ("",)
+    adapters: tuple[str, ...] = ()
+
+    def facts(self, num_blocks: int) -> ModelFacts:
+        return ModelFacts(
+            max_model_len=self.max_model_len,
+            vocab_size=self.vocab,
+            eos_token_ids=self.eos,
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            kv_bytes=0,
+            weight_bytes=0,
+            device="fake",
+            dtype="none",
+            architecture="oracle",
+            revision="r1",
+            adapters=self.adapters,
+        )
+
+
+def draw_knobs(rng: random.Random, num_events: int) -> Knobs:
+    block_size = rng.choice((1, 1, 2, 3, 4, 4, 8, 16))
+    num_blocks = rng.choice((3, 5, 8, 12, 16, 24, 40, 64))
+    max_num_seqs = rng.choice((1, 2, 3, 4, 6, 8))
+    budget = max_num_seqs + rng.choice((0, 1, 2, 5, 16, 64))
+    vocab = rng.choice((24, 48, 400))
+    max_model_len = max(4, min(rng.choice((24, 48, 80)), num_blocks * block_size + rng.choice((0, 7))))
+    chunked = rng.random() < 0.75
+    config = SchedulerConfig(
+        world_size=rng.choice((1, 1, 2, 3)),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget if chunked else max(budget, max_model_len),
+        enable_prefix_caching=rng.random() < 0.8,
+        enable_chunked_prefill=chunked,
+        scheduling_policy=rng.choice(("fcfs", "priority")),
+        max_num_queued_reqs=rng.choice((2, 5, 1000)),
+        max_num_queued_tokens=rng.choice((60, 100_000)),
+        max_timeout_seconds=1000.0,
+        max_restarts_per_request=rng.choice((0, 1, 2)),
+        audit_interval_steps=0,
+    )
+    weights = {name: weight * rng.choice((0, 1, 1, 3)) for name, weight in WEIGHTS.items()}
+    weights["submit"] = WEIGHTS["submit"] * rng.choice((0.5, 1, 2))
+    weights["deliver"] = WEIGHTS["deliver"]
+    knobs = Knobs(
+        config=config,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        max_model_len=max_model_len,
+        vocab=vocab,
+        eos=(2,) if rng.random() < 0.7 else (2, 5),
+        num_frontends=rng.choice((1, 2, 3)),
+        weights=weights,
+        max_live=rng.choice((2, 6, 16, 30)),
+        bad_rate=rng.choice((0, 0, 0.002, 0.02)),
+        plan_rate=rng.choice((0.4, 0.8, 1.0)),
+        drain_at=rng.randrange(num_events // 2, num_events) if rng.random() < 0.15 else -1,
+        gives_up_at=rng.randrange(num_events // 2, num_events) if rng.random() < 0.05 else -1,
+        long_prompts=rng.random() < 0.5,
+        salts=("",) if rng.random() < 0.5 else ("", "a", "b"),
+        adapters=("lion",) if rng.random() < 0.2 else (),
+    )
+    longest = max(1, knobs.max_model_len * 2 // 3)
+    knobs.prefixes = [_tokens(rng, vocab, rng.randint(1, longest)) for _ in range(rng.choice((1, 2, 4)))]
+    return knobs
+
+
+def _tokens(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:
+    return tuple(rng.randrange(vocab) for _ in range(count))
+
+
+def draw_submit(rng: random.Random, knobs: Knobs, number: int, seed: int) -> tuple[Submit, list[int]]:
+    """A request that is mostly fine; its parameter seed is its unique name."""
+    room = knobs.max_model_len
+    start = list(rng.choice(knobs.prefixes))
+    prompt = start[: rng.randint(0, len(start))] if rng.random() < 0.3 else start
+    prompt = prompt + list(_tokens(rng, knobs.vocab, rng.choice((0, 1, 2, 5, 9) if knobs.long_prompts else (0, 1))))
+    if rng.random() < 0.1:
+        prompt = list(_tokens(rng, knobs.vocab, rng.randint(1, room)))
+    if prompt and rng.random() < 0.97:
+        prompt = prompt[: room - 1]
+    if rng.random() < 0.01:
+        prompt[len(prompt) // 2 :] = [rng.choice((-1, knobs.vocab))]
+    most = max(1, room - len(prompt)) if rng.random() < 0.97 else room
+    max_tokens = rng.choice((1, 2, most)) if rng.random() < 0.3 else rng.randint(1, most)
+    n = rng.choice((1, 1, 1, 2, 3, 5)) if rng.random() < 0.5 else 1
+    params = SamplingParams(
+        temperature=1.0 if n > 1 and rng.random() < 0.98 else rng.choice((0.0, 1.0)),
+        seed=seed,
+        max_tokens=max_tokens,
+        min_tokens=rng.randint(0, max_tokens) if rng.random() < 0.2 else 0,
+        stop_token_ids=_tokens(rng, knobs.vocab, rng.randint(1, 3)) if rng.random() < 0.2 else (),
+        ignore_eos=rng.random() < 0.3,
+        logprobs=0 if rng.random() < 0.15 else -1,
+        prompt_logprobs=0 if rng.random() < 0.08 else -1,
+    )
+    submit = Submit(
+        number,
+        f"label-{rng.randrange(8)}",
+        ints(prompt),
+        params,
+        n=n,
+        priority=rng.randint(-2, 2) if knobs.config.scheduling_policy == "priority" or rng.random() < 0.01 else 0,
+        timeout_seconds=rng.uniform(0.001, 0.5) if rng.random() < 0.1 else rng.choice((30.0, 600.0)),
+        cache_salt=rng.choice(knobs.salts),
+        adapter=rng.choice(("", *knobs.adapters)) if rng.random() < 0.98 else "tiger",
+    )
+    return submit, prompt

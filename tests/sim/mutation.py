@@ -1,0 +1,91 @@
+"""Does the simulator find bugs? `python tests/sim/mutation.py` plants each known bug and says which seed found it.
+
+`--seeds A..B` sets the seeds to try (each mutant stops at its first find), `--only NAME` chooses mutants.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SCHEDULER = HERE.parent.parent / "scheduler"
+
+
+class StaleMutant(ValueError):
+    """The code a mutant changes is not there any more: the mutant must follow the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One bug as a text replacement in one file of the scheduler. `seed` is known to find it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    found: bool
+    story: str
+    """The last line the simulator printed."""
+
+
+def plant(mutant: Mutant, folder: Path) -> None:
+    """Make `folder` a copy of the scheduler with this bug. Raises `StaleMutant`."""
+    shutil.copytree(SCHEDULER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / mutant.file
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise StaleMutant(
+            f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in scheduler/{mutant.file}, "
+            "not once; rewrite the mutant after the code"
+        )
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 600.0) -> Verdict:
+    """Run the simulator on the mutant until a seed fails. A hang is no find."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "scheduler"
+        plant(mutant, folder)
+        command = [sys.executable, str(HERE / "run.py"), "--scheduler", str(folder), "--events", str(num_events)]
+        command += ["--seeds", f"{seeds.start}..{seeds.stop}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    story = lines[-1] if lines else ""
+    return Verdict(done.returncode == 1 and story.startswith("seed "), story)
+
+
+def main() -> int:
+    from mutants import MUTANTS
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", default="0..1000", help="A..B, the end not included")
+    parser.add_argument("--events", type=int, default=2000)
+    parser.add_argument("--only", default="", help="part of a mutant's name")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    first, last = map(int, args.seeds.split(".."))
+    chosen = [mutant for mutant in MUTANTS if args.only in mutant.name]
+    started = time.perf_counter()
+    missed = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        verdicts = pool.map(lambda mutant: hunt(mutant, range(first, last), args.events), chosen)
+        for mutant, verdict in zip(chosen, verdicts, strict=True):
+            missed += not verdict.found
+            print(f"{'found ' if verdict.found else 'MISSED'} {mutant.name:45} {verdict.story[:200]}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found, {time.perf_counter() - started:.0f} s")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""The simulator is trusted because it finds planted bugs."""
+
+import pytest
+from mutants import MUTANTS
+from mutation import Mutant, StaleMutant, hunt, plant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_planted_bug_is_found(mutant):
+    verdict = hunt(mutant, range(mutant.seed, mutant.seed + 1), timeout=60)
+    assert verdict.found, f"{mutant.name}: {verdict.story}"
+
+
+def test_a_mutant_whose_code_is_gone_fails_loudly(tmp_path):
+    gone = Mutant("gone", "core.py", "this text is nowhere", "", 0)
+    with pytest.raises(StaleMutant, match="occurs 0 times in scheduler/core.py"):
+        plant(gone, tmp_path / "scheduler")

@@ -1,0 +1,39 @@
+"""The scheduler in a simulated world: random requests and faults, every promise checked after every event.
+
+A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from world import World
+
+NUM_SEEDS = 200
+NUM_EVENTS = 2000
+CHUNK = 20
+AUDIT_EVERY = 8
+
+
+@pytest.mark.parametrize("first", range(0, NUM_SEEDS, CHUNK))
+def test_no_seed_breaks_a_promise(first):
+    for seed in range(first, first + CHUNK):
+        world = World(seed, NUM_EVENTS, AUDIT_EVERY)
+        try:
+            world.run()
+        except Exception as error:
+            pytest.fail(f"seed {seed}, event {world.num_handled}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("seed", [3, 17])
+def test_a_run_is_a_function_of_its_seed_in_every_process(seed):
+    here = World(seed, 1000, AUDIT_EVERY).run()
+    assert here == World(seed, 1000, AUDIT_EVERY).run()
+    script = Path(__file__).parent / "run.py"
+    for salt in ("1", "2"):
+        command = [sys.executable, str(script), "--seed", str(seed), "--events", "1000", "--audit-every", "100"]
+        environment = {**os.environ, "PYTHONHASHSEED": salt}
+        printed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+        assert here in printed.stdout

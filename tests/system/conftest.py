@@ -1,0 +1,134 @@
+"""Real engines: `quire serve` as a user starts it, its processes found through /proc, its API through the client."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quire.proto.client import Client
+
+STARTUP_SECONDS = 120.0
+
+
+class Engine:
+    """One running `quire serve`. `flags` are given to the command line as they are."""
+
+    def __init__(self, *flags: str) -> None:
+        command = [sys.executable, "-P", "-m", "quire.deploy", "serve", *flags, "--grpc-port", "0"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        address = self.wait_for_line(r"ready: gRPC on (\S+)", STARTUP_SECONDS).group(1)
+        self.target = address
+        self.client = Client(address)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for_line(self, pattern: str, timeout: float = 60.0, after: int = 0) -> re.Match[str]:
+        """The first match among the lines printed so far, from line `after` on, or to come."""
+
+        def find() -> re.Match[str] | None:
+            return next((m for line in self.lines[after:] if (m := re.search(pattern, line))), None)
+
+        def look() -> bool:
+            return find() is not None or self.process.poll() is not None
+
+        eventually(look, timeout, lambda: f"no line {pattern!r} in:\n{self.log}")
+        found = find()
+        assert found is not None, f"serve ended with {self.process.returncode} before {pattern!r}:\n{self.log}"
+        return found
+
+    def pids(self, role: str) -> list[int]:
+        """Processes of a role, ranks and indexes in order of their start."""
+        return sorted(pid for pid, command in descendants(self.process.pid) if f"quire.{role}" in command)
+
+    def all_pids(self) -> list[int]:
+        return [self.process.pid, *(pid for pid, _ in descendants(self.process.pid))]
+
+    def idle(self) -> bool:
+        """Nothing lives, and no block is held."""
+        load = self.client.load()
+        return load.num_running == load.num_waiting == load.fenced_blocks == 0 and load.free_blocks == load.num_blocks
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """SIGTERM; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout)
+        self.client.close()
+        return code
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """(pid, command line) of all processes below `pid`."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        children.setdefault(int(fields[1]), []).append(int(path.name))
+    found, queue = [], [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            try:
+                command = (Path("/proc") / str(child) / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            found.append((child, command))
+            queue.append(child)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(holds: Callable[[], bool], timeout: float, story: Callable[[], str] = lambda: "") -> None:
+    """Wait until `holds()`; fails with the story after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {story()}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[..., Engine]]:
+    """Starts engines; whatever of them is left at the end of the module is killed, and that is a failure."""
+    engines: list[Engine] = []
+
+    def start(*flags: str) -> Engine:
+        engines.append(Engine(*flags))
+        return engines[-1]
+
+    yield start
+    left = []
+    for engine in engines:
+        if engine.process.poll() is None:
+            pids = engine.all_pids()
+            engine.stop()
+            left += [pid for pid in pids if alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes left behind: {left}"

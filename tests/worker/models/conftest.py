@@ -1,0 +1,143 @@
+"""A greedy loop over the decoder, batches built by hand, and the reference: transformers' own greedy generation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from quire.worker.batch import ForwardBatch
+from quire.worker.build import BuildContext
+from quire.worker.kv_cache import KVCache
+from quire.worker.models.decoder import Decoder
+from quire.worker.models.load import load_model
+from quire.worker.models.registry import read_spec
+from quire.worker.parallel import Group, SingleGroup
+from quire.worker.quant.dense import DenseScheme
+
+BLOCK_SIZE = 8
+
+
+@dataclass
+class Row:
+    """One sequence: its tokens so far, how many are in the cache, its blocks."""
+
+    tokens: list[int]
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Greedy:
+    """Generates with a decoder and its cache; blocks are handed out backwards, so that nothing lies in order."""
+
+    def __init__(self, decoder: Decoder, group_size: int = 1, num_blocks: int = 512) -> None:
+        layout = decoder.spec.kv_layout(group_size, BLOCK_SIZE, torch.float32)
+        self.decoder = decoder
+        self.cache = KVCache(layout, num_blocks, torch.device("cpu"))
+        self._free = list(range(num_blocks))
+
+    @torch.inference_mode()
+    def step(self, work: list[tuple[Row, int]]) -> None:
+        """Run `count` tokens of each row; a row that reaches its last known token gets the next one."""
+        work = sorted(work, key=lambda item: item[1] != 1)
+        for row, count in work:
+            while len(row.blocks) * BLOCK_SIZE < row.num_computed + count:
+                row.blocks.append(self._free.pop())
+        batch = self._batch(work)
+        logits = self.decoder.logits(self.decoder(batch, self.cache)[batch.logits_rows])
+        for (row, count), scores in zip(work, logits, strict=True):
+            row.num_computed += count
+            if row.num_computed == len(row.tokens):
+                row.tokens.append(int(scores.argmax()))
+                row.logprobs.append(float(scores.log_softmax(-1).max()))
+
+    def generate(self, prompts: list[list[int]], num_tokens: int, chunk: int = 1 << 30) -> list[Row]:
+        rows = [Row(list(prompt)) for prompt in prompts]
+        ends = [len(prompt) + num_tokens for prompt in prompts]
+        while work := [
+            (row, min(chunk, len(row.tokens) - row.num_computed))
+            for row, end in zip(rows, ends, strict=True)
+            if len(row.tokens) < end
+        ]:
+            self.step(work)
+        return rows
+
+    @staticmethod
+    def _batch(work: list[tuple[Row, int]]) -> ForwardBatch:
+        positions = [range(row.num_computed, row.num_computed + count) for row, count in work]
+        ends = torch.tensor([count for _, count in work]).cumsum(0)
+        width = max(len(row.blocks) for row, _ in work)
+        # what a table holds past its row's blocks means nothing: make it absurd
+        tables = [row.blocks + [2**31 - 1] * (width - len(row.blocks)) for row, _ in work]
+        seq_lens = tuple(row.num_computed + count for row, count in work)
+        return ForwardBatch(
+            token_ids=torch.tensor([row.tokens[p] for (row, _), run in zip(work, positions, strict=True) for p in run]),
+            positions=torch.tensor([p for run in positions for p in run]),
+            slot_mapping=torch.tensor(
+                [
+                    row.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
+                    for (row, _), run in zip(work, positions, strict=True)
+                    for p in run
+                ]
+            ),
+            query_starts=torch.cat((torch.zeros(1, dtype=torch.int64), ends)).int(),
+            seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+            block_tables=torch.tensor(tables, dtype=torch.int32),
+            logits_rows=ends - 1,
+            num_decodes=sum(count == 1 for _, count in work),
+            query_lens_host=tuple(count for _, count in work),
+            seq_lens_host=seq_lens,
+        )
+
+
+@pytest.fixture(scope="session")
+def load() -> Callable[..., Decoder]:
+    """`load(folder, group=SingleGroup(), dtype=torch.float32) -> Decoder`"""
+
+    def load_decoder(folder: Path, group: Group | None = None, dtype: torch.dtype = torch.float32) -> Decoder:
+        context = BuildContext(group or SingleGroup(), torch.device("cpu"), dtype, DenseScheme())
+        return load_model(folder, read_spec(folder), context).decoder
+
+    return load_decoder
+
+
+@pytest.fixture(scope="session")
+def greedy() -> type[Greedy]:
+    return Greedy
+
+
+@pytest.fixture(scope="session")
+def reference() -> Callable[..., list[tuple[list[int], list[float]]]]:
+    """`reference(folder, prompts, num_tokens)`: (all tokens, logprobs of the new ones) by transformers, one by one."""
+
+    def generate(folder: Path, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
+        import transformers
+
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model.generation_config.eos_token_id = None
+        results = []
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            output = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=num_tokens,
+                do_sample=False,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+            logprobs = [float(scores[0].float().log_softmax(-1).max()) for scores in output.logits]
+            results.append((output.sequences[0].tolist(), logprobs))
+        return results
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[list[int]]:
+    """Sixteen prompts of mixed lengths, 1 to 70 tokens, on both sides of block edges."""
+    generator = torch.Generator().manual_seed(7)
+    lengths = (1, 2, 7, 8, 9, 15, 16, 17, 23, 24, 25, 31, 33, 40, 64, 70)
+    return [torch.randint(0, 320, (length,), generator=generator).tolist() for length in lengths]

@@ -1,0 +1,69 @@
+"""`python -m quire.worker CONFIG.json --rank R --epoch E`: one rank of a worker group.
+
+Exit codes: 0 told to stop, 3 not welcomed by the scheduler, 4 failed; the last log lines say why.
+"""
+
+import argparse
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import zmq
+
+from quire.proto.channel import Dealer
+from quire.proto.lifeline import tie_to_parent
+from quire.proto.wire import plan_decoder
+from quire.worker.config import WorkerConfig
+from quire.worker.device import Device
+from quire.worker.loop import EXIT_DONE, Started, Worker, identity
+from quire.worker.runner import InFlight
+from quire.worker.start import join_group, start
+
+_LINGER_MS = 1000
+
+
+def _leave(signum: int, frame: object) -> NoReturn:
+    raise SystemExit(EXIT_DONE)
+
+
+def main() -> int:
+    tie_to_parent()
+    parser = argparse.ArgumentParser(prog="quire.worker", description="One rank of a worker group.")
+    parser.add_argument("config", type=Path, help="WorkerConfig as JSON")
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--epoch", type=int, required=True)
+    arguments = parser.parse_args()
+    config = msgspec.json.decode(arguments.config.read_bytes(), type=WorkerConfig)
+    if not 0 <= arguments.rank < config.tensor_parallel_size:
+        parser.error(f"--rank: must be in [0, {config.tensor_parallel_size}), got {arguments.rank}")
+    return serve(config, arguments.rank, arguments.epoch)
+
+
+def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
+    """Run one rank until it is stopped or fails; the exit code."""
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s worker rank={rank} epoch={epoch} %(message)s",
+    )
+    # Ctrl-C reaches the whole terminal; the supervisor decides how the group ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+
+    def begin() -> Started[InFlight]:
+        device = Device(config.device, rank)
+        return start(config, rank, device, lambda: join_group(config, device, rank, epoch))
+
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = Dealer(context, config.scheduler_address, identity(rank, epoch), plan_decoder())
+    try:
+        return Worker(dealer, rank, config.tensor_parallel_size, epoch).run(begin)
+    finally:
+        dealer.close(_LINGER_MS)
+        context.term()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""The one place that knows which device this is: choice, threads, memory, and the point in its work a step is done at."""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quire.worker.config import Dtype
+
+_NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class DeviceError(ValueError):
+    """The device or number format that was asked for is not to be had here."""
+
+
+class Mark(Protocol):
+    """A point in the device's work."""
+
+    def passed(self) -> bool:
+        """Whether the device is past it; never waits."""
+        ...
+
+    def wait(self) -> float:
+        """Wait for it; seconds the device worked from the matching `Device.begin` on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _HostMark:
+    """The CPU runs every operation when it is called: its marks are always passed."""
+
+    seconds: float = 0.0
+
+    def passed(self) -> bool:
+        return True
+
+    def wait(self) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _CudaMark:
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+
+    def passed(self) -> bool:
+        return self.end.query()
+
+    def wait(self) -> float:
+        self.end.synchronize()
+        return float(self.start.elapsed_time(self.end)) / 1e3
+
+
+class Device:
+    """What the runner asks of cpu or cuda, instead of asking which it is."""
+
+    def __init__(self, wanted: Literal["auto", "cpu", "cuda"], rank: int) -> None:
+        """Raises `DeviceError` when CUDA is asked for and there is no device for this rank."""
+        has_cuda = torch.cuda.is_available()
+        if wanted == "cuda" and not has_cuda:
+            raise DeviceError("device: cuda is asked for but torch sees no CUDA device; use cpu or auto")
+        self.is_cuda = wanted == "cuda" or (wanted == "auto" and has_cuda)
+        if self.is_cuda and rank >= torch.cuda.device_count():
+            raise DeviceError(
+                f"tensor_parallel_size: rank {rank} has no device, torch sees {torch.cuda.device_count()}; lower it"
+            )
+        self.torch = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
+        if self.is_cuda:
+            torch.cuda.set_device(self.torch)
+
+    @property
+    def name(self) -> str:
+        """For the facts: what the scheduler and the user see."""
+        return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
+
+    def dtype(self, wanted: Dtype, checkpoint: torch.dtype) -> torch.dtype:
+        """auto: the checkpoint's on CUDA, float32 on CPU, where 16-bit arithmetic is slower than 32-bit."""
+        if wanted == "auto":
+            return checkpoint if self.is_cuda else torch.float32
+        return _NAMES[wanted]
+
+    def set_threads(self, wanted: int, num_ranks: int) -> int:
+        """Use `wanted` CPU threads, or for 0 this rank's share of the cores; the number used."""
+        cores = len(os.sched_getaffinity(0))
+        threads = wanted or max(1, cores // (1 if self.is_cuda else num_ranks))
+        torch.set_num_threads(threads)
+        return threads
+
+    def upload(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
+        """A device copy of a host array, without waiting for the device. On the CPU it is the array itself."""
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.torch, non_blocking=True) if self.is_cuda else tensor
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Host copies of device tensors; on CUDA they mean something only after a mark made later has passed."""
+        if not self.is_cuda:
+            return list(tensors)
+        hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+        for host, tensor in zip(hosts, tensors, strict=True):
+            host.copy_(tensor, non_blocking=True)
+        return hosts
+
+    def begin(self) -> torch.cuda.Event | None:
+        """The start of a timed stretch of work."""
+        if not self.is_cuda:
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def mark(self, start: torch.cuda.Event | None, host_seconds: float) -> Mark:
+        """The present end of the work queued since `start`. `host_seconds` is how long the host ran it."""
+        if start is None:
+            return _HostMark(host_seconds)
+        end = torch.cuda.Event(enable_timing=True, blocking=True)
+        end.record()
+        return _CudaMark(start, end)
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch)
+
+    def total_memory(self) -> int:
+        """Bytes of the device (CUDA) or of the machine."""
+        return int(torch.cuda.mem_get_info(self.torch)[1]) if self.is_cuda else _machine_bytes("MemTotal")
+
+    def free_memory(self) -> int:
+        """Bytes a new allocation could get."""
+        return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else _machine_bytes("MemAvailable")
+
+    def reset_peak(self) -> None:
+        if self.is_cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.torch)
+
+    def peak_memory(self) -> int:
+        """Most bytes torch held since `reset_peak`; 0 on the CPU, where nothing is profiled."""
+        return torch.cuda.max_memory_allocated(self.torch) if self.is_cuda else 0
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).reshape(shape)
+
+
+def _machine_bytes(field: str) -> int:
+    """A line of /proc/meminfo, capped by the memory limit of the control group."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    limit = Path("/sys/fs/cgroup/memory.max")
+    used = Path("/sys/fs/cgroup/memory.current")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    if text == "max":
+        return found
+    room = int(text) - (int(used.read_text()) if field == "MemAvailable" and used.exists() else 0)
+    return max(0, min(found, room))

@@ -1,0 +1,100 @@
+"""Linear layers and how each is dealt out to the ranks (Shoeybi et al., 2019): by rows, by columns, or not at all."""
+
+import torch
+
+from quire.worker.build import BuildContext
+from quire.worker.shard import ModelError, ShardedModule, Slice, consecutive, whole
+
+
+class Linear(ShardedModule):
+    """`x @ W.T + b` over this rank's slices: x [T, inputs] -> [T, outputs]. Subclasses say which slices."""
+
+    def __init__(
+        self, context: BuildContext, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, bias: bool
+    ) -> None:
+        super().__init__()
+        self.scheme = context.scheme
+        self.bias: torch.Tensor | None
+        self.register_parameter("bias", None)
+        context.scheme.create(self, outputs, inputs, context.dtype)
+        if bias:
+            self.declare("bias", context.dtype, consecutive(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scheme.apply(self, x, self.bias)
+
+
+class ReplicatedLinear(Linear):
+    """Every rank holds the whole matrix."""
+
+    def __init__(self, context: BuildContext, inputs: int, outputs: int, bias: bool = False) -> None:
+        super().__init__(context, (("", whole(outputs)),), whole(inputs), bias)
+
+
+class ColumnLinear(Linear):
+    """Each rank makes its share of the outputs from all inputs; `axis` names the outputs in messages."""
+
+    def __init__(self, context: BuildContext, inputs: int, outputs: int, axis: str, bias: bool = False) -> None:
+        super().__init__(context, (("", context.share(axis, outputs)),), whole(inputs), bias)
+
+
+class MergedLinear(Linear):
+    """Several equally long column layers in one product; each rank holds its share of every one."""
+
+    def __init__(
+        self, context: BuildContext, inputs: int, outputs: int, names: tuple[str, ...], axis: str, bias: bool = False
+    ) -> None:
+        share = context.share(axis, outputs)
+        super().__init__(context, tuple((name, share) for name in names), whole(inputs), bias)
+
+
+class QKVLinear(Linear):
+    """Queries, keys and values in one product, dealt out by heads: parts "q", "k", "v".
+
+    With fewer key-value heads than ranks each head lives on several ranks, next to the queries that use it.
+    """
+
+    def __init__(
+        self, context: BuildContext, hidden: int, num_heads: int, num_kv_heads: int, head_dim: int, bias: bool = False
+    ) -> None:
+        heads = context.share("num_attention_heads", num_heads)
+        kv_heads = kv_head_share(num_kv_heads, context.group.rank, context.group.size)
+        outputs = [(name, _scaled(share, head_dim)) for name, share in (("q", heads), ("k", kv_heads), ("v", kv_heads))]
+        super().__init__(context, tuple(outputs), whole(hidden), bias)
+        self.num_heads = heads.length
+        self.num_kv_heads = kv_heads.length
+        self.head_dim = head_dim
+
+    def split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """[T, outputs] -> query [T, heads, head_dim], key and value [T, kv heads, head_dim]: views."""
+        heads = qkv.view(qkv.shape[0], self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+        query, key, value = torch.split(heads, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        return query, key, value
+
+
+class RowLinear(Linear):
+    """Each rank multiplies its share of the inputs; the sum over ranks, then the bias once, is the output."""
+
+    def __init__(self, context: BuildContext, inputs: int, outputs: int, axis: str, bias: bool = False) -> None:
+        super().__init__(context, (("", whole(outputs)),), context.share(axis, inputs), bias)
+        self.group = context.group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.group.all_reduce(self.scheme.apply(self, x, None))
+        return out if self.bias is None else out + self.bias
+
+
+def kv_head_share(num_kv_heads: int, rank: int, size: int) -> Slice:
+    """The key-value heads of one rank: an equal run, or one head shared by `size / num_kv_heads` ranks."""
+    if num_kv_heads % size and size % num_kv_heads:
+        raise ModelError(
+            "num_key_value_heads",
+            f"{num_kv_heads} heads can neither be divided among {size} ranks nor repeated on equally many; "
+            "choose a tensor_parallel_size that divides or is a multiple of it",
+        )
+    start = rank * num_kv_heads // size
+    return Slice(num_kv_heads, start, start + max(1, num_kv_heads // size))
+
+
+def _scaled(heads: Slice, head_dim: int) -> Slice:
+    return Slice(heads.full * head_dim, heads.start * head_dim, heads.stop * head_dim)

@@ -1,0 +1,23 @@
+"""Root-mean-square normalisation with a learned gain."""
+
+import torch
+
+from quire.kernels.norm import add_rms_norm, rms_norm
+from quire.worker.build import BuildContext
+from quire.worker.shard import Part, ShardedModule, whole
+
+
+class RMSNorm(ShardedModule):
+    def __init__(self, context: BuildContext, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight: torch.Tensor
+        self.declare("weight", context.dtype, (Part("", (whole(size),)),))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., size] -> the same shape"""
+        return rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of the sum, the sum)"""
+        return add_rms_norm(x, residual, self.weight, self.eps)

@@ -1,0 +1,113 @@
+"""Angles of the rotary position embedding, for every published way of stretching the context."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+ROPE_TYPES: tuple[str, ...] = get_args(RopeType)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """How positions become angles. Fields past `factor` matter to the types that name them."""
+
+    type: RopeType
+    theta: float
+    head_dim: int
+    """Elements of a head that rotate."""
+    original_max_position: int
+    """Context length before stretching."""
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    """llama3"""
+    high_freq_factor: float = 4.0
+    """llama3"""
+    attention_factor: float = 1.0
+    """yarn: cos and sin are multiplied by it"""
+    beta_fast: float = 32.0
+    """yarn"""
+    beta_slow: float = 1.0
+    """yarn"""
+    truncate: bool = True
+    """yarn: round the borders of its ramp to whole dimensions"""
+
+
+class Rotary:
+    """Positions -> cos and sin, once per step for all layers; nothing is tabulated, so no length is built in.
+
+    "dynamic" (NTK-aware scaling by the current length): the token at position p turns with the frequencies of a
+    sequence of p + 1 tokens. That is the published rule for every token that is generated, and for prompts within
+    the original length. A longer prompt would there turn all its tokens with the frequencies of its whole length;
+    a cache shared between prompts of different lengths cannot hold such keys.
+    """
+
+    def __init__(self, spec: RopeSpec, device: torch.device) -> None:
+        self._spec = spec
+        self._frequencies = inverse_frequencies(spec).to(device)
+        exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
+        self._exponents = exponents.to(device)
+
+    def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 [T] -> cos, sin float32 [T, head_dim / 2]"""
+        frequencies = self._frequencies
+        if self._spec.type == "dynamic":
+            frequencies = self._dynamic(positions)
+        angles = positions.float()[:, None] * frequencies
+        scale = self._spec.attention_factor
+        return angles.cos() * scale, angles.sin() * scale
+
+    def _dynamic(self, positions: torch.Tensor) -> torch.Tensor:
+        spec = self._spec
+        lengths = (positions + 1).clamp(min=spec.original_max_position)
+        stretch = spec.factor * lengths / spec.original_max_position - (spec.factor - 1)
+        theta = spec.theta * stretch ** (spec.head_dim / (spec.head_dim - 2))
+        return 1.0 / theta[:, None] ** self._exponents
+
+
+def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
+    """float32 [head_dim / 2] on the CPU: radians per position; those of "dynamic" hold within the original length."""
+    exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
+    plain = 1.0 / spec.theta**exponents
+    if spec.type == "linear":
+        return plain / spec.factor
+    if spec.type == "llama3":
+        return _llama3(plain, spec)
+    if spec.type == "yarn":
+        return _yarn(plain, spec)
+    return plain
+
+
+def _llama3(plain: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
+    """Llama 3.1: long waves are stretched, short ones kept, those between blended."""
+    turns = spec.original_max_position * plain / (2 * math.pi)
+    keep = ((turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor)).clamp(0.0, 1.0)
+    return (1 - keep) * plain / spec.factor + keep * plain
+
+
+def _yarn(plain: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
+    """YaRN (Peng et al., 2023): blend between stretched and kept along a ramp over the dimensions."""
+
+    def dimension(num_turns: float) -> float:
+        """The (real) dimension whose wave turns this often within the original context."""
+        ratio = spec.original_max_position / (num_turns * 2 * math.pi)
+        return spec.head_dim * math.log(ratio) / (2 * math.log(spec.theta))
+
+    low, high = dimension(spec.beta_fast), dimension(spec.beta_slow)
+    if spec.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, spec.head_dim - 1)
+    width = high - low or 0.001  # a ramp without width is a step
+    stretched = ((torch.arange(spec.head_dim // 2, dtype=torch.float32) - low) / width).clamp(0.0, 1.0)
+    return plain / spec.factor * stretched + plain * (1 - stretched)
+
+
+def yarn_attention_factor(factor: float, mscale: float | None, mscale_all_dim: float | None) -> float:
+    """YaRN's correction of the attention's temperature when the config states none (section 3.4 of the paper)."""
+
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
+
+    return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)

@@ -1,0 +1,195 @@
+"""A worker's conversation with the scheduler: hello, ready, then plans in order and an answer to each.
+
+What runs the plans is an `Executor`: the model's `Runner`, or anything that keeps the same promises.
+"""
+
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from quire.proto.channel import Dealer, PeerUnreachable
+from quire.proto.plans import (
+    GENESIS,
+    PIPELINE_DEPTH,
+    PlanMessage,
+    Ready,
+    StepAck,
+    StepPlan,
+    StepResult,
+    Stop,
+    Welcomed,
+    WorkerFailed,
+    WorkerHello,
+    plan_hash,
+)
+from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
+from quire.proto.wire import WireError
+
+EXIT_DONE = 0
+EXIT_UNWELCOME = 3
+EXIT_FAILED = 4
+
+HELLO_SECONDS = 5.0
+POLL_SECONDS = 0.001
+
+_REASON_LIMIT = 2000
+
+_log = logging.getLogger(__name__)
+
+
+class Launched(Protocol):
+    """A step the device works on."""
+
+    def done(self) -> bool:
+        """Whether collecting it would not wait."""
+        ...
+
+
+F = TypeVar("F", bound=Launched)
+
+
+class Executor(Protocol[F]):
+    """Runs plans. Both are called in the order of the plans; any exception ends the worker."""
+
+    def launch(self, plan: StepPlan) -> F:
+        """Queue the step, if the device allows without waiting for the step before."""
+        ...
+
+    def collect(self, step: F) -> StepResult:
+        """Wait for a launched step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Generic[F]):
+    """An executor that has run its first real step, and what its rank announces."""
+
+    executor: Executor[F]
+    facts: ModelFacts
+    digest: str
+    phases: tuple[tuple[str, float], ...]
+
+
+class OrderError(ValueError):
+    """A plan that does not follow the one before it: gap, repeat, other epoch, other history."""
+
+
+class PlanOrder:
+    """Admits plans 1, 2, 3, ... of one epoch, each naming the bytes of the one before."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._previous = GENESIS
+        self.step = 0
+        """The last plan admitted."""
+
+    def admit(self, plan: StepPlan, frame: bytes) -> None:
+        """Raises `OrderError`."""
+        if plan.epoch != self._epoch:
+            raise OrderError(f"plan {plan.step} is of epoch {plan.epoch}, this worker of {self._epoch}")
+        if plan.step != self.step + 1:
+            kind = "repeated or old" if plan.step <= self.step else "after a gap"
+            raise OrderError(f"plan {plan.step} is {kind}: the last one was {self.step}")
+        if plan.previous != self._previous:
+            raise OrderError(f"plan {plan.step} follows another plan {self.step} than the one this worker has run")
+        self.step = plan.step
+        self._previous = plan_hash(frame)
+
+
+class Worker:
+    """One rank in one epoch."""
+
+    def __init__(self, dealer: Dealer[PlanMessage], rank: int, world_size: int, epoch: int) -> None:
+        self._dealer = dealer
+        self._rank = rank
+        self._world_size = world_size
+        self._epoch = epoch
+        self._order = PlanOrder(epoch)
+
+    def run(self, start: Callable[[], Started[F]]) -> int:
+        """Say hello, start the executor, serve until told to stop; the exit code of the process."""
+        if not self._join():
+            return EXIT_UNWELCOME
+        try:
+            started = start()
+            self._dealer.send(Ready(self._epoch, self._rank, started.facts, started.digest, started.phases))
+            _log.info("ready: %d blocks, %d tokens of context", started.facts.num_blocks, started.facts.max_model_len)
+            reason = self._serve(started.executor)
+        except Exception as error:
+            _log.exception("failed at step %d", self._order.step)
+            self._report(error)
+            return EXIT_FAILED
+        _log.info("stopped after step %d: %s", self._order.step, reason)
+        return EXIT_DONE
+
+    def _join(self) -> bool:
+        try:
+            self._dealer.send(WorkerHello(PROTOCOL_VERSION, self._epoch, self._rank, self._world_size), HELLO_SECONDS)
+            answer = self._dealer.receive(HELLO_SECONDS)
+        except (PeerUnreachable, WireError) as error:
+            _log.error("hello failed: %s", error)
+            return False
+        if isinstance(answer, Welcomed) and answer.epoch == self._epoch:
+            return True
+        _log.error("hello was not welcomed within %g s; the answer was %r", HELLO_SECONDS, answer)
+        return False
+
+    def _serve(self, executor: Executor[F]) -> str:
+        """Run plans until Stop; its reason. The next plan is launched before the last is collected, if it is there."""
+        launched: deque[F] = deque()
+        while True:
+            if launched and (len(launched) == PIPELINE_DEPTH or launched[0].done()):
+                self._answer(executor.collect(launched.popleft()))
+                continue
+            received = self._dealer.receive_frame(POLL_SECONDS if launched else None)
+            if received is None:
+                continue
+            frame, message = received
+            match message:
+                case StepPlan():
+                    self._order.admit(message, frame)
+                    launched.append(executor.launch(message))
+                case Stop():
+                    while launched:
+                        self._answer(executor.collect(launched.popleft()))
+                    return message.reason
+                case Welcomed():
+                    raise OrderError("welcomed twice: the scheduler took this worker for a new one")
+
+    def _answer(self, result: StepResult) -> None:
+        self._dealer.send(result if self._rank == 0 else StepAck(result.epoch, self._rank, result.step))
+
+    def _report(self, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
+        try:
+            self._dealer.send(WorkerFailed(self._epoch, self._rank, self._order.step, reason))
+        except PeerUnreachable as unreachable:
+            _log.error("the scheduler was not told: %s", unreachable)
+
+
+def identity(rank: int, epoch: int) -> bytes:
+    """Name of a worker's socket: never the same twice, so a late message cannot reach a successor."""
+    return f"worker-{rank}-{epoch}-{uuid.uuid4().hex}".encode()
+
+
+class Phases:
+    """Wall-clock seconds of the start-up phases, in order."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._ended: list[tuple[str, float]] = []
+
+    def end(self, name: str) -> None:
+        """The time since the last phase's end was `name`."""
+        now = time.perf_counter()
+        self._ended.append((name, now - self._begun))
+        self._begun = now
+        _log.info("phase %s took %.3f s", *self._ended[-1])
+
+    @property
+    def ended(self) -> tuple[tuple[str, float], ...]:
+        return tuple(self._ended)

@@ -1,0 +1,65 @@
+"""How many KV blocks there are and how long a sequence may be: decided once, the same on every rank."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.worker.config import WorkerConfig
+from quire.worker.device import Device
+from quire.worker.parallel import Group
+
+_CPU_SHARE = 4
+_CPU_MOST_BYTES = 4 << 30
+
+_log = logging.getLogger(__name__)
+
+
+class MemoryShortage(ValueError):
+    """The KV memory cannot hold what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    num_blocks: int
+    max_model_len: int
+
+
+def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], None]) -> int:
+    """Bytes for the KV cache of this rank.
+
+    As configured; else on CUDA what the worst step, run by `profile`, leaves of the share of memory we may use; else on the
+    CPU 4 GiB or a quarter of the free memory, whichever is less.
+    """
+    if config.kv_cache_memory_bytes:
+        return config.kv_cache_memory_bytes
+    if not device.is_cuda:
+        return min(_CPU_MOST_BYTES, device.free_memory() // _CPU_SHARE)
+    device.reset_peak()
+    resident = device.total_memory() - device.free_memory()
+    before = device.peak_memory()
+    profile()
+    device.synchronize()
+    return int(device.total_memory() * config.gpu_memory_utilization) - resident - (device.peak_memory() - before)
+
+
+def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int) -> Capacity:
+    """Blocks and context length for the least budget of all ranks. Raises `MemoryShortage`.
+
+    A context length the user named is kept or refused; the model's own is lowered to what one sequence can have.
+    """
+    if config.max_model_len > context_length:
+        raise MemoryShortage(
+            f"max_model_len: {config.max_model_len} is more than the model's context length {context_length}; lower it"
+        )
+    num_blocks = group.minimum(max(0, budget_bytes) // block_bytes)
+    held = num_blocks * config.block_size
+    wanted = config.max_model_len or context_length
+    if not num_blocks or (config.max_model_len and held < wanted):
+        raise MemoryShortage(
+            f"max_model_len: one sequence of {wanted} tokens needs {-(-wanted // config.block_size) * block_bytes} bytes "
+            f"of KV memory, but there are {max(0, budget_bytes)}, enough for {held} tokens; "
+            "lower max_model_len, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+        )
+    if held < wanted:
+        _log.warning("max_model_len lowered from %d to %d: the KV memory holds no more", wanted, held)
+    return Capacity(num_blocks, min(wanted, held))

@@ -1,0 +1,84 @@
+"""The decoder-only transformer: one definition for every architecture a ModelSpec can describe."""
+
+import torch
+from torch import nn
+
+from quire.kernels.attention import AttentionRule
+from quire.worker.batch import ForwardBatch
+from quire.worker.build import BuildContext
+from quire.worker.kv_cache import KVCache
+from quire.worker.layers.attention import Attention
+from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.mlp import GatedMLP
+from quire.worker.layers.norm import RMSNorm
+from quire.worker.layers.rotary import Rotary
+from quire.worker.models.spec import ModelSpec
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each behind a norm. The residual sum travels apart, so each norm adds to it."""
+
+    def __init__(self, context: BuildContext, spec: ModelSpec, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
+        self.attention = Attention(
+            context,
+            spec.hidden_size,
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            AttentionRule(spec.head_dim**-0.5, spec.sliding_windows[layer]),
+            qkv_bias=spec.qkv_bias,
+            output_bias=spec.attention_output_bias,
+            norm_eps=spec.norm_eps if spec.qk_norm else None,
+        )
+        self.mlp_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
+        self.mlp = GatedMLP(context, spec.hidden_size, spec.intermediate_size, spec.mlp_bias)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        batch: ForwardBatch,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(x, residual) -> (x, residual), both [T, hidden]; the hidden state between blocks is their sum."""
+        if residual is None:
+            x, residual = self.attention_norm(x), x
+        else:
+            x, residual = self.attention_norm.add(x, residual)
+        x = self.attention(x, rotation, batch, keys, values)
+        x, residual = self.mlp_norm.add(x, residual)
+        return self.mlp(x), residual
+
+
+class Decoder(nn.Module):
+    """Embedding, a stack of blocks, a last norm, and the head."""
+
+    def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size)
+        self.blocks = nn.ModuleList(Block(context, spec, layer) for layer in range(spec.num_layers))
+        self.norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
+        self.head = None if spec.tied_embeddings else Vocabulary(context, spec.vocab_size, spec.hidden_size)
+        self.rotary = Rotary(spec.rope, context.device)
+
+    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
+        """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
+        rotation = self.rotary(batch.positions)
+        x, residual = self.embedding.embed(batch.token_ids), None
+        for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
+            x, residual = block(x, residual, rotation, batch, keys, values)
+        return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Rows of `forward`'s result, [S, hidden] -> float32 [S, vocab_size]: complete and equal on every rank."""
+        return (self.embedding if self.head is None else self.head).logits(hidden)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of this rank's weights."""
+        return sum(parameter.nbytes for parameter in self.parameters())

@@ -1,0 +1,47 @@
+"""Read fields of a config.json with their types checked; ModelError names the field that is wrong."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.worker.shard import ModelError
+
+Config = Mapping[str, Any]
+
+
+def integer(config: Config, name: str, default: int | None = None) -> int:
+    """A positive integer; without `default` the field must be there."""
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ModelError(name, f"config.json must state a positive integer, got {value!r}")
+    return value
+
+
+def number(config: Config, name: str, default: float | None = None) -> float:
+    """A positive number; without `default` the field must be there."""
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ModelError(name, f"config.json must state a positive number, got {value!r}")
+    return float(value)
+
+
+def flag(config: Config, name: str, default: bool) -> bool:
+    """true or false; null is the default."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ModelError(name, f"config.json must state true or false, got {value!r}")
+    return value
+
+
+def token_ids(config: Config, name: str) -> tuple[int, ...]:
+    """One id, a list of ids, or null for none."""
+    value = config.get(name)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
+        raise ModelError(name, f"must be a token id or a list of them, got {value!r}")
+    return tuple(ids)

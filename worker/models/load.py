@@ -1,0 +1,42 @@
+"""From a model folder to a decoder with its weights in place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from quire.worker.build import BuildContext
+from quire.worker.models.decoder import Decoder
+from quire.worker.models.registry import build_model, checkpoint_names
+from quire.worker.models.spec import ModelSpec
+from quire.worker.weights.checkpoint import Checkpoint
+from quire.worker.weights.dummy import fill_dummy
+from quire.worker.weights.load import fill_from_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    decoder: Decoder
+    weight_bytes: int
+    """Memory of this rank's weights."""
+    bytes_read: int
+    """What this rank took from the checkpoint: its share only."""
+
+
+def load_model(
+    model_dir: Path,
+    spec: ModelSpec,
+    context: BuildContext,
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto",
+    seed: int = 0,
+) -> LoadedModel:
+    """Build the model for this rank and fill it from `model_dir`, or from `seed` alone with load_format "dummy".
+
+    ModelError if it cannot be divided among the ranks, CheckpointError if the files do not fit the model.
+    """
+    decoder = build_model(spec, context)
+    if load_format == "dummy":
+        fill_dummy(decoder, seed, context.device)
+        return LoadedModel(decoder, decoder.weight_bytes, 0)
+    with Checkpoint(model_dir) as checkpoint:
+        bytes_read = fill_from_checkpoint(decoder, checkpoint, checkpoint_names(spec), context.device)
+    return LoadedModel(decoder, decoder.weight_bytes, bytes_read)

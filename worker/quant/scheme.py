@@ -1,0 +1,26 @@
+"""How the weight of a linear layer is stored and multiplied: one scheme object for all linear layers of a model."""
+
+from typing import Protocol
+
+import torch
+
+from quire.worker.shard import ShardedModule, Slice
+
+
+class Scheme(Protocol):
+    """A linear layer asks `create` once, when it is built, and `apply` in every step."""
+
+    def create(
+        self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
+    ) -> None:
+        """Declare the stored tensors of a matrix on `layer`.
+
+        The matrix has logical shape [sum of outputs, inputs]: `outputs` are the named runs of rows merged into it,
+        `inputs` its columns, each as the slice this rank holds. A scheme that packs or scales translates these
+        into slices of what it stores, and refuses (ModelError) a slice that does not fall on its groups.
+        """
+        ...
+
+    def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """`x @ matrix.T + bias`: x [T, inputs], bias [outputs] -> [T, outputs], this rank's share of each."""
+        ...

@@ -1,0 +1,54 @@
+"""Plans a worker runs before it is ready: the worst step, to measure memory, and a small one, to find faults early."""
+
+import numpy as np
+
+from quire.proto.params import SamplingParams
+from quire.proto.plans import Admit, StepPlan
+from quire.proto.wire import ints
+from quire.worker.config import WorkerConfig
+from quire.worker.runner import Runner
+
+
+def plan(
+    lengths: list[int], block_size: int, params: SamplingParams, *, decode: bool = False, room: int = 0
+) -> StepPlan:
+    """A step that runs whole sequences of these lengths in slots 0, 1, ..., or their next tokens if `decode`.
+
+    `room`: further tokens for which the tables hold blocks.
+    """
+    rows = len(lengths)
+    if decode:
+        return StepPlan(0, 0, b"", ints(range(rows)), ints([1] * rows), b"\1" * rows)
+    admits, next_block = [], 0
+    for slot, length in enumerate(lengths):
+        num_blocks = -(-(length + room) // block_size)
+        blocks = np.arange(next_block, next_block + num_blocks)
+        next_block += num_blocks
+        admits.append(Admit(slot, bytes(4 * length), length, 0, 0, params, ints(blocks)))
+    return StepPlan(0, 0, b"", ints(range(rows)), ints(lengths), b"\1" * rows, admits=tuple(admits))
+
+
+def release(num_slots: int) -> StepPlan:
+    return StepPlan(0, 0, b"", b"", b"", b"", releases=ints(range(num_slots)))
+
+
+def worst_lengths(config: WorkerConfig) -> list[int]:
+    """The most tokens and the most rows one step may have, together."""
+    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    return [config.max_num_batched_tokens // rows] * rows
+
+
+def run_worst(runner: Runner, config: WorkerConfig) -> None:
+    """One step of the worst shape with every stage of sampling that needs memory. Its tables are thrown away."""
+    params = SamplingParams(top_p=0.9, top_k=50, min_p=0.01, repetition_penalty=1.1, logprobs=20)
+    runner.collect(runner.launch(plan(worst_lengths(config), config.block_size, params)))
+
+
+def warm_up(runner: Runner, config: WorkerConfig, max_model_len: int) -> None:
+    """A prefill and a decode step of one short sequence, then its release: nothing of it remains in the tables."""
+    length = max(1, min(8, max_model_len - 1, config.max_num_batched_tokens))
+    params = SamplingParams()
+    runner.collect(runner.launch(plan([length], config.block_size, params, room=1)))
+    if length < max_model_len:
+        runner.collect(runner.launch(plan([length], config.block_size, params, decode=True)))
+    runner.collect(runner.launch(release(1)))

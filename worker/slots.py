@@ -1,0 +1,177 @@
+"""The worker's view of every running sequence, keyed by slot and kept by plan deltas.
+
+The device holds the token table (prompt and generated tokens; the sampler writes there, so a decode row finds its last
+token without the host) and the block tables. Counts are known from the plans alone, so the host keeps them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quire.proto.params import ParameterError, check_token_ids
+from quire.proto.plans import Admit, StepPlan
+from quire.proto.wire import Int32, WireError, unpack
+from quire.worker.device import zeros
+from quire.worker.sampling_table import SamplingTable
+
+Int64 = npt.NDArray[np.int64]
+
+
+class PlanError(ValueError):
+    """The plan does not fit what this worker knows. The group must stop: its ranks may no longer agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one step, checked. R rows, S of them sample; `computed` and `known` are from before the step."""
+
+    slots: Int64
+    counts: Int64
+    """Tokens each row runs: [R]"""
+    computed: Int64
+    sampling: Int64
+    """Indices of the rows that draw a token: [S]"""
+    known: Int64
+    """Tokens of each row's sequence, which is the position of the one it draws: [R]"""
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def num_decodes(self) -> int:
+        """Leading rows of one token."""
+        longer = np.flatnonzero(self.counts != 1)
+        return int(longer[0]) if longer.size else len(self.counts)
+
+
+class Slots:
+    """Sizes are fixed at construction. Table rows are written whole, up to the farthest entry ever used."""
+
+    def __init__(
+        self, num_slots: int, max_model_len: int, num_blocks: int, block_size: int, sampling: SamplingTable,
+        device: torch.device, vocab_size: int,
+    ) -> None:  # fmt: skip
+        self.max_model_len = max_model_len
+        self.block_size = block_size
+        self.sampling = sampling
+        self._num_slots = num_slots
+        self._num_blocks = num_blocks
+        self._vocab_size = vocab_size
+        self._device = device
+        max_blocks = -(-max_model_len // block_size)
+        # one more token than the model can run: the last one drawn is stored, never run
+        self.tokens = zeros((num_slots, max_model_len + 1), torch.int32, device)
+        self.block_tables = zeros((num_slots, max_blocks), torch.int32, device)
+        self.live = np.zeros(num_slots, dtype=np.bool_)
+        self.num_tokens = np.zeros(num_slots, dtype=np.int64)
+        """Known tokens, drawn ones of steps in flight included."""
+        self.num_computed = np.zeros(num_slots, dtype=np.int64)
+        self.num_prompt = np.zeros(num_slots, dtype=np.int64)
+        self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Releases, admits, appended blocks. Raises `PlanError`; the tables mean nothing then."""
+        try:
+            releases, appends = unpack(plan.releases), unpack(plan.appends, 3)
+        except WireError as error:
+            raise PlanError(f"plan {plan.step}: {error}") from error
+        for slot in releases.tolist():
+            self._release(slot)
+        for admit in plan.admits:
+            self._admit(admit)
+        self._append(appends)
+
+    def rows(self, plan: StepPlan, max_tokens: int) -> Rows:
+        """The rows a plan runs. Raises `PlanError` for any row that the tables cannot serve."""
+        try:
+            slots, counts = (unpack(column).astype(np.int64) for column in (plan.slots, plan.num_tokens))
+        except WireError as error:
+            raise PlanError(f"plan {plan.step}: {error}") from error
+        samples = np.frombuffer(plan.samples, dtype=np.uint8)
+        if not len(slots) == len(counts) == len(samples):
+            raise PlanError(f"columns of {len(slots)} slots, {len(counts)} counts and {len(samples)} samples")
+        _require(bool((samples <= 1).all()), "samples", "is 0 or 1 for each row")
+        _require(bool(((slots >= 0) & (slots < self._num_slots)).all()), "slots", f"are in [0, {self._num_slots})")
+        _require(bool(self.live[slots].all()), "slots", "were admitted before")
+        _require(len(np.unique(slots)) == len(slots), "slots", "run once in a step")
+        _require(bool((counts >= 1).all()), "num_tokens", "is at least 1 for each row")
+        _require(int(counts.sum()) <= max_tokens, "num_tokens", f"is {max_tokens} at most in all")
+        computed, known = self.num_computed[slots], self.num_tokens[slots]
+        ends = computed + counts
+        _require(bool((ends <= np.minimum(known, self.max_model_len)).all()), "num_tokens", "stays in known tokens")
+        _require(bool(((ends == known) == (samples == 1)).all()), "samples", "is 1 where known tokens end")
+        enough = self.num_table_blocks[slots] * self.block_size >= ends
+        _require(bool(enough.all()), "num_tokens", "fits the blocks of its table")
+        return Rows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
+
+    def advance(self, rows: Rows) -> None:
+        """Count what the step computes and draws; the drawn tokens are in flight to the token table."""
+        self.num_computed[rows.slots] += rows.counts
+        self.num_tokens[rows.slots[rows.sampling]] += 1
+
+    def store(self, slots: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Write drawn tokens [S] into the token table."""
+        self.tokens[slots, positions] = token_ids.int()
+
+    def _release(self, slot: int) -> None:
+        if not (0 <= slot < self._num_slots and self.live[slot]):
+            raise PlanError(f"releases: slot {slot} is not in use")
+        self.tokens[slot, : int(self.num_tokens[slot])] = 0
+        self.block_tables[slot, : int(self.num_table_blocks[slot])] = 0
+        self.sampling.clear(slot)
+        for column in (self.live, self.num_tokens, self.num_computed, self.num_prompt, self.num_table_blocks):
+            column[slot] = 0
+
+    def _admit(self, admit: Admit) -> None:
+        slot = admit.slot
+        try:
+            tokens, blocks = unpack(admit.tokens), unpack(admit.blocks)
+        except WireError as error:
+            raise PlanError(f"admits: slot {slot}: {error}") from error
+        where = f"admits: slot {slot}"
+        _require(0 <= slot < self._num_slots and not self.live[slot], where, "is free")
+        _require(admit.adapter == 0, where, f"runs the base model: adapter {admit.adapter} is not loaded")
+        _require(0 < len(tokens) <= self.max_model_len, where, f"has 1 to {self.max_model_len} tokens")
+        _require(0 <= tokens.min() and tokens.max() < self._vocab_size, where, f"has ids in [0, {self._vocab_size})")
+        _require(1 <= admit.num_prompt <= len(tokens), where, "has a prompt within its tokens")
+        _require(0 <= admit.num_computed < len(tokens), where, "has a token left to compute")
+        _require(admit.output_index >= 0, where, "has an output index of 0 or more")
+        try:
+            check_token_ids(admit.params, (), self._vocab_size)
+        except ParameterError as error:
+            raise PlanError(f"{where}: {error}") from error
+        self._check_blocks(blocks, where)
+        _require(len(blocks) <= self.block_tables.shape[1], where, f"has {self.block_tables.shape[1]} blocks at most")
+        self.tokens[slot, : len(tokens)] = torch.from_numpy(tokens.copy())
+        self.block_tables[slot, : len(blocks)] = torch.from_numpy(blocks.copy())
+        self.sampling.write(slot, admit.params, admit.output_index)
+        self.live[slot] = True
+        self.num_tokens[slot] = len(tokens)
+        self.num_computed[slot] = admit.num_computed
+        self.num_prompt[slot] = admit.num_prompt
+        self.num_table_blocks[slot] = len(blocks)
+
+    def _append(self, appends: Int32) -> None:
+        if not appends.size:
+            return
+        self._check_blocks(appends[:, 2], "appends")
+        for slot, index, _ in appends.tolist():
+            if not (0 <= slot < self._num_slots and self.live[slot]):
+                raise PlanError(f"appends: slot {slot} is not in use")
+            if not 0 <= index <= self.num_table_blocks[slot] or index >= self.block_tables.shape[1]:
+                raise PlanError(f"appends: slot {slot} has {self.num_table_blocks[slot]} blocks, not yet {index}")
+            self.num_table_blocks[slot] = max(index + 1, int(self.num_table_blocks[slot]))
+        columns = torch.from_numpy(appends.astype(np.int64)).to(self._device)
+        self.block_tables[columns[:, 0], columns[:, 1]] = columns[:, 2].int()
+
+    def _check_blocks(self, blocks: Int32, where: str) -> None:
+        if blocks.size and not (blocks.min() >= 0 and blocks.max() < self._num_blocks):
+            raise PlanError(f"{where}: a block is outside [0, {self._num_blocks})")
+
+
+def _require(holds: bool, what: str, rule: str) -> None:
+    if not holds:
+        raise PlanError(f"{what}: broken rule: {rule}")

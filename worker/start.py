@@ -1,0 +1,107 @@
+"""From a configuration to a runner that has run its first steps: the start-up of one rank, in timed phases."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from quire.proto.requests import ModelFacts
+from quire.worker.build import BuildContext
+from quire.worker.config import WorkerConfig
+from quire.worker.device import Device
+from quire.worker.facts import agreement
+from quire.worker.kv_cache import KVCache, KVLayout
+from quire.worker.loop import Phases, Started
+from quire.worker.memory import fit, kv_budget
+from quire.worker.models.load import load_model
+from quire.worker.models.registry import read_spec
+from quire.worker.models.spec import ModelSpec
+from quire.worker.parallel import Group, ProcessGroup, SingleGroup
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.rehearsal import run_worst, warm_up, worst_lengths
+from quire.worker.runner import InFlight, Model, Runner
+from quire.worker.sampling_table import SamplingTable
+from quire.worker.slots import Slots
+from quire.worker.weights.revision import model_revision
+
+_log = logging.getLogger(__name__)
+
+
+def join_group(config: WorkerConfig, device: Device, rank: int, epoch: int) -> Group:
+    """This rank's group. Each epoch meets at a file of its own: nothing of a dead group can be joined."""
+    size = config.tensor_parallel_size
+    if size == 1:
+        return SingleGroup()
+    return ProcessGroup(rank, size, device.torch, str(Path(config.run_dir) / f"rendezvous-{epoch}"))
+
+
+def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Group]) -> Started[InFlight]:
+    """Load the model, fix the memory, run a prefill and a decode step.
+
+    Raises ModelError, CheckpointError, DeviceError or MemoryShortage for what the user must change.
+    """
+    phases = Phases()
+    threads = device.set_threads(config.num_threads, config.tensor_parallel_size)
+    _log.info("device %s, %d CPU threads", device.name, threads)
+    group = join()
+    phases.end("group")
+    folder = Path(config.model)
+    spec = read_spec(folder)
+    dtype = device.dtype(config.dtype, spec.dtype)
+    context = BuildContext(group, device.torch, dtype, DenseScheme())
+    loaded = load_model(folder, spec, context, config.load_format, config.seed)
+    revision = model_revision(folder)
+    phases.end("weights")
+    layout = spec.kv_layout(group.size, config.block_size, dtype)
+    reports = rank == 0
+    budget = kv_budget(config, device, lambda: _profile(config, spec, loaded.decoder, layout, device, reports))
+    capacity = fit(config, group, budget, layout.block_bytes, spec.max_model_len)
+    cache = KVCache(layout, capacity.num_blocks, device.torch)
+    runner = build_runner(config, spec, loaded.decoder, cache, capacity.max_model_len, device, reports)
+    phases.end("memory")
+    warm_up(runner, config, capacity.max_model_len)
+    phases.end("first_steps")
+    facts = ModelFacts(
+        max_model_len=capacity.max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        num_blocks=capacity.num_blocks,
+        block_size=config.block_size,
+        kv_bytes=cache.num_bytes,
+        weight_bytes=loaded.weight_bytes,
+        device=device.name,
+        dtype=str(dtype).removeprefix("torch."),
+        architecture=spec.architecture,
+        revision=revision,
+    )
+    return Started(runner, facts, agreement(config, facts), phases.ended)
+
+
+def build_runner(
+    config: WorkerConfig, spec: ModelSpec, model: Model, cache: KVCache, max_model_len: int, device: Device,
+    reports: bool,
+) -> Runner:  # fmt: skip
+    """Tables and runner around a model and its cache."""
+    sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device.torch)
+    slots = Slots(
+        config.max_num_seqs,
+        max_model_len,
+        cache.num_blocks,
+        config.block_size,
+        sampling,
+        device.torch,
+        spec.vocab_size,
+    )
+    return Runner(model, cache, slots, device, config.max_num_batched_tokens, reports=reports)
+
+
+def _profile(
+    config: WorkerConfig, spec: ModelSpec, model: Model, layout: KVLayout, device: Device, reports: bool
+) -> None:
+    """Run the worst step on a cache just big enough for it."""
+    lengths = worst_lengths(config)
+    blocks = sum(-(-length // config.block_size) for length in lengths)
+    with torch.inference_mode():
+        cache = KVCache(layout, blocks, device.torch)
+    run_worst(build_runner(config, spec, model, cache, max(lengths), device, reports), config)

@@ -1,0 +1,154 @@
+"""A checkpoint on disk: safetensors files, their headers validated, read slice by slice.
+
+The format (github.com/huggingface/safetensors): eight bytes of little-endian header length, a JSON header of
+{name: {dtype, shape, data_offsets}}, then the data. Pickled checkpoints run code when they are read: refused.
+"""
+
+from contextlib import ExitStack
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from safetensors import safe_open
+
+INDEX: Final = "model.safetensors.index.json"
+SINGLE: Final = "model.safetensors"
+MAX_HEADER_BYTES: Final = 100_000_000
+PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+                     "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8}  # fmt: skip
+LOADABLE: Final = ("F32", "F16", "BF16")
+
+
+class CheckpointError(ValueError):
+    """The files are missing, damaged, refused, or do not fit the model; the message names the file or tensor."""
+
+
+class TensorInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class Checkpoint:
+    """All tensors of a folder, whichever file holds them. A context manager: files stay open inside."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._where: dict[str, Path] = {}
+        self._infos: dict[str, TensorInfo] = {}
+        files, index = _files(folder)
+        for path in files:
+            for name, info in read_header(path).items():
+                if name in self._where:
+                    raise CheckpointError(f"{name}: is in both {self._where[name].name} and {path.name}")
+                self._where[name], self._infos[name] = path, info
+        for name, file in index.items():
+            if name not in self._where or self._where[name].name != file:
+                raise CheckpointError(f"{name}: {INDEX} says it is in {file}, but it is not")
+        self._stack = ExitStack()
+        self._open: dict[Path, Any] = {}
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.clear()
+        self._stack.close()
+
+    def names(self) -> tuple[str, ...]:
+        """File by file, so that reading in this order streams."""
+        return tuple(self._infos)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._infos[name].shape
+
+    def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
+        """A region of one tensor, in its stored dtype on the CPU; nothing else is read."""
+        dtype = self._infos[name].dtype
+        if dtype not in LOADABLE:
+            raise CheckpointError(f"{name}: dtype {dtype} is not supported; supported: {', '.join(LOADABLE)}")
+        path = self._where[name]
+        if path not in self._open:
+            self._open[path] = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
+        tensor: torch.Tensor = self._open[path].get_slice(name)[region]
+        return tensor
+
+
+def _files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """The safetensors files to read, and the index {tensor: file} if there is one."""
+    index: dict[str, str] = {}
+    if (folder / INDEX).exists():
+        index = _read_index(folder / INDEX)
+        files = [folder / name for name in sorted(set(index.values()))]
+    elif (folder / SINGLE).exists():
+        files = [folder / SINGLE]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    missing = [path.name for path in files if not path.exists()]
+    if missing:
+        raise CheckpointError(f"{folder}: {INDEX} names files that are missing: {', '.join(missing)}")
+    if not files:
+        pickled = sorted(path.name for path in folder.glob("*") if path.suffix in PICKLE_SUFFIXES)
+        if pickled:
+            raise CheckpointError(
+                f"{folder}: holds only pickled weights ({', '.join(pickled[:3])}), which could run code and are never "
+                "read; convert them to safetensors, for example with save_pretrained(..., safe_serialization=True)"
+            )
+        raise CheckpointError(f"{folder}: no *.safetensors file found")
+    return files, index
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        index = msgspec.convert(content["weight_map"], type=dict[str, str])
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise CheckpointError(f"{path}: not a valid index: {error}") from error
+    outside = [file for file in index.values() if Path(file).name != file or not file.endswith(".safetensors")]
+    if outside:
+        raise CheckpointError(f"{path}: names {outside[0]!r}, which is not a safetensors file of its own folder")
+    return index
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of one file; CheckpointError unless sizes, offsets and the file's length agree."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        if prefix.startswith(PICKLE_MAGIC):
+            raise CheckpointError(f"{path}: is a pickle, not safetensors, and is never read; convert it")
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+            raise CheckpointError(f"{path}: is not a safetensors file, or it is cut short")
+        encoded = file.read(length)
+    try:
+        entries = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+        entries.pop("__metadata__", None)
+        infos = {name: msgspec.json.decode(raw, type=TensorInfo) for name, raw in entries.items()}
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{path}: damaged header: {error}") from error
+    _check_offsets(path, infos, size - 8 - length)
+    return infos
+
+
+def _check_offsets(path: Path, infos: dict[str, TensorInfo], data_bytes: int) -> None:
+    expected = 0
+    for name, info in sorted(infos.items(), key=lambda item: item[1].data_offsets):
+        begin, end = info.data_offsets
+        if info.dtype not in ITEM_BYTES:
+            raise CheckpointError(f"{path}: {name} has unknown dtype {info.dtype}")
+        if (
+            begin != expected
+            or min(info.shape, default=1) < 0
+            or end - begin != prod(info.shape) * ITEM_BYTES[info.dtype]
+        ):
+            raise CheckpointError(f"{path}: damaged header: {name} {list(info.shape)} lies at {begin}..{end}")
+        expected = end
+    if expected != data_bytes:
+        raise CheckpointError(
+            f"{path}: should hold {expected} bytes of tensors but has {data_bytes}; download it again"
+        )

@@ -1,0 +1,72 @@
+"""Fill a model's parameters from a checkpoint, and account for every one and for every tensor."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from quire.worker.shard import Part, ShardedModule
+from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
+from quire.worker.weights.names import NameMap, Target
+
+Place = tuple[torch.Tensor, Part]
+
+
+def places(model: nn.Module) -> Iterator[tuple[Target, Place]]:
+    """Every part of every declared parameter: where it is named, and where it goes."""
+    for path, module in model.named_modules():
+        if isinstance(module, ShardedModule):
+            for name, parts in module.parts.items():
+                parameter = module.get_parameter(name)
+                for part in parts:
+                    yield Target(f"{path}.{name}" if path else name, part.name), (parameter, part)
+
+
+def materialise(model: nn.Module, device: torch.device) -> None:
+    """Give the parameters memory on `device`; rows that no part fills become zeros, all others are undefined."""
+    model.to_empty(device=device)
+    for module in model.modules():
+        if isinstance(module, ShardedModule):
+            for name, parts in module.parts.items():
+                module.get_parameter(name)[parts[-1].rows.stop :] = 0.0
+
+
+def fill_from_checkpoint(model: nn.Module, checkpoint: Checkpoint, names: NameMap, device: torch.device) -> int:
+    """Materialise and fill: each part once, each tensor used or ignored by name, dtypes converted -> bytes read.
+
+    CheckpointError names the tensor or parameter that does not fit.
+    """
+    materialise(model, device)
+    wanted = dict(places(model))
+    filled: dict[Target, str] = {}
+    bytes_read = 0
+    for tensor_name in checkpoint.names():
+        if names.ignores(tensor_name):
+            continue
+        target = names.target(tensor_name)
+        if target is None or target not in wanted:
+            raise CheckpointError(f"{tensor_name}: the checkpoint holds this tensor, but the model has no place for it")
+        if target in filled:
+            raise CheckpointError(f"{tensor_name}: {_named(target)} was already filled from {filled[target]}")
+        bytes_read += _fill(checkpoint, tensor_name, *wanted[target])
+        filled[target] = tensor_name
+    missing = [_named(target) for target in wanted if target not in filled]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise CheckpointError(f"{checkpoint.folder} lacks the tensors for {shown}")
+    return bytes_read
+
+
+def _fill(checkpoint: Checkpoint, name: str, parameter: torch.Tensor, part: Part) -> int:
+    shape = checkpoint.shape(name)
+    if shape != part.full_shape:
+        raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(part.full_shape)}")
+    if part.num_elements == 0:
+        return 0
+    tensor = checkpoint.read(name, part.region)
+    parameter[part.rows].copy_(tensor)
+    return tensor.nbytes
+
+
+def _named(target: Target) -> str:
+    return f"{target.parameter} (part {target.part})" if target.part else target.parameter
