@@ -1,5 +1,6 @@
 """The command `quire`."""
 
+import argparse
 import sys
 from importlib.metadata import version
 
@@ -10,9 +11,9 @@ from quire.deploy.bench import commands as bench
 INTERRUPTED = 130
 
 
-def build_parser() -> Parser:
+def build_parser() -> argparse.ArgumentParser:
     """Every subcommand with its flags; `func` of the parsed namespace runs it and returns the exit code."""
-    parser = Parser(prog="quire", description="A serving engine for large language models.")
+    parser: argparse.ArgumentParser = Parser(prog="quire", description="A serving engine for large language models.")
     parser.add_argument("--version", action="version", version=f"quire {version('quire')}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     launch.add_parser(subparsers)

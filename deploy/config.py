@@ -32,17 +32,15 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
     """Raises `UsageError` when a value is out of range, naming it."""
     if options.frontends < 1:
         raise UsageError(f"frontends: must be at least 1, got {options.frontends}")
-    if options.frontends > 1 and options.grpc_port == 0:
-        raise UsageError(f"grpc_port: {options.frontends} frontends share one port, which 0 (any free one) is not")
     frontends_address = run_dir.address(FRONTENDS_SOCKET)
     workers_address = run_dir.address(WORKERS_SOCKET)
     try:
         return Composed(
+            timers=_timers(options),
             scheduler=_scheduler(options, frontends_address, workers_address),
             worker=_worker(options, model, workers_address, str(run_dir.path)),
             frontend=_frontend(options, model, frontends_address),
             num_frontends=options.frontends,
-            timers=_timers(options),
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -105,6 +103,13 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str) -> Fr
 
 
 def _timers(options: ServeOptions) -> Timers:
+    for name in ("startup_timeout", "restart_window"):
+        if not 0 < getattr(options, name) < float("inf"):
+            raise ValueError(f"{name}: must be a finite number of seconds above 0, got {getattr(options, name):g}")
+    if not 0 <= options.drain_timeout < float("inf"):
+        raise ValueError(f"drain_timeout: must be a finite number of seconds, got {options.drain_timeout:g}")
+    if options.max_restarts < 0:
+        raise ValueError(f"max_restarts: must be at least 0, got {options.max_restarts}")
     return Timers(
         startup=options.startup_timeout,
         drain=options.drain_timeout,

@@ -17,7 +17,18 @@ from quire.deploy.sizes import format_bytes
 from quire.worker.config import WorkerConfig
 
 PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
-CPU_FEATURES = ("sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "sve")
+CPU_FEATURES = (
+    "sse4_2",
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+)
 INSPECTION_SECONDS = 120
 
 
@@ -25,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "doctor",
         help="show device, versions, kernels, and what would be refused",
-        description="Look at this machine and at a model without starting an engine. Exit code 1: something is refused.",
+        description="Look at this machine and at a model without an engine. Exit code 1: something is refused.",
     )
     parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="as for `quire serve`")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
@@ -86,7 +97,7 @@ def _section(title: str, values: dict[str, str]) -> None:
 
 
 def _shown(name: str, value: object) -> str:
-    return format_bytes(value) if name.endswith("memory") and isinstance(value, int) else str(value)
+    return format_bytes(value) if "memory" in name and isinstance(value, int) else str(value)
 
 
 def _version(package: str) -> str:

@@ -11,7 +11,6 @@ import msgspec
 
 from quire.deploy.arguments import UsageError
 from quire.proto.api import Chat, ChatMessage, Delta, Event, Finished, GenerateRequest, RequestError, Started
-from quire.proto.client import Client
 
 DEFAULT_TARGET = "localhost:50051"
 
@@ -40,6 +39,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when every output ended well, 1 otherwise. Raises `UsageError` for files that cannot be read."""
+    from quire.proto.client import Client  # loads gRPC, which no other command needs
+
     client = Client(arguments.target, api_key=_api_key(arguments.api_key_file))
     answer = Answer(stream=not arguments.json and arguments.n in (None, 1))
     try:
@@ -71,9 +72,9 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     )
 
 
-def _api_key(path: str) -> str:
+def _api_key(path: str) -> str | None:
     if not path:
-        return ""
+        return None
     try:
         key = Path(path).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:

@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -11,7 +13,8 @@ import msgspec
 
 from quire.deploy.arguments import UsageError, add_serve_arguments, gather
 from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
-from quire.deploy.report import engine_summary, ready_to_paste
+from quire.deploy.port import Port
+from quire.deploy.report import engine_summary, ready_to_paste, target_of
 from quire.deploy.resolve import resolve
 from quire.deploy.rundir import RunDir
 from quire.deploy.supervisor import Supervisor
@@ -75,7 +78,7 @@ class Lines:
             return
         try:
             print(line, file=self._stream, flush=True)
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):  # a closed pipe, a vanished terminal
             self._open = False
 
 
@@ -98,13 +101,17 @@ def run(namespace: argparse.Namespace) -> int:
         out(f"[{time.monotonic() - started:6.1f} s] {line}")
 
     asked, options = gather(namespace)
+    if not 0 <= options.grpc_port <= 65_535:
+        raise UsageError(f"--grpc-port: must be in [0, 65535], got {options.grpc_port}")
     for flag, path in (("--api-key-file", options.api_key_file), ("--chat-template", options.chat_template)):
         if path and not os.access(path, os.R_OK):
             raise UsageError(f"{flag} {path}: no readable file")
     say(f"model: {asked or 'the one that ships with quire'}")
     model = resolve(asked, options.load_format)
-    run_dir = RunDir(options.run_dir)
-    try:
+    with ExitStack() as held:
+        run_dir = held.enter_context(closing(RunDir(options.run_dir)))
+        port = held.enter_context(closing(Port(options.host, options.grpc_port)))
+        options = replace(options, grpc_port=port.number)
         composed = compose(options, model, run_dir)
         out(show(composed))
         engine = QuireEngine(composed, run_dir)
@@ -114,12 +121,9 @@ def run(namespace: argparse.Namespace) -> int:
             assert welcome.facts is not None
             for line in engine_summary(welcome.facts):
                 say(line)
-            port = msgspec.json.decode(engine.ready_file(0).read_bytes())["grpc_port"]
-            say(f"ready: gRPC on {composed.frontend.host}:{port}")
-            out(ready_to_paste(composed.frontend, port))
+            say(f"ready: gRPC on {target_of(composed.frontend.host, port.number)}")
+            out(ready_to_paste(composed.frontend))
 
         code = Supervisor(engine, composed.timers, say, Lines(sys.stderr), on_ready).run()
         say(f"stopped, exit code {code}")
         return code
-    finally:
-        run_dir.close()

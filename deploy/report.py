@@ -1,8 +1,15 @@
 """What a person reads once the engine is ready."""
 
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 from quire.deploy.sizes import format_bytes
 from quire.frontend.config import FrontendConfig
 from quire.proto.requests import ModelFacts
+
+PROMPT = "def fibonacci(n):"
 
 
 def engine_summary(facts: ModelFacts) -> list[str]:
@@ -16,20 +23,36 @@ def engine_summary(facts: ModelFacts) -> list[str]:
     ]
 
 
-def ready_to_paste(frontend: FrontendConfig, port: int) -> str:
+def target_of(host: str, port: int) -> str:
+    """`host:port` as a client on this machine reaches it."""
+    reachable = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
+    return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
+
+
+def ready_to_paste(frontend: FrontendConfig) -> str:
     """Two ways to ask for the first tokens."""
-    reachable = {"0.0.0.0": "localhost", "::": "localhost"}.get(frontend.host, frontend.host)
-    target = f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
-    key = f" --api-key-file {frontend.api_key_file}" if frontend.api_key_file else ""
+    target = target_of(frontend.host, frontend.grpc_port)
+    key_flag = f" --api-key-file {shlex.quote(frontend.api_key_file)}" if frontend.api_key_file else ""
+    key = f', api_key=open("{frontend.api_key_file}").readline().strip()' if frontend.api_key_file else ""
     return f"""
 Try it:
 
-  quire generate "Once upon a time" --max-tokens 64 --target {target}{key}
+  {_command()} generate {shlex.quote(PROMPT)} --max-tokens 64 --target {target}{key_flag}
 
 or from Python:
 
+  from quire.proto.api import GenerateRequest
   from quire.proto.client import Client
 
-  for event in Client("{target}").stream("Once upon a time", max_tokens=64):
-      print(event.text, end="", flush=True)
+  with Client("{target}"{key}) as client:
+      print(client.generate(GenerateRequest(input="{PROMPT}", max_tokens=64)).outputs[0].text)
 """
+
+
+def _command() -> str:
+    """How this very quire is called from the shell that reads the example."""
+    called = Path(sys.argv[0])
+    on_path = shutil.which("quire")
+    if called.name != "quire" or (on_path and Path(on_path).samefile(called)):
+        return "quire"
+    return shlex.quote(str(called))

@@ -11,6 +11,7 @@ from quire.deploy.arguments import UsageError
 from quire.proto.channel import ChannelError, ipc_address
 
 LOCK_NAME = "lock"
+PREFIX = "quire-"
 LONGEST_SOCKET_NAME = "frontends"
 
 
@@ -23,9 +24,11 @@ class RunDir:
 
     def __init__(self, asked: str) -> None:
         self._temporary = not asked
-        parent = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         if self._temporary:
-            self.path = Path(tempfile.mkdtemp(prefix="quire-", dir=parent if os.access(parent, os.W_OK) else None))
+            named = os.environ.get("XDG_RUNTIME_DIR", "")
+            parent = named if os.access(named, os.W_OK) else tempfile.gettempdir()
+            _remove_abandoned(Path(parent))
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         else:
             self.path = Path(asked).absolute()
         try:
@@ -80,3 +83,21 @@ class RunDir:
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Temporary directories whose quire was killed: its pid is in the lock file and nobody holds the lock."""
+    for lock in parent.glob(f"{PREFIX}*/{LOCK_NAME}"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # another user's, or removed this moment
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # an empty lock file belongs to a quire that starts at this moment
+            if os.fstat(descriptor).st_uid == os.getuid() and os.pread(descriptor, 1, 0):
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(descriptor)

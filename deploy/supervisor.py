@@ -158,8 +158,9 @@ class Supervisor:
         reason = child.obituary
         if self._phase == "starting":
             last_lines = "".join(f"\n  {line}" for line in child.last_lines)
-            exit_code = EXIT_REFUSED if child.exit_code == REFUSED_EXIT_CODE else EXIT_FAILED
-            self._fail(f"{reason} during the start; its last lines:{last_lines}", exit_code)
+            refused = child.exit_code == REFUSED_EXIT_CODE
+            what = f"{child.name} refused this model or configuration" if refused else f"{reason} during the start"
+            self._fail(f"{what}; its last lines:{last_lines}", EXIT_REFUSED if refused else EXIT_FAILED)
         elif child.role == "worker":
             self._lose_group(reason, may_restart=child.exit_code != REFUSED_EXIT_CODE)
         elif child.role == "scheduler":

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
@@ -61,7 +62,7 @@ CHAT_SHARE = 0.10
 # take; the long ones at the end teach the positions that a short sequence never reaches.
 PHASES = ((0.88, 512), (0.96, 2048), (1.0, CONTEXT))
 TOKENS_PER_STEP = 4096
-PEAK_RATE, WARMUP_STEPS = 2e-3, 100
+WARMUP_STEPS = 50
 CHECKPOINT_SECONDS = 300.0
 
 
@@ -75,6 +76,10 @@ class Progress:
     train_loss: float = math.nan
     val_loss: float = math.nan
     corpus: str = ""
+
+    def metadata(self) -> dict[str, str]:
+        """What a resumed run needs to know; it travels in the header of the weights."""
+        return {"format": "pt", "step": str(self.step), "tokens": str(self.tokens), "seconds": str(self.seconds)}
 
 
 def standard_library() -> list[str]:
@@ -130,13 +135,13 @@ def encode(tokenizer: Tokenizer, documents: list[str]) -> torch.Tensor:
     return torch.tensor(ids)
 
 
-def make_streams(seed: int) -> tuple[Tokenizer, torch.Tensor, torch.Tensor, float, str]:
+def make_streams(seed: int, tokenizer: Tokenizer | None) -> tuple[Tokenizer, torch.Tensor, torch.Tensor, float, str]:
     """Tokenizer, training and validation streams, validation bytes for each token, and a line about the data."""
     rng = random.Random(seed)
     texts = standard_library()
     rng.shuffle(texts)
     held_out, kept = texts[::25], [text for index, text in enumerate(texts) if index % 25]
-    tokenizer = train_tokenizer(kept)
+    tokenizer = tokenizer or train_tokenizer(kept)
     conversations = [document for text in kept for document in chat_documents(text, rng)]
     rng.shuffle(conversations)
     budget = CHAT_SHARE / (1 - CHAT_SHARE) * sum(map(len, kept))
@@ -178,9 +183,9 @@ def validate(model: torch.nn.Module, stream: torch.Tensor, length: int = 1024) -
     return sum(loss_of(model, window[None]).item() for window in windows) / len(windows)
 
 
-def learning_rate(step: int, share: float) -> float:
+def learning_rate(peak: float, step: int, share: float) -> float:
     """Linear warm-up by steps, then a cosine that reaches its end when the time is used up."""
-    return PEAK_RATE * min(1.0, (step + 1) / WARMUP_STEPS) * (0.02 + 0.98 * (1 + math.cos(math.pi * share)) / 2)
+    return peak * min(1.0, (step + 1) / WARMUP_STEPS) * (0.02 + 0.98 * (1 + math.cos(math.pi * share)) / 2)
 
 
 def write(path: Path, content: bytes | str | dict[str, Any]) -> None:
@@ -249,7 +254,7 @@ def write_checkpoint(
     rounded = copy.deepcopy(model).bfloat16()
     # The output projection is the embedding; it is not stored a second time.
     tensors = {name: tensor for name, tensor in rounded.state_dict().items() if name != "lm_head.weight"}
-    write(out / "model.safetensors", save(tensors, metadata={"format": "pt"}))
+    write(out / "model.safetensors", save(tensors, metadata=progress.metadata()))
     progress.val_loss = validate(rounded.float(), validation)
     parameters = sum(p.numel() for p in model.parameters())
     write(out / "README.md", CARD.format(
@@ -260,17 +265,30 @@ def write_checkpoint(
     print(f"checkpoint: {progress}", flush=True)
 
 
-def train(out: Path, seconds: float, seed: int) -> None:
+def load_weights(out: Path, model: torch.nn.Module, progress: Progress) -> None:
+    """Go on from the weights in `out`. The optimizer starts anew: its state is not kept."""
+    with safe_open(out / "model.safetensors", framework="pt") as file:
+        model.load_state_dict({name: file.get_tensor(name).float() for name in file.keys()}, strict=False)  # noqa: SIM118
+        done = file.metadata()
+    progress.step, progress.tokens, progress.seconds = int(done["step"]), int(done["tokens"]), float(done["seconds"])
+
+
+def train(out: Path, seconds: float, peak: float, seed: int, resume: bool) -> None:
     """Train until the time is used up, leaving a usable model in `out` every few minutes."""
     torch.manual_seed(seed)
-    rng = torch.Generator().manual_seed(seed)
     begin = saved = time.monotonic()
-    tokenizer, training, validation, bytes_per_token, corpus = make_streams(seed)
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json")) if resume else None
+    tokenizer, training, validation, bytes_per_token, corpus = make_streams(seed, tokenizer)
     write_static(out, tokenizer)
     progress = Progress(corpus=corpus)
     print(corpus, flush=True)
     model: torch.nn.Module = LlamaForCausalLM(LlamaConfig(**CONFIG))  # type: ignore[no-untyped-call]
     model.float()
+    if resume:
+        load_weights(out, model, progress)
+    steps_before, seconds_before = progress.step, progress.seconds
+    # A resumed run cuts the stream at other places than the run before it.
+    rng = torch.Generator().manual_seed(seed + steps_before)
     # Decay is for matrices only: pulling the gains of the norms towards zero would do harm.
     decayed, plain = [p for p in model.parameters() if p.dim() > 1], [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
@@ -279,7 +297,7 @@ def train(out: Path, seconds: float, seed: int) -> None:
     while (share := (time.monotonic() - begin) / seconds) < 1:
         batch = next(feeds[next(length for end, length in PHASES if share < end)])
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(progress.step, share)
+            group["lr"] = learning_rate(peak, progress.step - steps_before, share)
         loss = loss_of(model, batch)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -288,7 +306,7 @@ def train(out: Path, seconds: float, seed: int) -> None:
         recent = loss.item() if math.isnan(progress.train_loss) else progress.train_loss
         progress.train_loss = 0.98 * recent + 0.02 * loss.item()
         progress.step, progress.tokens = progress.step + 1, progress.tokens + batch.numel() - len(batch)
-        progress.seconds = time.monotonic() - begin
+        progress.seconds = seconds_before + time.monotonic() - begin
         if progress.step % 50 == 0:
             print(f"{progress.seconds:6.0f} s  step {progress.step}  loss {progress.train_loss:.3f}", flush=True)
         if time.monotonic() - saved > CHECKPOINT_SECONDS:
@@ -302,10 +320,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "model", help="folder of the model")
     parser.add_argument("--minutes", type=float, default=60.0, help="time for the training, preparation included")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--rate", type=float, default=2e-3, help="peak of the learning rate")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--resume", action="store_true", help="go on from the weights in the folder")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    train(arguments.out, arguments.minutes * 60, arguments.seed)
+    train(arguments.out, arguments.minutes * 60, arguments.rate, arguments.seed, arguments.resume)
 
 
 if __name__ == "__main__":

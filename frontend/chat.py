@@ -111,7 +111,8 @@ class ChatTemplate:
             at = rendered.rfind(final)
             if not final or at < 0:
                 raise ParameterError(
-                    "chat.continue_final_message", "the template does not show the last message's content; it must not be empty"
+                    "chat.continue_final_message",
+                    "the template does not show the last message, or its content is empty",
                 )
             rendered = rendered[: at + len(final)]
         return rendered, stand_in.restore

@@ -1,4 +1,4 @@
-"""What a request that leaves sampling fields unset gets: the model's generation_config.json, then the API's defaults."""
+"""What unset sampling fields get: the model's generation_config.json, then the API's defaults."""
 
 import json
 import os

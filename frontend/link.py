@@ -49,9 +49,7 @@ log = logging.getLogger("quire.frontend")
 class SchedulerLink:
     """One task sends, one receives, one beats; everything else is plain calls on the loop."""
 
-    def __init__(
-        self, config: FrontendConfig, dealer: AsyncDealer[SchedulerMessage], tokenizer: TextTokenizer
-    ) -> None:
+    def __init__(self, config: FrontendConfig, dealer: AsyncDealer[SchedulerMessage], tokenizer: TextTokenizer) -> None:
         self.state: LinkState = "starting"
         self.detail = "waiting for the scheduler"
         self.welcome: Welcome | None = None
@@ -128,7 +126,8 @@ class SchedulerLink:
         self._post(question)
         try:
             async with asyncio.timeout(QUERY_SECONDS):
-                return await answer
+                received: Load | AbortedLabels = await answer
+                return received
         except TimeoutError:
             raise RequestError("SCHEDULER_LOST", "the scheduler did not answer", retry_after_seconds=1.0) from None
         finally:

@@ -124,6 +124,4 @@ def with_text(entry: TokenLogprobs, token_text: Callable[[int], str]) -> api.Tok
 def _candidates(
     ids: tuple[int, ...], logprobs: tuple[float, ...], token_text: Callable[[int], str]
 ) -> tuple[api.Candidate, ...]:
-    return tuple(
-        api.Candidate(token, token_text(token), logprob) for token, logprob in zip(ids, logprobs, strict=True)
-    )
+    return tuple(api.Candidate(token, token_text(token), logprob) for token, logprob in zip(ids, logprobs, strict=True))

@@ -51,6 +51,11 @@ class Pipeline:
         repeatable = random.Random(f"{config.seed}/{config.index}")
         self._draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
         self._num_preparing = 0
+        self._draining = False
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        self._draining = True
 
     @property
     def num_open(self) -> int:
@@ -63,6 +68,8 @@ class Pipeline:
 
         Raises `ParameterError` or `RequestError` before anything was submitted.
         """
+        if self._draining:
+            raise RequestError("DRAINING", "this server is draining", retry_after_seconds=1.0)
         self._num_preparing += 1
         try:
             prepared = await self._prepare(request, deadline_seconds)
@@ -117,7 +124,7 @@ class Pipeline:
         bad_words = validate.bad_word_tokens(request.bad_words, self._tokenizer)
         prompt = await self._tokens(request, facts)
         room = validate.check_length(len(prompt), request.max_tokens, facts)
-        max_tokens = validate.default_max_tokens(request, room)
+        max_tokens = validate.default_max_tokens(request, len(prompt), room, facts)
         params = validate.sampling_params(request, self._defaults, seed, max_tokens, bad_words)
         check_token_ids(params, prompt, facts.vocab_size)
         return Prepared(

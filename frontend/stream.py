@@ -109,7 +109,11 @@ class RequestStream:
         )
         word: api.FinishWord = "error" if finish.reason == "rejected" else finish.reason
         output.finish(word, usage, finish.stop_token_id, _detail(failure))
-        if failure is not None and all(one.finished is not None and one.finished.error for one in self.outputs):
+        if (
+            self._failure is None
+            and failure is not None
+            and all(one.finished is not None and one.finished.error for one in self.outputs)
+        ):
             self._failure = failure
         self._grew(output, 0)
         return True

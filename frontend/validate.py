@@ -49,7 +49,9 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
     if len(request.cache_salt or "") > MAX_CACHE_SALT:
         raise ParameterError("cache_salt", f"must be at most {MAX_CACHE_SALT} characters")
     if request.priority and not limits.priority_enabled:
-        raise ParameterError("priority", "this server schedules first come, first served; leave it unset", "UNSUPPORTED")
+        raise ParameterError(
+            "priority", "this server schedules first come, first served; leave it unset", "UNSUPPORTED"
+        )
     if request.priority is not None and not -(2**63) <= request.priority < 2**63:
         raise ParameterError("priority", f"must be a 64-bit integer, got {request.priority}")
     if request.n is not None and not 1 <= request.n <= MAX_N:
@@ -92,7 +94,9 @@ def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tup
     sequences: dict[tuple[int, ...], None] = {}
     for index, word in enumerate(words):
         if not word.strip() or len(word) > MAX_STOP_LENGTH:
-            raise ParameterError("bad_words", f"entry {index} must be 1 to {MAX_STOP_LENGTH} characters, not only spaces")
+            raise ParameterError(
+                "bad_words", f"entry {index} must be 1 to {MAX_STOP_LENGTH} characters, not only spaces"
+            )
         for text in (word, " " + word.lstrip()):
             sequences[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
     return tuple(sequences)
@@ -106,7 +110,7 @@ def sampling_params(
     if chosen["top_k"] == -1:
         chosen["top_k"] = 0
     values = {field: getattr(defaults, field) if value is None else value for field, value in chosen.items()}
-    return SamplingParams(
+    params = SamplingParams(
         **values,
         presence_penalty=_or(request.presence_penalty, 0.0),
         frequency_penalty=_or(request.frequency_penalty, 0.0),
@@ -122,6 +126,9 @@ def sampling_params(
         logprob_token_ids=tuple(request.logprob_token_ids),
         prompt_logprobs=_count(request.prompt_logprobs, "prompt_logprobs"),
     )
+    if request.n is not None and request.n > 1 and params.greedy:
+        raise ParameterError("n", f"must be 1 when temperature is 0: all outputs would be equal; got {request.n}")
+    return params
 
 
 def _or(value: float | None, default: float) -> float:
@@ -134,9 +141,11 @@ def _count(value: int | None, field: str) -> int:
     return -1 if value is None else value
 
 
-def default_max_tokens(request: GenerateRequest, room: int) -> int:
-    """The rest of the context for a chat, 16 otherwise."""
-    return room if isinstance(request.input, Chat) else min(DEFAULT_MAX_TOKENS, room)
+def default_max_tokens(request: GenerateRequest, num_prompt: int, room: int, facts: ModelFacts) -> int:
+    """The rest of the context for a chat (or of the cache, where that is smaller), 16 otherwise."""
+    if not isinstance(request.input, Chat):
+        return min(DEFAULT_MAX_TOKENS, room)
+    return max(1, min(room, facts.num_blocks * facts.block_size - num_prompt))
 
 
 def check_length(num_prompt: int, max_tokens: int | None, facts: ModelFacts) -> int:

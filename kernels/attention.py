@@ -13,6 +13,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from quire.kernels.checks import FLOATS, check_tensor
 from quire.kernels.dispatch import Operation
 
+GATHER_ELEMENTS = 1 << 20
+"""Keys gathered at once for decode rows: as many as a processor's cache holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionRule:
@@ -45,7 +48,9 @@ def paged_attention_reference(
     the cache beyond a row's length, NaN too, does not touch its result.
     """
     out = torch.empty_like(query)
-    for rows, num_blocks in _decode_groups(seq_lens_host[:num_decodes], keys.shape[1], rule.sliding_window):
+    block_size = keys.shape[1]
+    limit = GATHER_ELEMENTS // keys[0].numel()
+    for rows, num_blocks in _decode_groups(seq_lens_host[:num_decodes], block_size, rule.sliding_window, limit):
         chosen = torch.tensor(rows, device=query.device)
         out[chosen] = _decode(query[chosen], keys, values, block_tables[chosen], seq_lens[chosen], num_blocks, rule)
     start = num_decodes
@@ -57,17 +62,21 @@ def paged_attention_reference(
 
 
 def _decode_groups(
-    seq_lens: tuple[int, ...], block_size: int, sliding_window: int | None
+    seq_lens: tuple[int, ...], block_size: int, sliding_window: int | None, max_blocks: int
 ) -> list[tuple[list[int], int]]:
-    """Rows of similar length, each group with the blocks it gathers: padding costs at most about a third."""
+    """Rows of similar length, and how many blocks each row of a group gathers.
+
+    Padding costs at most about a third. A group of several rows gathers at most `max_blocks`.
+    """
     if sliding_window is None:
         blocks = [-(-length // block_size) for length in seq_lens]
     else:  # a window that does not begin on a block's edge touches one block more
         blocks = [min(-(-length // block_size), -(-sliding_window // block_size) + 1) for length in seq_lens]
     groups: list[tuple[list[int], int]] = []
     for row in sorted(range(len(blocks)), key=blocks.__getitem__, reverse=True):
-        if groups and 4 * blocks[row] + 8 >= 3 * groups[-1][1]:
-            groups[-1][0].append(row)
+        rows, width = groups[-1] if groups else ([], 0)
+        if rows and 4 * blocks[row] + 8 >= 3 * width and (len(rows) + 1) * width <= max_blocks:
+            rows.append(row)
         else:
             groups.append(([row], blocks[row]))
     return groups
@@ -96,8 +105,9 @@ def _decode(
     hidden = (positions < oldest) | (positions >= lengths)
     context = (num_rows, num_blocks * block_size, num_kv_heads, head_dim)
     key, value = (cache.index_select(0, blocks).view(context) for cache in (keys, values))
-    key[hidden] = 0.0  # what a masked place holds may be NaN, and 0 * NaN is not 0
-    value[hidden] = 0.0
+    stale = hidden.nonzero(as_tuple=True)
+    key[stale] = 0.0  # what a masked place holds may be NaN, and 0 * NaN is not 0
+    value[stale] = 0.0
     # the G query heads of a key-value head stand in for a query length: no copy of the keys per head
     grouped = query.view(num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
     seen = ~hidden[:, None, None, :]

@@ -1,4 +1,4 @@
-"""All operations of the forward pass, and what runs each on a device."""
+"""All operations of a step in their order, and what runs each on a device."""
 
 from quire.kernels.activation import silu_mul
 from quire.kernels.attention import paged_attention
@@ -6,9 +6,24 @@ from quire.kernels.block_copy import copy_blocks
 from quire.kernels.embedding import embed_shard
 from quire.kernels.kv_store import store_kv
 from quire.kernels.norm import add_rms_norm, rms_norm
+from quire.kernels.prepare import prepare
 from quire.kernels.rope import apply_rotary
+from quire.kernels.sample import draw, penalize, truncate
 
-OPERATIONS = (embed_shard, rms_norm, add_rms_norm, apply_rotary, store_kv, paged_attention, silu_mul, copy_blocks)
+OPERATIONS = (
+    copy_blocks,
+    prepare,
+    embed_shard,
+    rms_norm,
+    add_rms_norm,
+    apply_rotary,
+    store_kv,
+    paged_attention,
+    silu_mul,
+    penalize,
+    truncate,
+    draw,
+)
 
 
 def implementations(device_type: str) -> dict[str, str]:

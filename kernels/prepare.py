@@ -12,6 +12,8 @@ from quire.kernels.dispatch import Operation
 
 
 class Prepared(NamedTuple):
+    """The inputs of one step. T tokens, R rows, B blocks of the longest table."""
+
     token_ids: torch.Tensor
     """int64 [T]"""
     positions: torch.Tensor

@@ -18,18 +18,19 @@ Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
     """Four random words for each counter of four words under a key of two. All are int64 holding [0, 2**32)."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    c0, c1, c2, c3 = torch.broadcast_tensors(*counter)  # type: ignore[no-untyped-call]
+    # words 0 and 2 side by side, and crosswise 1 and 3: two words then take one operation
+    even, odd = torch.stack((c0, c2)), torch.stack((c3, c1))
+    pair = (2, *(1 for _ in c0.shape))
+    multipliers = even.new_tensor(_MULTIPLIERS).view(pair)
+    weyl = even.new_tensor(_WEYL[::-1]).view(pair)
+    keys = torch.stack(torch.broadcast_tensors(key[1], key[0]))  # type: ignore[no-untyped-call]
     for _ in range(_ROUNDS):
-        low = c0 * _MULTIPLIERS[0]
-        high = c2 * _MULTIPLIERS[1]
-        c0 = ((high >> 32) & _WORD) ^ c1 ^ k0
-        c2 = ((low >> 32) & _WORD) ^ c3 ^ k1
-        c1 = high & _WORD
-        c3 = low & _WORD
-        k0 = (k0 + _WEYL[0]) & _WORD
-        k1 = (k1 + _WEYL[1]) & _WORD
-    return c0, c1, c2, c3
+        product = even * multipliers
+        even = ((product >> 32) & _WORD).bitwise_xor_(odd).bitwise_xor_(keys).flip(0)
+        odd = product & _WORD
+        keys = (keys + weyl) & _WORD
+    return even[0], odd[1], even[1], odd[0]
 
 
 def seed_key(seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,8 +47,8 @@ def uniform(words: torch.Tensor) -> torch.Tensor:
 
 
 def gumbel(
-    seeds: torch.Tensor, positions: torch.Tensor, output_index: torch.Tensor, first_group: torch.Tensor, num_groups: int,
-    stream: int,
+    seeds: torch.Tensor, positions: torch.Tensor, output_index: torch.Tensor, first_group: torch.Tensor,
+    num_groups: int, stream: int,
 ) -> torch.Tensor:  # fmt: skip
     """Standard Gumbel noise, float32 [S, 4 * num_groups].
 

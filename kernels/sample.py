@@ -1,13 +1,14 @@
 """From logits to one token per row: penalties, truncation, and a draw whose randomness is a pure function.
 
 Everything works on float32 logits. The draw is Gumbel-max in two levels: first one of the tiles of 128 tokens, by the
-log of its mass plus noise, then a token of that tile. By the Gumbel-max identity (Maddison, Tarlow, Minka, "A* sampling",
-2014, section 2) the result is distributed exactly as softmax(logits), and a row costs a hundred random numbers, not one
-for each token of the vocabulary.
+log of its mass plus noise, then a token of that tile. By the Gumbel-max identity (Maddison, Tarlow, Minka,
+"A* sampling", 2014, section 2) the result is distributed exactly as softmax(logits), and a row costs a few hundred
+random numbers, not one for each token of the vocabulary.
 
 Shape legend: S rows, V vocabulary, L tokens of the longest sequence.
 """
 
+import numpy as np
 import torch
 
 from quire.kernels.checks import check_tensor
@@ -18,14 +19,10 @@ TILE = 128
 TOKEN_STREAM = 0
 TILE_STREAM = 1
 
-_PREFIX = 1024
-"""Likeliest tokens looked at before a whole row is sorted."""
-
 
 def finite_rows(logits: torch.Tensor) -> torch.Tensor:
     """bool [S]: no NaN and no infinity in the row."""
-    low, high = torch.aminmax(logits, dim=-1)
-    return torch.isfinite(low) & torch.isfinite(high)
+    return torch.isfinite(logits.amin(dim=-1)) & torch.isfinite(logits.amax(dim=-1))
 
 
 def penalize_reference(
@@ -55,7 +52,7 @@ def penalize_reference(
 
 def scale(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     """(logits - row maximum) / temperature [S]: never above 0, so no temperature > 0 is too small for float32."""
-    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature[:, None]
+    return (logits - logits.amax(dim=-1, keepdim=True)).div_(temperature[:, None])
 
 
 def truncate_reference(
@@ -67,42 +64,28 @@ def truncate_reference(
     min_p keeps tokens at least min_p times as likely as the likeliest; top_k (0: all) those not less likely than the
     k-th; top_p those for which the mass of all likelier ones is less than top_p. Equal logits share their fate.
     """
-    order = scaled.sort(dim=-1, descending=True).values
-    threshold, _ = _cut(order, scaled, top_k, top_p, min_p)
-    return scaled.masked_fill(scaled < threshold[:, None], -torch.inf)
+    return _cut(scaled, scaled.sort(dim=-1, descending=True).values, top_k, top_p, min_p)
 
 
 def truncate_cpu(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """The same for the CPU, which may look at its results: sorts whole rows only where the likeliest 1024 tokens do not decide."""
-    order = scaled.topk(min(_PREFIX, scaled.shape[-1]), dim=-1).values
-    threshold, decided = _cut(order, scaled, top_k, top_p, min_p)
-    if not bool(decided.all()):
-        rest = (~decided).nonzero().squeeze(1)
-        order = scaled[rest].sort(dim=-1, descending=True).values
-        threshold[rest], _ = _cut(order, scaled[rest], top_k[rest], top_p[rest], min_p[rest])
-    return scaled.masked_fill(scaled < threshold[:, None], -torch.inf)
+    """The same, with numpy's vectorised sort: many times faster than torch's on the CPU."""
+    falling = torch.from_numpy(np.sort(-scaled.numpy(), axis=-1)).neg_()
+    return _cut(scaled, falling, top_k, top_p, min_p)
 
 
 def _cut(
-    order: torch.Tensor, scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least logit that is kept [S], and whether the first logits in falling order, [S, K], sufficed to find it [S]."""
-    width, vocab = order.shape[-1], scaled.shape[-1]
-    floor = min_p.log()[:, None]
-    last = order.gather(1, (top_k.clamp(1, width) - 1)[:, None])
-    unlimited = (top_k <= 0) | (top_k >= vocab)
-    last = torch.where((unlimited | (top_k > width))[:, None], -torch.inf, last)
-    kept = (order >= floor) & (order >= last)
-    ended = ~kept[:, -1] | (width == vocab)
-    mass = torch.where(kept, order.exp(), 0.0).cumsum(dim=-1, dtype=torch.float64)
-    whole = torch.where(scaled >= floor, scaled.exp(), 0.0).sum(dim=-1, dtype=torch.float64)
-    total = torch.where(ended, mass[:, -1], whole)
-    likelier = torch.cat((torch.zeros_like(mass[:, :1]), mass[:, :-1]), dim=-1)
-    kept &= (likelier < (top_p * total)[:, None]) | (top_p >= 1.0)[:, None]
+    scaled: torch.Tensor, falling: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """`falling`: the logits of each row, largest first."""
+    vocab = scaled.shape[-1]
+    kth = falling.gather(1, (top_k.clamp(1, vocab) - 1)[:, None])
+    floor = torch.where((top_k > 0)[:, None], torch.maximum(kth, min_p.log()[:, None]), min_p.log()[:, None])
+    kept = falling >= floor
+    mass = falling.exp().mul_(kept).cumsum(dim=-1, dtype=torch.float64)
+    kept[:, 1:] &= (mass[:, :-1] < top_p[:, None] * mass[:, -1:]) | (top_p >= 1.0)[:, None]
     # rounding must not cut the likeliest token, and NaN rows must yield an index
-    count = kept.sum(dim=-1).clamp(min=1)
-    decided = (width == vocab) | (~kept[:, -1] & (ended | unlimited))
-    return order.gather(1, (count - 1)[:, None]).squeeze(1), decided
+    last = kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1
+    return scaled.masked_fill(scaled < falling.gather(1, last), -torch.inf)
 
 
 def draw_reference(
@@ -149,9 +132,7 @@ def _check_truncate(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tens
     check_tensor("min_p", min_p, (scaled.shape[0],), (torch.float32,), scaled.device)
 
 
-def _check_draw(
-    scaled: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, output_index: torch.Tensor
-) -> None:
+def _check_draw(scaled: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, output_index: torch.Tensor) -> None:
     check_tensor("scaled", scaled, (None, None), _LOGITS, scaled.device)
     for name, column in (("seeds", seeds), ("positions", positions), ("output_index", output_index)):
         check_tensor(name, column, (scaled.shape[0],), (torch.int64,), scaled.device)

@@ -14,7 +14,7 @@ FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
 
 
 class RequestError(Exception):
-    """A request (or one output) that failed. `reason` is one of `errors.REASONS`, or empty for a transport's own error."""
+    """A request or an output that failed. `reason` is one of `errors.REASONS`, or empty for a transport's own error."""
 
     def __init__(
         self,
@@ -44,12 +44,16 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
+    """One turn of a conversation."""
+
     role: str
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
+    """A conversation, rendered by the server with the model's own template."""
+
     messages: Sequence[ChatMessage]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -98,6 +102,8 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
+    """A likely token of a position, drawn or not."""
+
     token_id: int
     text: str
     logprob: float
@@ -117,6 +123,8 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
+    """Why one output failed; `reason` is one of `errors.REASONS`."""
+
     reason: str
     message: str
     retryable: bool

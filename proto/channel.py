@@ -38,7 +38,7 @@ def ipc_address(run_dir: str, name: str) -> str:
     return f"ipc://{path}"
 
 
-def _configure(socket: "zmq.Socket[bytes]", address: str, linger_ms: int) -> None:
+def _configure(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", address: str, linger_ms: int) -> None:
     if not address.startswith("ipc://"):
         raise ChannelError(
             f"address {address!r}: only ipc:// is served; TCP needs CURVE keys, which this build does not have"

@@ -9,6 +9,8 @@ Status = Literal[
 
 
 class Meaning(NamedTuple):
+    """What a reason tells a client."""
+
     status: Status
     http: int
     retryable: bool

@@ -26,7 +26,7 @@ _FINISH_WORDS: dict[int, api.FinishWord] = {number: word for word, number in _FI
 
 def refuse_unknown_fields(message: Message, path: str = "") -> None:
     """Raise `ParameterError` naming the first field number, at any depth, that this server's contract does not have."""
-    for unknown in UnknownFieldSet(message):  # type: ignore[no-untyped-call]
+    for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
         field = f"{path}field number {unknown.field_number}"
         raise ParameterError(field, "is unknown to this server; remove it or use a matching client", "UNKNOWN_FIELD")
     for field, inner in _inner_messages(message):
@@ -104,6 +104,7 @@ def chat(message: pb.Chat) -> api.Chat:
 
 
 def chat_message(value: api.Chat) -> pb.Chat:
+    """For clients; the inverse of reading a request's chat."""
     message = pb.Chat(messages=[pb.ChatMessage(role=one.role, content=one.content) for one in value.messages])
     if value.add_generation_prompt is not None:
         message.add_generation_prompt = value.add_generation_prompt
@@ -116,6 +117,7 @@ def chat_message(value: api.Chat) -> pb.Chat:
 
 
 def event_message(sequence: int, event: api.Event) -> pb.StreamEvent:
+    """For servers; `sequence` counts the events of the stream from 0."""
     if isinstance(event, api.Delta):
         delta = pb.Delta(output_index=event.output_index, text=event.text, token_ids=event.token_ids)
         if event.logprobs:
@@ -151,9 +153,7 @@ def event(message: pb.StreamEvent) -> api.Event:
         return _finished(message.finished)
     if kind == "started":
         started = message.started
-        return api.Started(
-            started.request_id, started.model, started.prompt_tokens, tuple(started.prompt_token_ids)
-        )
+        return api.Started(started.request_id, started.model, started.prompt_tokens, tuple(started.prompt_token_ids))
     if kind == "prompt_logprobs":
         prompt = message.prompt_logprobs
         return api.PromptLogprobs(prompt.first_position, tuple(_logprobs(one) for one in prompt.entries))
@@ -161,6 +161,7 @@ def event(message: pb.StreamEvent) -> api.Event:
 
 
 def generation_message(value: api.Generation) -> pb.GenerateResponse:
+    """For servers; the inverse of `generation`."""
     outputs = [
         pb.Output(
             text=output.text,
@@ -181,6 +182,7 @@ def generation_message(value: api.Generation) -> pb.GenerateResponse:
 
 
 def generation(message: pb.GenerateResponse) -> api.Generation:
+    """For clients; the inverse of `generation_message`."""
     outputs = [
         api.Output(
             output.text,
@@ -249,9 +251,6 @@ def _logprobs(message: pb.TokenLogprobs) -> api.TokenLogprobs:
         tuple(_read(api.Candidate, one) for one in message.top),
         tuple(_read(api.Candidate, one) for one in message.named),
     )
-
-
-# ---- the small calls
 
 
 def tokens_message(value: api.Tokens) -> pb.TokenizeResponse:

@@ -10,7 +10,7 @@ from typing import cast
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from quire.proto.api import RequestError
 from quire.proto.errors import Status

@@ -37,22 +37,27 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: msgspec.Struct) -> bytes:
+    """One frame of any message."""
     return _encoder.encode(message)
 
 
 def frontend_decoder() -> Decoder[FrontendMessage]:
+    """For the scheduler's request socket."""
     return Decoder(FrontendMessage)  # type: ignore[arg-type]
 
 
 def scheduler_decoder() -> Decoder[SchedulerMessage]:
+    """For frontends and the supervisor."""
     return Decoder(SchedulerMessage)  # type: ignore[arg-type]
 
 
 def plan_decoder() -> Decoder[PlanMessage]:
+    """For workers."""
     return Decoder(PlanMessage)  # type: ignore[arg-type]
 
 
 def worker_decoder() -> Decoder[WorkerMessage]:
+    """For the scheduler's worker socket."""
     return Decoder(WorkerMessage)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from quire.proto.params import MAX_CACHE_SALT, MAX_N, ParameterError, SamplingParams, check_token_ids
+from quire.proto.params import INT64_MAX, MAX_CACHE_SALT, MAX_N, ParameterError, SamplingParams, check_token_ids
 from quire.proto.requests import EngineState, ModelFacts, Submit
 from quire.proto.wire import Int32, WireError, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -48,6 +48,8 @@ def check_queue(waiting: Waiting, num_prompt: int, config: SchedulerConfig) -> N
 
 def check_form(submit: Submit, config: SchedulerConfig) -> None:
     """What needs no model. Raises `Refusal`."""
+    if not 0 <= submit.number <= INT64_MAX:
+        raise _invalid("number", f"must be in [0, {INT64_MAX}], got {submit.number}")
     if not 1 <= submit.n <= MAX_N:
         raise _invalid("n", f"must be in [1, {MAX_N}], got {submit.n}")
     if submit.n > 1 and submit.params.greedy:

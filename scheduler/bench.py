@@ -17,6 +17,7 @@ from quire.proto.params import SamplingParams
 from quire.proto.plans import PIPELINE_DEPTH, StepPlan, StepResult
 from quire.proto.requests import ModelFacts, Submit
 from quire.proto.wire import encode, ints, plan_decoder
+from quire.scheduler import invariants
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core import Core
 from quire.scheduler.events import GroupReady, Instruction, SendOutputs, SendPlan, StepDone, Submitted
@@ -113,7 +114,7 @@ class Drive:
 
     def submit(self, max_tokens: int) -> float:
         """Feed one more request with a prompt of its own; seconds the core took."""
-        prompt = self._random.integers(0, EOS, self.scenario.prompt_len)
+        prompt = self._random.integers(0, EOS, self.scenario.prompt_len, dtype=np.int32)
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, seed=self._number)
         self._number += 1
         submit = Submit(
@@ -161,13 +162,11 @@ class Drive:
         return plan
 
     def _answer(self, plan: SendPlan) -> StepResult:
-        message = self._decoder.decode(plan.frame)
-        if not isinstance(message, StepPlan):
-            raise RuntimeError(f"expected a step plan, got {type(message).__name__}")
+        message = self.read(plan)
         num_samples = message.samples.count(1)
-        return StepResult(message.epoch, message.step, ints(self._random.integers(0, EOS, num_samples)))
+        return StepResult(message.epoch, message.step, ints(self._random.integers(0, EOS, num_samples, dtype=np.int32)))
 
-    def rows(self, plan: SendPlan) -> StepPlan:
+    def read(self, plan: SendPlan) -> StepPlan:
         message = self._decoder.decode(plan.frame)
         assert isinstance(message, StepPlan)
         return message
@@ -188,7 +187,7 @@ def steady(scenario: Scenario) -> dict[str, object]:
         if plan is not None:
             size.append(len(plan.frame))
             begin = time.perf_counter()
-            message = drive.rows(plan)
+            message = drive.read(plan)
             encode(message)
             codec.append((time.perf_counter() - begin) * 1e3)
             rows += len(message.slots) // 4
@@ -198,9 +197,20 @@ def steady(scenario: Scenario) -> dict[str, object]:
         "step_cpu_ms": cpu,
         "plan_bytes": size,
         "plan_codec_ms": codec,
+        "audit_ms": _audit(drive.core),
         "rows_per_plan": rows / max(1, len(size)),
         "finished": drive.num_finished,
     }
+
+
+def _audit(core: Core) -> list[float]:
+    """Milliseconds of a whole check of the invariants, which the loop makes every `audit_interval_steps`."""
+    series: list[float] = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        invariants.check(core)
+        series.append((time.perf_counter() - begin) * 1e3)
+    return series
 
 
 def submit_to_plan(scenario: Scenario) -> list[float]:
@@ -208,14 +218,14 @@ def submit_to_plan(scenario: Scenario) -> list[float]:
     lone = msgspec.structs.replace(scenario, waiting=0)
     drive = Drive(lone, spare_slots=1)
     _quiet_collector()
-    series = []
+    series: list[float] = []
     while len(series) < scenario.probes:
         elapsed = drive.submit(PROBE_TOKENS)
         admitted = False
         while not admitted:
             _, step_s, _, plan = drive.step()
             elapsed += step_s
-            admitted = plan is not None and bool(drive.rows(plan).admits)
+            admitted = plan is not None and bool(drive.read(plan).admits)
         series.append(elapsed * 1e3)
         for _ in range(PROBE_TOKENS + PIPELINE_DEPTH + 1):
             drive.step()

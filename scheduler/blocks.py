@@ -1,6 +1,51 @@
 """The pool of KV blocks: reference counts, the free list, and what is cached without a reader. All O(1) per block."""
 
-from collections import OrderedDict, deque
+from collections import deque
+from collections.abc import Iterator
+
+
+class IdleList:
+    """Blocks without a reader whose content is cached, least recently used first.
+
+    A linked list in two arrays: unlike a dict it never stops to rehash. Index `num_blocks` is both ends.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._end = num_blocks
+        self._next = [-1] * num_blocks + [num_blocks]
+        """-1: not in the list."""
+        self._before = [-1] * num_blocks + [num_blocks]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, block: int) -> bool:
+        return self._next[block] >= 0
+
+    def __iter__(self) -> Iterator[int]:
+        block = self._next[self._end]
+        while block != self._end:
+            yield block
+            block = self._next[block]
+
+    def append(self, block: int) -> None:
+        last, end = self._before[self._end], self._end
+        self._next[last] = self._before[end] = block
+        self._before[block], self._next[block] = last, end
+        self._count += 1
+
+    def remove(self, block: int) -> None:
+        before, after = self._before[block], self._next[block]
+        self._next[before], self._before[after] = after, before
+        self._next[block] = -1
+        self._count -= 1
+
+    def pop(self) -> int:
+        """Take out the block that was used longest ago; there must be one."""
+        block = self._next[self._end]
+        self.remove(block)
+        return block
 
 
 class BlockPool:
@@ -14,8 +59,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.refs = [0] * num_blocks
         self.free = deque(range(num_blocks))
-        self.idle: OrderedDict[int, None] = OrderedDict()
-        """Least recently used first."""
+        self.idle = IdleList(num_blocks)
         self.num_fenced = 0
 
     @property
@@ -28,14 +72,14 @@ class BlockPool:
 
     def take(self) -> int:
         """A block for one new reader: free if there is one, else the idle one that was used longest ago."""
-        block = self.free.popleft() if self.free else self.idle.popitem(last=False)[0]
+        block = self.free.popleft() if self.free else self.idle.pop()
         self.refs[block] = 1
         return block
 
     def share(self, block: int) -> None:
         """One more reader of a referenced or idle block."""
         if self.refs[block] == 0:
-            del self.idle[block]
+            self.idle.remove(block)
         self.refs[block] += 1
 
     def drop(self, block: int) -> bool:
@@ -50,6 +94,6 @@ class BlockPool:
         """A fenced block may be used again: as it is if cached, else as a free one."""
         self.num_fenced -= 1
         if cached:
-            self.idle[block] = None
+            self.idle.append(block)
         else:
             self.free.append(block)

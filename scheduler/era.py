@@ -9,6 +9,9 @@ from quire.scheduler.pipeline import Pipeline
 from quire.scheduler.running import Running
 from quire.scheduler.sequence import Sequence
 
+PUBLISH_BATCH = 4
+"""Generated blocks are published so many at a time, and the rest at the end: nobody else can know them earlier."""
+
 
 class Era:
     """One epoch. When the group dies the era is dropped whole; only the outputs' tokens are carried over."""
@@ -33,10 +36,13 @@ class Era:
         """Every rank acknowledged some plans: publish the blocks they filled, and lower the fences behind them."""
         running, memory = self.running, self.memory
         for plan in self.pipeline.landed():
-            full = plan.ends // memory.block_size > running.num_published[plan.slots]
-            if full.any():
-                full &= running.generation[plan.slots] == plan.generations
-                for row in np.flatnonzero(full).tolist():
+            published = running.num_published[plan.slots]
+            unpublished = plan.ends // memory.block_size - published
+            is_prompt = published < running.num_prompt[plan.slots] // memory.block_size
+            due = (unpublished >= PUBLISH_BATCH) | (is_prompt & (unpublished > 0))
+            if due.any():
+                due &= running.generation[plan.slots] == plan.generations
+                for row in np.flatnonzero(due).tolist():
                     slot = int(plan.slots[row])
                     sequence = running.at(slot)
                     listed = memory.publish(sequence, running.history[slot], int(plan.ends[row]))

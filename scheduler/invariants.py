@@ -10,6 +10,7 @@ from quire.proto.plans import PIPELINE_DEPTH
 from quire.scheduler.core import Core
 from quire.scheduler.era import Era
 from quire.scheduler.faults import InvariantError
+from quire.scheduler.prefix import Entry
 from quire.scheduler.sequence import Sequence
 
 __all__ = ["InvariantError", "check"]
@@ -46,10 +47,12 @@ def _requests(core: Core) -> None:
     num_live = by_state["waiting"] + by_state["running"]
     _hold("I9", ledger.num_live == num_live, f"num_live is {ledger.num_live}, {num_live} outputs live")
     for request in requests:
-        live = sum(1 for sequence in request.sequences if sequence.state != "finished")
-        _hold("I6", request.num_live == live > 0, f"request {request.number}: {live} live, counted {request.num_live}")
-        waiting = sum(1 for sequence in request.sequences if sequence.state == "waiting")
-        _hold("I9", request.num_waiting == waiting, f"request {request.number}: {waiting} wait, not as counted")
+        states = [sequence.state for sequence in request.sequences]
+        live, waiting = len(states) - states.count("finished"), states.count("waiting")
+        if not request.num_live == live > 0:
+            raise InvariantError("I6", f"request {request.number}: {live} live, counted {request.num_live}")
+        if request.num_waiting != waiting:
+            raise InvariantError("I9", f"request {request.number}: {waiting} wait, counted {request.num_waiting}")
     queued = ledger.waiting.sequences()
     names = {id(sequence) for sequence in queued}
     _hold("I8", len(names) == len(queued), "an output waits twice")
@@ -66,9 +69,10 @@ def _requests(core: Core) -> None:
     running = 0 if core.era is None else len(core.era.running.live())
     _hold("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
     for sequence in queued:
-        holds = sequence.slot < 0 and not sequence.blocks and sequence.num_known == len(sequence.tokens)
-        _hold("I8", holds, f"{_name(sequence)} waits, but has a slot, blocks or stale tokens")
-        _hold("I7", sequence.num_known < sequence.request.limit, f"{_name(sequence)} waits with nothing left to draw")
+        if sequence.slot >= 0 or sequence.blocks or sequence.num_known != len(sequence.tokens):
+            raise InvariantError("I8", f"{_name(sequence)} waits, but has a slot, blocks or stale tokens")
+        if sequence.num_known >= sequence.request.limit:
+            raise InvariantError("I7", f"{_name(sequence)} waits with nothing left to draw")
 
 
 def _slots(era: Era, live: list[Sequence]) -> None:
@@ -124,27 +128,30 @@ def _blocks(era: Era, live: list[Sequence]) -> None:
 
 def _writers(era: Era, live: list[Sequence]) -> None:
     running, block_size = era.running, era.memory.block_size
-    seen: dict[int, tuple[int, bytes]] = {}
+    seen: dict[int, tuple[int, bytes, str, str]] = {}
     for sequence in live:
         num_full = int(running.num_scheduled[sequence.slot]) // block_size
         for place, block in enumerate(sequence.blocks):
             if era.memory.pool.refs[block] == 1:
                 continue
             _hold("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
-            tokens = running.history[sequence.slot, : (place + 1) * block_size].tobytes()
-            same = seen.setdefault(block, (place, tokens)) == (place, tokens)
-            _hold("I3", same, f"block {block} is shared by different prefixes")
+            tokens = running.history[sequence.slot, place * block_size : (place + 1) * block_size].tobytes()
+            content = place, tokens, sequence.request.adapter, sequence.request.cache_salt
+            same = seen.setdefault(block, content) == content
+            _hold("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
 
 
 def _cache(era: Era, live: list[Sequence]) -> None:
     running, memory = era.running, era.memory
     entries = memory.index.entries()
-    for entry in entries:
-        _hold("I5", memory.index.entry_of(entry.block) is entry, f"block {entry.block} and its entry disagree")
+    for listed in entries:
+        if memory.index.entry_of(listed.block) is not listed:
+            raise InvariantError("I5", f"block {listed.block} and its entry disagree")
     fenced = {block for fence in memory.fences for block in fence.blocks}
     for block in memory.pool.idle:
-        _hold("I5", memory.index.entry_of(block) is not None, f"idle block {block} has no entry")
-    cached = {entry.block for entry in entries}
+        if memory.index.entry_of(block) is None:
+            raise InvariantError("I5", f"idle block {block} has no entry")
+    cached = {listed.block for listed in entries}
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
     _hold("I5", set(homeless) <= fenced, f"cached blocks {homeless[:8]} are free")
     begun: dict[int, int] = {}
@@ -152,22 +159,37 @@ def _cache(era: Era, live: list[Sequence]) -> None:
         current = running.generation[plan.slots] == plan.generations
         rows = zip(plan.slots[current].tolist(), (plan.ends - plan.num_tokens)[current].tolist(), strict=True)
         begun.update(rows)
+    origins: dict[int, tuple[bytes, int]] = {}
     for sequence in live:
         request, slot, width = sequence.request, sequence.slot, memory.block_size
         acknowledged = begun.get(slot, int(running.num_scheduled[slot]))
+        context = memory.index.root(request.adapter, request.cache_salt).tokens
+        history = running.history[slot, : int(running.num_known[slot])].tobytes()
         for place, block in enumerate(sequence.blocks):
             mine = memory.index.entry_of(block)
             if mine is None:
                 continue
-            _hold("I5", (place + 1) * width <= acknowledged, f"{_name(sequence)}: block {block} is cached too early")
-            tokens = running.history[slot, place * width : (place + 1) * width].tobytes()
-            _hold("I5", mine.tokens == tokens, f"{_name(sequence)}: block {block} is cached with other tokens")
-            root, depth = mine, 0
-            while root.parent is not None:
-                root, depth = root.parent, depth + 1
-            context = memory.index.root(request.adapter, request.cache_salt).tokens
-            _hold("I5", root.tokens == context, f"{_name(sequence)}: block {block} is of another salt or adapter")
-            _hold("I5", depth == place + 1, f"{_name(sequence)}: block {block} is cached for place {depth - 1}")
+            begin, end = place * width, (place + 1) * width
+            if end > acknowledged:
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
+            if mine.tokens != history[4 * begin : 4 * end]:
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with other tokens")
+            if _origin(mine, origins) != (context, place + 1):
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is of another salt, adapter or place")
+
+
+def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:
+    """The context an entry's chain begins with, and its length."""
+    chain: list[Entry] = []
+    link = entry
+    while link.parent is not None and id(link) not in known:
+        chain.append(link)
+        link = link.parent
+    context, depth = known.get(id(link), (link.tokens, 0))
+    for link in reversed(chain):
+        depth += 1
+        known[id(link)] = context, depth
+    return context, depth
 
 
 def _plans(core: Core, era: Era) -> None:

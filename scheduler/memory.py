@@ -73,13 +73,15 @@ class Memory:
         for block in shared:
             self.pool.share(block)
         needed = self.blocks_for(num_tokens) - len(shared)
-        sequence.blocks = [*shared, *(self._take() for _ in range(needed))]
+        sequence.blocks = shared + self.take(needed)
 
-    def extend(self, sequence: Sequence) -> int:
-        """Append one block to the table; one must be available."""
-        block = self._take()
-        sequence.blocks.append(block)
-        return block
+    def take(self, count: int) -> list[int]:
+        """New blocks, to be written by one output; so many must be available."""
+        take, forget = self.pool.take, self.index.forget
+        blocks = [take() for _ in range(count)]
+        for block in blocks:
+            forget(block)
+        return blocks
 
     def trim(self, sequence: Sequence, num_tokens: int, sent: int) -> None:
         """Give back what is reserved beyond `num_tokens` tokens: speculation was too hopeful."""
@@ -112,11 +114,6 @@ class Memory:
         """Every rank is done with this plan."""
         self.acked = step
         self._settle()
-
-    def _take(self) -> int:
-        block = self.pool.take()
-        self.index.forget(block)
-        return block
 
     def _unpublished(self, sequence: Sequence, history: Int32, full: int) -> Late | None:
         first = len(sequence.entries)

@@ -6,9 +6,9 @@ import numpy as np
 
 from quire.proto.requests import Finish, OutputLogprobs, Outputs
 from quire.scheduler.events import Instruction, SendOutputs
-from quire.scheduler.registry import Frontend
 from quire.scheduler.results import Accepted
 from quire.scheduler.running import Int64, Running
+from quire.scheduler.sequence import Frontend
 
 
 class _Columns:

@@ -17,7 +17,7 @@ from quire.scheduler.sequence import Sequence
 from quire.scheduler.waiting import Waiting
 
 HEADROOM_SHARE = 64
-"""While others run, an admission leaves one block in so many available, so that it is not preempted at once."""
+"""While others run, an admission leaves one block and one in so many available, or it would be preempted at once."""
 
 
 class Policy:
@@ -62,19 +62,22 @@ class Policy:
         short = slots[running.num_blocks[slots] * memory.block_size <= running.num_scheduled[slots]]
         if not len(short):
             return slots, False
-        enough = memory.available >= len(short)
         needy = [running.at(slot) for slot in short.tolist()]
-        if not enough:
-            needy.sort(key=_rank)
-        num_promised = 0
-        for sequence in needy:
-            if not enough and not self._find_block(sequence, num_promised):
-                num_promised += sequence.state == "running"
-                continue
-            plan.appends += (sequence.slot, len(sequence.blocks), memory.extend(sequence))
-            running.num_blocks[sequence.slot] += 1
-        if enough:
+        if memory.available >= len(needy):
+            for sequence, block in zip(needy, memory.take(len(needy)), strict=True):
+                plan.appends += (sequence.slot, len(sequence.blocks), block)
+                sequence.blocks.append(block)
+            running.num_blocks[short] += 1
             return slots, False
+        num_promised = 0
+        for sequence in sorted(needy, key=_rank):
+            if self._find_block(sequence, num_promised):
+                (block,) = memory.take(1)
+                plan.appends += (sequence.slot, len(sequence.blocks), block)
+                sequence.blocks.append(block)
+                running.num_blocks[sequence.slot] += 1
+            elif sequence.state == "running":
+                num_promised += 1
         slots = slots[running.active[slots]]
         can_run = running.num_blocks[slots] * memory.block_size > running.num_scheduled[slots]
         return slots[can_run], True
@@ -162,7 +165,7 @@ class Policy:
         memory = self._memory
         needed = memory.missing(sequence.num_known, shared)
         if self._running.num_active:
-            needed += memory.pool.num_blocks // HEADROOM_SHARE
+            needed += 1 + memory.pool.num_blocks // HEADROOM_SHARE
         self._blocked = None if needed <= memory.available else (sequence, needed)
         return self._blocked is None
 

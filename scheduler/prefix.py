@@ -10,6 +10,8 @@ import hashlib
 import struct
 from collections.abc import Callable
 
+NUM_SHARDS = 256
+
 Hash = Callable[[bytes], bytes]
 
 
@@ -33,7 +35,9 @@ class PrefixIndex:
     """Entries by key, and the other way round by block."""
 
     def __init__(self, num_blocks: int, block_size: int, revision: str, hash_: Hash = sha256) -> None:
-        self._entries: dict[bytes, Entry] = {}
+        self._shards: list[dict[bytes, Entry]] = [{} for _ in range(NUM_SHARDS)]
+        """By the key's first byte: one large dict would now and then stop a step for milliseconds to rehash."""
+        self._num_entries = 0
         self._by_block: list[Entry | None] = [None] * num_blocks
         self._tainted = bytearray(num_blocks)
         self._revision = revision
@@ -42,7 +46,7 @@ class PrefixIndex:
         self._header = b"block" + struct.pack("<QQ", 32, 4 * block_size)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._num_entries
 
     def root(self, adapter: str, cache_salt: str) -> Entry:
         """Where the chains of all prefixes with this adapter and salt begin."""
@@ -53,19 +57,22 @@ class PrefixIndex:
 
     def find(self, parent: Entry, tokens: bytes) -> Entry | None:
         """The listed entry of this prefix: `parent`'s chain followed by `tokens` (int32 bytes of one block)."""
-        found = self._entries.get(self._hash(self._header + parent.key + tokens))
+        key = self._hash(self._header + parent.key + tokens)
+        found = self._shards[key[0]].get(key)
         return found if found is not None and self._same(found, parent, tokens) else None
 
     def publish(self, parent: Entry, tokens: bytes, block: int) -> Entry:
         """List `block` as holding this prefix, unless another does already or the key is taken by a collision."""
         key = self._hash(self._header + parent.key + tokens)
-        found = self._entries.get(key)
+        shard = self._shards[key[0]]
+        found = shard.get(key)
         if found is not None:
             return found if self._same(found, parent, tokens) else Entry(key, parent, tokens, -1)
         if self._tainted[block] or self._by_block[block] is not None:
             return Entry(key, parent, tokens, -1)
         entry = Entry(key, parent, tokens, block)
-        self._entries[key] = entry
+        shard[key] = entry
+        self._num_entries += 1
         self._by_block[block] = entry
         return entry
 
@@ -75,7 +82,8 @@ class PrefixIndex:
     def forget(self, block: int) -> None:
         """The block is about to be written anew."""
         self._tainted[block] = 0
-        self._unlist(block)
+        if self._by_block[block] is not None:
+            self._unlist(block)
 
     def taint(self, block: int) -> None:
         """The block holds KV nobody may reuse: unlist it, and keep it out until it is written anew."""
@@ -83,12 +91,13 @@ class PrefixIndex:
         self._unlist(block)
 
     def entries(self) -> list[Entry]:
-        return list(self._entries.values())
+        return [entry for shard in self._shards for entry in shard.values()]
 
     def _unlist(self, block: int) -> None:
         entry = self._by_block[block]
         if entry is not None:
-            del self._entries[entry.key]
+            del self._shards[entry.key[0]][entry.key]
+            self._num_entries -= 1
             self._by_block[block] = None
             entry.block = -1
 

@@ -2,18 +2,7 @@
 
 from collections.abc import Iterator
 
-from quire.scheduler.sequence import Request
-
-
-class Frontend:
-    """A connected frontend with live requests. `index` stands for it in arrays."""
-
-    __slots__ = ("identity", "index", "requests")
-
-    def __init__(self, identity: bytes, index: int) -> None:
-        self.identity = identity
-        self.index = index
-        self.requests: dict[int, Request] = {}
+from quire.scheduler.sequence import Frontend, Request
 
 
 class Registry:

@@ -13,7 +13,6 @@ from quire.scheduler.faults import InvariantError
 
 if TYPE_CHECKING:
     from quire.scheduler.prefix import Entry
-    from quire.scheduler.registry import Frontend
 
 State = Literal["waiting", "running", "finished"]
 
@@ -23,6 +22,17 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     "finished": (),
 }
 """running -> waiting: preempted, or its worker group died."""
+
+
+class Frontend:
+    """A connected frontend with live requests. `index` stands for it in arrays."""
+
+    __slots__ = ("identity", "index", "requests")
+
+    def __init__(self, identity: bytes, index: int) -> None:
+        self.identity = identity
+        self.index = index
+        self.requests: dict[int, Request] = {}
 
 
 class Request:

@@ -1,9 +1,11 @@
 """`python -m quire.worker CONFIG.json --rank R --epoch E`: one rank of a worker group.
 
-Exit codes: 0 told to stop, 3 not welcomed by the scheduler, 4 failed; the last log lines say why.
+Exit codes: 0 told to stop, 3 not welcomed by the scheduler, 4 failed, 5 refused (no restart can help); the last log
+lines say why.
 """
 
 import argparse
+import contextlib
 import logging
 import signal
 import sys
@@ -17,10 +19,14 @@ from quire.proto.channel import Dealer
 from quire.proto.lifeline import tie_to_parent
 from quire.proto.wire import plan_decoder
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device
-from quire.worker.loop import EXIT_DONE, Started, Worker, identity
+from quire.worker.device import Device, DeviceError
+from quire.worker.loop import EXIT_DONE, Started, StartRefused, Worker, identity
+from quire.worker.memory import MemoryShortage
+from quire.worker.parallel import Group
 from quire.worker.runner import InFlight
+from quire.worker.shard import ModelError
 from quire.worker.start import join_group, start
+from quire.worker.weights.checkpoint import CheckpointError
 
 _LINGER_MS = 1000
 
@@ -53,13 +59,30 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     signal.signal(signal.SIGTERM, _leave)
 
     def begin() -> Started[InFlight]:
+        try:
+            return load()
+        except (ModelError, CheckpointError, DeviceError, MemoryShortage) as error:
+            raise StartRefused(str(error)) from error
+
+    def load() -> Started[InFlight]:
         device = Device(config.device, rank)
-        return start(config, rank, device, lambda: join_group(config, device, rank, epoch))
+
+        def join() -> Group:
+            group = join_group(config, device, rank, epoch)
+            at_end.callback(group.close)
+            return group
+
+        return start(config, rank, device, join)
 
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = Dealer(context, config.scheduler_address, identity(rank, epoch), plan_decoder())
+    at_end = contextlib.ExitStack()
     try:
-        return Worker(dealer, rank, config.tensor_parallel_size, epoch).run(begin)
+        code = Worker(dealer, rank, config.tensor_parallel_size, epoch).run(begin)
+        if code == EXIT_DONE:
+            # after a failure a collective may never end on another rank: the group's end is then the process's
+            at_end.close()
+        return code
     finally:
         dealer.close(_LINGER_MS)
         context.term()

@@ -1,4 +1,4 @@
-"""The one place that knows which device this is: choice, threads, memory, and the point in its work a step is done at."""
+"""The one place that knows which device this is: the choice, threads, memory, copies, and when its work is done."""
 
 import math
 import os
@@ -51,7 +51,7 @@ class _CudaMark:
     end: torch.cuda.Event
 
     def passed(self) -> bool:
-        return self.end.query()
+        return bool(self.end.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> float:
         self.end.synchronize()
@@ -111,7 +111,7 @@ class Device:
         """The start of a timed stretch of work."""
         if not self.is_cuda:
             return None
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -119,7 +119,7 @@ class Device:
         """The present end of the work queued since `start`. `host_seconds` is how long the host ran it."""
         if start is None:
             return _HostMark(host_seconds)
-        end = torch.cuda.Event(enable_timing=True, blocking=True)
+        end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         end.record()
         return _CudaMark(start, end)
 

@@ -122,7 +122,7 @@ class FixedTimeWorker:
         self._step = plan.step
         self._previous = plan_hash(encode(plan))
         num_samples = plan.samples.count(1)
-        drawn = self._random.integers(self._first_token, self._config.vocab_size, num_samples)
+        drawn = self._random.integers(self._first_token, self._config.vocab_size, num_samples, dtype=np.int32)
         if plan.slots:
             time.sleep(max(0.0, self.timeline.run(arrived) - time.monotonic()))
         self.num_tokens += num_samples

@@ -32,6 +32,8 @@ from quire.proto.wire import WireError
 EXIT_DONE = 0
 EXIT_UNWELCOME = 3
 EXIT_FAILED = 4
+EXIT_REFUSED = 5
+"""This model or configuration will never run here: the supervisor does not try again."""
 
 HELLO_SECONDS = 5.0
 POLL_SECONDS = 0.001
@@ -72,6 +74,10 @@ class Started(Generic[F]):
     facts: ModelFacts
     digest: str
     phases: tuple[tuple[str, float], ...]
+
+
+class StartRefused(ValueError):
+    """What the user must change before this worker can start; the message names it and the remedy."""
 
 
 class OrderError(ValueError):
@@ -119,6 +125,10 @@ class Worker:
             self._dealer.send(Ready(self._epoch, self._rank, started.facts, started.digest, started.phases))
             _log.info("ready: %d blocks, %d tokens of context", started.facts.num_blocks, started.facts.max_model_len)
             reason = self._serve(started.executor)
+        except StartRefused as refusal:
+            _log.error("refused: %s", refusal)
+            self._report(refusal)
+            return EXIT_REFUSED
         except Exception as error:
             _log.exception("failed at step %d", self._order.step)
             self._report(error)

@@ -15,8 +15,6 @@ import torch
 
 IN_FEATURES = 1024
 OUT_FEATURES = 2816
-COLD_BYTES = 256 << 20
-"""Weights cycled through, so that each pass finds its own outside the caches."""
 READ_BYTES = 2 << 30
 
 
@@ -25,13 +23,15 @@ class MachineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     device: Literal["cpu", "cuda"] = "cpu"
     seconds: float = 1.0
     """Measured for each linear and row count."""
+    cold_bytes: int = 256 << 20
+    """Of weights cycled through: more than the caches hold, so that each pass reads its own from memory."""
     num_threads: int = 0
     """0: all cores this process may use."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.seconds <= 0:
-            raise ValueError(f"seconds: must be positive, got {self.seconds}")
+        if self.seconds <= 0 or self.cold_bytes <= 0:
+            raise ValueError(f"seconds and cold_bytes: must be positive, got {self.seconds} and {self.cold_bytes}")
         if any(rows < 1 for rows in self.rows):
             raise ValueError(f"rows: must be at least 1, got {self.rows}")
 
@@ -40,29 +40,41 @@ Linear = Callable[[int], object]
 """Runs the layer with weight number i."""
 
 
-def fp32_linear(rows: int, device: torch.device) -> tuple[Linear, int]:
-    """`F.linear` and how many different weights it has."""
-    count = math.ceil(COLD_BYTES / (IN_FEATURES * OUT_FEATURES * 4))
-    weights = [torch.randn(OUT_FEATURES, IN_FEATURES, device=device) for _ in range(count)]
+def fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """`F.linear` with `count` weights."""
+    weight = torch.randn(OUT_FEATURES, IN_FEATURES, device=device)
+    weights = [weight.clone() for _ in range(count)]
     x = torch.randn(rows, IN_FEATURES, device=device)
-    return lambda index: torch.nn.functional.linear(x, weights[index]), count
+    return lambda index: torch.nn.functional.linear(x, weights[index])
 
 
-def int8_linear(rows: int, device: torch.device) -> tuple[Linear, int]:
+def int8_linear(rows: int, count: int, device: torch.device) -> Linear:
     """int8 x int8 -> int32 (`torch._int_mm`), the weight stored [out, in] as checkpoints do.
 
     On CUDA the operation wants more than 16 rows; fewer are padded, as an engine would have to.
     """
-    count = math.ceil(COLD_BYTES / (IN_FEATURES * OUT_FEATURES))
-    weights = [
-        torch.randint(-127, 128, (OUT_FEATURES, IN_FEATURES), dtype=torch.int8, device=device).t() for _ in range(count)
-    ]
+    weight = torch.randint(-127, 128, (OUT_FEATURES, IN_FEATURES), dtype=torch.int8, device=device)
+    weights = [weight.clone().t() for _ in range(count)]
     run_rows = max(rows, 32) if device.type == "cuda" else rows
     x = torch.randint(-127, 128, (run_rows, IN_FEATURES), dtype=torch.int8, device=device)
-    return lambda index: torch._int_mm(x, weights[index]), count
+    return lambda index: torch._int_mm(x, weights[index])
 
 
-LINEARS = {"fp32": fp32_linear, "int8": int8_linear}
+def int8_quantized_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """torch's dynamically quantized linear of the CPU: fp32 in and out, activations quantized per call."""
+    weight = torch.quantize_per_tensor(torch.randn(OUT_FEATURES, IN_FEATURES), 0.05, 0, torch.qint8)
+    weights = [torch.ops.quantized.linear_prepack(weight, None) for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES, device=device)
+    return lambda index: torch.ops.quantized.linear_dynamic(x, weights[index])
+
+
+Maker = Callable[[int, int, torch.device], Linear]
+
+
+def linears(device: torch.device) -> tuple[tuple[str, int, tuple[Maker, ...]], ...]:
+    """Name, bytes of one weight element, and layers of which the fastest counts: this is what the machine allows."""
+    int8 = (int8_linear,) if device.type == "cuda" else (int8_linear, int8_quantized_linear)
+    return ("fp32", 4, (fp32_linear,)), ("int8", 1, int8)
 
 
 def operations_per_second(layer: Linear, count: int, rows: int, seconds: float, device: torch.device) -> float:
@@ -107,10 +119,12 @@ def measure(options: MachineOptions) -> dict[str, object]:
     if options.device == "cuda":
         result["device"] = torch.cuda.get_device_name(device)
         result["read_bytes_per_s"] = read_bytes_per_second(device)
-    for name, make in LINEARS.items():
+    for name, item_bytes, makers in linears(device):
+        count = math.ceil(options.cold_bytes / (IN_FEATURES * OUT_FEATURES * item_bytes))
         for rows in options.rows:
-            layer, count = make(rows, device)
-            result[f"{name}_{rows}"] = operations_per_second(layer, count, rows, options.seconds, device)
+            layers = [make(rows, count, device) for make in makers]
+            rates = [operations_per_second(layer, count, rows, options.seconds, device) for layer in layers]
+            result[f"{name}_{rows}"] = max(rates)
     return result
 
 

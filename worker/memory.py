@@ -27,8 +27,8 @@ class Capacity:
 def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], None]) -> int:
     """Bytes for the KV cache of this rank.
 
-    As configured; else on CUDA what the worst step, run by `profile`, leaves of the share of memory we may use; else on the
-    CPU 4 GiB or a quarter of the free memory, whichever is less.
+    As configured; else on CUDA what the worst step, run by `profile`, leaves of the share of memory we may use; else on
+    the CPU 4 GiB or a quarter of the free memory, whichever is less.
     """
     if config.kv_cache_memory_bytes:
         return config.kv_cache_memory_bytes
@@ -55,9 +55,10 @@ def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int,
     held = num_blocks * config.block_size
     wanted = config.max_model_len or context_length
     if not num_blocks or (config.max_model_len and held < wanted):
+        needed = -(-wanted // config.block_size) * block_bytes
         raise MemoryShortage(
-            f"max_model_len: one sequence of {wanted} tokens needs {-(-wanted // config.block_size) * block_bytes} bytes "
-            f"of KV memory, but there are {max(0, budget_bytes)}, enough for {held} tokens; "
+            f"max_model_len: one sequence of {wanted} tokens needs {needed} bytes of KV memory, "
+            f"but there are {max(0, budget_bytes)}, enough for {held} tokens; "
             "lower max_model_len, or raise kv_cache_memory_bytes or gpu_memory_utilization"
         )
     if held < wanted:

@@ -58,7 +58,7 @@ class ProcessGroup:
         self, rank: int, size: int, device: torch.device, rendezvous: str, timeout_seconds: float = 600.0
     ) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store = dist.FileStore(rendezvous, size)
+        store = dist.FileStore(rendezvous, size)  # type: ignore[attr-defined]  # public, but not in __all__
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=store,

@@ -1,7 +1,5 @@
 """Plans a worker runs before it is ready: the worst step, to measure memory, and a small one, to find faults early."""
 
-import numpy as np
-
 from quire.proto.params import SamplingParams
 from quire.proto.plans import Admit, StepPlan
 from quire.proto.wire import ints
@@ -22,9 +20,10 @@ def plan(
     admits, next_block = [], 0
     for slot, length in enumerate(lengths):
         num_blocks = -(-(length + room) // block_size)
-        blocks = np.arange(next_block, next_block + num_blocks)
+        admits.append(
+            Admit(slot, bytes(4 * length), length, 0, 0, params, ints(range(next_block, next_block + num_blocks)))
+        )
         next_block += num_blocks
-        admits.append(Admit(slot, bytes(4 * length), length, 0, 0, params, ints(blocks)))
     return StepPlan(0, 0, b"", ints(range(rows)), ints(lengths), b"\1" * rows, admits=tuple(admits))
 
 

@@ -23,6 +23,9 @@ class Uses(enum.IntFlag):
     PROMPT_LOGPROBS = 256
 
 
+_LEAST_DIVISOR = 1e-30
+"""Logits divided by this are still finite in float32."""
+
 SPARSE = Uses.BIAS | Uses.ALLOWED | Uses.BAD_WORDS | Uses.MIN_TOKENS
 
 
@@ -85,9 +88,10 @@ class SamplingTable:
     def write(self, slot: int, params: SamplingParams, output_index: int) -> None:
         p = params
         # a greedy row is not scaled; 1 keeps it finite where it is computed beside drawn ones
-        temperature = 1.0 if p.greedy else p.temperature
+        temperature = 1.0 if p.greedy else max(p.temperature, _LEAST_DIVISOR)
         top_k = p.top_k if p.top_k < self._vocab_size else 0
-        floats = (temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty)
+        repetition = max(p.repetition_penalty, _LEAST_DIVISOR)
+        floats = (temperature, p.top_p, p.min_p, repetition, p.presence_penalty, p.frequency_penalty)
         self.floats[slot] = torch.tensor(floats, dtype=torch.float32)
         self.ints[slot] = torch.tensor((top_k, p.seed, output_index), dtype=torch.int64)
         self.extras[slot] = self._extras(p)

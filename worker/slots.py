@@ -135,7 +135,9 @@ class Slots:
         _require(0 <= slot < self._num_slots and not self.live[slot], where, "is free")
         _require(admit.adapter == 0, where, f"runs the base model: adapter {admit.adapter} is not loaded")
         _require(0 < len(tokens) <= self.max_model_len, where, f"has 1 to {self.max_model_len} tokens")
-        _require(0 <= tokens.min() and tokens.max() < self._vocab_size, where, f"has ids in [0, {self._vocab_size})")
+        _require(
+            bool(tokens.min() >= 0 and tokens.max() < self._vocab_size), where, f"has ids in [0, {self._vocab_size})"
+        )
         _require(1 <= admit.num_prompt <= len(tokens), where, "has a prompt within its tokens")
         _require(0 <= admit.num_computed < len(tokens), where, "has a token left to compute")
         _require(admit.output_index >= 0, where, "has an output index of 0 or more")

@@ -44,5 +44,5 @@ def _execute(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     except BenchError as error:
         print(f"quire bench {name}: {error}", file=sys.stderr)
         return 1
-    report(name, outcome, seed=getattr(args, "seed", 0), before=before, as_json=args.json)
+    report(name, outcome, before=before, as_json=args.json)
     return 0

@@ -8,15 +8,15 @@ import argparse
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 
 import grpc
 
-from quire.deploy.bench.child import measure, samples
+from quire.deploy.bench.child import measure
 from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import Figure, Outcome, percentile, percentiles
+from quire.deploy.bench.report import Outcome
 from quire.deploy.bench.stage import Stage, cpu_seconds
+from quire.deploy.bench.tally import outcome
 from quire.deploy.child import Child
 from quire.deploy.config import WORKERS_SOCKET, compose
 from quire.deploy.launch import QuireEngine
@@ -41,21 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Outcome:
     _check(args)
-    with Stage() as stage:
+    # the pool is the outer one: when the engine dies, its end is what lets waiting clients end
+    with ThreadPoolExecutor(args.clients) as pool, Stage() as stage:
         device_file = stage.run_dir.path / "device.json"
         vocabulary, children, targets = _start(stage, args, device_file)
         stage.wait_for("engine ready", lambda: _ready(targets), START_SECONDS)
         begin = time.monotonic() + args.warmup
         window = (begin, begin + args.seconds)
-        with ThreadPoolExecutor(args.clients) as pool:
-            clients = _start_clients(pool, args, vocabulary, targets, window)
-            before, after = (_cpu_at(stage, moment, children) for moment in window)
-            read = _collect(stage, clients, args)
+        clients = _start_clients(pool, args, vocabulary, targets, window)
+        before, after = (_cpu_at(stage, moment, children) for moment in window)
+        read = _collect(stage, clients, args)
         stage.stop()
         device = json.loads(device_file.read_text())
     cpu = {name: after[name] - before[name] for name in before}
     cpu |= {f"client {index}": float(str(client["cpu_seconds"])) for index, client in enumerate(read)}
-    return _outcome(args, read, device, cpu, window)
+    return outcome(args, read, device, cpu, window)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -112,7 +112,8 @@ def _ready(targets: list[str]) -> bool | None:
     for target in targets:
         with grpc.insecure_channel(target) as channel:
             try:
-                info = quire_pb2_grpc.ControlStub(channel).GetServerInfo(quire_pb2.GetServerInfoRequest(), timeout=5)
+                control = quire_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+                info = control.GetServerInfo(quire_pb2.GetServerInfoRequest(), timeout=5)
             except grpc.RpcError:
                 return None
             if info.state != "ready":
@@ -158,48 +159,3 @@ def _collect(
     drain = 60.0 + 10 * args.output_len * args.step_ms / 1e3
     stage.wait_for("the last answers", lambda: all(client.done() for client in clients) or None, drain)
     return [client.result() for client in clients]
-
-
-def busy_seconds(starts: list[float], ends: list[float], window: tuple[float, float]) -> float:
-    """How much of the window the steps [start, end] cover; they do not overlap."""
-    low, high = window
-    return sum(max(0.0, min(end, high) - max(start, low)) for start, end in zip(starts, ends, strict=True))
-
-
-def _total(read: list[dict[str, object]], name: str) -> int:
-    return sum(int(str(client[name])) for client in read)
-
-
-def _outcome(
-    args: argparse.Namespace,
-    read: list[dict[str, object]],
-    device: dict[str, object],
-    cpu: dict[str, float],
-    window: tuple[float, float],
-) -> Outcome:
-    failures = [failure for client in read for failure in client["failures"]]  # type: ignore[attr-defined]
-    produced, delivered = int(str(device["tokens"])), _total(read, "delivered")
-    if failures or delivered != produced:
-        raise BenchError(
-            f"{produced} tokens were produced and {delivered} delivered; {len(failures)} failed streams, "
-            f"the first: {failures[0] if failures else 'none'}"
-        )
-    tokens = _total(read, "tokens_in_window")
-    if not tokens:
-        raise BenchError("no token arrived in the window; lengthen --warmup or --seconds")
-    gaps = [gap for client in read for gap in samples(client, "gap_ms")]
-    starts, ends = samples(device, "starts"), samples(device, "ends")
-    figures: dict[str, Figure] = {
-        "tokens_per_s": tokens / args.seconds,
-        **percentiles("itl_ms", gaps, (50, 99)),
-        "device_idle_share": 1.0 - busy_seconds(starts, ends, window) / args.seconds,
-        "cpu_s_per_1k_tokens": {name: seconds / tokens * 1e3 for name, seconds in cpu.items()},
-        "cpu_cores_used": sum(cpu.values()) / args.seconds,
-        "tokens_per_message": tokens / _total(read, "messages_in_window"),
-        "step_ms_p50": percentile([(later - earlier) * 1e3 for earlier, later in pairwise(starts)], 50),
-        "produced_tokens": produced,
-        "delivered_tokens": delivered,
-        "requests": _total(read, "requests"),
-    }
-    options = ("streams", "step_ms", "seconds", "frontends", "clients", "prompt_len", "output_len")
-    return Outcome(figures, {name: getattr(args, name) for name in options}, {"itl_ms": gaps})

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> Outcome:
             peer.close()
         stage.stop()
     bandwidth = _bandwidth(facts)
-    weight_bytes = weight_bytes_per_step(model, facts)
+    weight_bytes = weight_bytes_per_step(model, facts, options.tensor_parallel_size)
     step_ms = percentile(decode, 50)
     limit_ms = weight_bytes / bandwidth * 1e3
     figures: dict[str, Figure] = {
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> Outcome:
         "device": facts.device,
         "dtype": facts.dtype,
     }
-    return Outcome(figures, config, {"prefill_ms": prefill, "decode_ms_per_step": decode})
+    return Outcome(figures, config, options.seed, {"prefill_ms": prefill, "decode_ms_per_step": decode})
 
 
 def _one_batch(
@@ -99,7 +99,7 @@ def _one_batch(
     waiting = args.batch_size
     prefilled = begin
     full: list[float] = []
-    while peer.num_live:
+    while not peer.idle():
         message = peer.receive(0.1)
         if not isinstance(message, Outputs):
             continue
@@ -112,13 +112,17 @@ def _one_batch(
     return (prefilled - begin) * 1e3, [(later - earlier) * 1e3 for earlier, later in pairwise(full)]
 
 
-def weight_bytes_per_step(model: Model, facts: ModelFacts) -> int:
-    """Bytes of weights that a decode step reads: all but an input embedding of its own."""
+def weight_bytes_per_step(model: Model, facts: ModelFacts, num_ranks: int) -> int:
+    """Bytes of weights that a decode step reads from one memory: all but an input embedding of its own.
+
+    Facts are those of one rank. CPU ranks read the same memory, so theirs add up; a CUDA rank has a memory of its own.
+    """
     config = json.loads((model.directory / "config.json").read_text())
-    if config.get("tie_word_embeddings", False):
-        return facts.weight_bytes
-    embedding = int(config["vocab_size"]) * int(config["hidden_size"]) * ITEM_BYTES[facts.dtype]
-    return facts.weight_bytes - embedding
+    one_rank = facts.weight_bytes
+    if not config.get("tie_word_embeddings", False):
+        rows = -(-int(config["vocab_size"]) // num_ranks)
+        one_rank -= rows * int(config["hidden_size"]) * ITEM_BYTES[facts.dtype]
+    return one_rank * (num_ranks if facts.device == "cpu" else 1)
 
 
 def _bandwidth(facts: ModelFacts) -> float:

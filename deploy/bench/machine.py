@@ -11,6 +11,7 @@ from quire.deploy.bench.bandwidth import read_bandwidth
 from quire.deploy.bench.child import measure
 from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.report import Figure, Outcome
+from quire.deploy.sizes import parse_bytes
 
 ROWS = (1, 16, 128, 1024)
 
@@ -18,6 +19,7 @@ ROWS = (1, 16, 128, 1024)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), metavar="M", help="rows of the linear layer")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each linear and row count")
+    parser.add_argument("--cold-bytes", type=parse_bytes, default=256 << 20, help="of weights cycled through")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
 
@@ -26,7 +28,13 @@ def run(args: argparse.Namespace) -> Outcome:
         raise BenchError(f"--seconds: must be positive, got {args.seconds:g}")
     if min(args.rows) < 1:
         raise BenchError(f"--rows: must be at least 1, got {min(args.rows)}")
-    options = {"rows": args.rows, "device": args.device, "seconds": args.seconds, "seed": args.seed}
+    options = {
+        "cold_bytes": args.cold_bytes,
+        "rows": args.rows,
+        "device": args.device,
+        "seconds": args.seconds,
+        "seed": args.seed,
+    }
     cpu_read = read_bandwidth()
     measured = measure("quire.worker.machine", options)
     read = float(str(measured.get("read_bytes_per_s", cpu_read)))
@@ -37,4 +45,4 @@ def run(args: argparse.Namespace) -> Outcome:
         figures[f"{name}_linear_gop_s"] = {f"M={rows}": rate for rows, rate in zip(args.rows, rates, strict=True)}
         series[f"{name} linear, GOP/s"] = rates
     config = {**options, "torch": measured["torch"], "threads": measured["threads"], "gpu": measured.get("device")}
-    return Outcome(figures, config, series)
+    return Outcome(figures, config, args.seed, series)

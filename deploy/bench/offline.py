@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> Outcome:
         "device": facts.device,
         "dtype": facts.dtype,
     }
-    return Outcome(figures, config, {"num_running": [float(load.num_running) for load in loads]})
+    return Outcome(figures, config, options.seed, {"num_running": [float(load.num_running) for load in loads]})
 
 
 def _drive(peer: EnginePeer, drawn: list[prompts.Prompt]) -> tuple[float, int, list[Load]]:
     """Seconds from the first submission to the last finish, tokens received, and what the scheduler held meanwhile."""
     peer.submit(drawn[0].token_ids[:1], 2)
-    while peer.num_live:
+    while not peer.idle():
         peer.receive(0.1)
     tokens = 0
     loads: list[Load] = []
@@ -83,7 +83,7 @@ def _drive(peer: EnginePeer, drawn: list[prompts.Prompt]) -> tuple[float, int, l
     next_sample = begin
     for prompt in drawn:
         peer.submit(prompt.token_ids, prompt.output_len)
-    while peer.num_live:
+    while not peer.idle():
         if time.monotonic() >= next_sample:
             next_sample = time.monotonic() + SAMPLE_SECONDS
             peer.ask_load()

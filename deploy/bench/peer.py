@@ -48,8 +48,7 @@ class EnginePeer:
         self._dealer: Dealer[SchedulerMessage] = Dealer(self._context, address, b"bench", scheduler_decoder())
         self._next_beat = 0.0
         self._number = 0
-        self.num_live = 0
-        """Submitted and not finished."""
+        self._num_live = 0
 
     def close(self) -> None:
         self._dealer.close()
@@ -66,10 +65,14 @@ class EnginePeer:
                 return message.facts
         raise BenchError(f"the engine was not ready within {timeout_seconds:g} s")
 
+    def idle(self) -> bool:
+        """Whether everything submitted has finished."""
+        return not self._num_live
+
     def submit(self, token_ids: list[int], max_tokens: int) -> None:
         """One greedy output of exactly `max_tokens` tokens."""
         self._number += 1
-        self.num_live += 1
+        self._num_live += 1
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
         prompt = ints(np.asarray(token_ids))
         self._dealer.send(Submit(self._number, f"bench-{self._number}", prompt, params, timeout_seconds=3600.0))
@@ -95,7 +98,7 @@ class EnginePeer:
 
     def _account(self, outputs: Outputs) -> None:
         for finish in outputs.finishes:
-            self.num_live -= 1
+            self._num_live -= 1
             if finish.reason != "length":
                 raise BenchError(f"request {finish.number} ended with {finish.reason} {finish.error}: {finish.message}")
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from quire.deploy.bench.prompts import Prompt
 from quire.deploy.bench.report import Figure, percentiles
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
 OK = "OK"
+
+Metadata = tuple[tuple[str, str], ...]
+"""gRPC metadata of a call."""
 
 
 @dataclass(slots=True)
@@ -38,11 +42,13 @@ class Record:
         return [later - earlier for earlier, later in zip(self.moments, self.moments[1:], strict=False)]
 
 
-async def stream(stub: quire_pb2_grpc.InferenceStub, request: quire_pb2.GenerateRequest) -> Record:
+async def stream(
+    stub: quire_pb2_grpc.InferenceStub, request: quire_pb2.GenerateRequest, metadata: Metadata = ()
+) -> Record:
     """Send one request and read its stream to the end; failures are in the record's status, never raised."""
     record = Record(sent=time.monotonic())
     try:
-        async for event in stub.Stream(request):
+        async for event in stub.Stream(request, metadata=metadata):
             if event.HasField("delta"):
                 if event.delta.token_ids:
                     record.moments.append(time.monotonic())
@@ -56,6 +62,19 @@ async def stream(stub: quire_pb2_grpc.InferenceStub, request: quire_pb2.Generate
         record.status = error.code().name
     record.ended = time.monotonic()
     return record
+
+
+def request_of(prompt: Prompt, temperature: float, model: str, seed: int) -> quire_pb2.GenerateRequest:
+    request = quire_pb2.GenerateRequest(
+        prompt_token_ids=quire_pb2.TokenIds(ids=prompt.token_ids),
+        max_tokens=prompt.output_len,
+        temperature=temperature,
+        ignore_eos=True,
+        seed=seed,
+    )
+    if model:
+        request.model = model
+    return request
 
 
 def summarize(records: Sequence[Record]) -> dict[str, Figure]:

@@ -20,6 +20,7 @@ class Outcome:
     figures: Mapping[str, Figure]
     """The keys of the JSON object; times in milliseconds, sizes in bytes, unless the name says otherwise."""
     config: Mapping[str, object]
+    seed: int = 0
     series: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """What `--plot` draws: raw samples by name, in order of time."""
 
@@ -71,17 +72,18 @@ def commit() -> str:
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 
-def report(name: str, outcome: Outcome, *, seed: int, before: Mapping[str, Figure], as_json: bool) -> None:
+def report(name: str, outcome: Outcome, *, before: Mapping[str, Figure], as_json: bool) -> None:
     """Print the table, then (with `as_json`) the object as the last line of standard output."""
     document: dict[str, object] = {
         "bench": name,
         "machine": before,
         "commit": commit(),
-        "seed": seed,
+        "seed": outcome.seed,
         "config": outcome.config,
         **outcome.figures,
     }
-    print(f"quire bench {name}: {before['cpu']}, {before['cores']} cores, commit {document['commit']}, seed {seed}")
+    where = f"{before['cpu']}, {before['cores']} cores"
+    print(f"quire bench {name}: {where}, commit {document['commit']}, seed {outcome.seed}")
     for key, value in _flat(outcome.figures):
         print(f"  {key:<40} {_text(value):>14}")
     if as_json:

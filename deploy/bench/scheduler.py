@@ -38,9 +38,10 @@ def run(args: argparse.Namespace) -> Outcome:
         "plan_bytes_max": int(max(plan_bytes, default=0)),
         **percentiles("plan_codec_ms", samples(measured, "plan_codec_ms"), (50,)),
         **percentiles("submit_to_plan_ms", samples(measured, "submit_to_plan_ms"), (50, 99)),
+        **percentiles("audit_ms", samples(measured, "audit_ms"), (50,)),
         "step_ms_p50_without_waiting": without,
         "waiting_cost_ratio": median / without if median is not None and without else None,
         "rows_per_plan": float(str(measured["rows_per_plan"])),
         "finished": int(str(measured["finished"])),
     }
-    return Outcome(figures, config, {"step_ms": step, "step_ms_without_waiting": idle_queue})
+    return Outcome(figures, config, args.seed, {"step_ms": step, "step_ms_without_waiting": idle_queue})

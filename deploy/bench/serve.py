@@ -7,19 +7,19 @@ server does (an open loop, which alone shows overload). Every request generates 
 import argparse
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 
 from quire.deploy.bench import prompts
+from quire.deploy.bench.connection import connect
 from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.load import closed_loop, open_loop, poisson_arrivals
-from quire.deploy.bench.prompts import Prompt
-from quire.deploy.bench.record import Record, first_token_ms, stream, summarize
+from quire.deploy.bench.record import Metadata, Record, first_token_ms, request_of, stream, summarize
 from quire.deploy.bench.report import Outcome
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
 CONNECT_SECONDS = 10.0
-CHANNEL_OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts.add_arguments(parser, num_prompts=64)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default="", help="served name; default: the server's")
+    parser.add_argument("--api-key-file", default="", metavar="FILE", help="its first line is sent as the API key")
     parser.add_argument("--text", action="store_true", help="send the prompts as text (lengths are then approximate)")
 
 
@@ -58,54 +59,62 @@ def run(args: argparse.Namespace) -> Outcome:
         },
     }
     gaps = [gap * 1e3 for record in records for gap in record.gaps]
-    return Outcome(figures, config, {"ttft_ms": first_token_ms(records), "itl_ms": gaps})
+    return Outcome(figures, config, args.seed, {"ttft_ms": first_token_ms(records), "itl_ms": gaps})
 
 
 async def _run(args: argparse.Namespace) -> tuple[quire_pb2.GetServerInfoResponse, list[Record]]:
-    async with grpc.aio.insecure_channel(args.target, options=CHANNEL_OPTIONS) as channel:
+    metadata = _metadata(args.api_key_file)
+    info = await _server_info(args.target, metadata)
+    drawn = prompts.draw(args, vocab_size=info.vocab_size, seed=args.seed)
+    requests = [request_of(prompt, args.temperature, args.model, index) for index, prompt in enumerate(drawn)]
+    async with connect([args.target], args.num_prompts if args.rate is not None else args.concurrency) as stubs:
+        if args.text:
+            await _as_text(next(stubs), requests, metadata)
+
+        async def send(request: quire_pb2.GenerateRequest) -> Record:
+            return await stream(next(stubs), request, metadata)
+
+        if args.rate is not None:
+            return info, await open_loop(send, requests, poisson_arrivals(args.rate, len(requests), args.seed))
+        return info, await closed_loop(send, requests, args.concurrency)
+
+
+async def _server_info(target: str, metadata: Metadata) -> quire_pb2.GetServerInfoResponse:
+    """Raises `BenchError` when no ready server answers."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        control = quire_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
         try:
-            info = await quire_pb2_grpc.ControlStub(channel).GetServerInfo(
-                quire_pb2.GetServerInfoRequest(), timeout=CONNECT_SECONDS, wait_for_ready=True
+            info: quire_pb2.GetServerInfoResponse = await control.GetServerInfo(
+                quire_pb2.GetServerInfoRequest(), timeout=CONNECT_SECONDS, metadata=metadata
             )
         except grpc.aio.AioRpcError as error:
-            raise BenchError(f"--target {args.target}: {error.code().name}: {error.details()}") from error
-        if info.state != "ready":
-            raise BenchError(f"--target {args.target}: the server is {info.state!r}, not ready; wait until it is")
-        drawn = prompts.draw(args, vocab_size=info.vocab_size, seed=args.seed)
-        stub = quire_pb2_grpc.InferenceStub(channel)
-        requests = [request_of(prompt, args.temperature, args.model, index) for index, prompt in enumerate(drawn)]
-        if args.text:
-            await _as_text(stub, requests)
-        return info, await _drive(args, stub, requests)
+            raise BenchError(f"--target {target}: {error.code().name}: {error.details()}") from error
+    if info.state != "ready":
+        raise BenchError(f"--target {target}: the server is {info.state!r}; wait until it is ready")
+    return info
 
 
-async def _drive(
-    args: argparse.Namespace, stub: quire_pb2_grpc.InferenceStub, requests: Sequence[quire_pb2.GenerateRequest]
-) -> list[Record]:
-    async def send(request: quire_pb2.GenerateRequest) -> Record:
-        return await stream(stub, request)
-
-    if args.rate is not None:
-        return await open_loop(send, requests, poisson_arrivals(args.rate, len(requests), args.seed))
-    return await closed_loop(send, requests, args.concurrency)
-
-
-def request_of(prompt: Prompt, temperature: float, model: str, seed: int) -> quire_pb2.GenerateRequest:
-    request = quire_pb2.GenerateRequest(
-        prompt_token_ids=quire_pb2.TokenIds(ids=prompt.token_ids),
-        max_tokens=prompt.output_len,
-        temperature=temperature,
-        ignore_eos=True,
-        seed=seed,
-    )
-    if model:
-        request.model = model
-    return request
+def _metadata(api_key_file: str) -> Metadata:
+    """The key is the file's first word. Raises `BenchError` when there is none."""
+    if not api_key_file:
+        return ()
+    try:
+        words = Path(api_key_file).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BenchError(f"--api-key-file {api_key_file}: cannot be read: {error}") from error
+    if not words:
+        raise BenchError(f"--api-key-file {api_key_file}: holds no key")
+    return (("authorization", f"Bearer {words[0]}"),)
 
 
-async def _as_text(stub: quire_pb2_grpc.InferenceStub, requests: Sequence[quire_pb2.GenerateRequest]) -> None:
+async def _as_text(
+    stub: quire_pb2_grpc.InferenceStub, requests: Sequence[quire_pb2.GenerateRequest], metadata: Metadata
+) -> None:
     """Replace token ids by the text they stand for, so that the server tokenizes as it does for people."""
     for request in requests:
         ids = list(request.prompt_token_ids.ids)
-        answer = await stub.Detokenize(quire_pb2.DetokenizeRequest(token_ids=ids))
+        try:
+            answer = await stub.Detokenize(quire_pb2.DetokenizeRequest(token_ids=ids), metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise BenchError(f"--text: Detokenize: {error.code().name}: {error.details()}") from error
         request.prompt = answer.text

@@ -1,6 +1,7 @@
 """The processes of one bench: started without a supervisor, because a death must end the bench, not be repaired."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -76,7 +77,8 @@ class Stage:
         """SIGTERM to all in order: frontends, scheduler, workers. Raises `BenchError` when one did not end well."""
         self._children.stop(STOP_SECONDS, STOP_SECONDS, lambda: False)
         for child in self._started:
-            if child.exit_code != 0:
+            # a process that was about to end by itself may die of the signal while the interpreter shuts down
+            if child.exit_code not in (0, -signal.SIGTERM):
                 raise BenchError(f"{child.obituary} when told to stop:\n" + "\n".join(child.last_lines))
 
 

@@ -9,13 +9,12 @@ import json
 import sys
 import time
 
-import grpc
 import msgspec
 import numpy as np
 
+from quire.deploy.bench.connection import connect
 from quire.deploy.bench.prompts import Prompt
-from quire.deploy.bench.record import OK, Record, stream
-from quire.deploy.bench.serve import CHANNEL_OPTIONS, request_of
+from quire.deploy.bench.record import OK, Record, first_token_ms, request_of, stream
 from quire.proto.generated import quire_pb2_grpc
 
 
@@ -46,12 +45,9 @@ class Clients:
 
     async def run(self) -> None:
         options = self._options
-        channels = [grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) for target in options.targets]
-        stubs = [quire_pb2_grpc.InferenceStub(channel) for channel in channels]
-        streams = [self._stream(stubs[index % len(stubs)], index) for index in range(options.streams)]
-        await asyncio.gather(self._clock(), *streams)
-        for channel in channels:
-            await channel.close()
+        async with connect(options.targets, options.streams) as stubs:
+            streams = [self._stream(next(stubs), index) for index in range(options.streams)]
+            await asyncio.gather(self._clock(), *streams)
 
     async def _clock(self) -> None:
         await asyncio.sleep(self._options.begin - time.monotonic())
@@ -85,6 +81,7 @@ class Clients:
             "tokens_in_window": sum(count for count, _ in window),
             "messages_in_window": len(window),
             "gap_ms": [round(gap * 1e3, 3) for _, gap in window if gap is not None],
+            "ttft_ms": first_token_ms([record for record in self.records if begin <= record.sent < end]),
             "cpu_seconds": self.cpu_seconds,
             "delivered": sum(record.num_tokens for record in self.records),
             "requests": len(self.records),

@@ -116,6 +116,7 @@ def test_a_refused_model_exits_2_without_a_restart(deploy):
     engine = deploy(die_from_epoch=1, exit_code=5, world_size=1, timers=FAST)
     code, output = engine.finish()
     assert code == 2, output
+    assert "worker 0 refused this model or configuration; its last lines:\n" in output
     assert len([entry for entry in engine.events("start") if entry[1] == "worker0"]) == 1
 
 

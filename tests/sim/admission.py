@@ -51,7 +51,7 @@ def verdict(
         reasons.add("CONTEXT_LENGTH_EXCEEDED")
     if submit.adapter and submit.adapter not in facts.adapters:
         reasons.add("UNKNOWN_ADAPTER")
-    if submit.priority and config.scheduling_policy == "fcfs" or submit.n > 1 and params.greedy:
+    if (submit.priority and config.scheduling_policy == "fcfs") or (submit.n > 1 and params.greedy):
         reasons.add("INVALID_PARAMETER")
     if blocks_of(length, facts) > facts.num_blocks:
         reasons.add("EXCEEDS_CAPACITY")

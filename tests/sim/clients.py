@@ -1,12 +1,13 @@
 """What the frontends know: every output's reference stream, what was delivered, and how it ended."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import oracle
 from admission import Verdict
-from fake_group import demand
+from fake_memory import Broken, demand
 
 from quire.proto.errors import REASONS
 from quire.proto.requests import Finish, OutputLogprobs, Outputs, Submit
@@ -40,7 +41,7 @@ class Request:
     key: Key
     submit: Submit
     prompt: list[int]
-    tenant: bytes
+    salt: bytes
     arrival: float
     order: int
     verdict: Verdict
@@ -80,7 +81,12 @@ class Request:
 class Clients:
     """All requests of one run. Every check of what a client sees is here."""
 
-    def __init__(self, now: Callable[[], float], allowed_errors: Callable[[Request, Output], set[str]]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        allowed_errors: Callable[[Request, Output], set[str]],
+        log: Callable[[str], None],
+    ) -> None:
         self._now = now
         self._allowed_errors = allowed_errors
         self.requests: dict[Key, Request] = {}
@@ -88,9 +94,12 @@ class Clients:
         self.live: dict[Key, Request] = {}
         self.progress = 0
         """Tokens and terminal events so far."""
+        self.told: deque[list[int]] = deque(maxlen=10)
+        """Prompts with their answers: what a next turn of the same chat begins with."""
         self.num_drained = 0
         """Outputs that a drain's time-out ended."""
-        self.log: Callable[[str], None] = lambda line: None
+        self.on_bad_end: Callable[[int, int], None] = lambda seed, index: None
+        self._log = log
 
     def add(self, request: Request) -> None:
         self.requests[request.key] = self.by_seed[request.seed] = request
@@ -100,12 +109,13 @@ class Clients:
         """Its lease ended: whatever lives of it must stay silent from now on."""
         for request in [r for r in self.live.values() if r.key[0] == frontend]:
             del self.live[request.key]
+            self.progress += 1
             for output in request.outputs:
                 output.aborted = "lost"
 
     def tenant_of(self, seed: int) -> bytes:
         demand(seed in self.by_seed, f"a plan admits seed {seed}, which nobody submitted")
-        return self.by_seed[seed].tenant
+        return self.by_seed[seed].salt
 
     def receive(self, frontend: bytes, outputs: Outputs) -> None:
         numbers = np.frombuffer(outputs.numbers, "<i8").tolist()
@@ -121,20 +131,24 @@ class Clients:
             self._finish((frontend, finish.number), finish)
 
     def _output(self, key: Key, index: int) -> tuple[Request, Output]:
-        demand(key in self.live, f"something for {key}, which does not live")
-        request = self.live[key]
-        demand(0 <= index < len(request.outputs), f"{key} has no output {index}")
+        request = self.live.get(key)
+        if request is None:
+            raise Broken(f"something for {key}, which does not live")
+        if not 0 <= index < len(request.outputs):
+            raise Broken(f"{key} has no output {index}")
         output = request.outputs[index]
-        demand(output.finish is None, f"{key} output {index}: something after its end")
+        if output.finish is not None:
+            raise Broken(f"{key} output {index}: something after its end")
         return request, output
 
     def _token(self, key: Key, index: int, position: int, token: int) -> None:
         request, output = self._output(key, index)
-        name = f"{key} (seed {request.seed}) output {index}"
-        demand(position == len(output.delivered), f"{name}: token {position} after {len(output.delivered)}")
         stream = output.stream.tokens
-        demand(position < len(stream), f"{name}: token {position} after its end at {len(stream)}")
-        demand(token == stream[position], f"{name}: token {position} is {token}, alone it is {stream[position]}")
+        if position != len(output.delivered) or token not in stream[position : position + 1]:
+            name = f"{key} (seed {request.seed}) output {index}"
+            demand(position == len(output.delivered), f"{name}: token {position} after {len(output.delivered)}")
+            demand(position < len(stream), f"{name}: token {position} after its end at {len(stream)}")
+            raise Broken(f"{name}: token {position} is {token}, alone it is {stream[position]}")
         output.delivered.append(token)
         self.progress += 1
 
@@ -159,7 +173,7 @@ class Clients:
     def _finish(self, key: Key, finish: Finish) -> None:
         request, output = self._output(key, finish.output_index)
         name = f"{key} (seed {request.seed}) output {finish.output_index}"
-        self.log(f"  {name} ends: {finish.reason} {finish.error} after {len(output.delivered)} tokens")
+        self._log(f"  {name} ends: {finish.reason} {finish.error} after {len(output.delivered)} tokens")
         output.finish = finish
         self.num_drained += finish.error == "DRAINING" and finish.reason == "error"
         self.progress += 1
@@ -167,6 +181,8 @@ class Clients:
         getattr(self, f"_check_{finish.reason}")(name, request, output, finish)
         if finish.reason != "rejected":
             self._check_usage(name, request, output, finish)
+        if output.delivered:
+            self.told.append(request.prompt + output.delivered)
         if not request.live:
             del self.live[key]
 
@@ -212,6 +228,8 @@ class Clients:
     def _check_error(self, name: str, request: Request, output: Output, finish: Finish) -> None:
         demand(finish.error in REASONS, f"{name}: {finish.error!r} is no reason")
         allowed = self._allowed_errors(request, output)
+        if finish.error == "NUMERICAL":
+            self.on_bad_end(request.seed, finish.output_index)
         demand(finish.error in allowed, f"{name}: error {finish.error} ({finish.message}), allowed: {allowed}")
 
     def _check_usage(self, name: str, request: Request, output: Output, finish: Finish) -> None:
@@ -221,7 +239,9 @@ class Clients:
         most = len(request.prompt) if output.resumed else max(0, len(request.prompt) - 1)
         demand(0 <= usage.cached_tokens <= most, f"{name}: {usage.cached_tokens} cached tokens")
         # An output preempted by a plan that came to nothing is still in the workers' table when they die.
-        exact = usage.num_restarts == output.deaths or 0 < usage.num_preemptions and usage.num_restarts < output.deaths
+        exact = usage.num_restarts == output.deaths or (
+            usage.num_preemptions > 0 and usage.num_restarts < output.deaths
+        )
         demand(exact, f"{name}: {usage.num_restarts} restarts, {output.deaths} were seen")
         seconds = usage.queue_seconds, usage.prefill_seconds, usage.decode_seconds
         demand(min(seconds) >= 0, f"{name}: negative seconds {seconds}")

@@ -1,7 +1,9 @@
 """What one seed's run is made of. Every seed draws its own subset of features and faults (swarm testing)."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from quire.proto.params import SamplingParams
 from quire.proto.requests import ModelFacts, Submit
@@ -15,13 +17,17 @@ WEIGHTS = {
     "abort_unknown": 0.5,
     "abort_labels": 0.3,
     "ask_load": 0.7,
-    "repeat_result": 0.6,
-    "late_result": 0.6,
+    "repeat": 0.7,
+    "ghost": 1.0,
+    "old_news": 0.3,
     "tick": 6.0,
     "jump": 0.15,
     "frontend_lost": 0.2,
     "group_gone": 0.25,
+    "nonsense": 0.1,
     "scheduler_dies": 0.08,
+    "drain": 0.08,
+    "give_up": 0.04,
 }
 
 
@@ -42,9 +48,6 @@ class Knobs:
     """Share of sampling rows whose logits are not finite."""
     plan_rate: float
     """Chance that the core may plan after an event."""
-    drain_at: int
-    """Event at which the drain is asked for; -1 never."""
-    gives_up_at: int
     long_prompts: bool
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
     salts: tuple[str, ...] = ("",)
@@ -66,8 +69,15 @@ class Knobs:
             adapters=self.adapters,
         )
 
+    def is_bad(self, seed: int, index: int, position: int) -> bool:
+        """Whether a row of this output that ends at this position computes what is no number."""
+        if not self.bad_rate:
+            return False
+        key = blake2b(b"%d %d %d" % (seed, index, position), digest_size=4).digest()
+        return int.from_bytes(key, "little") < self.bad_rate * 2**32
 
-def draw_knobs(rng: random.Random, num_events: int) -> Knobs:
+
+def draw_knobs(rng: random.Random) -> Knobs:
     block_size = rng.choice((1, 1, 2, 3, 4, 4, 8, 16))
     num_blocks = rng.choice((3, 5, 8, 12, 16, 24, 40, 64))
     max_num_seqs = rng.choice((1, 2, 3, 4, 6, 8))
@@ -82,8 +92,8 @@ def draw_knobs(rng: random.Random, num_events: int) -> Knobs:
         enable_prefix_caching=rng.random() < 0.8,
         enable_chunked_prefill=chunked,
         scheduling_policy=rng.choice(("fcfs", "priority")),
-        max_num_queued_reqs=rng.choice((2, 5, 1000)),
-        max_num_queued_tokens=rng.choice((60, 100_000)),
+        max_num_queued_reqs=rng.choice((3, 1000, 1000)),
+        max_num_queued_tokens=rng.choice((60, 100_000, 100_000)),
         max_timeout_seconds=1000.0,
         max_restarts_per_request=rng.choice((0, 1, 2)),
         audit_interval_steps=0,
@@ -103,8 +113,6 @@ def draw_knobs(rng: random.Random, num_events: int) -> Knobs:
         max_live=rng.choice((2, 6, 16, 30)),
         bad_rate=rng.choice((0, 0, 0.002, 0.02)),
         plan_rate=rng.choice((0.4, 0.8, 1.0)),
-        drain_at=rng.randrange(num_events // 2, num_events) if rng.random() < 0.15 else -1,
-        gives_up_at=rng.randrange(num_events // 2, num_events) if rng.random() < 0.05 else -1,
         long_prompts=rng.random() < 0.5,
         salts=("",) if rng.random() < 0.5 else ("", "a", "b"),
         adapters=("lion",) if rng.random() < 0.2 else (),
@@ -118,19 +126,23 @@ def _tokens(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:
     return tuple(rng.randrange(vocab) for _ in range(count))
 
 
-def draw_submit(rng: random.Random, knobs: Knobs, number: int, seed: int) -> tuple[Submit, list[int]]:
-    """A request that is mostly fine; its parameter seed is its unique name."""
-    room = knobs.max_model_len
-    start = list(rng.choice(knobs.prefixes))
+def draw_submit(
+    rng: random.Random, knobs: Knobs, number: int, seed: int, told: Sequence[list[int]]
+) -> tuple[Submit, list[int]]:
+    """A request that is mostly fine; its parameter seed is its unique name. `told`: earlier prompts with answers."""
+    room = min(knobs.max_model_len, knobs.num_blocks * knobs.block_size + 1)
+    start = list(rng.choice(told if told and rng.random() < 0.4 else knobs.prefixes))
     prompt = start[: rng.randint(0, len(start))] if rng.random() < 0.3 else start
     prompt = prompt + list(_tokens(rng, knobs.vocab, rng.choice((0, 1, 2, 5, 9) if knobs.long_prompts else (0, 1))))
+    if rng.random() < 0.1:
+        prompt += [0]
     if rng.random() < 0.1:
         prompt = list(_tokens(rng, knobs.vocab, rng.randint(1, room)))
     if prompt and rng.random() < 0.97:
         prompt = prompt[: room - 1]
     if rng.random() < 0.01:
         prompt[len(prompt) // 2 :] = [rng.choice((-1, knobs.vocab))]
-    most = max(1, room - len(prompt)) if rng.random() < 0.97 else room
+    most = max(1, room - len(prompt)) if rng.random() < 0.97 else knobs.max_model_len
     max_tokens = rng.choice((1, 2, most)) if rng.random() < 0.3 else rng.randint(1, most)
     n = rng.choice((1, 1, 1, 2, 3, 5)) if rng.random() < 0.5 else 1
     params = SamplingParams(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+AUDIT_EVERY = 8
 SCHEDULER = HERE.parent.parent / "scheduler"
 
 
@@ -53,16 +54,23 @@ def plant(mutant: Mutant, folder: Path) -> None:
 
 
 def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 600.0) -> Verdict:
-    """Run the simulator on the mutant until a seed fails. A hang is no find."""
+    """Run the simulator on the mutant until a seed fails. Raises `TimeoutExpired` on a hang."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "scheduler"
         plant(mutant, folder)
         command = [sys.executable, str(HERE / "run.py"), "--scheduler", str(folder), "--events", str(num_events)]
-        command += ["--seeds", f"{seeds.start}..{seeds.stop}"]
+        command += ["--seeds", f"{seeds.start}..{seeds.stop}", "--audit-every", str(AUDIT_EVERY)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()
     story = lines[-1] if lines else ""
     return Verdict(done.returncode == 1 and story.startswith("seed "), story)
+
+
+def _try(mutant: Mutant, seeds: range, num_events: int) -> Verdict:
+    try:
+        return hunt(mutant, seeds, num_events)
+    except StaleMutant as error:
+        return Verdict(False, str(error))
 
 
 def main() -> int:
@@ -79,7 +87,7 @@ def main() -> int:
     started = time.perf_counter()
     missed = 0
     with ThreadPoolExecutor(args.jobs) as pool:
-        verdicts = pool.map(lambda mutant: hunt(mutant, range(first, last), args.events), chosen)
+        verdicts = pool.map(lambda mutant: _try(mutant, range(first, last), args.events), chosen)
         for mutant, verdict in zip(chosen, verdicts, strict=True):
             missed += not verdict.found
             print(f"{'found ' if verdict.found else 'MISSED'} {mutant.name:45} {verdict.story[:200]}", flush=True)

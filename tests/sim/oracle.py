@@ -20,7 +20,7 @@ def extend(chain: bytearray, tenant: bytes, tokens: Iterable[int]) -> None:
     """Append the cells of `tokens` to `chain`, the cells of every position before them."""
     previous = bytes(chain[-CELL:]) if chain else blake2b(tenant, digest_size=CELL).digest()
     for token in tokens:
-        previous = blake2b(token.to_bytes(4, "little"), key=previous, digest_size=CELL).digest()
+        previous = blake2b(token.to_bytes(4, "little", signed=True), key=previous, digest_size=CELL).digest()
         chain += previous
 
 

@@ -49,7 +49,7 @@ def main() -> int:
             digest = world.run()
         except Exception as error:
             failed += 1
-            print(f"seed {seed} fails at event {world.num_handled}: {type(error).__name__}: {error}", flush=True)
+            print(f"seed {seed} fails at event {world.engine.num_handled}: {type(error).__name__}: {error}", flush=True)
             if args.verbose:
                 raise
             if not args.keep_going:

@@ -24,7 +24,7 @@ def test_no_seed_breaks_a_promise(first):
         try:
             world.run()
         except Exception as error:
-            pytest.fail(f"seed {seed}, event {world.num_handled}: {type(error).__name__}: {error}")
+            pytest.fail(f"seed {seed}, event {world.engine.num_handled}: {type(error).__name__}: {error}")
 
 
 @pytest.mark.parametrize("seed", [3, 17])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire.proto.client import Client
+from quire.proto.lifeline import tie_to_parent
 
 STARTUP_SECONDS = 120.0
 
@@ -21,9 +22,26 @@ class Engine:
     """One running `quire serve`. `flags` are given to the command line as they are."""
 
     def __init__(self, *flags: str) -> None:
-        command = [sys.executable, "-P", "-m", "quire.deploy", "serve", *flags, "--grpc-port", "0"]
+        # one thread per worker: tiny layers gain nothing from more, and the test machine's cores are few
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "quire.deploy",
+            "serve",
+            *flags,
+            "--grpc-port",
+            "0",
+            "--num-threads",
+            "1",
+        ]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=tie_to_parent,  # a test run that is killed leaves no engine behind
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -111,6 +129,16 @@ def eventually(holds: Callable[[], bool], timeout: float, story: Callable[[], st
     while not holds():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {story()}"
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="session", name="eventually")
+def eventually_fixture() -> Callable[..., None]:
+    return eventually
+
+
+@pytest.fixture(scope="session", name="alive")
+def alive_fixture() -> Callable[[int], bool]:
+    return alive
 
 
 @pytest.fixture(scope="module")

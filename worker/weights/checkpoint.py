@@ -20,7 +20,6 @@ PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
                      "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8}  # fmt: skip
-LOADABLE: Final = ("F32", "F16", "BF16")
 
 
 class CheckpointError(ValueError):
@@ -68,9 +67,6 @@ class Checkpoint:
 
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
         """A region of one tensor, in its stored dtype on the CPU; nothing else is read."""
-        dtype = self._infos[name].dtype
-        if dtype not in LOADABLE:
-            raise CheckpointError(f"{name}: dtype {dtype} is not supported; supported: {', '.join(LOADABLE)}")
         path = self._where[name]
         if path not in self._open:
             self._open[path] = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))

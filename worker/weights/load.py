@@ -1,6 +1,7 @@
 """Fill a model's parameters from a checkpoint, and account for every one and for every tensor."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import torch
 from torch import nn
@@ -8,6 +9,9 @@ from torch import nn
 from quire.worker.shard import Part, ShardedModule
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.names import NameMap, Target
+
+CONVERTIBLE: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+"""Into each other while streaming; any other dtype must be the parameter's own."""
 
 Place = tuple[torch.Tensor, Part]
 
@@ -64,6 +68,8 @@ def _fill(checkpoint: Checkpoint, name: str, parameter: torch.Tensor, part: Part
     if part.num_elements == 0:
         return 0
     tensor = checkpoint.read(name, part.region)
+    if tensor.dtype != parameter.dtype and not {tensor.dtype, parameter.dtype} <= CONVERTIBLE:
+        raise CheckpointError(f"{name}: is stored as {tensor.dtype}, which does not convert to {parameter.dtype}")
     parameter[part.rows].copy_(tensor)
     return tensor.nbytes
 

@@ -85,3 +85,19 @@ def test_whole_prompts_chunks_and_cached_prefixes_agree_with_transformers(
     expected = reference(folder, prompts, 64)
     assert_same(greedy(decoder).generate(prompts, 64), expected)
     assert_same(greedy(decoder).generate(prompts, 64, chunk=5), expected)
+
+
+def test_a_sequence_that_starts_on_anothers_cached_blocks_goes_on_alike(
+    tiny_checkpoint, load, greedy, reference, prompts
+):
+    folder = tiny_checkpoint("Qwen3ForCausalLM", head_dim=32)
+    engine = greedy(load(folder))
+    prompt = prompts[-1]
+    (first,) = engine.generate([prompt], 64)
+    shared = 40  # five blocks of eight; the sixth is computed anew, from its middle on in chunks of three
+    second = type(first)(list(prompt), shared, first.blocks[: shared // 8])
+    while len(second.tokens) < len(first.tokens):
+        engine.step([(second, min(3, len(second.tokens) - second.num_computed))])
+    assert second.blocks[:5] == first.blocks[:5]
+    assert second.blocks[5] != first.blocks[5]
+    assert_same([second], reference(folder, [prompt], 64))

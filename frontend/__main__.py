@@ -1,0 +1,36 @@
+"""`python -m quire.frontend CONFIG.json`: any number per engine."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import msgspec
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.server import FrontendServer, ListenError
+from quire.proto.lifeline import tie_to_parent
+
+
+async def serve(config: FrontendConfig) -> None:
+    """Raises `ValueError` or `ListenError` for what the operator must change."""
+    server = FrontendServer(config)
+    server.handle_signals()
+    await server.start()
+    await server.run()
+
+
+def main() -> int:
+    tie_to_parent()
+    try:
+        config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=FrontendConfig)
+        logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        asyncio.run(serve(config))
+    except (ValueError, ListenError) as error:
+        print(f"frontend: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

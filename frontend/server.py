@@ -1,0 +1,162 @@
+"""One frontend process: tokenizer, link, gRPC server, and how they start and end together."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any
+
+import grpc.aio
+import zmq.asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from quire.frontend.auth import KeyInterceptor, Keys
+from quire.frontend.chat import load_template
+from quire.frontend.config import FrontendConfig
+from quire.frontend.defaults import Defaults, load_defaults
+from quire.frontend.errors import ErrorInterceptor
+from quire.frontend.health import HealthServicer
+from quire.frontend.link import SchedulerLink
+from quire.frontend.pipeline import Pipeline
+from quire.frontend.services import ControlServicer, InferenceServicer
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.channel import AsyncDealer
+from quire.proto.generated import quire_pb2, quire_pb2_grpc
+from quire.proto.requests import SchedulerMessage
+from quire.proto.wire import scheduler_decoder
+
+POLL_SECONDS = 0.05
+LAST_WRITES_SECONDS = 1.0
+
+log = logging.getLogger("quire.frontend")
+
+
+class ListenError(OSError):
+    """The port cannot be opened."""
+
+
+class FrontendServer:
+    """Construct on a running loop; `start`, then `run` until a signal or `drain`."""
+
+    def __init__(self, config: FrontendConfig) -> None:
+        """Raises `ValueError` (of the tokenizer, template, defaults or key file) naming the file and the remedy."""
+        tokenizer = TextTokenizer(config.tokenizer_dir)
+        template = load_template(config.tokenizer_dir, config.chat_template, tokenizer.special_texts)
+        defaults = load_defaults(config.model) if config.use_generation_config else Defaults()
+        interceptors: list[Any] = [ErrorInterceptor()]
+        if config.api_key_file:
+            interceptors.append(KeyInterceptor(Keys.read(config.api_key_file)))
+        self._config = config
+        self._stopping = asyncio.Event()
+        self._now = asyncio.Event()
+        self._context = zmq.asyncio.Context()
+        identity = f"frontend-{uuid.uuid4().hex}".encode()
+        self._dealer: AsyncDealer[SchedulerMessage] = AsyncDealer(
+            self._context, config.scheduler_address, identity, scheduler_decoder()
+        )
+        self._pool = ThreadPoolExecutor(config.tokenizer_threads, thread_name_prefix="tokenizer")
+        self.link = SchedulerLink(config, self._dealer, tokenizer)
+        self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool)
+        self.health = HealthServicer(self.link)
+        self._server = grpc.aio.server(interceptors=interceptors, options=_options(config))
+        control = ControlServicer(config, self.link, defaults, template is not None, version("quire"))
+        add: Any = quire_pb2_grpc  # made without annotations
+        add.add_InferenceServicer_to_server(InferenceServicer(self.pipeline), self._server)
+        add.add_ControlServicer_to_server(control, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        if config.reflection:
+            services = [service.full_name for service in quire_pb2.DESCRIPTOR.services_by_name.values()]
+            services += [service.full_name for service in health_pb2.DESCRIPTOR.services_by_name.values()]
+            reflection.enable_server_reflection([*services, reflection.SERVICE_NAME], self._server)
+
+    async def start(self) -> int:
+        """Open the port and say so in `ready_file`; the real port. Raises `ListenError`."""
+        host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
+        address = f"{host}:{self._config.grpc_port}"
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ListenError(
+                f"{address}: the port cannot be opened; is it taken, is the host one of this machine?"
+            ) from error
+        await self._server.start()
+        if self._config.ready_file:
+            _write_whole(self._config.ready_file, json.dumps({"grpc_port": port}))
+        log.info("frontend %d listens on %s:%d", self._config.index, host, port)
+        return port
+
+    async def run(self) -> None:
+        """Serve until `drain` was called, then let open requests end for `drain_seconds`."""
+        link = asyncio.create_task(self.link.run())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((link, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if link.done():
+                await link  # a bug: end loudly, the supervisor starts another
+            await self._drained()
+            await self._server.stop(0.0 if self._now.is_set() else LAST_WRITES_SECONDS)
+        finally:
+            stopping.cancel()
+            link.cancel()
+            await asyncio.gather(link, stopping, return_exceptions=True)
+            await self._server.stop(0.0)
+            self._dealer.close()
+            self._context.term()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def drain(self) -> None:
+        """Take nothing more and end when nothing is open; called again, end now."""
+        if self._stopping.is_set():
+            self._now.set()
+        self.pipeline.drain()
+        self.health.drain()
+        self._stopping.set()
+
+    def handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.drain)
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C reaches the whole group; the supervisor turns it into a drain
+
+    async def _drained(self) -> None:
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + self._config.drain_seconds
+        log.info("draining: %d requests are open", self.pipeline.num_open)
+        while self.pipeline.num_open and loop.time() < limit and not self._now.is_set():
+            await asyncio.sleep(POLL_SECONDS)
+        if self.pipeline.num_open:
+            log.warning("drain ends with %d requests open", self.pipeline.num_open)
+
+
+def _options(config: FrontendConfig) -> list[tuple[str, int]]:
+    """Every limit explicit: sizes in bytes, times in milliseconds."""
+    minutes = 60_000
+    return [
+        ("grpc.so_reuseport", 1),
+        ("grpc.max_receive_message_length", config.max_receive_bytes),
+        ("grpc.max_send_message_length", config.max_send_bytes),
+        ("grpc.max_metadata_size", 8 << 10),
+        ("grpc.absolute_max_metadata_size", 16 << 10),
+        ("grpc.max_concurrent_streams", config.max_concurrent_streams),
+        ("grpc.keepalive_time_ms", minutes),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+        ("grpc.max_connection_idle_ms", 10 * minutes),
+        ("grpc.max_connection_age_ms", 30 * minutes),
+        ("grpc.max_connection_age_grace_ms", int(config.max_timeout_seconds * 1000) + minutes),
+    ]
+
+
+def _write_whole(path: str, text: str) -> None:
+    """A reader sees the whole file or none."""
+    partial = f"{path}.{os.getpid()}.partial"
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(partial, path)

@@ -1,0 +1,66 @@
+"""`quire bench scheduler`: keys, determinism and sizes; never times."""
+
+import pytest
+
+from quire.scheduler.bench import Drive, Scenario, steady, submit_to_plan
+
+KEYS = {
+    "step_ms_p50", "step_ms_p999", "handle_ms_p50", "plan_bytes", "submit_to_plan_ms_p50", "machine", "commit", "seed",
+    "config",
+}  # fmt: skip
+SMALL = Scenario(running=16, waiting=40, steps=60, probes=3, prompt_len=20, output_len=32)
+
+
+@pytest.fixture(autouse=True)
+def collector_as_before():
+    """The bench switches the collector off, as the production loop does."""
+    import gc
+
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_a_tiny_run_prints_the_agreed_keys(bench) -> None:
+    result = bench(
+        "scheduler", "--running", "8", "--waiting", "20", "--steps", "30", "--probes", "3", "--prompt-len", "24",
+        "--output-len", "16", "--seed", "5",
+    )  # fmt: skip
+    assert set(result) >= KEYS
+    assert result["config"]["running"] == 8
+    assert result["seed"] == 5
+    assert all(result[name] > 0 for name in KEYS if name.endswith(("_ms_p50", "_p999")))
+
+
+def test_the_running_set_stays_full_while_outputs_end_and_others_enter() -> None:
+    measured = steady(SMALL)
+    assert measured["rows_per_plan"] == pytest.approx(16, abs=1.5)
+    assert measured["finished"] == pytest.approx(60 * 16 / 32, abs=6)
+    assert len(measured["step_ms"]) == 60
+
+
+def test_the_queue_stays_as_long_as_asked() -> None:
+    drive = Drive(SMALL)
+    for _ in range(50):
+        drive.step()
+    assert drive.num_finished > 0
+    # each end starts the oldest waiting request and queues a new one; two plans may be on their way
+    assert drive.core.num_live == SMALL.running + SMALL.waiting
+
+
+def test_equal_seeds_make_equal_plans() -> None:
+    assert steady(SMALL)["plan_bytes"] == steady(SMALL)["plan_bytes"]
+
+
+def test_a_steady_plan_of_256_rows_is_at_most_four_kilobytes() -> None:
+    measured = steady(Scenario(running=256, waiting=16, steps=40, prompt_len=16, output_len=512))
+    assert sorted(measured["plan_bytes"])[len(measured["plan_bytes"]) // 2] <= 4096
+
+
+def test_every_probe_finds_its_plan() -> None:
+    assert len(submit_to_plan(SMALL)) == SMALL.probes
+
+
+def test_impossible_scenarios_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="running: must be at least 1"):
+        Scenario(running=0)

@@ -1,0 +1,123 @@
+"""Options become the three processes' configurations, or a refusal that names the field."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.deploy.arguments import UsageError
+from quire.deploy.config import Composed, compose, show
+from quire.deploy.launch import QuireEngine
+from quire.deploy.options import ServeOptions
+from quire.deploy.report import engine_summary, ready_to_paste, target_of
+from quire.deploy.resolve import Model
+from quire.deploy.rundir import RunDir
+from quire.proto.requests import ModelFacts
+from quire.scheduler.config import SchedulerConfig
+from quire.worker.config import WorkerConfig
+
+MODEL = Model(Path("/models/m"), "m")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[RunDir]:
+    held = RunDir(str(tmp_path / "run"))
+    yield held
+    held.close()
+
+
+def composed(run_dir: RunDir, **values: Any) -> Composed:
+    return compose(replace(ServeOptions(), **values), MODEL, run_dir)
+
+
+def test_addresses_and_shared_values_agree(run_dir: RunDir) -> None:
+    whole = composed(run_dir, tensor_parallel_size=2, max_num_seqs=8, max_num_batched_tokens=64, dtype="half")
+    assert whole.scheduler.frontends_address == whole.frontend.scheduler_address
+    assert whole.scheduler.workers_address == whole.worker.scheduler_address
+    assert whole.scheduler.world_size == whole.worker.tensor_parallel_size == 2
+    assert whole.scheduler.max_num_seqs == whole.worker.max_num_seqs == 8
+    assert whole.worker.dtype == "float16"
+    assert whole.frontend.served_model_names == ("m",)
+
+
+def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
+    changed: dict[str, Any] = {
+        "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
+        "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
+        "generation_config": "vllm", "dtype": "bfloat16", "load_format": "dummy", "max_model_len": 13, "seed": 14,
+        "max_num_seqs": 15, "max_num_batched_tokens": 16, "scheduling_policy": "priority",
+        "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
+        "gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 17, "device": "cpu", "tensor_parallel_size": 3,
+        "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0, "drain_timeout": 20.0, "max_restarts": 21,
+        "restart_window": 22.0, "log_level": "debug",
+    }  # fmt: skip
+    untouched = {"run_dir"}  # made by the launcher itself
+    assert set(changed) | untouched == set(ServeOptions.__slots__)
+    plain = show(composed(run_dir))
+    for name, value in changed.items():
+        extra = (
+            {"max_num_batched_tokens": 16, "max_num_seqs": 15} if name == "max_num_batched_tokens" else {name: value}
+        )
+        assert show(composed(run_dir, **extra)) != plain, name
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"frontends": 0}, "frontends: must be at least 1"),
+        ({"grpc_port": 70_000}, "grpc_port"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 is less than max_num_seqs 64"),
+        ({"block_size": 24}, "power of two"),
+        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
+        ({"startup_timeout": 0.0}, "startup_timeout"),
+        ({"drain_timeout": -1.0}, "drain_timeout"),
+        ({"max_restarts": -1}, "max_restarts"),
+        ({"restart_window": float("nan")}, "restart_window"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(run_dir: RunDir, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        composed(run_dir, **values)
+
+
+def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir) -> None:
+    whole = composed(run_dir, tensor_parallel_size=2)
+    engine = QuireEngine(whole, run_dir)
+    scheduler = engine.scheduler()
+    assert scheduler[1:4] == ["-P", "-m", "quire.scheduler"]
+    assert msgspec.json.decode(Path(scheduler[4]).read_bytes(), type=SchedulerConfig) == whole.scheduler
+    worker = engine.worker(1, 7)
+    assert worker[3] == "quire.worker"
+    assert worker[5:] == ["--rank", "1", "--epoch", "7"]
+    assert msgspec.json.decode(Path(worker[4]).read_bytes(), type=WorkerConfig) == whole.worker
+
+
+def test_a_started_frontend_is_not_ready_because_its_predecessor_was(run_dir: RunDir) -> None:
+    engine = QuireEngine(composed(run_dir), run_dir)
+    engine.frontend(0)
+    engine.ready_file(0).write_text("{}")
+    assert engine.frontend_ready(0)
+    engine.frontend(0)
+    assert not engine.frontend_ready(0)
+
+
+def test_the_summary_tells_memory_blocks_and_concurrency() -> None:
+    facts = ModelFacts(
+        max_model_len=4096, vocab_size=10, eos_token_ids=(), num_blocks=640, block_size=16, kv_bytes=1 << 30,
+        weight_bytes=20 << 20, device="cpu", dtype="float32", architecture="LlamaForCausalLM", revision="r",
+    )  # fmt: skip
+    lines = "\n".join(engine_summary(facts))
+    assert "weights 20 MiB, KV cache 1 GiB" in lines
+    assert "640 blocks of 16 tokens" in lines
+    assert "maximum concurrency for 4096 tokens: 2.50x" in lines
+
+
+def test_examples_name_an_address_a_client_can_reach(run_dir: RunDir) -> None:
+    assert target_of("0.0.0.0", 5) == "localhost:5"
+    assert target_of("::1", 5) == "[::1]:5"
+    text = ready_to_paste(composed(run_dir, api_key_file="/k eys").frontend)
+    assert "--target 127.0.0.1:50051 --api-key-file '/k eys'" in text

@@ -1,0 +1,41 @@
+"""The real command: what a user sees when it cannot start, and what is left behind (nothing)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def serve(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "quire.deploy", "serve", *arguments],
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_memory_too_small_is_refused_by_the_worker_and_told_by_the_launcher(tmp_path: Path) -> None:
+    done = serve(tmp_path, "--kv-cache-memory-bytes", "1KiB", "--grpc-port", "0", "--device", "cpu")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "kv_cache_memory_bytes: 1024" in done.stdout  # the composed configuration
+    assert "worker 0 refused this model or configuration" in done.stdout
+    assert "raise kv_cache_memory_bytes" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_out_of_range_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = serve(tmp_path, "--block-size", "24", "--grpc-port", "0")
+    assert done.returncode == 2
+    assert done.stderr == "quire: error: block_size: must be a power of two up to 256, got 24\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_model_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = serve(tmp_path, "./no-such-model")
+    assert done.returncode == 2
+    assert done.stderr.startswith("quire: error: MODEL './no-such-model'")
+    assert done.stderr.count("\n") == 1

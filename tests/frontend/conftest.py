@@ -1,0 +1,261 @@
+"""A scripted scheduler on a real socket, a tiny byte-level tokenizer, and a whole frontend in this process."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+import zmq.asyncio
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.server import FrontendServer
+from quire.proto.client import AsyncClient
+from quire.proto.requests import (
+    PROTOCOL_VERSION,
+    Abort,
+    AbortedLabels,
+    AbortLabels,
+    AskLoad,
+    Finish,
+    Hello,
+    Limits,
+    Load,
+    ModelFacts,
+    OutputLogprobs,
+    Outputs,
+    Refused,
+    SchedulerBeat,
+    Submit,
+    Usage,
+    Welcome,
+)
+from quire.proto.wire import encode, frontend_decoder, ints
+
+SPECIALS = ("<|end|>", "<|turn|>", "<|start|>")
+TEMPLATE = (
+    "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog",
+    "hello hello world",
+    "naïve café €5 日本語 🙂🙃",
+    "stop here now",
+]
+
+Event = tuple[int, int, int]
+"""(output index, position, token)"""
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(CORPUS * 4, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"chat_template": TEMPLATE, "eos_token": "<|end|>", "bos_token": {"content": "<|start|>"}}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    (directory / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7}))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_dir: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+
+
+def facts(**changes: object) -> ModelFacts:
+    values: dict[str, object] = {
+        "max_model_len": 512, "vocab_size": 420, "eos_token_ids": (0,), "num_blocks": 64, "block_size": 16,
+        "kv_bytes": 1, "weight_bytes": 1, "device": "cpu", "dtype": "float32", "architecture": "Tiny",
+        "revision": "r1", "adapters": ("poet",),
+    }  # fmt: skip
+    return ModelFacts(**{**values, **changes})
+
+
+class FakeScheduler:
+    """Speaks the protocol; what it answers to a `Submit` is `script`, or what the test sends by hand."""
+
+    def __init__(self, address: str, life: str = "life-1", state: str = "ready") -> None:
+        self.address = address
+        self.life = life
+        self.state = state
+        self.detail = ""
+        self.priority_enabled = False
+        self.facts: ModelFacts | None = facts()
+        self.submits: list[Submit] = []
+        self.aborts: list[Abort] = []
+        self.script: Callable[[Submit], None] | None = None
+        self.epoch = 1
+        self.step = 0
+        self.muted = False
+        self.peers: set[bytes] = set()
+        self._decoder = frontend_decoder()
+        self._outbox: deque[tuple[bytes, bytes]] = deque()
+        self._pending = asyncio.Event()
+
+    async def __aenter__(self) -> "FakeScheduler":
+        self._socket = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind(self.address)
+        self._tasks = [asyncio.create_task(work()) for work in (self._receive, self._send, self._beat)]
+        return self
+
+    async def __aexit__(self, *exit: object) -> None:
+        """Dies: nothing it still had to say is said."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
+
+    def say(self, message: msgspec.Struct) -> None:
+        for peer in self.peers:
+            self._outbox.append((peer, encode(message)))
+        self._pending.set()
+
+    def change(self, state: str, detail: str = "") -> None:
+        self.state, self.detail = state, detail
+        self.say(self.welcome())
+
+    def welcome(self) -> Welcome:
+        limits = Limits(
+            max_num_seqs=256,
+            max_num_batched_tokens=2048,
+            max_num_queued_reqs=100,
+            max_num_queued_tokens=1000,
+            priority_enabled=self.priority_enabled,
+            max_timeout_seconds=3600.0,
+        )
+        return Welcome(PROTOCOL_VERSION, self.life, self.state, limits, self.facts, self.detail)
+
+    def outputs(
+        self, number: int, events: Sequence[Event], finishes: Sequence[Finish] = (),
+        logprobs: Sequence[OutputLogprobs] = (),
+    ) -> None:  # fmt: skip
+        indexes, positions, tokens = zip(*events, strict=True) if events else ((), (), ())
+        numbers = np.full(len(events), number, dtype="<i8").tobytes()
+        self.say(
+            Outputs(self.epoch, numbers, ints(indexes), ints(positions), ints(tokens), tuple(finishes), tuple(logprobs))
+        )
+
+    def finish(self, number: int, num_tokens: int, reason: str = "stop", index: int = 0, **more: object) -> Finish:
+        return Finish(number, index, reason, Usage(3, 1, num_tokens, 0.1, 0.2, 0.3), num_tokens, **more)
+
+    def answer(
+        self, number: int, tokens: Sequence[int], reason: str = "length", index: int = 0, **more: object
+    ) -> None:
+        """All tokens of one output, one message each, then its end with the last."""
+        for position, token in enumerate(tokens):
+            last = position == len(tokens) - 1
+            ends = [self.finish(number, len(tokens), reason, index, **more)] if last else []
+            self.outputs(number, [(index, position, token)], ends)
+
+    async def submitted(self, count: int = 1) -> Submit:
+        """The `count`-th submit since start."""
+        await until(lambda: len(self.submits) >= count)
+        return self.submits[count - 1]
+
+    async def _receive(self) -> None:
+        while True:
+            peer, frame = await self._socket.recv_multipart()
+            message = self._decoder.decode(frame)
+            if self.muted:
+                continue
+            if isinstance(message, Hello):
+                self.peers.add(peer)
+                self.say(self.welcome())
+            elif peer not in self.peers:
+                self._outbox.append((peer, encode(Refused("say HELLO first"))))
+                self._pending.set()
+            elif isinstance(message, Submit):
+                self.submits.append(message)
+                if self.script is not None:
+                    self.script(message)
+            elif isinstance(message, Abort):
+                self.aborts.append(message)
+            elif isinstance(message, AskLoad):
+                self.say(Load(message.query, "ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5))
+            elif isinstance(message, AbortLabels):
+                live = [submit.label for submit in self.submits]
+                self.say(AbortedLabels(message.query, tuple(live.count(label) for label in message.labels)))
+
+    async def _send(self) -> None:
+        while True:
+            await self._pending.wait()
+            self._pending.clear()
+            while self._outbox:
+                await self._socket.send_multipart(self._outbox.popleft())
+
+    async def _beat(self) -> None:
+        while True:
+            if not self.muted:
+                self.step += 1
+                self.say(SchedulerBeat(self.epoch, self.step))
+            await asyncio.sleep(0.05)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Poll a condition; fail after the deadline."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Serving:
+    """A frontend, its fake scheduler and a client."""
+
+    def __init__(self, scheduler: FakeScheduler, server: FrontendServer, port: int, client: AsyncClient) -> None:
+        self.scheduler = scheduler
+        self.server = server
+        self.port = port
+        self.target = f"127.0.0.1:{port}"
+        self.client = client
+        self.until = until
+        self.new_scheduler = FakeScheduler
+
+    async def ready(self) -> None:
+        await until(lambda: self.server.link.state == "ready")
+
+
+Factory = Callable[..., "asyncio.Future[Serving]"]
+
+
+@pytest.fixture
+def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
+    """`async with serving(**config) as s:` inside a coroutine a test runs with `asyncio.run`."""
+
+    @asynccontextmanager
+    async def start(wait: bool = True, api_key: str | None = None, **changes: object) -> AsyncIterator[Serving]:
+        address = f"ipc://{tmp_path}/s.sock"
+        values: dict[str, object] = {
+            "scheduler_address": address, "model": str(model_dir), "served_model_names": ("tiny",),
+            "beat_seconds": 0.05, "lost_after_seconds": 0.4, "resume_window_seconds": 5.0, "drain_seconds": 5.0,
+        }  # fmt: skip
+        server = FrontendServer(FrontendConfig(**{**values, **changes}))
+        async with FakeScheduler(address) as scheduler:
+            port = await server.start()
+            running = asyncio.create_task(server.run())
+            try:
+                async with AsyncClient(f"127.0.0.1:{port}", api_key) as client:
+                    serving = Serving(scheduler, server, port, client)
+                    if wait:
+                        await serving.ready()
+                    yield serving
+            finally:
+                server.drain()
+                server.drain()
+                await running
+
+    return start

@@ -1,0 +1,168 @@
+"""The real process: what it imports, how it starts, drains and ends."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from quire.frontend.config import FrontendConfig
+from quire.proto.api import Delta, GenerateRequest, RequestError
+from quire.proto.client import AsyncClient
+
+
+def test_neither_the_frontend_nor_the_client_imports_torch():
+    code = (
+        "import sys, {module}; "
+        "print([name for name in ('torch', 'transformers', 'quire.scheduler', 'quire.worker') if name in sys.modules])"
+    )
+    for module in ("quire.frontend.__main__", "quire.frontend.server", "quire.proto.client"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(module=module)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "[]", module
+
+
+def test_the_client_needs_neither_zeromq_nor_a_tokenizer():
+    code = "import sys, quire.proto.client; print([n for n in ('zmq', 'tokenizers', 'jinja2') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Process:
+    """A frontend as the supervisor starts it."""
+
+    def __init__(self, directory, scheduler_address, model_dir, **changes) -> None:
+        self.ready_file = directory / "ready.json"
+        config = {
+            "scheduler_address": scheduler_address, "model": str(model_dir), "served_model_names": ["tiny"],
+            "ready_file": str(self.ready_file), "beat_seconds": 0.05, **changes,
+        }  # fmt: skip
+        path = directory / "frontend.json"
+        path.write_text(json.dumps(config))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "quire.frontend", str(path)], stderr=subprocess.PIPE, text=True
+        )
+
+    async def port(self, until) -> int:
+        await until(lambda: self.ready_file.exists() or self.process.poll() is not None, seconds=30)
+        return json.loads(self.ready_file.read_text())["grpc_port"]
+
+    def resident_bytes(self) -> int:
+        with open(f"/proc/{self.process.pid}/status") as file:
+            line = next(line for line in file if line.startswith("VmRSS"))
+        return int(line.split()[1]) << 10
+
+
+def test_a_process_starts_small_serves_drains_on_sigterm_and_exits_zero(serving, tmp_path, model_dir, tokenizer):
+    async def main():
+        async with serving() as s:
+            directory = tmp_path / "second"
+            directory.mkdir()
+            other = Process(directory, s.scheduler.address, model_dir)
+            try:
+                async with AsyncClient(f"127.0.0.1:{await other.port(s.until)}") as client:
+                    async with asyncio.timeout(10):
+                        while (await client.server_info()).state != "ready":
+                            await asyncio.sleep(0.01)
+                    tokens = tokenizer.encode("hello world").ids
+                    events = []
+
+                    async def read() -> None:
+                        async for event in client.stream(GenerateRequest(input="x")):
+                            events.append(event)
+
+                    reading = asyncio.create_task(read())
+                    number = (await s.scheduler.submitted()).number
+                    s.scheduler.outputs(number, [(0, 0, tokens[0])])
+                    await s.until(lambda: len(events) == 2)
+                    assert other.resident_bytes() < 250 << 20
+                    other.process.send_signal(signal.SIGTERM)
+                    with pytest.raises(RequestError) as caught:
+                        async with asyncio.timeout(5):
+                            while True:
+                                await client.generate(GenerateRequest(input="x"), timeout_seconds=0.2)
+                    assert caught.value.status in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+                    rest = [(0, at, token) for at, token in enumerate(tokens)][1:]
+                    s.scheduler.outputs(number, rest, [s.scheduler.finish(number, len(tokens))])
+                    await reading
+                    assert "".join(e.text for e in events if isinstance(e, Delta)) == "hello world"
+                assert await asyncio.to_thread(other.process.wait, 10) == 0
+            finally:
+                other.process.kill()
+                other.process.communicate()
+
+    asyncio.run(main())
+
+
+def test_a_second_sigterm_ends_the_process_now(serving, tmp_path, model_dir):
+    async def main():
+        async with serving() as s:
+            directory = tmp_path / "second"
+            directory.mkdir()
+            other = Process(directory, s.scheduler.address, model_dir)
+            try:
+                async with AsyncClient(f"127.0.0.1:{await other.port(s.until)}") as client:
+                    async with asyncio.timeout(10):
+                        while (await client.server_info()).state != "ready":
+                            await asyncio.sleep(0.01)
+                    call = asyncio.create_task(client.generate(GenerateRequest(input="x")))
+                    await s.scheduler.submitted()
+                    other.process.send_signal(signal.SIGTERM)
+                    lines = await asyncio.to_thread(_read_until, other.process, "draining")
+                    assert "1 requests are open" in lines
+                    other.process.send_signal(signal.SIGTERM)
+                    assert await asyncio.to_thread(other.process.wait, 10) == 0
+                    with pytest.raises(RequestError):
+                        await call
+            finally:
+                other.process.kill()
+                other.process.communicate()
+
+    asyncio.run(main())
+
+
+def _read_until(process, word: str) -> str:
+    for line in process.stderr:
+        if word in line:
+            return line
+    raise AssertionError(f"the process ended without saying {word!r}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unknown": 1}, "unknown"),
+        ({"grpc_port": 70_000}, "grpc_port"),
+        ({"tokenizer": "/nowhere"}, "tokenizer.json"),
+        ({"host": "203.0.113.7", "grpc_port": 1}, "cannot be opened"),
+    ],
+)
+def test_a_wrong_configuration_ends_with_code_2_and_one_clear_line(tmp_path, model_dir, changes, message):
+    started = Process(tmp_path, f"ipc://{tmp_path}/s.sock", model_dir, **changes)
+    _, errors = started.process.communicate(timeout=30)
+    assert started.process.returncode == 2
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scheduler_address": ""},
+        {"model": ""},
+        {"served_model_names": ()},
+        {"max_receive_bytes": 0},
+        {"default_timeout_seconds": 4000.0},
+        {"beat_seconds": float("nan")},
+        {"drain_seconds": -1.0},
+        {"index": -1},
+    ],
+)
+def test_the_configuration_names_the_wrong_field(changes):
+    good = {"scheduler_address": "ipc:///x", "model": "/m", "served_model_names": ("m",)}
+    FrontendConfig(**good)
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        FrontendConfig(**{**good, **changes})

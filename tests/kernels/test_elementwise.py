@@ -1,0 +1,110 @@
+"""Norms, rotation, activation and embedding against their formulas in float64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.kernels.activation import silu_mul
+from quire.kernels.embedding import embed_shard
+from quire.kernels.norm import add_rms_norm, rms_norm
+from quire.kernels.rope import apply_rotary
+
+sizes = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@sizes
+@given(st.integers(0, 9), st.integers(1, 33), st.integers(0, 99))
+def test_rms_norm_divides_by_the_root_of_the_mean_square(num_tokens, size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x, residual = 3 * torch.randn((2, num_tokens, size), generator=generator)
+    weight = torch.randn(size, generator=generator)
+    for summed in (x, x + residual):
+        wide = summed.double()
+        expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
+        if summed is x:
+            close(rms_norm(x, weight, 1e-5), expected)
+        else:
+            normed, total = add_rms_norm(x, residual, weight, 1e-5)
+            close(normed, expected)
+            close(total, wide)
+
+
+def test_rms_norm_of_half_precision_does_not_overflow():
+    x = torch.full((1, 8), 60000.0, dtype=torch.float16)
+    close(rms_norm(x, torch.ones(8, dtype=torch.float16), 1e-5), torch.ones((1, 8), dtype=torch.float64))
+
+
+def test_rms_norm_of_heads_works_on_the_last_dimension():
+    x = torch.randn((5, 3, 8), generator=torch.Generator().manual_seed(0))
+    weight = torch.arange(8.0)
+    close(rms_norm(x, weight, 1e-5), torch.stack([rms_norm(head, weight, 1e-5).double() for head in x]))
+
+
+@sizes
+@given(st.integers(0, 9), st.sampled_from([(8, 4), (8, 2), (6, 3)]), st.integers(0, 99))
+def test_rotation_multiplies_complex_pairs_and_leaves_the_rest(num_tokens, shape, seed):
+    head_dim, half = shape
+    generator = torch.Generator().manual_seed(seed)
+    query = torch.randn((num_tokens, 4, head_dim), generator=generator)
+    key = torch.randn((num_tokens, 2, head_dim), generator=generator)
+    angles = 100 * torch.rand((num_tokens, half), generator=generator)
+    for x, rotated in zip((query, key), apply_rotary(query, key, angles.cos(), angles.sin()), strict=True):
+        wide = x.double()
+        turn = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())[:, None]
+        turned = torch.complex(wide[..., :half], wide[..., half : 2 * half]) * turn
+        expected = torch.cat((turned.real, turned.imag, wide[..., 2 * half :]), -1)
+        torch.testing.assert_close(rotated.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@sizes
+@given(st.integers(0, 9), st.integers(1, 20), st.integers(0, 99))
+def test_silu_mul_gates_the_second_half_by_the_first(num_tokens, size, seed):
+    x = 5 * torch.randn((num_tokens, 2 * size), generator=torch.Generator().manual_seed(seed))
+    gate, up = x.double().chunk(2, -1)
+    close(silu_mul(x), gate / (1 + (-gate).exp()) * up)
+
+
+@sizes
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 99))
+def test_shares_of_the_vocabulary_sum_to_the_embedding_and_padding_is_never_read(vocab_size, num_ranks, seed):
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn((vocab_size, 4), generator=generator)
+    tokens = torch.randint(0, vocab_size, (11,), generator=generator)
+    rows = -(-vocab_size // num_ranks)
+    total = torch.zeros((11, 4))
+    for rank in range(num_ranks):
+        share = weight[rank * rows : (rank + 1) * rows]
+        padded = torch.full((rows, 4), torch.nan)
+        padded[: len(share)] = share
+        total += embed_shard(tokens, padded, rank * rows, len(share))
+    assert torch.equal(total, weight[tokens])
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: rms_norm(torch.zeros(2, 4), torch.zeros(3), 1e-5), "x"),
+        (lambda: rms_norm(torch.zeros(2, 4), torch.zeros(4).half(), 1e-5), "weight"),
+        (lambda: rms_norm(torch.zeros(2, 4), torch.zeros(4), 0.0), "eps"),
+        (lambda: add_rms_norm(torch.zeros(2, 4), torch.zeros(1, 4), torch.zeros(4), 1e-5), "residual"),
+        (lambda: silu_mul(torch.zeros(2, 3)), "x"),
+        (lambda: embed_shard(torch.zeros(2), torch.zeros(3, 4), 0, 3), "token_ids"),
+        (lambda: embed_shard(torch.zeros(2).long(), torch.zeros(3, 4), 0, 4), "count"),
+        (lambda: apply_rotary(torch.zeros(2, 1, 4), torch.zeros(1, 1, 4), *torch.zeros(2, 2, 2)), "key"),
+        (lambda: apply_rotary(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4), *torch.zeros(2, 2, 3)), "cos"),
+        (lambda: apply_rotary(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4), *torch.zeros(2, 2, 2).half()), "cos"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_its_name(call, argument):
+    with pytest.raises(ValueError, match=f"^{argument}:"):
+        call()
+
+
+def test_an_argument_on_another_device_is_refused():
+    with pytest.raises(ValueError, match=r"^weight: expected on cpu, got meta"):
+        rms_norm(torch.zeros(2, 4), torch.zeros(4, device="meta"), 1e-5)

@@ -1,0 +1,67 @@
+"""One example of every internal message, with every field away from its default."""
+
+import msgspec
+import pytest
+
+from quire.proto import plans, requests
+from quire.proto.params import SamplingParams
+from quire.proto.wire import ints
+
+PARAMS = SamplingParams(
+    temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.1, presence_penalty=-0.5,
+    frequency_penalty=0.25, seed=-7, max_tokens=99, min_tokens=3, stop_token_ids=(5, 6), ignore_eos=True,
+    logit_bias=((1, -100.0), (2, 2.5)), allowed_token_ids=(1, 2, 3), bad_words=((4,), (5, 6)), logprobs=2,
+    logprob_token_ids=(8,), prompt_logprobs=1,
+)  # fmt: skip
+FACTS = requests.ModelFacts(
+    max_model_len=4096, vocab_size=32_000, eos_token_ids=(0, 2), num_blocks=100, block_size=16, kv_bytes=1 << 20,
+    weight_bytes=1 << 21, device="cpu", dtype="float32", architecture="LlamaForCausalLM", revision="abc",
+    adapters=("poet",),
+)  # fmt: skip
+LIMITS = requests.Limits(
+    max_num_seqs=256, max_num_batched_tokens=2048, max_num_queued_reqs=10, max_num_queued_tokens=20,
+    priority_enabled=True, max_timeout_seconds=3600.0,
+)  # fmt: skip
+USAGE = requests.Usage(10, 4, 20, 0.5, 0.25, 1.5, 1, 2)
+ENTRY = requests.TokenLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
+FINISH = requests.Finish(3, 1, "error", USAGE, 20, 5, "NUMERICAL", "field", "message", 1.5)
+
+EXAMPLES: tuple[msgspec.Struct, ...] = (
+    requests.Hello("frontend", 1),
+    requests.Submit(
+        3, "label", ints([1, 2, 3]), PARAMS, 2, -1, 12.5, "salt", "poet", (ints([4]), ints([])), (1,)
+    ),
+    requests.Abort((3, 4), "stop_string", 1),
+    requests.AbortLabels(5, ("a", "b")),
+    requests.AskLoad(6),
+    requests.FrontendBeat(),
+    requests.Drain(45.0),
+    requests.GroupLost(2, "killed"),
+    requests.GroupFailed("three restarts"),
+    requests.Welcome(1, "life", "recovering", LIMITS, FACTS, "why"),
+    requests.Refused("version"),
+    requests.Outputs(
+        2, (3).to_bytes(8, "little"), ints([1]), ints([0]), ints([77]), (FINISH,),
+        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),),
+    ),
+    requests.AbortedLabels(5, (1, 0)),
+    requests.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75),
+    requests.SchedulerBeat(2, 1234),
+    requests.Drained(3),
+    plans.StepPlan(
+        2, 7, b"12345678", ints([1, 2]), ints([1, 5]), b"\x01\x00", ints([0, 0]),
+        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, PARAMS, ints([9, 10]), 1),), ints([4]), ints([1, 2, 3]), ints([5, 6]),
+    ),
+    plans.Welcomed(2),
+    plans.Stop("end"),
+    plans.WorkerHello(1, 2, 0, 4),
+    plans.Ready(2, 0, FACTS, "digest", (("load", 1.5),)),
+    plans.StepResult(2, 7, ints([5, 6]), ints([2]), (1,), (plans.RowLogprobs(0, True, 4, (ENTRY,)),), 0.5, 0.25),
+    plans.StepAck(2, 1, 7),
+    plans.WorkerFailed(2, 1, 7, "out of memory"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def examples() -> dict[str, msgspec.Struct]:
+    return {type(message).__name__: message for message in EXAMPLES}

@@ -1,0 +1,127 @@
+"""Protobuf and values: nothing is lost on the way, nothing unknown is ignored."""
+
+import dataclasses
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.proto import api, errors, grpc_map, grpc_status
+from quire.proto.generated import quire_pb2 as pb
+from quire.proto.params import ParameterError
+from quire.proto.requests import Usage
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(max_size=20)
+DOUBLE = st.floats(allow_nan=False)
+CHAT = st.builds(
+    api.Chat,
+    st.lists(st.builds(api.ChatMessage, TEXT, TEXT), max_size=3),
+    st.none() | st.booleans(),
+    st.none() | st.booleans(),
+)
+BY_TYPE = {
+    "str | None": st.none() | TEXT,
+    "bool | None": st.none() | st.booleans(),
+    "int | None": st.none() | INT64,
+    "float | None": st.none() | DOUBLE,
+    "Sequence[str]": st.lists(TEXT, max_size=3).map(tuple),
+    "Sequence[int]": st.lists(INT64, max_size=3).map(tuple),
+    "Mapping[int, float]": st.dictionaries(INT64, DOUBLE, max_size=3),
+}
+
+
+def strategy(field: dataclasses.Field[object]) -> st.SearchStrategy[object]:
+    if field.name == "input":
+        return st.none() | TEXT | st.lists(INT64, max_size=4).map(tuple) | CHAT
+    name = str(field.type).replace("collections.abc.", "").replace("<class '", "").replace("'>", "")
+    return BY_TYPE[name]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.GenerateRequest)}))
+def test_requests_survive_the_way_through_protobuf(values):
+    request = api.GenerateRequest(**values)
+    message = pb.GenerateRequest.FromString(grpc_map.generate_request_message(request).SerializeToString())
+    assert grpc_map.generate_request(message) == request
+
+
+def test_every_field_of_the_contract_is_a_field_of_the_value():
+    names = {field.name for field in pb.GenerateRequest.DESCRIPTOR.fields}
+    assert names - {"prompt", "prompt_token_ids", "chat"} == {
+        field.name for field in dataclasses.fields(api.GenerateRequest)
+    } - {"input"}
+
+
+LOGPROB = api.TokenLogprobs(5, "a", -0.5, 2, (api.Candidate(4, "b", -0.25),), (api.Candidate(9, "c", -3.0),))
+FINISHES = [
+    api.Finished(0, "stop", Usage(1, 2, 3, 0.5, 0.25, 0.125, 1, 1), "END"),
+    api.Finished(1, "stop", Usage(1, 2, 3, 0.5, 0.25, 0.125), None, 0),
+    api.Finished(2, "error", Usage(1, 2, 3, 0.5, 0.25, 0.125), None, None, api.ErrorDetail("NUMERICAL", "bad", False)),
+]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        api.Started("id", "m", 3, (1, 2, 3)),
+        api.PromptLogprobs(1, (LOGPROB,)),
+        api.Delta(1, "é🙂", (1, 2), (LOGPROB,)),
+        *FINISHES,
+    ],
+)
+def test_events_survive_the_way_through_protobuf(event):
+    message = pb.StreamEvent.FromString(grpc_map.event_message(7, event).SerializeToString())
+    assert message.sequence == 7
+    assert grpc_map.event(message) == event
+
+
+def test_generations_survive_the_way_through_protobuf():
+    outputs = [api.Output("x", (1,), (LOGPROB,), finished) for finished in FINISHES]
+    value = api.Generation("id", "m", 2, outputs, (3, 4), (LOGPROB,))
+    message = pb.GenerateResponse.FromString(grpc_map.generation_message(value).SerializeToString())
+    assert grpc_map.generation(message) == value
+
+
+def test_an_unknown_field_is_refused_by_number_at_any_depth():
+    plain = pb.GenerateRequest(prompt="x").SerializeToString()
+    with pytest.raises(ParameterError, match="field number 999") as caught:
+        grpc_map.generate_request(pb.GenerateRequest.FromString(plain + b"\xba\x3e\x01x"))
+    assert caught.value.reason == "UNKNOWN_FIELD"
+    nested = pb.Chat(messages=[pb.ChatMessage.FromString(b"\x0a\x01u\x12\x01x\x9a\x01\x01y")])
+    with pytest.raises(ParameterError, match=r"chat\.messages\.field number 19"):
+        grpc_map.generate_request(pb.GenerateRequest(chat=nested))
+
+
+def test_a_chat_message_without_content_is_refused_by_name():
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user")])
+    with pytest.raises(ParameterError, match=r"chat\.messages\[0\]\.content"):
+        grpc_map.generate_request(pb.GenerateRequest(chat=chat))
+
+
+@pytest.mark.parametrize("reason", sorted(errors.REASONS))
+def test_every_reason_reaches_the_client_with_its_details(reason):
+    meaning = errors.REASONS[reason]
+    sent = api.RequestError(
+        reason, "why", field="top_p", retry_after_seconds=1.5, request_id="r1", metadata={"completion_tokens": "3"}
+    )
+    code, message, trailers = grpc_status.to_status(sent)
+    got = grpc_status.from_status(code, message, trailers)
+    assert (got.reason, got.message, got.field, got.request_id) == (reason, "why", "top_p", "r1")
+    assert got.status == meaning.status == code.name
+    assert got.retryable == meaning.retryable
+    assert got.retry_after_seconds == 1.5
+    assert got.metadata["completion_tokens"] == "3"
+    assert dict(trailers)[grpc_status.PUSHBACK_KEY] == "1500"
+
+
+def test_error_details_stay_under_four_kilobytes():
+    error = api.RequestError("INVALID_PARAMETER", "x" * 100_000, field="y" * 100_000, request_id="z" * 128)
+    _, message, trailers = grpc_status.to_status(error)
+    assert len(message) + sum(len(value) for _, value in trailers) < 4096
+
+
+def test_a_transport_error_has_no_reason_but_a_status():
+    error = grpc_status.from_status(grpc.StatusCode.UNAVAILABLE, "connection refused", ())
+    assert (error.reason, error.status, error.retryable) == ("", "UNAVAILABLE", True)

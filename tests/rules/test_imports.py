@@ -1,0 +1,108 @@
+"""Who may import whom: the table of the architecture, the floors inside worker and scheduler, no circles, no torch."""
+
+import graphlib
+import subprocess
+import sys
+
+import pytest
+
+ALLOWED = {
+    "proto": set(),
+    "frontend": {"proto"},
+    "scheduler": {"proto"},
+    "worker": {"proto", "kernels"},
+    "kernels": set(),
+    "deploy": {"proto"},
+}
+DEPLOY_MAY_READ = {"quire.frontend.config", "quire.scheduler.config", "quire.worker.config"}
+
+# Upper floors first; a module imports its own floor and those below. A package stands on one floor as a whole.
+WORKER_FLOORS = (
+    {"__main__", "inspect", "fixed_time", "machine"},
+    {"start"},
+    {"loop", "rehearsal"},
+    {"runner"},
+    {"models"},
+    {"layers", "weights"},
+    {"attention", "build"},
+    {"quant"},
+    {"memory", "sampling"},
+    {"kv_cache", "slots", "parallel", "sampling_table", "logprobs", "facts"},
+    {"batch", "device", "shard"},
+    {"config"},
+)
+SCHEDULER_FLOORS = (
+    {"__main__", "bench"},
+    {"loop"},
+    {"invariants", "group", "leases"},
+    {"core"},
+    {"ledger", "report"},
+    {"outputs"},
+    {"policy", "results", "deadlines", "admission"},
+    {"era"},
+    {"memory", "pipeline", "running", "waiting"},
+    {"sequence", "registry"},
+    {"prefix", "blocks"},
+    {"events", "config", "faults", "counters"},
+)
+
+
+def floor_of(name: str, floors: tuple[set[str], ...]) -> int:
+    part = name.split(".")[2]
+    found = [number for number, floor in enumerate(floors) if part in floor]
+    assert len(found) == 1, f"{name}: give it a floor in tests/rules/test_imports.py"
+    return found[0]
+
+
+def test_folders_import_only_what_the_table_allows(imports) -> None:
+    wrong = []
+    for name, imported in imports.items():
+        folder = name.split(".")[1]
+        for other in imported:
+            other_folder = other.split(".")[1] if "." in other else ""
+            allowed = other_folder == folder or other_folder in ALLOWED[folder]
+            if not allowed and not (folder == "deploy" and other in DEPLOY_MAY_READ):
+                wrong.append(f"{name} imports {other}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("folder", "floors"), [("worker", WORKER_FLOORS), ("scheduler", SCHEDULER_FLOORS)])
+def test_imports_run_downward_inside(imports, folder: str, floors: tuple[set[str], ...]) -> None:
+    prefix = f"quire.{folder}."
+    wrong = []
+    for name, imported in imports.items():
+        if not name.startswith(prefix):
+            continue
+        for other in imported:
+            if other.startswith(prefix) and floor_of(other, floors) < floor_of(name, floors):
+                wrong.append(f"{name} imports upward {other}")
+    assert wrong == []
+
+
+def test_there_is_no_import_circle(imports) -> None:
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        raise AssertionError(f"import circle: {' -> '.join(error.args[1])}") from error
+
+
+@pytest.mark.parametrize("folder", ["proto", "frontend", "scheduler"])
+def test_torch_and_transformers_stay_out(modules, folder: str) -> None:
+    names = [name for name in modules if name.startswith(f"quire.{folder}") and not name.endswith("__main__")]
+    assert names
+    code = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    importlib.import_module(name)\n"
+        "print(*sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code, *names], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    code = "import sys, quire.deploy.__main__\nprint(*sorted({'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""

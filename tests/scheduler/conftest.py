@@ -1,0 +1,254 @@
+"""A core with a stand-in worker group: it decodes every plan as a worker would, and answers when the test says so."""
+
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+
+from quire.proto.params import SamplingParams
+from quire.proto.plans import GENESIS, PIPELINE_DEPTH, StepAck, StepPlan, StepResult, plan_hash
+from quire.proto.requests import Abort, ModelFacts, Submit
+from quire.proto.wire import ints, plan_decoder, unpack
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core import Core
+from quire.scheduler.events import (
+    Aborted,
+    ChangeState,
+    GroupReady,
+    ReportDrained,
+    SendOutputs,
+    SendPlan,
+    StepAcked,
+    StepDone,
+    Submitted,
+    Tick,
+)
+from quire.scheduler.invariants import check
+
+EOS = 2
+FACTS = ModelFacts(
+    max_model_len=256,
+    vocab_size=1000,
+    eos_token_ids=(EOS,),
+    num_blocks=64,
+    block_size=4,
+    kv_bytes=0,
+    weight_bytes=0,
+    device="none",
+    dtype="none",
+    architecture="none",
+    revision="r1",
+    adapters=("lion",),
+)
+CONFIG = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
+
+
+class Plan:
+    """A decoded plan; rows as (slot, num_tokens, samples)."""
+
+    def __init__(self, frame):
+        message = plan_decoder().decode(frame)
+        assert isinstance(message, StepPlan)
+        self.message = message
+        self.epoch, self.step, self.frame = message.epoch, message.step, frame
+        samples = list(message.samples)
+        columns = unpack(message.slots).tolist(), unpack(message.num_tokens).tolist(), samples
+        self.rows = list(zip(*columns, strict=True))
+        self.admits = {admit.slot: admit for admit in message.admits}
+        self.releases = unpack(message.releases).tolist()
+        self.appends = [tuple(row) for row in unpack(message.appends, 3).tolist()]
+        self.copies = [tuple(row) for row in unpack(message.copies, 2).tolist()]
+
+    @property
+    def num_tokens(self):
+        return sum(row[1] for row in self.rows)
+
+
+class Engine:
+    """Core, clock and group. After every event the invariants are checked."""
+
+    def __init__(self, facts=None, ready=True, **config):
+        self.facts = FACTS if facts is None else facts
+        self.core = Core(SchedulerConfig(**{**CONFIG, **config}))
+        self.world_size = self.core.config.world_size
+        self.now = 100.0
+        self.tokens = defaultdict(list)
+        self.finishes = {}
+        self.messages = []
+        self.others = []
+        self.plans = deque()
+        """In flight."""
+        self.sent = []
+        """Every plan so far."""
+        self.script = {}
+        """(seed, output index) -> tokens to draw instead of the default ones."""
+        self.epoch = 0
+        if ready:
+            self.start()
+
+    # events
+
+    def handle(self, event):
+        instructions = self.core.handle(event, self.now)
+        self._take(instructions)
+        check(self.core)
+        return instructions
+
+    def start(self, facts=None):
+        self.epoch += 1
+        self.facts = facts or self.facts
+        self.previous, self.num_steps = GENESIS, 0
+        self.plans.clear()
+        self.slots = {}
+        return self.handle(GroupReady(self.epoch, self.world_size, self.facts))
+
+    def submit(self, number, prompt, frontend=b"f", seed=None, label="", **fields):
+        params = {"max_tokens": 4, "seed": number if seed is None else seed, "ignore_eos": True}
+        names = set(SamplingParams.__struct_fields__)
+        params |= {name: fields.pop(name) for name in list(fields) if name in names}
+        prompt = list(range(10, 10 + prompt)) if isinstance(prompt, int) else prompt
+        packed = prompt if isinstance(prompt, bytes) else ints(prompt)
+        submit = Submit(number, label or f"label-{number}", packed, SamplingParams(**params), **fields)
+        return self.handle(Submitted(frontend, submit))
+
+    def abort(self, *numbers, frontend=b"f", reason="client", output_index=-1):
+        return self.handle(Aborted(frontend, Abort(numbers, reason, output_index)))
+
+    def tick(self, seconds):
+        self.now += seconds
+        return self.handle(Tick())
+
+    # the group
+
+    def plan(self):
+        """The next plan, applied to the group's slots, or None."""
+        instructions = self.core.plan(self.now)
+        check(self.core)
+        if not instructions:
+            return None
+        (send,) = instructions
+        assert isinstance(send, SendPlan)
+        plan = Plan(send.frame)
+        self.num_steps += 1
+        assert (plan.epoch, plan.step) == (send.epoch, send.step) == (self.epoch, self.num_steps)
+        assert plan.message.previous == self.previous
+        self.previous = plan_hash(send.frame)
+        self._apply(plan)
+        self.plans.append(plan)
+        self.sent.append(plan)
+        return plan
+
+    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None):
+        """Rank 0 is done with the oldest plan; with `acks` the others are, too."""
+        plan = self.plans.popleft()
+        drawn = plan.drawn if tokens is None else tokens
+        self.now += 0.01
+        done = self.handle(StepDone(StepResult(plan.epoch, plan.step, ints(drawn), b"", bad_rows, logprobs)))
+        if acks:
+            for rank in range(1, self.world_size):
+                self.ack(rank, plan.step)
+        return done
+
+    def ack(self, rank, step):
+        return self.handle(StepAcked(StepAck(self.epoch, rank, step)))
+
+    def step(self):
+        """Plans until the pipeline is full, then one answer. False when there was nothing to do."""
+        while len(self.plans) < PIPELINE_DEPTH and self.plan() is not None:
+            pass
+        if self.plans:
+            self.answer()
+            return True
+        return False
+
+    def settle(self):
+        """Until nothing is planned and nothing in flight."""
+        for _ in range(10_000):
+            if not self.step():
+                return
+        raise AssertionError("the core never comes to rest")
+
+    def default_tokens(self, seed, count, output_index=0):
+        """What the stand-in model draws for an output without a script."""
+        return [100 + (seed * 37 + output_index * 11 + position) % 800 for position in range(count)]
+
+    def _apply(self, plan):
+        """As a worker does; refuses what a worker would."""
+        for slot in plan.releases:
+            del self.slots[slot]
+        for slot, admit in plan.admits.items():
+            assert slot not in self.slots, "a slot is admitted twice"
+            known = unpack(admit.tokens).tolist()
+            assert admit.num_computed < len(known)
+            self.slots[slot] = [admit, len(known), admit.num_computed, unpack(admit.blocks).tolist()]
+        for slot, index, block in plan.appends:
+            table = self.slots[slot][3]
+            assert index <= len(table)
+            table[index:] = [block]
+        plan.drawn = []
+        for slot, num_tokens, samples in plan.rows:
+            state = self.slots[slot]
+            admit, known, computed, table = state
+            end = computed + num_tokens
+            assert end <= known, "a row beyond the known tokens"
+            assert end <= len(table) * self.facts.block_size, "a row without a block"
+            assert samples == (end == known)
+            state[2] = end
+            if samples:
+                plan.drawn.append(self._draw(admit, known - admit.num_prompt))
+                state[1] += 1
+
+    def _draw(self, admit, position):
+        key = (admit.params.seed, admit.output_index)
+        script = self.script.get(key, ())
+        if position < len(script):
+            return script[position]
+        return self.default_tokens(key[0], position + 1, key[1])[-1]
+
+    # what was said
+
+    def _take(self, instructions):
+        for instruction in instructions:
+            if not isinstance(instruction, SendOutputs):
+                self.others.append(instruction)
+                continue
+            outputs = instruction.outputs
+            self.messages.append(instruction)
+            numbers = np.frombuffer(outputs.numbers, "<i8").tolist()
+            columns = (unpack(c).tolist() for c in (outputs.output_indices, outputs.positions, outputs.token_ids))
+            for number, index, position, token in zip(numbers, *columns, strict=True):
+                stream = self.tokens[number, index]
+                assert (number, index) not in self.finishes, "a token after the end"
+                assert position == len(stream), "a token is missing or repeated"
+                stream.append(token)
+            for finish in outputs.finishes:
+                key = finish.number, finish.output_index
+                assert key not in self.finishes, "ended twice"
+                self.finishes[key] = finish
+
+    def reason(self, number, output_index=0):
+        finish = self.finishes.get((number, output_index))
+        return None if finish is None else finish.reason
+
+    @property
+    def states(self):
+        return [other.state for other in self.others if isinstance(other, ChangeState)]
+
+    @property
+    def drained(self):
+        return [other.num_ended for other in self.others if isinstance(other, ReportDrained)]
+
+    @property
+    def free_blocks(self):
+        return self.core.era.memory.available
+
+
+@pytest.fixture
+def engine():
+    """Makes engines: `engine(max_num_seqs=2)`, `engine(facts=..., ready=False)`."""
+    return Engine
+
+
+@pytest.fixture
+def facts():
+    return FACTS

@@ -1,0 +1,260 @@
+"""A scheduler core at work: clock, codec, worker group, and the check of everything the core asks for."""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+
+from admission import needed_blocks
+from clients import Clients, Output, Request
+from fake_group import FakeGroup
+from fake_memory import demand
+from knobs import Knobs
+
+from quire.proto.plans import PIPELINE_DEPTH, StepAck, StepResult
+from quire.proto.requests import EngineState, Load, ModelFacts, Outputs
+from quire.proto.wire import encode, scheduler_decoder, worker_decoder
+from quire.scheduler import events, invariants
+from quire.scheduler.core import Core
+
+_OUTPUTS = scheduler_decoder()
+_RESULTS = worker_decoder()
+
+
+class Engine:
+    """One core after another, one worker group after another. `audit_every`: events between two invariant checks."""
+
+    def __init__(self, knobs: Knobs, rng: random.Random, audit_every: int, log: Callable[[str], None] | None) -> None:
+        self.knobs = knobs
+        self.rng = rng
+        self.audit_every = audit_every
+        self.verbose = log is not None
+        self.log = log or (lambda line: None)
+        self.now = rng.uniform(0, 1e6)
+        self.clients = Clients(lambda: self.now, self._allowed_errors, self.log)
+        self.core = Core(knobs.config)
+        self.state: EngineState = "starting"
+        """What the core told last."""
+        self.group: FakeGroup | None = None
+        self.epoch = 0
+        self.num_blocks = knobs.num_blocks
+        self.outboxes: list[deque[bytes]] = []
+        """Per rank: what it said that the core has not heard yet."""
+        self.heard: deque[bytes] = deque(maxlen=20)
+        """The newest of what the core has heard in this epoch."""
+        self.ghosts: deque[tuple[int, bytes]] = deque(maxlen=60)
+        """(step, frame): the last words of dead groups, heard or not."""
+        self.drain_until: float | None = None
+        self.num_drained = 0
+        """How often the core told that the drain is over."""
+        self.num_handled = 0
+        self.idle_plans = 0
+        """Plans since anything got a token or ended."""
+        self.progress_seen = -1
+        self.expected_counts: tuple[int, ...] = ()
+        """Of the next answer about labels."""
+        self.num_asked = 0
+        """Live outputs when the load was asked for."""
+        self._digest = blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """Over every instruction so far."""
+        return self._digest.hexdigest()
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self.knobs.facts(self.num_blocks)
+
+    def new_core(self) -> None:
+        """The scheduler process is another one, which knows nothing."""
+        self.log("a new scheduler")
+        self.core = Core(self.knobs.config)
+        self.group, self.state, self.drain_until = None, "starting", None
+        self.num_drained = self.clients.num_drained = 0
+        self.outboxes.clear()
+        self.heard.clear()
+        self.ghosts.clear()
+
+    def new_group(self) -> None:
+        """All ranks of a new epoch are ready, perhaps with another number of blocks."""
+        self.epoch += self.rng.choice((1, 1, 3))
+        config = self.knobs.config
+        if self.rng.random() < 0.3:
+            self.num_blocks = max(2, self.num_blocks + self.rng.choice((-1, 2)))
+        facts = self.facts
+        self.group = FakeGroup(
+            self.epoch,
+            facts,
+            config.world_size,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            self.clients.tenant_of,
+            self.knobs.is_bad,
+            self._on_bad,
+        )
+        self.clients.on_bad_end = self.group.condemn
+        self.outboxes = [deque() for _ in range(config.world_size)]
+        self.log(f"group {self.epoch} is ready with {self.num_blocks} blocks")
+        self.handle(events.GroupReady(self.epoch, config.world_size, facts))
+        for request in self.clients.live.values():
+            demand(needed_blocks(request, facts) <= self.num_blocks, f"{request.key} can never fit")
+
+    def bury_group(self) -> None:
+        """The group is dead; the core has not heard of it yet."""
+        assert self.group is not None
+        self.log(f"group {self.epoch} dies")
+        for slot in self.group.slots.values():
+            output = self.clients.by_seed[slot.params.seed].outputs[slot.output_index]
+            if output.finish is None:
+                output.deaths += 1
+        for box in self.outboxes:
+            self.heard.extend(box)
+            box.clear()
+        self.ghosts.extend((_RESULTS.decode(frame).step, frame) for frame in self.heard)
+        self.heard.clear()
+        self.group = None
+
+    def deliver(self, rank: int) -> None:
+        """The next message of this rank arrives."""
+        assert self.group is not None
+        box = self.outboxes[rank]
+        frame = box.popleft()
+        if rank and box and self.rng.random() < 0.2:
+            frame = box.popleft()  # an acknowledgement covers all steps before
+        self.heard.append(frame)
+        message = _RESULTS.decode(frame)
+        assert isinstance(message, StepResult | StepAck)
+        self.group.acknowledged[rank] = message.step
+        self.tell(frame)
+
+    def tell(self, frame: bytes) -> None:
+        """The core hears a worker."""
+        message = _RESULTS.decode(frame)
+        self.handle(events.StepDone(message) if isinstance(message, StepResult) else events.StepAcked(message))
+
+    def pass_time(self) -> None:
+        self.now += self.rng.random() * 0.002
+
+    def handle(self, event: events.Event, at_once: bool = False) -> None:
+        self.num_handled += 1
+        if not at_once:
+            self.pass_time()
+        self._execute(self.core.handle(event, self.now))
+        self._audit()
+        if self.rng.random() < self.knobs.plan_rate:
+            self.plan()
+
+    def plan(self) -> None:
+        asked = self.core.plan(self.now)
+        busy = any(self.outboxes)
+        self._execute(asked)
+        if self.group and self.clients.live and not busy and self.state in ("ready", "draining"):
+            demand(any(self.outboxes), f"{len(self.clients.live)} requests live, nothing is in flight, no plan comes")
+        self._audit()
+
+    def _audit(self) -> None:
+        if self.num_handled % self.audit_every == 0:
+            invariants.check(self.core)
+
+    def _execute(self, asked: list[events.Instruction]) -> None:
+        for instruction in asked:
+            match instruction:
+                case events.SendPlan():
+                    self._digest.update(instruction.frame)
+                    self._run_plan(instruction)
+                case events.SendOutputs():
+                    frame = encode(instruction.outputs)
+                    self._digest.update(instruction.frontend + frame)
+                    outputs = _OUTPUTS.decode(frame)
+                    assert isinstance(outputs, Outputs)
+                    self.clients.receive(instruction.frontend, outputs)
+                case events.Reply():
+                    self._digest.update(encode(instruction.message))
+                    self._check_reply(instruction)
+                case events.ChangeState():
+                    self._digest.update(instruction.state.encode())
+                    self.log(f"state {instruction.state}: {instruction.detail}")
+                    self.state = instruction.state
+                    demand(self.core.state == self.state, f"state {self.core.state} after telling {self.state}")
+                case events.ReportDrained():
+                    self.num_drained += 1
+                    demand(self.drain_until is not None, "drained, nobody asked")
+                    demand(self.num_drained == 1, "drained twice")
+                    demand(not self.clients.live, f"drained while {len(self.clients.live)} live")
+                    ended = self.clients.num_drained
+                    demand(instruction.num_ended == ended, f"the drain ended {ended}, not {instruction.num_ended}")
+
+    def _run_plan(self, plan: events.SendPlan) -> None:
+        demand(self.group is not None, f"plan {plan.step} without a group")
+        assert self.group is not None
+        group = self.group
+        progress = self.clients.progress
+        result = group.run(plan.frame)
+        demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frame name different steps")
+        demand(
+            group.step - group.acknowledged[0] <= PIPELINE_DEPTH,
+            f"{group.step - group.acknowledged[0]} plans in flight",
+        )
+        self.outboxes[0].append(encode(result))
+        for rank, box in enumerate(self.outboxes[1:], start=1):
+            box.append(encode(StepAck(group.epoch, rank, group.step)))
+        if self.verbose:
+            self.log(f"plan {group.epoch}.{group.step}: {group.told}")
+        self._check_order(group)
+        self.idle_plans = 0 if progress != self.progress_seen else self.idle_plans + 1
+        self.progress_seen = progress
+        tokens = sum(len(r.prompt) + len(o.delivered) for r in self.clients.live.values() for o in r.outputs)
+        bound = 10 + 4 * len(self.clients.live) + 2 * tokens
+        demand(self.idle_plans <= bound, f"{self.idle_plans} plans without a token or an end")
+
+    def _check_order(self, group: FakeGroup) -> None:
+        """Nobody enters for the first time before those of better priority or, within one, of earlier arrival."""
+        for seed, _, _ in group.admitted:
+            request = self.clients.by_seed[seed]
+            if request.started:
+                continue
+            request.started = True
+            rank = request.submit.priority, request.order
+            for other in self.clients.live.values():
+                demand(
+                    other.started or (other.submit.priority, other.order) >= rank,
+                    f"{request.key} (seed {seed}) enters before {other.key} (seed {other.seed})",
+                )
+
+    def _check_reply(self, reply: events.Reply) -> None:
+        message = reply.message
+        if not isinstance(message, Load):
+            demand(message.query == 7 and message.counts == self.expected_counts, f"labels answered {message}")
+            return
+        demand(message.query == 9, f"load answered {message}")
+        demand(message.state == self.state, f"load says {message.state}, state is {self.state}")
+        config = self.knobs.config
+        demand(message.num_running <= config.max_num_seqs, f"{message.num_running} run")
+        demand(0 <= message.prefix_hits <= message.prefix_queries, f"prefix hits {message}")
+        demand(0 <= message.used_slots_share <= 1, f"share {message.used_slots_share}")
+        if self.group is not None:
+            demand(message.num_blocks == self.num_blocks, f"{message.num_blocks} blocks, not {self.num_blocks}")
+            demand(0 <= message.free_blocks <= message.num_blocks, f"{message.free_blocks} free blocks")
+        demand(message.num_running <= self.num_asked, f"{message.num_running} run of {self.num_asked} that lived")
+
+    def _allowed_errors(self, request: Request, output: Output) -> set[str]:
+        """With what errors an output may end now."""
+        allowed = {"NUMERICAL"} if output.bad else set()
+        if output.deaths > self.knobs.config.max_restarts_per_request:
+            allowed.add("POISON_REQUEST")
+        if self.state == "failed":
+            allowed.add("FAILED")
+        if self.drain_until is not None and self.now >= self.drain_until:
+            allowed.add("DRAINING")
+        if output.aborted == "slow_reader":
+            allowed.add("SLOW_READER")
+        if self.group is not None and needed_blocks(request, self.group.facts) > self.num_blocks:
+            allowed.add("EXCEEDS_CAPACITY")
+        return allowed
+
+    def _on_bad(self, seed: int, index: int, position: int) -> None:
+        request = self.clients.by_seed[seed]
+        output = request.outputs[index]
+        if position - len(request.prompt) < len(output.stream.tokens):  # else a wasted row after the end
+            output.bad = True

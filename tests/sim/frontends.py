@@ -1,0 +1,131 @@
+"""What frontends do: submit, abort, ask, vanish. Each action ends by checking what the core must have said at once."""
+
+import oracle
+from admission import verdict
+from clients import Key, Output, Request
+from engine import Engine
+from fake_memory import demand
+from knobs import draw_submit
+
+from quire.proto.requests import Abort, AbortLabels, AskLoad, Submit
+from quire.scheduler import events
+
+
+class Frontends:
+    """Random frontends on one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._clients = engine.clients
+        self._knobs = engine.knobs
+        self._rng = engine.rng
+        self._num_requests = 0
+
+    def submit(self) -> None:
+        if len(self._clients.live) >= self._knobs.max_live:
+            return
+        self._num_requests += 1
+        frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
+        submit, prompt = draw_submit(
+            self._rng, self._knobs, self._num_requests, seed=self._num_requests, told=self._clients.told
+        )
+        self._send(self._request((frontend, submit.number), submit, prompt))
+        return
+
+    def _request(self, key: Key, submit: Submit, prompt: list[int]) -> Request:
+        facts = self._engine.facts
+        salt = submit.cache_salt.encode()
+        tenant = salt + b"\0" + submit.adapter.encode()
+        judged = verdict(submit, prompt, facts, self._knobs.config, self._engine.state, self._clients.live.values())
+        if judged.must:
+            return Request(key, submit, prompt, salt, self._engine.now, self._num_requests, judged, _hopeless(submit.n))
+        outputs = [
+            Output(oracle.reference(tenant, prompt, submit.params, index, facts.vocab_size, facts.eos_token_ids))
+            for index in range(submit.n)
+        ]
+        return Request(key, submit, prompt, salt, self._engine.now, self._num_requests, judged, outputs)
+
+    def _send(self, request: Request) -> None:
+        submit = request.submit
+        self._engine.pass_time()
+        request.arrival = self._engine.now
+        request.deadline = self._engine.now + min(submit.timeout_seconds, self._knobs.config.max_timeout_seconds)
+        self._engine.log(
+            f"{request.key} submits seed={request.seed} prompt={len(request.prompt)} max={submit.params.max_tokens} "
+            f"n={submit.n} priority={submit.priority} timeout={submit.timeout_seconds:.3f} {request.verdict}"
+        )
+        self._clients.add(request)
+        self._engine.handle(events.Submitted(request.key[0], submit), at_once=True)
+        if request.verdict.must:
+            demand(not request.live, f"{request.key}: admitted in spite of {request.verdict.may}")
+
+    def abort(self) -> None:
+        if not self._clients.live:
+            return self.submit()
+        requests = self._rng.sample(list(self._clients.live.values()), k=1)
+        frontend = requests[0].key[0]
+        requests += [r for r in self._clients.live.values() if r.key[0] == frontend and r not in requests][
+            : self._rng.choice((0, 0, 2))
+        ]
+        index = self._rng.randrange(requests[0].submit.n) if self._rng.random() < 0.4 else -1
+        reason = self._rng.choice(("client", "stop_string", "slow_reader"))
+        ended = [
+            output
+            for request in requests
+            for output in (request.outputs if index < 0 else request.outputs[index : index + 1])
+        ]
+        for output in ended:
+            output.aborted = reason
+        numbers = tuple(request.key[1] for request in requests)
+        self._engine.log(f"{frontend!r} aborts {numbers} output {index} ({reason})")
+        abort = events.Aborted(frontend, Abort(numbers, reason, index))
+        for _ in range(self._rng.choice((1, 1, 2))):
+            self._engine.handle(abort)
+        demand(all(output.finish for output in ended), f"{numbers}: an abort did not end them")
+        return None
+
+    def abort_unknown(self) -> None:
+        """A late abort of what ended long ago, of another frontend's number, or of no output at all."""
+        frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends + 1)
+        number = self._rng.randrange(-1, self._num_requests + 2)
+        if (frontend, number) in self._clients.live:
+            return
+        self._engine.handle(events.Aborted(frontend, Abort((number,), output_index=self._rng.choice((-1, 0, 63)))))
+        return
+
+    def abort_labels(self) -> None:
+        labels = tuple({f"label-{self._rng.randrange(8)}": None for _ in range(2)})
+        live = list(self._clients.live.values())
+        counts = tuple(sum(request.submit.label == label for request in live) for label in labels)
+        ended = [request for request in live if request.submit.label in labels]
+        for request in ended:
+            for output in request.outputs:
+                output.aborted = "client"
+        self._engine.log(f"labels {labels} are aborted: {counts}")
+        self._engine.expected_counts = counts
+        self._engine.handle(events.LabelsAborted(b"frontend-0", AbortLabels(7, labels)))
+        demand(not any(request.live for request in ended), f"{labels}: an abort did not end them")
+
+    def ask_load(self) -> None:
+        self._engine.num_asked = sum(output.finish is None for r in self._clients.live.values() for output in r.outputs)
+        self._engine.handle(events.LoadAsked(b"frontend-0", AskLoad(9)))
+
+    def frontend_lost(self) -> None:
+        frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
+        self._engine.log(f"{frontend!r} is lost")
+        self._clients.forget(frontend)
+        self._engine.handle(events.FrontendLost(frontend))
+
+    def resubmit(self, requests: list[Request]) -> None:
+        """To a new scheduler: what has not ended, with what was delivered."""
+        for request in requests:
+            for output in request.outputs:
+                output.resumed, output.deaths = len(output.delivered), 0
+            again = self._request(request.key, request.resubmission(self._engine.now), request.prompt)
+            again.outputs, again.order = request.outputs, request.order
+            self._send(again)
+
+
+def _hopeless(n: int) -> list[Output]:
+    """Outputs of a request that may not be admitted: nothing may come of them."""
+    return [Output(oracle.Stream((), "length", -1)) for _ in range(n)]

@@ -1,0 +1,220 @@
+"""Processes die, clients leave, deadlines pass: no token is lost or repeated, no block, process or socket stays behind."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from quire.proto.api import Delta, Event, Finished, GenerateRequest, RequestError
+
+PROMPTS = [[5, 6, 7], [8, 9], list(range(10, 50)), [3]]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint) -> Path:
+    # long enough a context for a stream that is still running when something dies
+    return tiny_checkpoint("LlamaForCausalLM", max_position_embeddings=8192)
+
+
+def request(prompt: list[int], max_tokens: int, **more: object) -> GenerateRequest:
+    return GenerateRequest(input=prompt, temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
+
+
+class Reader(threading.Thread):
+    """Reads one stream to its end, in the background."""
+
+    def __init__(self, engine, asked: GenerateRequest) -> None:
+        super().__init__(daemon=True)
+        self.tokens: list[int] = []
+        self.finished: list[Finished] = []
+        self.error: RequestError | None = None
+        self._events: Iterator[Event] = engine.client.stream(asked)
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for event in self._events:
+                if isinstance(event, Delta):
+                    self.tokens += event.token_ids
+                elif isinstance(event, Finished):
+                    self.finished.append(event)
+        except RequestError as error:
+            self.error = error
+
+    def result(self, timeout: float = 120.0) -> list[int]:
+        self.join(timeout)
+        assert not self.is_alive(), f"the stream hangs after {len(self.tokens)} tokens"
+        assert self.error is None, self.error
+        assert len(self.finished) == 1
+        return self.tokens
+
+
+def start_readers(engine, eventually, num_tokens: int, **more: object) -> list[Reader]:
+    readers = [Reader(engine, request(prompt, num_tokens, **more)) for prompt in PROMPTS]
+    eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
+    return readers
+
+
+@pytest.fixture(scope="module")
+def engine(serve, model):
+    return serve(str(model), "--tensor-parallel-size", "2", "--max-num-seqs", "16", "--drain-timeout", "60")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(engine) -> dict[int, list[list[int]]]:
+    """Greedy and seeded tokens of the four prompts when nothing happens."""
+    return {
+        temperature: [
+            list(
+                engine.client.generate(
+                    GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=800, ignore_eos=True)
+                ).outputs[0].token_ids
+            )
+            for prompt in PROMPTS
+        ]
+        for temperature in (0, 1)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, eventually, temperature):
+    readers = [
+        Reader(
+            engine,
+            GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=800, ignore_eos=True),
+        )
+        for prompt in PROMPTS
+    ]
+    eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
+    seen = len(engine.lines)
+    os.kill(engine.pids("worker")[temperature], signal.SIGKILL)  # either rank
+    assert [reader.result() for reader in readers] == undisturbed[temperature]
+    assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
+    assert all(reader.finished[0].usage.completion_tokens == 800 for reader in readers)
+    engine.wait_for_line("ready again", after=seen)
+    eventually(engine.idle, 20)
+
+
+def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventually):
+    readers = start_readers(engine, eventually, 800)
+    seen = len(engine.lines)
+    os.kill(engine.pids("scheduler")[0], signal.SIGKILL)
+    assert [reader.result() for reader in readers] == undisturbed[0]
+    engine.wait_for_line("ready again", after=seen)
+    eventually(engine.idle, 20)
+
+
+def test_a_dead_frontend_is_replaced_and_its_blocks_are_free(engine, eventually):
+    readers = start_readers(engine, eventually, 8000)
+    seen = len(engine.lines)
+    os.kill(engine.pids("frontend")[0], signal.SIGKILL)
+    for reader in readers:
+        reader.join(30)
+        assert reader.error is not None
+        assert reader.error.retryable
+    engine.wait_for_line("restarting frontend", after=seen)
+
+    def serves_again() -> bool:
+        try:
+            return engine.idle()
+        except RequestError:
+            return False
+
+    eventually(serves_again, 30)
+
+
+def test_a_cancelled_stream_frees_its_blocks(engine, eventually):
+    with closing(engine.client.stream(request(PROMPTS[0], 8000))) as events:
+        assert next(event for event in events if isinstance(event, Delta)).token_ids
+        assert engine.client.load().num_running == 1
+    eventually(engine.idle, 5)
+
+
+def test_abort_by_id_ends_the_stream_with_reason_abort(engine, eventually):
+    reader = Reader(engine, request(PROMPTS[0], 8000, request_id="mine"))
+    eventually(lambda: len(reader.tokens) > 3, 30)
+    assert engine.client.abort("mine", "nobody") == {"mine": 1, "nobody": 0}
+    reader.join(10)
+    assert [finished.finish_reason for finished in reader.finished] == ["abort"]
+    eventually(engine.idle, 5)
+
+
+def test_a_deadline_ends_the_stream_with_its_usage(engine, eventually):
+    reader = Reader(engine, request(PROMPTS[0], 8000, timeout_seconds=1.0))
+    reader.join(10)
+    assert reader.error is not None
+    assert reader.error.status == "DEADLINE_EXCEEDED"
+    assert reader.finished[0].finish_reason == "deadline"
+    assert reader.finished[0].usage.completion_tokens == len(reader.tokens) > 0
+    eventually(engine.idle, 5)
+
+
+def test_a_call_deadline_becomes_the_schedulers(engine, eventually):
+    with pytest.raises(RequestError) as raised:
+        engine.client.generate(request(PROMPTS[0], 8000), timeout_seconds=1.0)
+    assert raised.value.status == "DEADLINE_EXCEEDED"
+    eventually(engine.idle, 5)
+
+
+def test_sigterm_drains_and_leaves_nothing(serve, model, eventually, alive):
+    engine = serve(str(model), "--drain-timeout", "60")
+    readers = start_readers(engine, eventually, 1500)
+    pids = engine.all_pids()
+    engine.process.send_signal(signal.SIGTERM)
+    engine.wait_for_line("draining")
+    with pytest.raises(RequestError) as raised:
+        eventually(lambda: engine.client.generate(request([5], 1)) is None, 5)
+    assert raised.value.status == "UNAVAILABLE"
+    assert all(len(reader.result()) == 1500 for reader in readers)
+    assert engine.process.wait(30) == 0
+    assert not [pid for pid in pids if alive(pid)]
+    run_dir = engine.wait_for_line(r"run_dir: \"(\S+)\"").group(1)
+    assert not Path(run_dir).exists()
+
+
+def test_a_drain_that_takes_too_long_ends_the_streams_with_a_terminal_event(serve, model, eventually):
+    engine = serve(str(model), "--drain-timeout", "1")
+    readers = start_readers(engine, eventually, 8000)
+    engine.process.send_signal(signal.SIGTERM)
+    for reader in readers:
+        reader.join(30)
+        assert len(reader.finished) == 1
+    assert engine.process.wait(30) == 0
+
+
+def test_nothing_outlives_a_killed_supervisor(serve, model, eventually, alive):
+    engine = serve(str(model))
+    pids = engine.all_pids()
+    engine.process.kill()
+    eventually(lambda: not [pid for pid in pids if alive(pid)], 10)
+
+
+def test_two_engines_on_one_run_directory_are_refused(serve, model, tmp_path):
+    import subprocess
+    import sys
+
+    engine = serve(str(model), "--run-dir", str(tmp_path / "run"))
+    second = subprocess.run(
+        [sys.executable, "-P", "-m", "quire.deploy", "serve", str(model), "--run-dir", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert second.returncode == 2
+    assert str(engine.process.pid) in second.stderr
+    assert engine.client.generate(request([5], 2)).outputs[0].token_ids
+
+
+def test_a_crash_loop_ends_with_the_reason(serve, model, eventually):
+    engine = serve(str(model), "--max-restarts", "1")
+    for _ in range(2):
+        eventually(lambda: bool(engine.pids("worker")), 30)
+        worker = engine.pids("worker")[0]
+        time.sleep(0.1)
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda dead=worker: dead not in engine.pids("worker"), 10)
+    assert engine.process.wait(60) == 1
+    assert "giving up" in engine.log

@@ -1,0 +1,48 @@
+"""A worker process without a model: the real loop around an executor that draws token 7 for every sampling row."""
+
+import logging
+import sys
+
+import zmq
+
+from quire.proto.channel import Dealer
+from quire.proto.plans import StepPlan, StepResult
+from quire.proto.requests import ModelFacts
+from quire.proto.wire import ints, plan_decoder
+from quire.worker.loop import Started, Worker, identity
+
+
+class Step:
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan
+
+    def done(self) -> bool:
+        return True
+
+
+class Echo:
+    def launch(self, plan: StepPlan) -> Step:
+        if plan.slots == ints([666]):
+            raise RuntimeError("a fault inside the step")
+        return Step(plan)
+
+    def collect(self, step: Step) -> StepResult:
+        return StepResult(step.plan.epoch, step.plan.step, ints([7] * step.plan.samples.count(1)))
+
+
+def main(address: str, epoch: int) -> int:
+    logging.basicConfig(level="INFO")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = Dealer(context, address, identity(0, epoch), plan_decoder())
+    facts = ModelFacts(
+        max_model_len=1, vocab_size=8, eos_token_ids=(), num_blocks=1, block_size=1, kv_bytes=0, weight_bytes=0,
+        device="none", dtype="float32", architecture="Echo", revision="",
+    )  # fmt: skip
+    code = Worker(dealer, 0, 1, epoch).run(lambda: Started(Echo(), facts, "", ()))
+    dealer.close(linger_ms=1000)
+    context.term()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

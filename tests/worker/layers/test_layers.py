@@ -1,0 +1,184 @@
+"""Layers built as one rank of several: what each holds, what it computes, and what cannot be divided."""
+
+import threading
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from quire.worker.build import BuildContext
+from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.linear import (
+    ColumnLinear,
+    MergedLinear,
+    QKVLinear,
+    ReplicatedLinear,
+    RowLinear,
+    kv_head_share,
+)
+from quire.worker.layers.mlp import GatedMLP
+from quire.worker.parallel import SingleGroup
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.shard import ModelError
+from quire.worker.weights.dummy import fill_dummy
+from quire.worker.weights.load import places
+
+CPU = torch.device("cpu")
+
+
+class ThreadGroup(SingleGroup):
+    """Ranks as threads of this process, meeting at a barrier."""
+
+    def __init__(self, rank, size, barrier, board):
+        self.rank, self.size, self._barrier, self._board = rank, size, barrier, board
+
+    def _exchange(self, tensor):
+        self._board[self.rank] = tensor.clone()
+        self._barrier.wait(30)
+        tensors = list(self._board)
+        self._barrier.wait(30)
+        return tensors
+
+    def all_reduce(self, tensor):
+        return tensor.copy_(torch.stack(self._exchange(tensor)).sum(0))
+
+    def all_gather(self, tensor):
+        return torch.cat(self._exchange(tensor), -1)
+
+
+def on_ranks(size, build, call):
+    """`call(layer)` on each of `size` ranks, the layers filled from one seed; and the layers."""
+    board, barrier = [None] * size, threading.Barrier(size)
+    layers, results = [None] * size, [None] * size
+
+    def run(rank):
+        group = ThreadGroup(rank, size, barrier, board) if size > 1 else SingleGroup()
+        layers[rank] = build(BuildContext(group, CPU, torch.float32, DenseScheme()))
+        fill_dummy(layers[rank], 0, CPU)
+        results[rank] = call(layers[rank])
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results, layers
+
+
+def values(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def context(rank=0, size=1):
+    group = ThreadGroup(rank, size, None, None) if size > 1 else SingleGroup()
+    return BuildContext(group, CPU, torch.float32, DenseScheme())
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_column_shares_side_by_side_are_the_whole_product(size):
+    x = values(3, 8)
+    (whole,), _ = on_ranks(1, lambda c: ColumnLinear(c, 8, 12, "outputs", bias=True), lambda layer: layer(x))
+    shares, _ = on_ranks(size, lambda c: ColumnLinear(c, 8, 12, "outputs", bias=True), lambda layer: layer(x))
+    torch.testing.assert_close(torch.cat(shares, -1), whole)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_row_shares_sum_to_the_whole_product_and_the_bias_is_added_once(size):
+    x = values(3, 8)
+
+    def call(layer):
+        columns = 8 // layer.group.size
+        return layer(x[:, layer.group.rank * columns : (layer.group.rank + 1) * columns])
+
+    results, layers = on_ranks(size, lambda c: RowLinear(c, 8, 6, "inputs", bias=True), call)
+    weight = torch.cat([layer.weight for layer in layers], -1)
+    for result in results:
+        torch.testing.assert_close(result, linear(x, weight, layers[0].bias))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_merged_and_replicated_layers_hold_their_parts_in_order(size):
+    _, layers = on_ranks(size, lambda c: MergedLinear(c, 4, 6, ("gate", "up"), "width"), lambda layer: None)
+    rows = 6 // size
+    for layer in layers:
+        assert [part.name for part in layer.parts["weight"]] == ["gate", "up"]
+        assert [part.rows for part in layer.parts["weight"]] == [slice(0, rows), slice(rows, 2 * rows)]
+    replicated = ReplicatedLinear(context(1, 4), 4, 6, bias=True)
+    assert (replicated.weight.shape, replicated.bias.shape) == ((6, 4), (6,))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_gated_block_is_the_same_on_any_number_of_ranks(size):
+    x = values(3, 8)
+    (whole,), _ = on_ranks(1, lambda c: GatedMLP(c, 8, 16, bias=True), lambda layer: layer(x))
+    results, _ = on_ranks(size, lambda c: GatedMLP(c, 8, 16, bias=True), lambda layer: layer(x))
+    for result in results:
+        torch.testing.assert_close(result, whole)
+
+
+@pytest.mark.parametrize(
+    ("num_kv_heads", "size", "expected"),
+    [
+        (4, 1, [(0, 4)]),
+        (4, 2, [(0, 2), (2, 4)]),
+        (2, 4, [(0, 1), (0, 1), (1, 2), (1, 2)]),
+        (1, 3, [(0, 1), (0, 1), (0, 1)]),
+        (6, 3, [(0, 2), (2, 4), (4, 6)]),
+    ],
+)
+def test_key_value_heads_are_divided_or_repeated(num_kv_heads, size, expected):
+    shares = [kv_head_share(num_kv_heads, rank, size) for rank in range(size)]
+    assert [(share.start, share.stop) for share in shares] == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_each_rank_holds_the_key_value_heads_its_queries_use(size):
+    num_heads, num_kv_heads, head_dim = 8, 2, 3
+    for rank in range(size):
+        layer = QKVLinear(context(rank, size), 5, num_heads, num_kv_heads, head_dim)
+        (queries,), (keys,), _ = (
+            [part.axes[0] for part in layer.parts["weight"] if part.name == name] for name in ("q", "k", "v")
+        )
+        used = {head // (num_heads // num_kv_heads) for head in range(queries.start // 3, queries.stop // 3)}
+        assert used == set(range(keys.start // 3, keys.stop // 3))
+        query, key, value = layer.split(values(2, layer.weight.shape[0]))
+        assert (query.shape[1], key.shape[1], value.shape[1]) == (layer.num_heads, *[layer.num_kv_heads] * 2)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 3, 8, 9])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_vocabulary_of_any_size_embeds_and_scores_alike_on_any_number_of_ranks(vocab_size, size):
+    tokens = torch.arange(vocab_size)
+    (whole,), _ = on_ranks(1, lambda c: Vocabulary(c, vocab_size, 6), lambda layer: layer.embed(tokens))
+    results, _ = on_ranks(
+        size,
+        lambda c: Vocabulary(c, vocab_size, 6),
+        lambda layer: (layer.embed(tokens), layer.logits(values(2, 6))),
+    )
+    for embedded, logits in results:
+        assert torch.equal(embedded, whole)
+        torch.testing.assert_close(logits, values(2, 6) @ whole.T)
+        assert (logits.dtype, logits.shape) == (torch.float32, (2, vocab_size))
+
+
+@pytest.mark.parametrize(
+    ("build", "field"),
+    [
+        (lambda: ColumnLinear(context(0, 4), 8, 6, "width"), "width"),
+        (lambda: RowLinear(context(0, 4), 6, 8, "depth"), "depth"),
+        (lambda: GatedMLP(context(0, 4), 8, 6, bias=False), "intermediate_size"),
+        (lambda: QKVLinear(context(0, 4), 8, 6, 2, 4), "num_attention_heads"),
+        (lambda: QKVLinear(context(0, 4), 8, 12, 3, 4), "num_key_value_heads"),
+    ],
+)
+def test_what_cannot_be_divided_among_the_ranks_is_refused_by_its_axis(build, field):
+    with pytest.raises(ModelError, match="tensor_parallel_size") as caught:
+        build()
+    assert caught.value.field == field
+
+
+def test_every_row_of_a_layer_belongs_to_one_part():
+    for _, (parameter, part) in places(QKVLinear(context(), 5, 4, 2, 3, bias=True)):
+        assert part.rows.stop <= parameter.shape[0]
+    layer = QKVLinear(context(), 5, 4, 2, 3)
+    assert sum(part.num_elements for part in layer.parts["weight"]) == layer.weight.numel()

@@ -1,0 +1,74 @@
+"""Angles against transformers' own, for every rope type."""
+
+import pytest
+import torch
+
+from quire.worker.layers.rotary import Rotary, inverse_frequencies
+from quire.worker.models.registry import parse_spec
+
+BASE = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 512,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 8192,
+}
+ROPES = [
+    {"rope_type": "default", "rope_theta": 500000.0},
+    {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
+    {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+     "original_max_position_embeddings": 8192, "rope_theta": 500000.0},
+    {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
+     "original_max_position_embeddings": 512, "rope_theta": 10000.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048, "rope_theta": 1000000.0},
+    {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "rope_theta": 10000.0,
+     "beta_fast": 24, "beta_slow": 2, "mscale": 0.707, "mscale_all_dim": 1.0, "truncate": False},
+    {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 8192, "rope_theta": 10000.0},
+]  # fmt: skip
+
+
+def theirs(rope):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    fields = {name: value for name, value in BASE.items() if name != "architectures"}
+    return LlamaRotaryEmbedding(LlamaConfig(**fields, rope_parameters=dict(rope)))
+
+
+def ours(rope):
+    return parse_spec({**BASE, "rope_parameters": rope}, {}).rope
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
+def test_frequencies_equal_those_of_transformers(rope):
+    torch.testing.assert_close(inverse_frequencies(ours(rope)), theirs(rope).inv_freq, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
+def test_cos_and_sin_equal_those_of_transformers_within_the_original_length(rope):
+    positions = torch.tensor([0, 1, 2, 17, 511, 4095])
+    cos, sin = Rotary(ours(rope), torch.device("cpu"))(positions)
+    for mine, other in zip((cos, sin), theirs(rope)(torch.zeros(1), positions[None]), strict=True):
+        assert mine.dtype == torch.float32
+        # at position 4095 an angle is known in float32 to about 2e-4
+        torch.testing.assert_close(torch.cat((mine, mine), -1), other[0], rtol=0, atol=1e-3)
+
+
+def test_dynamic_frequencies_follow_the_growing_length_as_generation_does():
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    rotary, reference = Rotary(ours(rope), torch.device("cpu")), theirs(rope)
+    positions = torch.arange(8190, 8200)
+    cos, _ = rotary(positions)
+    for position, row in zip(positions, cos, strict=True):
+        expected, _ = reference(torch.zeros(1), position[None, None])
+        torch.testing.assert_close(torch.cat((row, row)), expected[0, 0], rtol=0, atol=2e-3)
+
+
+def test_a_position_turns_alike_whatever_else_is_in_the_step():
+    rotary = Rotary(ours({"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}), torch.device("cpu"))
+    together = rotary(torch.tensor([5, 9000, 20000]))[0]
+    alone = torch.cat([rotary(torch.tensor([position]))[0] for position in (5, 9000, 20000)])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)

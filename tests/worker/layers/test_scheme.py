@@ -1,0 +1,69 @@
+"""A quantization is one scheme object: it stores what it likes, and no layer, model or loader knows of it."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import linear
+
+from quire.worker.build import BuildContext
+from quire.worker.models.load import load_model
+from quire.worker.models.registry import read_spec
+from quire.worker.parallel import SingleGroup
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.shard import Slice, consecutive, whole
+from quire.worker.weights.load import places
+
+PACK = 4
+CPU = torch.device("cpu")
+
+
+class RowScaled:
+    """int8 rows with one scale each, stored in groups of four columns: [outputs, inputs / 4, 4]."""
+
+    def create(self, layer, outputs, inputs, dtype):
+        groups = Slice(inputs.full // PACK, inputs.start // PACK, inputs.stop // PACK)
+        layer.declare("packed", torch.int8, consecutive(outputs, groups, whole(PACK)))
+        layer.declare("scale", dtype, consecutive(outputs, whole(1)))
+
+    def apply(self, layer, x, bias):
+        return linear(x, layer.packed.flatten(1) * layer.scale, bias)
+
+
+class Rank(SingleGroup):
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+
+def quantized(source, folder):
+    """A copy of a checkpoint with every projection as int8 and a scale: the folder, and the dense twin beside it."""
+    for name in ("packed", "dense"):
+        shutil.copytree(source, folder / name)
+    packed, dense = {}, {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        if not name.endswith("_proj.weight"):
+            packed[name] = dense[name] = tensor
+            continue
+        scale = tensor.abs().amax(1, keepdim=True) / 127
+        rounded = (tensor / scale).round().to(torch.int8)
+        stem = name.removesuffix("weight")
+        packed[stem + "packed"], packed[stem + "scale"] = rounded.view(len(rounded), -1, PACK), scale
+        dense[name] = rounded * scale
+    save_file(packed, folder / "packed" / "model.safetensors")
+    save_file(dense, folder / "dense" / "model.safetensors")
+    return folder / "packed", folder / "dense"
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_another_scheme_loads_and_multiplies_its_own_storage_on_any_rank(size, tiny_checkpoint, tmp_path):
+    packed, dense = quantized(tiny_checkpoint(), tmp_path)
+    spec = read_spec(packed)
+    for rank in range(size):
+        ours = load_model(packed, spec, BuildContext(Rank(rank, size), CPU, torch.float32, RowScaled())).decoder
+        twin = load_model(dense, spec, BuildContext(Rank(rank, size), CPU, torch.float32, DenseScheme())).decoder
+        assert {target.parameter.rsplit(".", 1)[1] for target, _ in places(ours)} == {"packed", "scale", "weight"}
+        for module in ("attention.qkv", "attention.output", "mlp.gate_up", "mlp.down"):
+            mine, other = (decoder.blocks[1].get_submodule(module) for decoder in (ours, twin))
+            x = torch.randn((3, other.weight.shape[1]), generator=torch.Generator().manual_seed(0))
+            torch.testing.assert_close(mine.scheme.apply(mine, x, None), other.scheme.apply(other, x, None))

@@ -1,0 +1,43 @@
+"""One rank of a tensor-parallel test, run as a program: prints what it generated and read, as JSON.
+
+python tensor_parallel_rank.py RANK RENDEZVOUS_FOLDER PROMPTS_JSON MODEL_FOLDER...
+
+It is a member of a group of four, and then, ranks 0 and 1 only, of a group of two.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from conftest import Greedy
+
+from quire.worker.build import BuildContext
+from quire.worker.models.load import load_model
+from quire.worker.models.registry import read_spec
+from quire.worker.parallel import ProcessGroup
+from quire.worker.quant.dense import DenseScheme
+
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    rank, rendezvous, prompts, *folders = sys.argv[1:]
+    results = {}
+    for size in (4, 2):
+        if int(rank) < size:
+            group = ProcessGroup(int(rank), size, CPU, str(Path(rendezvous) / str(size)), timeout_seconds=120.0)
+            results[size] = [generate(group, Path(folder), json.loads(prompts)) for folder in folders]
+            group.close()
+    json.dump(results, sys.stdout)
+
+
+def generate(group: ProcessGroup, folder: Path, prompts: list[list[int]]) -> dict[str, object]:
+    context = BuildContext(group, CPU, torch.float32, DenseScheme())
+    loaded = load_model(folder, read_spec(folder), context)
+    rows = Greedy(loaded.decoder, group.size).generate(prompts, 24, chunk=32)
+    return {"tokens": [row.tokens for row in rows], "bytes_read": loaded.bytes_read}
+
+
+if __name__ == "__main__":
+    main()

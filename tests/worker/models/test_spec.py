@@ -1,0 +1,197 @@
+"""Reading a config.json: every field that changes the mathematics, old forms and new, and typed refusals."""
+
+import json
+
+import pytest
+import torch
+
+from quire.worker.layers.rotary import RopeSpec
+from quire.worker.models.registry import ARCHITECTURES, parse_spec, read_spec
+from quire.worker.shard import ModelError
+
+BASE = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+}
+QWEN = {**BASE, "architectures": ["Qwen2ForCausalLM"], "sliding_window": 16}
+
+
+def spec_of(generation=None, **fields):
+    config = {name: value for name, value in {**BASE, **fields}.items() if value != "absent"}
+    return parse_spec(config, generation or {})
+
+
+def test_what_a_config_leaves_out_takes_the_published_default():
+    spec = spec_of()
+    assert (spec.num_kv_heads, spec.head_dim, spec.norm_eps, spec.dtype) == (4, 16, 1e-6, torch.float32)
+    assert (spec.tied_embeddings, spec.qkv_bias, spec.mlp_bias, spec.qk_norm) == (False, False, False, False)
+    assert spec.rope == RopeSpec("default", 10000.0, 16, 256)
+    assert (spec.sliding_windows, spec.max_model_len, spec.eos_token_ids) == ((None,) * 4, 256, ())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_config_written_by_transformers_reads_as_transformers_reads_it(architecture, tiny_checkpoint):
+    from transformers import AutoConfig
+
+    folder = tiny_checkpoint(architecture, head_dim=32, num_hidden_layers=2)
+    spec, config = read_spec(folder), AutoConfig.from_pretrained(folder)
+    assert spec.architecture == architecture
+    assert (spec.hidden_size, spec.intermediate_size, spec.vocab_size) == (64, 96, 320)
+    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (2, 4, 2, 32)
+    assert spec.norm_eps == config.rms_norm_eps
+    assert spec.rope.theta == config.rope_parameters["rope_theta"]
+    assert spec.eos_token_ids == (0,)
+    assert spec.qk_norm == (architecture == "Qwen3ForCausalLM")
+    assert spec.qkv_bias == (architecture == "Qwen2ForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        (2, None, (2,)),
+        ([2, 3], None, (2, 3)),
+        (2, {"eos_token_id": [5, 6]}, (5, 6)),
+        (2, {"eos_token_id": None}, (2,)),
+        (None, {}, ()),
+    ],
+)
+def test_end_tokens_come_from_the_generation_config_first(config, generation, expected):
+    assert spec_of(generation, eos_token_id=config).eos_token_ids == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        {"rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 4}},
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}},
+        {"rope_scaling": None, "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}},
+    ],
+)
+def test_old_and_new_forms_of_rope_read_alike(fields):
+    spec = spec_of(**fields)
+    assert spec.rope == RopeSpec("linear", 500.0, 16, 256, factor=4.0)
+    assert spec.max_model_len == 1024
+
+
+@pytest.mark.parametrize(
+    ("rope", "expected", "max_model_len"),
+    [
+        ({"rope_type": "dynamic", "factor": 2.0}, RopeSpec("dynamic", 1e4, 16, 256, factor=2.0), 512),
+        (
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_max_position_embeddings": 64},
+            RopeSpec("llama3", 1e4, 16, 64, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0),
+            256,
+        ),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5},
+            RopeSpec("yarn", 1e4, 16, 256, factor=4.0, attention_factor=1.5),
+            1024,
+        ),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0, "original_max_position_embeddings": 64,
+             "beta_fast": 16, "beta_slow": 2, "truncate": False},
+            RopeSpec("yarn", 1e4, 16, 64, factor=4.0, beta_fast=16.0, beta_slow=2.0, truncate=False),
+            256,
+        ),
+    ],
+)  # fmt: skip
+def test_each_rope_type_reads_its_own_fields(rope, expected, max_model_len):
+    spec = spec_of(rope_parameters=rope)
+    assert spec.rope == expected
+    assert spec.max_model_len == max_model_len
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (None,) * 4),
+        ({"use_sliding_window": True}, (None,) * 4),
+        ({"use_sliding_window": True, "max_window_layers": 1}, (None, 16, 16, 16)),
+        ({"use_sliding_window": False, "max_window_layers": 1}, (None,) * 4),
+        ({"use_sliding_window": True, "sliding_window": None}, (None,) * 4),
+        ({"use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"] * 2}, (16, None) * 2),
+    ],
+)
+def test_qwen_uses_its_window_only_where_it_says_so(fields, expected):
+    assert spec_of(**{**QWEN, **fields}).sliding_windows == expected
+
+
+def test_mistral_uses_its_window_in_every_layer():
+    assert spec_of(architectures=["MistralForCausalLM"], sliding_window=9).sliding_windows == (9,) * 4
+    assert spec_of(architectures=["MistralForCausalLM"], sliding_window=None).sliding_windows == (None,) * 4
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+def test_the_dtype_is_read_from_either_name(name):
+    assert spec_of(**{name: "bfloat16"}).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architectures", "supported: LlamaForCausalLM, MistralForCausalLM"),
+        ({"architectures": []}, "architectures", "supported"),
+        ({"architectures": "absent"}, "architectures", "supported"),
+        ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map", "its own code, which is never run"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config", "'awq' is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act", "supported: silu"),
+        ({"dtype": "float8_e4m3fn"}, "dtype", "not supported"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type", "default, linear, dynamic, llama3, yarn"),
+        ({"rope_scaling": {"type": "linear"}}, "factor", "got None"),
+        ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor", "at least 1"),
+        ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "low_freq_factor", "got None"),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}},
+            "high_freq_factor",
+            "greater than low_freq_factor",
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "rope_parameters", "between layers"),
+        ({"rope_parameters": "yarn"}, "rope_parameters", "must be an object"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor", "got 0.5"),
+        ({"head_dim": 15}, "head_dim", "must be even"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads", "do not divide the 4"),
+        ({"hidden_size": 66}, "num_attention_heads", "do not divide hidden_size 66"),
+        ({"hidden_size": "absent"}, "hidden_size", "got None"),
+        ({"hidden_size": "64"}, "hidden_size", "positive integer, got '64'"),
+        ({"vocab_size": True}, "vocab_size", "got True"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers", "got 0"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps", "positive number"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings", "true or false"),
+        ({"eos_token_id": "</s>"}, "eos_token_id", "token id"),
+        ({"max_position_embeddings": "absent"}, "max_position_embeddings", "got None"),
+        ({**QWEN, "use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types", "each of 4 layers"),
+        ({**QWEN, "use_sliding_window": True, "layer_types": ["chunked"] * 4}, "layer_types", "each of 4 layers"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_its_field(fields, field, message):
+    with pytest.raises(ModelError, match=message) as caught:
+        spec_of(**fields)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "not found"), ("{", "not valid JSON"), ("[]", "must hold a JSON object")]
+)
+def test_a_folder_without_a_readable_config_is_refused(content, message, tmp_path):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=f"^config.json: .*{message}"):
+        read_spec(tmp_path)
+
+
+def test_a_folder_needs_no_generation_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(BASE))
+    assert read_spec(tmp_path) == spec_of()
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 2), (2, 1), (4, 1)])
+def test_the_cache_of_a_rank_holds_at_least_one_head(size, expected):
+    layout = spec_of(num_key_value_heads=2).kv_layout(size, 16, torch.bfloat16)
+    assert (layout.num_layers, layout.num_kv_heads, layout.head_dim, layout.block_size) == (4, expected, 16, 16)

@@ -1,0 +1,77 @@
+"""Two and four ranks in processes of their own, over Gloo: the tokens of one rank, each reading only its share."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+PROGRAM = Path(__file__).with_name("tensor_parallel_rank.py")
+MODELS = [
+    ("LlamaForCausalLM", {"vocab_size": 321, "attention_bias": True, "mlp_bias": True}),
+    ("Qwen2ForCausalLM", {"num_key_value_heads": 1}),
+    ("Qwen3ForCausalLM", {"tie_word_embeddings": True, "head_dim": 32}),
+    # five tokens on four ranks: two each, so one rank holds one of them and the last only padding
+    ("MistralForCausalLM", {"vocab_size": 5, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 9}),
+]
+
+
+@pytest.fixture(scope="module")
+def some_prompts(prompts):
+    return [[token % 5 for token in prompt] for prompt in prompts[::4]]
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_checkpoint):
+    return [tiny_checkpoint(architecture, **config) for architecture, config in MODELS]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory, some_prompts, folders):
+    """What each of four processes reported: {group size: [result of each model]}."""
+    arguments = [tmp_path_factory.mktemp("rendezvous"), json.dumps(some_prompts), *folders]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, PROGRAM, str(rank), *map(str, arguments)], stdout=subprocess.PIPE, env=environment
+        )
+        for rank in range(4)
+    ]
+    try:
+        outputs = [process.communicate(timeout=200)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * 4
+    return [json.loads(output) for output in outputs]
+
+
+def expected_bytes(folder, size):
+    """Of all ranks together: every tensor once, but norms and row biases `size` times, and repeated KV heads."""
+    kv_heads = json.loads((folder / "config.json").read_text())["num_key_value_heads"]
+    total = 0
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118
+            if "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias")):
+                copies = size
+            elif "k_proj" in name or "v_proj" in name:
+                copies = max(1, size // kv_heads)
+            else:
+                copies = 1
+            total += copies * file.get_tensor(name).nbytes
+    return total
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("model", range(len(MODELS)), ids=[architecture for architecture, _ in MODELS])
+def test_ranks_give_the_tokens_of_one_rank_and_read_only_their_share(
+    size, model, ranks, folders, some_prompts, load, greedy
+):
+    results = [rank[str(size)][model] for rank in ranks[:size]]
+    expected = [row.tokens for row in greedy(load(folders[model])).generate(some_prompts, 24)]
+    assert [result["tokens"] for result in results] == [expected] * size
+    assert sum(result["bytes_read"] for result in results) == expected_bytes(folders[model], size)

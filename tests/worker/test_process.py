@@ -1,0 +1,66 @@
+"""Real worker processes with the tiny model: from hello to a clean end."""
+
+import signal
+
+import numpy as np
+import torch
+
+from quire.proto.plans import Welcomed
+
+PROMPT = list(range(40, 61))
+
+
+def reference_tokens(reference, count):
+    out = reference.generate(
+        torch.tensor([PROMPT]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    return out[0, len(PROMPT) :].tolist()
+
+
+def check_facts(ready, size):
+    facts = ready[0].facts
+    assert (facts.vocab_size, facts.max_model_len, facts.eos_token_ids) == (320, 256, (0,))
+    assert (facts.architecture, facts.device, facts.dtype) == ("LlamaForCausalLM", "cpu", "float32")
+    assert facts.num_blocks == (4 << 20) // (2 * 2 * 8 * (2 // size) * 16 * 4)
+    assert [name for name, _ in ready[0].phases] == ["group", "weights", "memory", "first_steps"]
+
+
+def serve_a_sequence(workers, writer, reference):
+    writer.admit(0, PROMPT)
+    drawn = []
+    for rows in ([(0, 10)], [(0, 11)], *([(0, 1)] for _ in range(6))):
+        drawn += np.frombuffer(workers.step(writer.plan(rows)[1]).token_ids, dtype=np.int32).tolist()
+    assert drawn == reference_tokens(reference, 7)
+
+
+def test_one_rank_draws_the_models_tokens_ignores_interrupts_and_answers_all_plans_before_it_stops(
+    group, scribe, reference
+):
+    workers, writer = group(), scribe(8)
+    check_facts(workers.join(), 1)
+    workers.processes[0].send_signal(signal.SIGINT)
+    serve_a_sequence(workers, writer, reference)
+    for _ in range(2):
+        workers.send(writer.plan([(0, 1)])[1])
+    codes = workers.stop()
+    assert [workers.receive()[1].step for _ in range(2)] == [9, 10]
+    assert codes == [0]
+
+
+def test_two_ranks_agree_draw_the_models_tokens_and_end_cleanly_when_terminated(group, scribe, reference):
+    workers = group(2)
+    ready = workers.join()
+    check_facts(ready, 2)
+    assert ready[0].digest == ready[1].digest
+    serve_a_sequence(workers, scribe(8), reference)
+    for process in workers.processes:
+        process.send_signal(signal.SIGTERM)
+    assert workers.exit_codes() == [0, 0]
+
+
+def test_a_model_that_cannot_be_loaded_is_reported_to_the_scheduler(group, tmp_path):
+    workers = group(model=str(tmp_path))
+    workers.hello()
+    workers.send(Welcomed(1))
+    assert "config.json" in workers.failure().reason
+    assert workers.exit_codes() == [5], "what the user must change is not worth a restart"

@@ -1,0 +1,42 @@
+"""Decoders of one rank out of several, built without any process; and the checkpoint tensors put together again."""
+
+import pytest
+import torch
+
+from quire.worker.build import BuildContext
+from quire.worker.parallel import SingleGroup
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.weights.load import places
+
+
+class Rank(SingleGroup):
+    """Knows its place in a group, and is never asked for a collective: nothing runs forward here."""
+
+    def __init__(self, rank, size):
+        self.rank = rank
+        self.size = size
+
+
+def together(decoders):
+    """{(parameter, part): full tensor}, put together from all ranks; a place no rank fills stays NaN."""
+    full = {}
+    for decoder in decoders:
+        for target, (parameter, part) in places(decoder):
+            tensor = full.setdefault(target, torch.full(part.full_shape, torch.nan))
+            tensor[part.region] = parameter[part.rows].float()
+    return full
+
+
+@pytest.fixture(scope="session")
+def context():
+    """`context(rank=0, size=1, dtype=torch.float32) -> BuildContext` on the CPU"""
+
+    def make(rank=0, size=1, dtype=torch.float32):
+        return BuildContext(Rank(rank, size), torch.device("cpu"), dtype, DenseScheme())
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def put_together():
+    return together

@@ -1,0 +1,75 @@
+"""`python -m quire.worker.inspect '{WorkerConfig as JSON}'`: what would run here, and what would be refused and why.
+
+Prints one JSON object `{"sections": {title: {name: value}}, "refusals": [...]}` and loads no weights.
+"""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+
+from quire.kernels.catalog import implementations
+from quire.worker.build import BuildContext
+from quire.worker.config import WorkerConfig
+from quire.worker.device import Device, DeviceError
+from quire.worker.models.registry import ARCHITECTURES, build_model, read_spec
+from quire.worker.parallel import SingleGroup
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.shard import ModelError
+
+Section = dict[str, str | int]
+
+
+def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
+    """Sections for a person, and the refusals; an empty `config.model` looks at the device alone."""
+    try:
+        device = Device(config.device, rank=0)
+    except DeviceError as error:
+        return {}, [str(error)]
+    sections: dict[str, Section] = {
+        "device": {
+            "name": device.name,
+            "CUDA": torch.version.cuda or "not in this build of torch",
+            "CUDA devices": torch.cuda.device_count(),
+            "threads": device.set_threads(config.num_threads, num_ranks=1),
+            "total memory": device.total_memory(),
+            "free memory": device.free_memory(),
+        },
+        "kernels": dict(implementations(device.torch.type)),
+        "architectures": {"supported": ", ".join(ARCHITECTURES)},
+    }
+    if not config.model:
+        return sections, []
+    try:
+        sections["model"] = _model(config, device)
+    except ModelError as error:
+        return sections, [str(error)]
+    return sections, []
+
+
+def _model(config: WorkerConfig, device: Device) -> Section:
+    """Builds the model without memory, so that every shape has been checked. Raises `ModelError`."""
+    spec = read_spec(Path(config.model))
+    dtype = device.dtype(config.dtype, spec.dtype)
+    model = build_model(spec, BuildContext(SingleGroup(), torch.device("meta"), dtype, DenseScheme()))
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "directory": config.model,
+        "architecture": spec.architecture,
+        "parameters": num_parameters,
+        "dtype": str(dtype).removeprefix("torch."),
+        "context length": spec.max_model_len,
+        "weights memory": num_parameters * dtype.itemsize,
+        "memory of one KV block": spec.kv_layout(1, config.block_size, dtype).block_bytes,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    sections, refusals = inspect(msgspec.json.decode(arguments[1], type=WorkerConfig))
+    sys.stdout.buffer.write(msgspec.json.encode({"sections": sections, "refusals": refusals}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
