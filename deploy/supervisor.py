@@ -97,6 +97,8 @@ class Supervisor:
             self._last_heard = now
             self._children.start("scheduler", 0, self._engine.scheduler())
             self._link = SchedulerLink(self._context, self._engine.supervisor_address(), self._say)
+            if self._phase == "draining":  # told to while no scheduler was there to hear it
+                self._link.say(Drain(max(0.0, self._deadline - now)))
         elif unit == "group":
             self._epoch += 1
             self._group_since = now

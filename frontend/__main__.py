@@ -1,6 +1,7 @@
 """`python -m quire.frontend CONFIG.json`: any number per engine."""
 
 import asyncio
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ async def serve(config: FrontendConfig) -> None:
     server = FrontendServer(config)
     server.handle_signals()
     await server.start()
+    gc.collect()
+    gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
     await server.run()
 
 

@@ -19,6 +19,7 @@ class OutputBuffer:
 
     __slots__ = (
         "_detokenizer", "_logprobs", "_min_tokens", "_num_logprobs", "_num_read", "_stops", "_text", "_token_ids",
+        "ended",
         "finished", "index", "num_tokens", "read_end", "silent_position",
     )  # fmt: skip
 
@@ -27,6 +28,8 @@ class OutputBuffer:
         self.num_tokens = 0
         self.silent_position = -1
         """Position of the stop token, which has no text."""
+        self.ended = False
+        """No further token counts."""
         self.finished: api.Finished | None = None
         self.read_end = False
         self._detokenizer = detokenizer
@@ -43,11 +46,6 @@ class OutputBuffer:
         """The stop string that ended this output."""
         return self._stops.matched if self._stops is not None else None
 
-    @property
-    def ended(self) -> bool:
-        """No further token counts."""
-        return self.finished is not None or self.stop_string is not None
-
     def push(self, token_id: int) -> int:
         """Take the next token; its cost in unread bytes."""
         position = self.num_tokens
@@ -60,6 +58,7 @@ class OutputBuffer:
             return COST_PER_TOKEN
         if self._stops is not None and self.num_tokens > self._min_tokens:
             text = self._stops.feed(text)
+            self.ended = self._stops.matched is not None
         self._text.append(text)
         return COST_PER_TOKEN + len(text)
 
@@ -77,6 +76,7 @@ class OutputBuffer:
         self, reason: api.FinishWord, usage: Usage, stop_token_id: int = -1, error: api.ErrorDetail | None = None
     ) -> None:
         """The terminal event; a stop string found before wins over what the scheduler says."""
+        self.ended = True
         matched = self.stop_string
         if matched is None:
             rest = self._detokenizer.flush()

@@ -147,7 +147,7 @@ class Pipeline:
     async def _tokens(self, request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
         source, keep = request.input, request.truncate_prompt_tokens
         if source is None:
-            raise ParameterError("prompt", "set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
+            raise ParameterError("input", "is empty; set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
         ids: Sequence[int]
         if isinstance(source, Chat):
             field, ids = "chat", await self._in_pool(self._render, source)

@@ -70,7 +70,7 @@ class RequestStream:
         if position != output.num_tokens or output.ended:
             return position < output.num_tokens or output.ended
         self._grew(output, output.push(token_id))
-        if output.stop_string is not None:
+        if self.prepared.stop and output.stop_string is not None and not self.is_slow:
             self._abort(self, "stop_string", output_index)
         return True
 
@@ -94,7 +94,7 @@ class RequestStream:
     def finish(self, finish: Finish) -> bool:
         """Take an output's end. False when tokens before it are missing."""
         output = self.outputs[finish.output_index]
-        if output.finished is not None:
+        if output.finished is not None or self.is_slow:
             return True
         if finish.reason in ("stop", "length") and output.stop_string is None and finish.num_tokens > output.num_tokens:
             return False
@@ -233,6 +233,8 @@ class RequestStream:
             return
         live = self.is_live
         self.is_slow = True
+        for output in self.outputs:
+            output.ended = True
         self._failure = self._error("SLOW_READER", f"slow reader: {message}")
         self._dirty.clear()
         self._prompt_logprobs.clear()

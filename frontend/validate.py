@@ -153,8 +153,9 @@ def check_length(num_prompt: int, max_tokens: int | None, facts: ModelFacts) -> 
     wanted = 1 if max_tokens is None else max_tokens
     if num_prompt + wanted > facts.max_model_len:
         raise ParameterError(
-            "max_tokens" if max_tokens is not None and num_prompt < facts.max_model_len else "prompt",
-            f"{num_prompt} prompt tokens and {wanted} output tokens exceed the context of {facts.max_model_len}",
+            "max_tokens",
+            f"{num_prompt} prompt tokens and {wanted} output tokens exceed the context of {facts.max_model_len}; "
+            "shorten the prompt or lower max_tokens",
             "CONTEXT_LENGTH_EXCEEDED",
         )
     return facts.max_model_len - num_prompt

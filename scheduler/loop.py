@@ -273,7 +273,7 @@ class SchedulerLoop:
             self._execute(self._core.handle(events.GroupGone(self._group.epoch, str(error)), time.monotonic()))
 
     def _audit(self, now: float) -> None:
-        """Check every invariant: when nothing lives, or at last after many steps, since it takes tens of milliseconds."""
+        """Check every invariant when nothing lives, or at last after many steps: it takes tens of milliseconds."""
         interval = self._config.audit_interval_steps
         steps = self._core.step - self._audited_step
         if steps < 0:  # a new epoch counts from 1 again

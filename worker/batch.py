@@ -1,6 +1,6 @@
 """The forward batch: what every layer needs to know of one step, as an argument instead of a global.
 
-Shape legend: T tokens of the step, R rows (sequences) of the step, S rows whose logits are wanted, B blocks a table holds.
+Shape legend: T tokens of the step, R rows (sequences) of the step, S rows whose logits are wanted, B blocks of a table.
 """
 
 from dataclasses import dataclass

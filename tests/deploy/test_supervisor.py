@@ -85,6 +85,20 @@ def test_a_dead_scheduler_is_replaced_with_a_new_group_of_a_higher_epoch(deploy)
     assert [name for name in engine.living() if name == "scheduler"] == ["scheduler"]
 
 
+def test_a_drain_asked_for_between_two_schedulers_reaches_the_second(deploy) -> None:
+    engine = deploy(timers=FAST | {"first_pause": 1.5})
+    engine.wait_for("ready")
+    engine.kill("scheduler")
+    engine.wait_for("group_ready", 2)
+    engine.kill("scheduler")  # the second restart waits
+    engine.until(lambda: "worker1" not in engine.living(), "the group's end")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    code, output = engine.finish()
+    assert code == 0, output
+    assert len(engine.events("drain")) == 1
+    assert engine.living() == []
+
+
 def test_a_hung_scheduler_is_killed_and_replaced(deploy):
     engine = deploy(timers=FAST | {"silence": 1.0})
     engine.wait_for("ready")

@@ -14,14 +14,14 @@ from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_status import PUSHBACK_KEY, from_status
 
 BAD = [
-    ({"input": None}, "EMPTY_PROMPT", "prompt"),
+    ({"input": None}, "EMPTY_PROMPT", "input"),
     ({"input": ""}, "EMPTY_PROMPT", "prompt"),
     ({"input": ()}, "EMPTY_PROMPT", "prompt_token_ids"),
     ({"input": Chat([])}, "EMPTY_PROMPT", "chat.messages"),
     ({"input": (1, 420)}, "TOKEN_OUT_OF_RANGE", "prompt_token_ids"),
     ({"input": (1, -1)}, "TOKEN_OUT_OF_RANGE", "prompt_token_ids"),
     ({"input": (2**63 - 1,)}, "TOKEN_OUT_OF_RANGE", "prompt_token_ids"),
-    ({"input": (1,) * 512}, "CONTEXT_LENGTH_EXCEEDED", "prompt"),
+    ({"input": (1,) * 512}, "CONTEXT_LENGTH_EXCEEDED", "max_tokens"),
     ({"input": (1,) * 500, "max_tokens": 13}, "CONTEXT_LENGTH_EXCEEDED", "max_tokens"),
     ({"input": "x" * 1_000_000}, "CONTEXT_LENGTH_EXCEEDED", "prompt"),
     ({"temperature": -0.1}, "INVALID_PARAMETER", "temperature"),
@@ -78,17 +78,20 @@ BAD = [
 ]
 
 
+async def read(s, request, events) -> None:
+    async for event in s.client.stream(request):
+        events.append(event)
+
+
 def test_every_bad_field_is_refused_by_name_and_the_server_lives_on(serving):
     async def main():
         async with serving() as s:
             for values, reason, field in BAD:
                 for stream in (False, True):
                     request = GenerateRequest(**{"input": "hello", **values})
+                    call = read(s, request, []) if stream else s.client.generate(request)
                     with pytest.raises(RequestError) as caught:
-                        if stream:
-                            _ = [event async for event in s.client.stream(request)]
-                        else:
-                            await s.client.generate(request)
+                        await call
                     error = caught.value
                     assert (error.reason, error.field) == (reason, field), values
                     assert error.status == ("NOT_FOUND" if reason.startswith("UNKNOWN") else "INVALID_ARGUMENT")
@@ -144,6 +147,18 @@ def test_unknown_fields_and_methods_and_bytes_are_refused(serving):
     asyncio.run(main())
 
 
+def test_metadata_over_the_limit_is_refused(serving):
+    async def main():
+        async with serving() as s, grpc.aio.insecure_channel(s.target) as channel:
+            for metadata in ([("x-a", "x" * 40_000)], [(f"x-{i}", "x" * 1000) for i in range(40)]):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await channel.unary_unary("/quire.v1.Control/ListModels")(b"", metadata=metadata)
+                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await s.client.models()
+
+    asyncio.run(main())
+
+
 def test_messages_over_the_limit_are_refused(serving):
     async def main():
         async with serving(max_receive_bytes=10_000) as s:
@@ -187,8 +202,7 @@ def test_a_rejection_by_the_scheduler_is_a_status_and_no_event(serving, error, s
             s.scheduler.script = reject
             events = []
             with pytest.raises(RequestError) as caught:
-                async for event in s.client.stream(GenerateRequest(input="x", n=n, request_id="mine")):
-                    events.append(event)
+                await read(s, GenerateRequest(input="x", n=n, request_id="mine"), events)
             got = caught.value
             assert events == []
             assert (got.reason, got.status, got.field, got.message) == (error, status, "n", "why")
@@ -236,8 +250,7 @@ def test_an_output_that_fails_ends_with_its_terminal_event_and_then_the_call_wit
             )
             events = []
             with pytest.raises(RequestError) as caught:
-                async for event in s.client.stream(GenerateRequest(input="x")):
-                    events.append(event)
+                await read(s, GenerateRequest(input="x"), events)
             assert caught.value.status == status
             assert caught.value.metadata["completion_tokens"] == str(len(tokens))
             assert "".join(e.text for e in events if isinstance(e, Delta)) == "hello"

@@ -156,6 +156,7 @@ def test_requests_wait_for_the_window_and_then_end_unavailable(serving):
     async def main():
         async with serving(resume_window_seconds=0.5) as s:
             reading, events = start_reading(s, GenerateRequest(input="hello"))
+            await s.scheduler.submitted(1)
             fresh = asyncio.create_task(s.client.generate(GenerateRequest(input="x")))
             await s.scheduler.submitted(2)
             s.scheduler.outputs(s.scheduler.submits[0].number, [(0, 0, 70)])

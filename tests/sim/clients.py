@@ -33,6 +33,12 @@ class Output:
     deaths: int = 0
     """Worker groups that died under it, in this scheduler's life."""
 
+    @property
+    def is_whole(self) -> bool:
+        """It ended by its own last token."""
+        by_itself = self.finish is not None and self.finish.reason in ("stop", "length")
+        return by_itself and len(self.delivered) == len(self.stream.tokens) and not self.aborted
+
 
 @dataclass(slots=True)
 class Request:

@@ -21,103 +21,106 @@ class Fate:
 
     def deliver(self) -> None:
         """One rank's next message arrives."""
-        waiting = [rank for rank, box in enumerate(self._engine.outboxes) if box]
-        if not waiting:
-            return self.tick()
-        self._engine.deliver(self._rng.choice(waiting))
-        return None
+        engine = self._engine
+        waiting = [rank for rank, box in enumerate(engine.outboxes) if box]
+        if waiting:
+            engine.deliver(self._rng.choice(waiting))
+        else:
+            self.tick()
 
     def repeat(self) -> None:
         """The core hears again what it has heard."""
-        if not self._engine.heard:
-            return self.deliver()
-        self._engine.tell(self._rng.choice(self._engine.heard))
-        return None
+        engine = self._engine
+        if engine.heard:
+            engine.tell(self._rng.choice(engine.heard))
 
     def ghost(self) -> None:
         """A dead group speaks; best of a step that this group has not acknowledged yet."""
+        engine = self._engine
         awaited = [
             frame
-            for step, frame in self._engine.ghosts
-            if self._engine.group and min(self._engine.group.acknowledged) < step <= self._engine.group.step
+            for step, frame in engine.ghosts
+            if engine.group and min(engine.group.acknowledged) < step <= engine.group.step
         ]
-        if not awaited:
-            return self.old_news() if self._rng.random() < 0.2 else self.deliver()
-        self._engine.tell(self._rng.choice(awaited))
-        return None
+        if awaited:
+            engine.tell(self._rng.choice(awaited))
 
     def old_news(self) -> None:
         """The death of a group long dead, or the birth of one that is already there."""
-        if self._engine.state == "starting":
-            return self.tick()
-        if self._engine.epoch > 1 and self._rng.random() < 0.7:
-            return self._engine.handle(events.GroupGone(self._engine.epoch - 1, "late news"))
-        facts = self._engine.knobs.facts(self._engine.num_blocks + 1)
-        return self._engine.handle(events.GroupReady(self._engine.epoch, self._engine.knobs.config.world_size, facts))
+        engine = self._engine
+        if engine.state == "starting":
+            return
+        if engine.epoch > 1 and self._rng.random() < 0.7:
+            engine.handle(events.GroupGone(engine.epoch - 1, "late news"))
+        else:
+            facts = engine.knobs.facts(engine.num_blocks + 1)
+            engine.handle(events.GroupReady(engine.epoch, engine.knobs.config.world_size, facts))
 
     def tick(self) -> None:
-        self._engine.now += self._rng.choice((0.0, 0.001, 0.05))
-        self._engine.handle(events.Tick())
-        for request in self._engine.clients.live.values():
-            demand(self._engine.now < request.deadline, f"{request.key} (seed {request.seed}) lives past its deadline")
-        if self._engine.drain_until is not None and self._engine.now >= self._engine.drain_until:
-            demand(not self._engine.clients.live, "something lives past the end of the drain")
+        engine = self._engine
+        engine.now += self._rng.choice((0.0, 0.001, 0.05))
+        engine.handle(events.Tick())
+        for request in engine.clients.live.values():
+            demand(engine.now < request.deadline, f"{request.key} (seed {request.seed}) lives past its deadline")
+        if engine.drain_until is not None and engine.now >= engine.drain_until:
+            demand(not engine.clients.live, "something lives past the end of the drain")
 
     def jump(self) -> None:
         self._engine.now += self._rng.uniform(1, 100)
         self.tick()
 
     def group_gone(self) -> None:
-        if self._engine.group is None or self._engine.state == "failed":
-            return self._engine.handle(events.GroupGone(self._engine.epoch, "late news"))
-        self._engine.bury_group()
-        self._engine.handle(events.GroupGone(self._engine.epoch, "it died"))
-        return None
+        engine = self._engine
+        if engine.group is not None:
+            engine.bury_group()
+        engine.handle(events.GroupGone(engine.epoch, "it died"))
 
     def scheduler_dies(self) -> None:
         """A new scheduler and a new group; the frontends send again what has not ended."""
-        if self._engine.state in ("failed", "draining"):
-            return self.tick()
-        self._engine.log("the scheduler dies")
-        requests = list(self._engine.clients.live.values())
-        self._engine.clients.live.clear()
-        self._engine.new_core()
-        self._engine.new_group()
+        engine = self._engine
+        if engine.state in ("failed", "draining"):
+            return
+        engine.log("the scheduler dies")
+        requests = list(engine.clients.live.values())
+        engine.clients.live.clear()
+        engine.new_core()
+        engine.new_group()
         self._frontends.resubmit(requests)
-        return None
 
     def drain(self) -> None:
-        if self._engine.drain_until is not None or self._engine.state not in ("ready", "recovering"):
-            return self.tick()
+        engine = self._engine
+        if engine.drain_until is not None or engine.state not in ("ready", "recovering"):
+            return
         seconds = self._rng.choice((0.0, 0.05, 0.3, 50.0))
-        self._engine.pass_time()
-        self._engine.drain_until = self._engine.now + seconds
-        self._engine.log(f"drain within {seconds} s")
-        self._engine.handle(events.DrainAsked(seconds), at_once=True)
-        return None
+        engine.pass_time()
+        engine.drain_until = engine.now + seconds
+        engine.log(f"drain within {seconds} s")
+        engine.handle(events.DrainAsked(seconds), at_once=True)
 
     def give_up(self) -> None:
-        if self._engine.state == "failed":
-            return self.tick()
-        self._engine.log("no group will come back")
-        if self._engine.group is not None:
-            self._engine.bury_group()
-        self._engine.state = "failed"
-        self._engine.handle(events.GroupGaveUp("restart budget used up"))
-        demand(not self._engine.clients.live, "something lives without any group to come")
-        return None
+        engine = self._engine
+        if engine.state == "failed":
+            return
+        engine.log("no group will come back")
+        if engine.group is not None:
+            engine.bury_group()
+        engine.state = "failed"
+        engine.handle(events.GroupGaveUp("restart budget used up"))
+        demand(not engine.clients.live, "something lives without any group to come")
 
     def nonsense(self) -> None:
         """A result that does not fit its plan: it must change nothing, and its group is replaced."""
-        if self._engine.group is None or not self._engine.outboxes[0] or self._engine.state == "failed":
-            return self.deliver()
-        result = worker_decoder().decode(self._engine.outboxes[0][0])
+        engine = self._engine
+        if engine.group is None or not engine.outboxes[0]:
+            return
+        result = worker_decoder().decode(engine.outboxes[0][0])
         assert isinstance(result, StepResult)
-        self._engine.log("a result makes no sense")
+        engine.log("a result makes no sense")
         wrong = structs.replace(result, token_ids=result.token_ids + ints([1]))
         try:
-            self._engine.core.handle(events.StepDone(wrong), self._engine.now)
+            engine.core.handle(events.StepDone(wrong), engine.now)
         except ResultError:
-            invariants.check(self._engine.core)
-            return self.group_gone()
-        raise Broken("a result that does not fit its plan was accepted")
+            invariants.check(engine.core)
+            self.group_gone()
+        else:
+            raise Broken("a result that does not fit its plan was accepted")

@@ -30,7 +30,6 @@ class Frontends:
             self._rng, self._knobs, self._num_requests, seed=self._num_requests, told=self._clients.told
         )
         self._send(self._request((frontend, submit.number), submit, prompt))
-        return
 
     def _request(self, key: Key, submit: Submit, prompt: list[int]) -> Request:
         facts = self._engine.facts
@@ -60,13 +59,14 @@ class Frontends:
             demand(not request.live, f"{request.key}: admitted in spite of {request.verdict.may}")
 
     def abort(self) -> None:
-        if not self._clients.live:
-            return self.submit()
-        requests = self._rng.sample(list(self._clients.live.values()), k=1)
-        frontend = requests[0].key[0]
-        requests += [r for r in self._clients.live.values() if r.key[0] == frontend and r not in requests][
-            : self._rng.choice((0, 0, 2))
-        ]
+        """One frontend gives up one request or a few: wholly, or one output of each."""
+        live = list(self._clients.live.values())
+        if not live:
+            return
+        first = self._rng.choice(live)
+        frontend = first.key[0]
+        others = [request for request in live if request.key[0] == frontend and request is not first]
+        requests = [first, *others[: self._rng.choice((0, 0, 2))]]
         index = self._rng.randrange(requests[0].submit.n) if self._rng.random() < 0.4 else -1
         reason = self._rng.choice(("client", "stop_string", "slow_reader"))
         ended = [
@@ -82,16 +82,14 @@ class Frontends:
         for _ in range(self._rng.choice((1, 1, 2))):
             self._engine.handle(abort)
         demand(all(output.finish for output in ended), f"{numbers}: an abort did not end them")
-        return None
 
     def abort_unknown(self) -> None:
         """A late abort of what ended long ago, of another frontend's number, or of no output at all."""
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends + 1)
         number = self._rng.randrange(-1, self._num_requests + 2)
-        if (frontend, number) in self._clients.live:
-            return
-        self._engine.handle(events.Aborted(frontend, Abort((number,), output_index=self._rng.choice((-1, 0, 63)))))
-        return
+        if (frontend, number) not in self._clients.live:
+            index = self._rng.choice((-1, 0, 63))
+            self._engine.handle(events.Aborted(frontend, Abort((number,), output_index=index)))
 
     def abort_labels(self) -> None:
         labels = tuple({f"label-{self._rng.randrange(8)}": None for _ in range(2)})
@@ -121,6 +119,8 @@ class Frontends:
         for request in requests:
             for output in request.outputs:
                 output.resumed, output.deaths = len(output.delivered), 0
+                if output.is_whole and self._rng.random() < 0.5:
+                    output.finish = None  # all tokens had come, the word that it was the end got lost
             again = self._request(request.key, request.resubmission(self._engine.now), request.prompt)
             again.outputs, again.order = request.outputs, request.order
             self._send(again)

@@ -22,7 +22,7 @@ class Engine:
     """One running `quire serve`. `flags` are given to the command line as they are."""
 
     def __init__(self, *flags: str) -> None:
-        # one thread per worker: tiny layers gain nothing from more, and the test machine's cores are few
+        # one thread per worker: tiny layers gain nothing from more
         command = [
             sys.executable,
             "-P",

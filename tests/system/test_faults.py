@@ -1,4 +1,4 @@
-"""Processes die, clients leave, deadlines pass: no token is lost or repeated, no block, process or socket stays behind."""
+"""Processes die, clients leave, deadlines pass: no token is lost or repeated; no block, process, socket stays."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ import pytest
 
 from quire.proto.api import Delta, Event, Finished, GenerateRequest, RequestError
 
+LONG_ENOUGH = 500
 PROMPTS = [[5, 6, 7], [8, 9], list(range(10, 50)), [3]]
 
 
@@ -23,6 +24,10 @@ def model(tiny_checkpoint) -> Path:
 
 def request(prompt: list[int], max_tokens: int, **more: object) -> GenerateRequest:
     return GenerateRequest(input=prompt, temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
+
+
+def drawn(prompt: list[int], temperature: float) -> GenerateRequest:
+    return GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=LONG_ENOUGH, ignore_eos=True)
 
 
 class Reader(threading.Thread):
@@ -68,40 +73,27 @@ def engine(serve, model):
 @pytest.fixture(scope="module")
 def undisturbed(engine) -> dict[int, list[list[int]]]:
     """Greedy and seeded tokens of the four prompts when nothing happens."""
-    return {
-        temperature: [
-            list(
-                engine.client.generate(
-                    GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=800, ignore_eos=True)
-                ).outputs[0].token_ids
-            )
-            for prompt in PROMPTS
-        ]
-        for temperature in (0, 1)
-    }  # fmt: skip
+    readers = {
+        temperature: [Reader(engine, drawn(prompt, temperature)) for prompt in PROMPTS] for temperature in (0, 1)
+    }
+    return {temperature: [reader.result() for reader in group] for temperature, group in readers.items()}
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, eventually, temperature):
-    readers = [
-        Reader(
-            engine,
-            GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=800, ignore_eos=True),
-        )
-        for prompt in PROMPTS
-    ]
+    readers = [Reader(engine, drawn(prompt, temperature)) for prompt in PROMPTS]
     eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
     seen = len(engine.lines)
     os.kill(engine.pids("worker")[temperature], signal.SIGKILL)  # either rank
     assert [reader.result() for reader in readers] == undisturbed[temperature]
     assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
-    assert all(reader.finished[0].usage.completion_tokens == 800 for reader in readers)
+    assert all(reader.finished[0].usage.completion_tokens == LONG_ENOUGH for reader in readers)
     engine.wait_for_line("ready again", after=seen)
     eventually(engine.idle, 20)
 
 
 def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventually):
-    readers = start_readers(engine, eventually, 800)
+    readers = start_readers(engine, eventually, LONG_ENOUGH)
     seen = len(engine.lines)
     os.kill(engine.pids("scheduler")[0], signal.SIGKILL)
     assert [reader.result() for reader in readers] == undisturbed[0]
