@@ -8,7 +8,6 @@ from quire.frontend.stops import StopMatcher
 from quire.proto import api
 from quire.proto.requests import OutputLogprobs, TokenLogprobs, Usage
 
-NO_USAGE = Usage(0, 0, 0, 0.0, 0.0, 0.0)
 COST_PER_TOKEN = 8
 COST_PER_LOGPROB = 16
 """Bytes that a token and one candidate's logprob count for among the unread ones."""
@@ -19,8 +18,7 @@ class OutputBuffer:
 
     __slots__ = (
         "_detokenizer", "_logprobs", "_min_tokens", "_num_logprobs", "_num_read", "_stops", "_text", "_token_ids",
-        "ended",
-        "finished", "index", "num_tokens", "read_end", "silent_position",
+        "ended", "finished", "index", "num_tokens", "read_end", "silent_position",
     )  # fmt: skip
 
     def __init__(self, index: int, detokenizer: Detokenizer, stops: StopMatcher | None, min_tokens: int) -> None:

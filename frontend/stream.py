@@ -11,13 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from quire.frontend.output import NO_USAGE, OutputBuffer, with_text
+from quire.frontend.output import OutputBuffer, with_text
 from quire.frontend.prepared import Prepared
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.errors import REASONS
-from quire.proto.requests import Finish, OutputLogprobs, Submit, TokenLogprobs
+from quire.proto.requests import Finish, OutputLogprobs, Submit, TokenLogprobs, Usage
 
 AbortReason = Literal["client", "stop_string", "slow_reader"]
 
@@ -126,13 +126,7 @@ class RequestStream:
         if self._started or any(output.num_tokens for output in self.outputs):
             for output in self.outputs:
                 if output.finished is None:
-                    usage = msgspec.structs.replace(
-                        NO_USAGE,
-                        prompt_tokens=len(self.prepared.prompt),
-                        completion_tokens=output.num_tokens,
-                        num_restarts=self.num_resumes,
-                    )
-                    output.finish("error", usage, error=_detail(failure))
+                    output.finish("error", self._known_usage(output), error=_detail(failure))
                     self._mark(output)
         self._wake()
 
@@ -140,13 +134,7 @@ class RequestStream:
         """The same request for a scheduler that does not know it: what was delivered, and what budget is left."""
         for output in self.outputs:
             if output.finished is None and output.stop_string is not None:
-                usage = msgspec.structs.replace(
-                    NO_USAGE,
-                    prompt_tokens=len(self.prepared.prompt),
-                    completion_tokens=output.num_tokens,
-                    num_restarts=self.num_resumes,
-                )
-                output.finish("stop", usage)
+                output.finish("stop", self._known_usage(output))
                 self._grew(output, 0)
         if not self.is_live:
             return None
@@ -243,6 +231,10 @@ class RequestStream:
         if self._reader is not None and self._waiter is None:
             self._reader.cancel()
         self._wake()
+
+    def _known_usage(self, output: OutputBuffer) -> Usage:
+        """What is known here of an output whose scheduler is gone: tokens, no times."""
+        return Usage(len(self.prepared.prompt), 0, output.num_tokens, 0.0, 0.0, 0.0, num_restarts=self.num_resumes)
 
     def _failure_of(self, finish: Finish) -> RequestError | None:
         if finish.reason == "deadline":

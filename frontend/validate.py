@@ -49,9 +49,7 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
     if len(request.cache_salt or "") > MAX_CACHE_SALT:
         raise ParameterError("cache_salt", f"must be at most {MAX_CACHE_SALT} characters")
     if request.priority and not limits.priority_enabled:
-        raise ParameterError(
-            "priority", "this server schedules first come, first served; leave it unset", "UNSUPPORTED"
-        )
+        raise ParameterError("priority", "needs a server with the priority policy; leave it unset", "UNSUPPORTED")
     if request.priority is not None and not -(2**63) <= request.priority < 2**63:
         raise ParameterError("priority", f"must be a 64-bit integer, got {request.priority}")
     if request.n is not None and not 1 <= request.n <= MAX_N:

@@ -97,9 +97,8 @@ def _decode(
     lengths = seq_lens.long()[:, None]
     oldest = torch.zeros_like(lengths) if rule.sliding_window is None else (lengths - rule.sliding_window).clamp(min=0)
     columns = oldest // block_size + torch.arange(num_blocks, device=query.device)
-    # a table means nothing past the row's last block: read some valid block there and mask it
-    used = columns * block_size < lengths
-    blocks = block_tables.gather(1, columns.masked_fill(~used, 0)).masked_fill(~used, 0).flatten()
+    # a table means nothing past the row's last block: gather the row's first block there, and hide it
+    blocks = block_tables.gather(1, columns.masked_fill(columns * block_size >= lengths, 0)).flatten()
     first = oldest // block_size * block_size
     positions = first + torch.arange(num_blocks * block_size, device=query.device)
     hidden = (positions < oldest) | (positions >= lengths)

@@ -66,7 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     logprobs: int = -1
     """-1: none; otherwise the chosen token's and this many of the likeliest."""
     logprob_token_ids: tuple[int, ...] = ()
-    """Also report these tokens' logprobs; needs `logprobs >= 0`."""
+    """Report these tokens' logprobs too, wherever logprobs or prompt logprobs are reported."""
     prompt_logprobs: int = -1
 
     def __post_init__(self) -> None:
@@ -94,8 +94,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
                 raise ParameterError(
                     "bad_words", f"each word must be 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(word)}"
                 )
-        if self.logprob_token_ids and self.logprobs < 0:
-            raise ParameterError("logprob_token_ids", "needs logprobs to be set; set logprobs to 0 or more")
+        if self.logprob_token_ids and self.logprobs < 0 and self.prompt_logprobs < 0:
+            raise ParameterError("logprob_token_ids", "needs logprobs or prompt_logprobs; set one of them to 0 or more")
 
     @property
     def greedy(self) -> bool:

@@ -170,7 +170,9 @@ class Runner:
             stop = min(first + int(rows.counts[row]), int(self._slots.num_prompt[slot]) - 1)
             if stop <= first:
                 continue
-            num_top = self._slots.sampling.extras[slot].prompt_logprobs
+            extras = self._slots.sampling.extras[slot]
+            num_top = extras.prompt_logprobs
+            named = self._device.upload(np.array(extras.named_ids, dtype=np.int64)).expand(stop - first, -1)
             targets = self._slots.tokens[slot, first + 1 : stop + 1].long()
             pieces = []
             for low in range(0, stop - first, _PROMPT_PIECE):
@@ -178,9 +180,8 @@ class Runner:
                 # every rank takes part in gathering the logits
                 logits = self._model.logits(hidden[starts[row] + low : starts[row] + high])
                 if self._reports:
-                    nothing = targets.new_empty((high - low, 0))
-                    pieces.append(score(logits, targets[low:high], num_top, nothing))
+                    pieces.append(score(logits, targets[low:high], num_top, named[low:high]))
             if pieces:
-                part = Part(row, True, first + 1, stop - first, num_top)
+                part = Part(row, True, first + 1, stop - first, num_top, extras.named_ids)
                 found.append(Scored(concatenate(pieces), (part,)))
         return found

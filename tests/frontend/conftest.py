@@ -229,9 +229,6 @@ class Serving:
         await until(lambda: self.server.link.state == "ready")
 
 
-Factory = Callable[..., "asyncio.Future[Serving]"]
-
-
 @pytest.fixture
 def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
     """`async with serving(**config) as s:` inside a coroutine a test runs with `asyncio.run`."""

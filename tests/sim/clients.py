@@ -66,6 +66,11 @@ class Request:
     def live(self) -> bool:
         return any(output.finish is None for output in self.outputs)
 
+    @property
+    def work(self) -> int:
+        """Tokens its outputs will run at most, if nothing is run twice."""
+        return self.submit.n * (len(self.prompt) + self.submit.params.max_tokens)
+
     def resubmission(self, now: float) -> Submit:
         """What a frontend sends to a new scheduler: the same request, with what was delivered already."""
         old = self.submit
@@ -98,8 +103,6 @@ class Clients:
         self.requests: dict[Key, Request] = {}
         self.by_seed: dict[int, Request] = {}
         self.live: dict[Key, Request] = {}
-        self.progress = 0
-        """Tokens and terminal events so far."""
         self.told: deque[list[int]] = deque(maxlen=10)
         """Prompts with their answers: what a next turn of the same chat begins with."""
         self.num_drained = 0
@@ -115,7 +118,6 @@ class Clients:
         """Its lease ended: whatever lives of it must stay silent from now on."""
         for request in [r for r in self.live.values() if r.key[0] == frontend]:
             del self.live[request.key]
-            self.progress += 1
             for output in request.outputs:
                 output.aborted = "lost"
 
@@ -156,7 +158,6 @@ class Clients:
             demand(position < len(stream), f"{name}: token {position} after its end at {len(stream)}")
             raise Broken(f"{name}: token {position} is {token}, alone it is {stream[position]}")
         output.delivered.append(token)
-        self.progress += 1
 
     def _logprobs(self, key: Key, logprobs: OutputLogprobs) -> None:
         request, output = self._output(key, logprobs.output_index)
@@ -182,7 +183,6 @@ class Clients:
         self._log(f"  {name} ends: {finish.reason} {finish.error} after {len(output.delivered)} tokens")
         output.finish = finish
         self.num_drained += finish.error == "DRAINING" and finish.reason == "error"
-        self.progress += 1
         demand(finish.num_tokens == len(output.delivered), f"{name}: {finish.num_tokens} tokens claimed")
         getattr(self, f"_check_{finish.reason}")(name, request, output, finish)
         if finish.reason != "rejected":
@@ -207,7 +207,6 @@ class Clients:
         self._check_complete(name, request, output, finish)
 
     def _check_complete(self, name: str, request: Request, output: Output, finish: Finish) -> None:
-        demand(not output.bad, f"{name}: ended well after a bad row")
         params = request.submit.params
         if params.logprobs >= 0:
             demand(

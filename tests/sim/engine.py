@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from admission import needed_blocks
-from clients import Clients, Output, Request
+from clients import Clients, Key, Output, Request
 from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
@@ -48,9 +48,9 @@ class Engine:
         self.num_drained = 0
         """How often the core told that the drain is over."""
         self.num_handled = 0
-        self.idle_plans = 0
-        """Plans since anything got a token or ended."""
-        self.progress_seen = -1
+        self._idle_plans = 0
+        """Plans since the request that is served first got a token or ended."""
+        self._seen: tuple[int, Key, int] | None = None
         self.expected_counts: tuple[int, ...] = ()
         """Of the next answer about labels."""
         self.num_asked = 0
@@ -189,7 +189,6 @@ class Engine:
         demand(self.group is not None, f"plan {plan.step} without a group")
         assert self.group is not None
         group = self.group
-        progress = self.clients.progress
         result = group.run(plan.frame)
         demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frame name different steps")
         demand(
@@ -202,11 +201,21 @@ class Engine:
         if self.verbose:
             self.log(f"plan {group.epoch}.{group.step}: {group.told}")
         self._check_order(group)
-        self.idle_plans = 0 if progress != self.progress_seen else self.idle_plans + 1
-        self.progress_seen = progress
-        tokens = sum(len(r.prompt) + len(o.delivered) for r in self.clients.live.values() for o in r.outputs)
-        bound = 10 + 4 * len(self.clients.live) + 2 * tokens
-        demand(self.idle_plans <= bound, f"{self.idle_plans} plans without a token or an end")
+        self._check_progress()
+
+    def _check_progress(self) -> None:
+        """Whoever is served first (best priority, then earliest arrival) gains a token or ends, at the latest when
+        those that were in before it have done all their work."""
+        if not self.clients.live:
+            return
+        best = min(self.clients.live.values(), key=lambda request: (request.submit.priority, request.order))
+        gained = sum(len(output.delivered) + (output.finish is not None) for output in best.outputs)
+        seen = self.epoch, best.key, gained
+        self._idle_plans = 0 if seen != self._seen else self._idle_plans + 1
+        self._seen = seen
+        before = [request for request in self.clients.live.values() if request.started or request is best]
+        bound = 10 + 2 * sum(request.work for request in before)
+        demand(self._idle_plans <= bound, f"{best.key} is first, but got nothing from {self._idle_plans} plans")
 
     def _check_order(self, group: FakeGroup) -> None:
         """Nobody enters for the first time before those of better priority or, within one, of earlier arrival."""

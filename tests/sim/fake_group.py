@@ -132,9 +132,10 @@ class FakeGroup:
                 (*name, self._lives[name]),
             )
             oracle.extend(slot.chain, tenant, tokens)
+            kin = {block for other in self.slots.values() if other.name[0] == name[0] for block in other.table}
             for block in table:
                 if block in shared:
-                    self.memory.share(block, admit.params.seed)
+                    self.memory.share(block, is_fork=block in kin)
                 else:
                     self.memory.hand_out(block)
             self.slots[admit.slot] = slot
@@ -180,7 +181,8 @@ class FakeGroup:
                     drawn[-1] = self.facts.vocab_size  # a worker that does not know it, but draws nonsense
                 elif slot.params.logprobs >= 0:
                     logprobs.append(RowLogprobs(row, False, end, (_entry(drawn[-1]),)))
-        return StepResult(self.epoch, self.step, ints(drawn), bad_rows=tuple(bad), logprobs=tuple(logprobs))
+        counts = ints([1] * len(drawn)) if self.step % 3 == 0 else b""  # both ways to say one each
+        return StepResult(self.epoch, self.step, ints(drawn), counts, tuple(bad), tuple(logprobs))
 
     def _draw(self, slot: Slot, finite: bool) -> int:
         eos, output = self.facts.eos_token_ids, len(slot.tokens) - slot.num_prompt

@@ -57,8 +57,8 @@ class FakeMemory:
         """Table entries naming each block."""
         self._touched = [0] * num_blocks
         """Newest step that reads or writes each block."""
-        self._written = [(0, 0)] * num_blocks
-        """(newest step that writes it, seed of the writer)."""
+        self._written = [0] * num_blocks
+        """Newest step that writes each block."""
         self._poison: dict[int, Life] = {}
         """Cell -> who wrote what is no number there."""
 
@@ -67,16 +67,18 @@ class FakeMemory:
         for block in table:
             self._users[block] -= 1
 
-    def share(self, block: int, seed: int) -> None:
-        """A table that begins with content names this block. Within one request it may be content to come."""
-        step, owner = self._written[block]
-        if step > min(self.acknowledged) and owner != seed:
-            raise Broken(f"block {block} is shared before its step {step} is acknowledged by every rank")
-        size = self.block_size
-        for cell in range(block * size, (block + 1) * size) if self._poison else ():
+    def share(self, block: int, is_fork: bool) -> None:
+        """A table that begins with content names this block. A fork may share what its living parent is to write."""
+        self._users[block] += 1
+        if is_fork:
+            return
+        if self._written[block] > min(self.acknowledged):
+            raise Broken(
+                f"block {block} is shared before its step {self._written[block]} is acknowledged by every rank"
+            )
+        for cell in range(block * self.block_size, (block + 1) * self.block_size) if self.condemned else ():
             writer = self._poison.get(cell)
             demand(writer not in self.condemned, f"block {block} is shared, but {writer} was condemned for it")
-        self._users[block] += 1
 
     def hand_out(self, block: int) -> None:
         """A table gets this block to write."""
@@ -98,8 +100,7 @@ class FakeMemory:
             self._poison.pop(target * size + offset, None)
             if poison is not None:
                 self._poison[target * size + offset] = poison
-        self._touched[source] = self._touched[target] = self.step
-        self._written[target] = (self.step, self._written[source][1])
+        self._touched[source] = self._touched[target] = self._written[target] = self.step
 
     def read(self, slot: Slot, start: int) -> bool:
         """Compare everything the row attends to with what its tokens must have left there; False if not finite."""
@@ -136,7 +137,7 @@ class FakeMemory:
             at = block * size + low - index * size
             content = slot.chain[low * CELL : high * CELL] if finite else b"\xff" * ((high - low) * CELL)
             self._cells[at * CELL : (at + high - low) * CELL] = content
-            self._written[block] = (self.step, slot.params.seed)
+            self._written[block] = self.step
             if self._poison or not finite:
                 for cell in range(at, at + high - low):
                     self._poison.pop(cell, None)

@@ -119,7 +119,11 @@ def test_logprobs_equal_the_reference(serve, model, prompts, reference):
     assert len(made.prompt_logprobs) == len(prompt) - 1
     for position, entry in enumerate(made.prompt_logprobs, start=1):
         assert entry.token_id == prompt[position]
-        assert entry.logprob == pytest.approx(float(expected[position - 1, prompt[position]]), abs=1e-4)
+        row = expected[position - 1]
+        assert entry.logprob == pytest.approx(float(row[prompt[position]]), abs=1e-4)
+        assert [candidate.token_id for candidate in entry.top] == row.topk(2).indices.tolist()
+        assert [candidate.token_id for candidate in entry.named] == [5, 6]
+        assert entry.named[0].logprob == pytest.approx(float(row[5]), abs=1e-4)
     for index, entry in enumerate(made.outputs[0].logprobs):
         row = expected[len(prompt) + index - 1]
         assert entry.token_id == continued[index]

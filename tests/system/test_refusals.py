@@ -1,5 +1,6 @@
 """Bad input against a real engine, rows B1 and B4 to B21: right status, field named, server unharmed."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def refusal(engine, **fields: object) -> RequestError:
     [
         # B7: nothing to continue
         ({"input": ""}, "prompt", "empty"),
-        ({"input": []}, "prompt", "empty"),
-        ({"input": Chat([])}, "messages", "empty"),
+        ({"input": []}, "prompt_token_ids", "empty"),
+        ({"input": Chat([])}, "chat.messages", "empty"),
         ({"input": None}, "input", ""),
         # B8: both numbers and the limit
         ({"input": [5] * 200, "max_tokens": 57}, "max_tokens", "200.*57.*256"),
@@ -96,7 +97,7 @@ def test_a_field_out_of_range_is_named(engine, fields, field, said):
     error = refusal(engine, **fields)
     assert error.status == "INVALID_ARGUMENT"
     assert error.field == field
-    assert __import__("re").search(said, error.message), error.message
+    assert re.search(said, error.message), error.message
 
 
 def test_what_can_never_fit_is_refused_with_both_block_counts(serve, model):
