@@ -11,6 +11,10 @@ from quire.proto.lifeline import PARENT_VARIABLE
 
 Role = Literal["scheduler", "worker", "frontend"]
 
+# Threads of a CPU worker sleep while they wait for each other. Spinning, as is the default, costs the other processes
+# of the engine their cores, and then the step its speed: 5 s instead of 0.4 s for 60 tokens on two busy cores.
+GENTLE = {"OMP_WAIT_POLICY": "passive"}
+
 KEPT_LINES = 30
 LONGEST_LINE = 64 << 10
 
@@ -37,7 +41,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
+            env=GENTLE | os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
         )
         assert self._process.stdout is not None
         self._log = self._process.stdout

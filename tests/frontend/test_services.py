@@ -218,10 +218,10 @@ def test_watch_tells_every_transition_and_that_a_service_is_unknown(serving):
             assert (await watch.read()).status == NOT_SERVING
             s.scheduler.change("ready")
             assert (await watch.read()).status == SERVING
-            s.server.drain()
-            assert (await watch.read()).status == NOT_SERVING
             unknown = stub.Watch(health_pb2.HealthCheckRequest(service="nobody"))
             assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+            s.server.drain()
+            assert (await watch.read()).status == NOT_SERVING
             watch.cancel()
             unknown.cancel()
 
