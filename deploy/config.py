@@ -58,6 +58,7 @@ def _scheduler(options: ServeOptions, frontends_address: str, workers_address: s
         scheduling_policy=options.scheduling_policy,
         max_num_queued_reqs=options.max_num_queued_reqs,
         max_num_queued_tokens=options.max_num_queued_tokens,
+        step_timeout_seconds=options.step_timeout,
         log_level=options.log_level,
     )
 

@@ -83,6 +83,9 @@ class ServeOptions:
     ] = ""
     startup_timeout: Annotated[float, Flag("process", "until everything must be ready", "SECONDS")] = 600.0
     drain_timeout: Annotated[float, Flag("process", "for running requests after SIGTERM", "SECONDS")] = 45.0
+    step_timeout: Annotated[
+        float, Flag("process", "until workers that leave a step unanswered are replaced", "SECONDS")
+    ] = 300.0
     max_restarts: Annotated[int, Flag("process", "restarts of a dead process per restart window", "N")] = 3
     restart_window: Annotated[float, Flag("process", "see --max-restarts", "SECONDS")] = 300.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Flag("process", "of every process")] = "info"

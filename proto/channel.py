@@ -48,8 +48,6 @@ def _configure(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", address: str, l
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_LIMIT_BYTES)
     socket.setsockopt(zmq.IMMEDIATE, 1)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
 
 
 class Router(Generic[T]):

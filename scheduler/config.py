@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from quire.proto.requests import Limits
+
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and policy. Measured facts (blocks, context length) are not here: they arrive from the workers."""
@@ -22,6 +24,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_num_queued_tokens: int = 10_000_000
     max_timeout_seconds: float = 3600.0
     frontend_lease_seconds: float = 5.0
+    step_timeout_seconds: float = 300.0
+    """A worker group that leaves a plan unanswered for so long hangs and is replaced."""
     max_restarts_per_request: int = 2
     """A request alive in one more group death than this is quarantined as the likely cause."""
     audit_interval_steps: int = 1000
@@ -39,8 +43,24 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             value = getattr(self, field)
             if value < 1:
                 raise ValueError(f"{field}: must be at least 1, got {value}")
+        if not 0.0 < self.step_timeout_seconds < float("inf"):
+            raise ValueError(
+                f"step_timeout: must be a finite number of seconds above 0, got {self.step_timeout_seconds:g}"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens: {self.max_num_batched_tokens} is less than max_num_seqs {self.max_num_seqs}; "
                 "a decode step of all sequences would not fit, raise the one or lower the other"
             )
+
+    @property
+    def limits(self) -> Limits:
+        """What frontends are told of it."""
+        return Limits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_queued_reqs=self.max_num_queued_reqs,
+            max_num_queued_tokens=self.max_num_queued_tokens,
+            priority_enabled=self.scheduling_policy == "priority",
+            max_timeout_seconds=self.max_timeout_seconds,
+        )

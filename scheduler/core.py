@@ -61,6 +61,11 @@ class Core:
         return 0 if self.era is None else self.era.pipeline.step
 
     @property
+    def oldest_plan(self) -> tuple[int, int] | None:
+        """Epoch and step of the oldest plan that some rank has not acknowledged."""
+        return None if self.era is None else self.era.pipeline.oldest
+
+    @property
     def num_live(self) -> int:
         """Outputs without a terminal event."""
         return self.ledger.num_live
@@ -130,7 +135,8 @@ class Core:
             if submit.timeout_seconds <= 0:
                 self.ledger.expire(identity, submit, effects)
                 return
-            admission.check_queue(self.ledger.waiting, len(prompt), self.config)
+            if not submit.resumed:  # after a scheduler's death all that ran come at once, and they were admitted
+                admission.check_queue(self.ledger.waiting, len(prompt), self.config)
         except Refusal as refusal:
             self.ledger.refuse(identity, submit, refusal, effects)
             return

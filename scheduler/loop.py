@@ -26,7 +26,6 @@ from quire.proto.requests import (
     GroupFailed,
     GroupLost,
     Hello,
-    Limits,
     Refused,
     SchedulerBeat,
     Submit,
@@ -39,6 +38,7 @@ from quire.scheduler.core import Core
 from quire.scheduler.faults import ResultError
 from quire.scheduler.group import GroupError, WorkerGroup
 from quire.scheduler.leases import Leases
+from quire.scheduler.watch import Watch
 
 TICK_SECONDS = 0.05
 BEAT_SECONDS = 1.0
@@ -57,11 +57,14 @@ class SchedulerLoop:
         self._core = Core(config)
         self._group = WorkerGroup(config.world_size)
         self._leases = Leases(config.frontend_lease_seconds)
+        self._watch = Watch(config.step_timeout_seconds)
         self._life = uuid.uuid4().hex
         self._stopped = False
         self._next_tick = self._next_beat = self._next_collect = 0.0
         self._audited_step = 0
         self._detail = ""
+        self._late: list[events.Instruction] = []
+        """What a failed send led to: an end must not overtake the tokens that were taken before it."""
         self._frontends: Router[FrontendMessage] = Router(context, config.frontends_address, frontend_decoder())
         self._workers: Router[WorkerMessage] = Router(context, config.workers_address, worker_decoder())
 
@@ -95,7 +98,10 @@ class SchedulerLoop:
             self._next_tick = now + TICK_SECONDS
             asked += self._tick(now)
         self._execute(self._core.plan(now))
-        self._execute(asked)
+        self._late = asked + self._late
+        while self._late:
+            asked, self._late = self._late, []
+            self._execute(asked)
         self._audit(now)
         self._collect_garbage(now)
 
@@ -206,20 +212,15 @@ class SchedulerLoop:
         self._send_frontend(identity, self._welcome())
 
     def _welcome(self) -> Welcome:
-        config = self._config
-        limits = Limits(
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_queued_reqs=config.max_num_queued_reqs,
-            max_num_queued_tokens=config.max_num_queued_tokens,
-            priority_enabled=config.scheduling_policy == "priority",
-            max_timeout_seconds=config.max_timeout_seconds,
-        )
         core = self._core
-        return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch)
+        return Welcome(PROTOCOL_VERSION, self._life, core.state, self._config.limits, core.facts, self._detail, core.epoch)
 
     def _tick(self, now: float) -> list[events.Instruction]:
         asked = self._core.handle(events.Tick(), now)
+        if self._watch.hangs(self._core.oldest_plan, now):
+            reason = f"no answer to step {self._core.step} within {self._config.step_timeout_seconds:g} s"
+            log.error("worker group hangs epoch=%d: %s", self._core.epoch, reason)
+            asked += self._core.handle(events.GroupGone(self._core.epoch, reason), now)
         for identity in self._leases.expired(now):
             asked += self._lose_frontend(identity, "its lease ended", now)
         if now >= self._next_beat:
@@ -263,14 +264,14 @@ class SchedulerLoop:
             self._frontends.send(identity, message)  # type: ignore[arg-type]
         except PeerUnreachable as error:
             if self._leases.role(identity) == "frontend":
-                self._execute(self._lose_frontend(identity, str(error), time.monotonic()))
+                self._late += self._lose_frontend(identity, str(error), time.monotonic())
 
     def _send_worker(self, identity: bytes, message: object) -> None:
         try:
             self._workers.send(identity, message)  # type: ignore[arg-type]
         except PeerUnreachable as error:
             log.error("worker unreachable: %s", error)
-            self._execute(self._core.handle(events.GroupGone(self._group.epoch, str(error)), time.monotonic()))
+            self._late += self._core.handle(events.GroupGone(self._group.epoch, str(error)), time.monotonic())
 
     def _audit(self, now: float) -> None:
         """Check every invariant when nothing lives, or at last after many steps: it takes tens of milliseconds."""

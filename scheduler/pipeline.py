@@ -48,6 +48,11 @@ class Pipeline:
         return min(self._acks)
 
     @property
+    def oldest(self) -> tuple[int, int] | None:
+        """Epoch and step of the oldest plan some rank has not acknowledged."""
+        return (self.epoch, self.flight[0].step) if self.flight else None
+
+    @property
     def has_room(self) -> bool:
         return len(self.flight) < PIPELINE_DEPTH
 

@@ -75,6 +75,7 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
         ({"startup_timeout": 0.0}, "startup_timeout"),
         ({"drain_timeout": -1.0}, "drain_timeout"),
+        ({"step_timeout": 0.0}, "step_timeout"),
         ({"max_restarts": -1}, "max_restarts"),
         ({"restart_window": float("nan")}, "restart_window"),
     ],

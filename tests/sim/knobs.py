@@ -49,6 +49,8 @@ class Knobs:
     plan_rate: float
     """Chance that the core may plan after an event."""
     long_prompts: bool
+    weak_hash: bool
+    """Prefix keys have six bits: collisions are common, and must be harmless."""
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
     salts: tuple[str, ...] = ("",)
     adapters: tuple[str, ...] = ()
@@ -114,6 +116,7 @@ def draw_knobs(rng: random.Random) -> Knobs:
         bad_rate=rng.choice((0, 0, 0.002, 0.02)),
         plan_rate=rng.choice((0.4, 0.8, 1.0)),
         long_prompts=rng.random() < 0.5,
+        weak_hash=rng.random() < 0.2,
         salts=("",) if rng.random() < 0.5 else ("", "a", "b"),
         adapters=("lion",) if rng.random() < 0.2 else (),
     )

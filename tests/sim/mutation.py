@@ -27,10 +27,10 @@ class Mutant:
     """One bug as a text replacement in one file of the scheduler. `seed` is known to find it."""
 
     name: str
+    seed: int
     file: str
     old: str
     new: str
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from mutation import AUDIT_EVERY
 from world import World
 
 NUM_SEEDS = 200
 NUM_EVENTS = 2000
 CHUNK = 20
-AUDIT_EVERY = 8
 
 
 @pytest.mark.parametrize("first", range(0, NUM_SEEDS, CHUNK))
