@@ -19,7 +19,7 @@ class TokenizerError(ValueError):
 
 
 class TextTokenizer:
-    """Encodes and decodes. Its calls release the interpreter lock for long texts, so a thread pool helps."""
+    """Encodes and decodes. Encoding releases the interpreter lock, so in a thread pool it stops nobody."""
 
     def __init__(self, directory: str) -> None:
         """Raises `TokenizerError` naming the file and the remedy."""
@@ -51,7 +51,8 @@ class TextTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text: special tokens spelled in it stay text. BOS and the like come from the post-processor."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        # the library's `encode` keeps the interpreter lock: a text of megabytes would silence the process for seconds
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def encode_template(self, rendered: str, disguises: Mapping[int, str]) -> list[int]:
         """Ids of a rendered template. Special tokens spelled in it are parsed; what is disguised is not.
@@ -71,7 +72,7 @@ class TextTokenizer:
         return ids + self._plain((last.lstrip() if strip_left else last).translate(disguises))
 
     def _plain(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else []
+        return self.encode(text, add_special_tokens=False) if text else []
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)

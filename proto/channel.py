@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 MAX_IPC_PATH = 107
 REQUEST_LIMIT_BYTES = 16 << 20
+"""For what a frontend sends. Plans and results may be larger: a step can admit hundreds of long requests."""
 HIGH_WATER_MARK = 10_000
 
 
@@ -46,16 +47,21 @@ def _configure(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", address: str, l
     socket.setsockopt(zmq.LINGER, linger_ms)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-    socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_LIMIT_BYTES)
+    # No ZeroMQ heartbeats: the kernel tells of a dead peer, and one that was only stopped for a while must find its
+    # connection and everything in it as they were. Who is alive is the business of leases, beats and step time-outs.
     socket.setsockopt(zmq.IMMEDIATE, 1)
 
 
 class Router(Generic[T]):
     """The scheduler's end: receives from any peer, sends to one by identity. Non-blocking."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, decoder: Decoder[T]) -> None:
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, decoder: Decoder[T], limit_bytes: int = -1
+    ) -> None:
+        """A peer that sends a message of more than `limit_bytes` (-1: any size) loses its connection."""
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, limit_bytes)
         _configure(self.socket, address, linger_ms=1_000)
         self.socket.bind(address)
         self._decoder = decoder

@@ -1,6 +1,7 @@
 """Protobuf messages to values of `api` and back: the only file that knows both."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
@@ -64,7 +65,7 @@ def generate_request(message: pb.GenerateRequest) -> api.GenerateRequest:
 
 
 def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest:
-    """Raises `TypeError` or `ValueError` for a value the field cannot carry."""
+    """Raises `RequestError` for a value its field cannot carry."""
     message = pb.GenerateRequest()
     for field in pb.GenerateRequest.DESCRIPTOR.fields:
         if field.containing_oneof is not None and field.containing_oneof.name == "input":
@@ -72,20 +73,32 @@ def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest
         value = getattr(request, field.name)
         if value is None:
             continue
-        if field.name == "logit_bias":
-            message.logit_bias.update(value)
-        elif field.is_repeated:
-            getattr(message, field.name).extend(value)
-        else:
-            setattr(message, field.name, value)
-    if isinstance(request.input, str):
-        message.prompt = request.input
-    elif isinstance(request.input, api.Chat):
-        message.chat.CopyFrom(chat_message(request.input))
-    elif request.input is not None:
-        message.prompt_token_ids.SetInParent()
-        message.prompt_token_ids.ids.extend(request.input)
+        with _carried(field.name):
+            if field.name == "logit_bias":
+                message.logit_bias.update(value)
+            elif field.is_repeated:
+                if isinstance(value, str):
+                    raise TypeError(f"expected a sequence, got the string {value[:32]!r}; put it into a tuple")
+                getattr(message, field.name).extend(value)
+            else:
+                setattr(message, field.name, value)
+    with _carried("input"):
+        if isinstance(request.input, str):
+            message.prompt = request.input
+        elif isinstance(request.input, api.Chat):
+            message.chat.CopyFrom(chat_message(request.input))
+        elif request.input is not None:
+            message.prompt_token_ids.SetInParent()
+            message.prompt_token_ids.ids.extend(request.input)
     return message
+
+
+@contextmanager
+def _carried(field: str) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise api.RequestError("INVALID_PARAMETER", f"{field}: cannot be sent: {error}", field=field) from error
 
 
 def chat(message: pb.Chat) -> api.Chat:

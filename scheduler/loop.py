@@ -12,7 +12,7 @@ import uuid
 
 import zmq
 
-from quire.proto.channel import PeerUnreachable, Router
+from quire.proto.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
 from quire.proto.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
 from quire.proto.requests import (
     PROTOCOL_VERSION,
@@ -65,7 +65,9 @@ class SchedulerLoop:
         self._detail = ""
         self._late: list[events.Instruction] = []
         """What a failed send led to: an end must not overtake the tokens that were taken before it."""
-        self._frontends: Router[FrontendMessage] = Router(context, config.frontends_address, frontend_decoder())
+        self._frontends: Router[FrontendMessage] = Router(
+            context, config.frontends_address, frontend_decoder(), REQUEST_LIMIT_BYTES
+        )
         self._workers: Router[WorkerMessage] = Router(context, config.workers_address, worker_decoder())
 
     def stop(self) -> None:
@@ -212,8 +214,8 @@ class SchedulerLoop:
         self._send_frontend(identity, self._welcome())
 
     def _welcome(self) -> Welcome:
-        core = self._core
-        return Welcome(PROTOCOL_VERSION, self._life, core.state, self._config.limits, core.facts, self._detail, core.epoch)
+        core, limits = self._core, self._config.limits
+        return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch)
 
     def _tick(self, now: float) -> list[events.Instruction]:
         asked = self._core.handle(events.Tick(), now)

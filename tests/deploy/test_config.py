@@ -52,7 +52,7 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
         "gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 17, "device": "cpu", "tensor_parallel_size": 3,
         "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0, "drain_timeout": 20.0, "max_restarts": 21,
-        "restart_window": 22.0, "log_level": "debug",
+        "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
     }  # fmt: skip
     untouched = {"run_dir"}  # made by the launcher itself
     assert set(changed) | untouched == set(ServeOptions.__slots__)

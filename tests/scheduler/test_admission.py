@@ -110,6 +110,15 @@ def test_the_queue_is_bounded_in_tokens_but_takes_any_prompt_when_empty(engine):
     assert "30 prompt tokens wait" in e.finishes[2, 0].message
 
 
+def test_what_ran_before_the_scheduler_died_is_taken_whatever_the_bounds_of_the_queue_say(engine):
+    e = engine(max_num_queued_reqs=1, max_num_queued_tokens=1)
+    for number in range(3):
+        e.tokens[number, 0] = [5, 6]
+        e.submit(number, 3, resumed=(ints([5, 6]),))
+    e.settle()
+    assert [e.reason(number) for number in range(3)] == ["length"] * 3
+
+
 def test_retry_after_grows_with_the_time_others_waited(engine):
     e = engine(max_num_seqs=1, max_num_queued_reqs=1)
     for number in range(20):

@@ -8,6 +8,7 @@ from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
 from quire.scheduler.events import GroupReady
 from quire.scheduler.group import GroupError, WorkerGroup
 from quire.scheduler.leases import Leases
+from quire.scheduler.watch import Watch
 
 FACTS = ModelFacts(
     max_model_len=64,
@@ -92,3 +93,14 @@ def test_only_a_silent_frontend_loses_its_lease():
     leases.leave(b"f")
     assert leases.expired(6.0) == []
     assert leases.expired(60.0) == [b"g"]
+
+
+def test_only_a_plan_that_stays_the_oldest_too_long_means_that_the_group_hangs():
+    watch = Watch(2.0)
+    assert not watch.hangs((1, 1), 0.0)
+    assert not watch.hangs((1, 1), 2.0)
+    assert not watch.hangs((1, 2), 2.1)  # progress
+    assert not watch.hangs((2, 2), 4.2)  # another group
+    assert not watch.hangs(None, 100.0)  # nothing to do
+    assert not watch.hangs((2, 3), 100.1)
+    assert watch.hangs((2, 3), 102.2)

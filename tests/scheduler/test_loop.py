@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
-from quire.proto.channel import Dealer, ipc_address
+from quire.proto.channel import Dealer, PeerUnreachable, ipc_address
 from quire.proto.params import SamplingParams
 from quire.proto.plans import Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello
 from quire.proto.requests import (
@@ -46,6 +46,7 @@ class Peers:
         self.frontends_address = ipc_address(run_dir, "frontends")
         self.workers_address = ipc_address(run_dir, "workers")
         self._open: list[Dealer] = []
+        self.loop: SchedulerLoop
 
     def worker(self, name: bytes, epoch: int = 1) -> Dealer:
         dealer = Dealer(self.context, self.workers_address, name, plan_decoder())
@@ -93,7 +94,8 @@ def submit(number: int, max_tokens: int = 3) -> Submit:
 
 
 @pytest.fixture
-def peers(tmp_path) -> Iterator[Peers]:
+def peers(request, tmp_path) -> Iterator[Peers]:
+    """Indirect parameters are further fields of the configuration."""
     peers = Peers(str(tmp_path))
     config = SchedulerConfig(
         frontends_address=peers.frontends_address,
@@ -102,9 +104,10 @@ def peers(tmp_path) -> Iterator[Peers]:
         max_num_batched_tokens=32,
         frontend_lease_seconds=1.5,
         audit_interval_steps=1,
+        **getattr(request, "param", {}),
     )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    loop = SchedulerLoop(config, context)
+    peers.loop = loop = SchedulerLoop(config, context)
     thread = threading.Thread(target=loop.run)
     thread.start()
     yield peers
@@ -233,3 +236,38 @@ def test_only_the_supervisor_may_drain_and_it_hears_when_all_is_done(peers):
     assert rejected.finishes[-1].error == "DRAINING"
     answer(worker, 4)
     assert expect(supervisor, Drained).num_ended == 0
+
+
+@pytest.mark.parametrize("peers", [{"step_timeout_seconds": 0.3}], indirect=True)
+def test_a_group_that_leaves_a_plan_unanswered_is_given_up(peers):
+    supervisor = peers.frontend(b"s", "supervisor")
+    frontend = peers.frontend(b"f")
+    worker = peers.ready_worker(b"w")
+    expect(frontend, Welcome, lambda message: message.state == "ready")
+    frontend.send(submit(1, max_tokens=2))
+    answer(worker, 3)
+    expect(worker, StepPlan)
+    recovering = expect(supervisor, Welcome, lambda message: message.state == "recovering")
+    assert recovering.epoch == 1
+    assert "no answer to step 2 within 0.3 s" in recovering.detail
+    answer(peers.ready_worker(b"w2", epoch=2), 4)
+    finish = expect(frontend, Outputs, lambda outputs: outputs.finishes).finishes[0]
+    assert (finish.reason, finish.num_tokens, finish.usage.num_restarts) == ("length", 2, 1)
+
+
+@pytest.mark.parametrize("peers", [{"max_restarts_per_request": 0}], indirect=True)
+def test_an_end_never_overtakes_the_tokens_before_it(peers, monkeypatch):
+    frontend = peers.frontend(b"f")
+    worker = peers.ready_worker(b"w")
+    expect(frontend, Welcome, lambda message: message.state == "ready")
+    frontend.send(submit(1, max_tokens=5))
+    plans = [expect(worker, StepPlan) for _ in range(2)]
+
+    def unreachable(identity: bytes, message: object) -> None:
+        raise PeerUnreachable("gone")
+
+    monkeypatch.setattr(peers.loop._workers, "send", unreachable)
+    worker.send(StepResult(1, plans[0].step, ints([11])))
+    assert unpack(expect(frontend, Outputs).token_ids).tolist() == [11]
+    finish = expect(frontend, Outputs, lambda outputs: outputs.finishes).finishes[0]
+    assert (finish.error, finish.num_tokens) == ("POISON_REQUEST", 1)

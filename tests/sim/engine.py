@@ -50,6 +50,8 @@ class Engine:
         self.num_handled = 0
         self._idle_plans = 0
         """Plans since the request that is served first got a token or ended."""
+        self._patience = 0
+        """How many of these are allowed."""
         self._seen: tuple[int, Key, int] | None = None
         self.expected_counts: tuple[int, ...] = ()
         """Of the next answer about labels."""
@@ -214,11 +216,14 @@ class Engine:
         best = min(self.clients.live.values(), key=lambda request: (request.submit.priority, request.order))
         gained = sum(len(output.delivered) + (output.finish is not None) for output in best.outputs)
         seen = self.epoch, best.key, gained
-        self._idle_plans = 0 if seen != self._seen else self._idle_plans + 1
-        self._seen = seen
+        if seen != self._seen:
+            self._seen, self._idle_plans, self._patience = seen, 0, 0
         before = [request for request in self.clients.live.values() if request.started or request is best]
-        bound = 10 + 2 * sum(request.work for request in before)
-        demand(self._idle_plans <= bound, f"{best.key} is first, but got nothing from {self._idle_plans} plans")
+        self._patience = max(self._patience, 10 + 2 * sum(request.work for request in before))
+        self._idle_plans += 1
+        demand(
+            self._idle_plans <= self._patience, f"{best.key} is first, but got nothing from {self._idle_plans} plans"
+        )
 
     def _check_order(self, group: FakeGroup) -> None:
         """Nobody enters for the first time before those of better priority or, within one, of earlier arrival."""

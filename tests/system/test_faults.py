@@ -101,6 +101,28 @@ def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventual
     eventually(engine.idle, 20)
 
 
+def test_streams_survive_a_worker_that_hangs(serve, model, eventually):
+    engine = serve(str(model), "--step-timeout", "2")
+    readers = start_readers(engine, eventually, LONG_ENOUGH)
+    os.kill(engine.pids("worker")[0], signal.SIGSTOP)
+    engine.wait_for_line("no answer to step")
+    assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
+    assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
+    eventually(engine.idle, 20)
+
+
+def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(serve, model, eventually):
+    engine = serve(str(model))
+    readers = start_readers(engine, eventually, LONG_ENOUGH)
+    (scheduler,) = engine.pids("scheduler")
+    os.kill(scheduler, signal.SIGSTOP)
+    time.sleep(9)  # less than the supervisor's patience
+    os.kill(scheduler, signal.SIGCONT)
+    assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
+    assert engine.pids("scheduler") == [scheduler]
+    eventually(engine.idle, 20)
+
+
 def test_a_dead_frontend_is_replaced_and_its_blocks_are_free(engine, eventually):
     readers = start_readers(engine, eventually, 8000)
     seen = len(engine.lines)
