@@ -1,6 +1,7 @@
 """The command `quire`."""
 
 import argparse
+import os
 import sys
 from importlib.metadata import version
 
@@ -9,6 +10,7 @@ from quire.deploy.arguments import Parser, UsageError
 from quire.deploy.bench import commands as bench
 
 INTERRUPTED = 130
+PIPE_CLOSED = 141
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"quire: error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed on the way out
+        return PIPE_CLOSED
     except KeyboardInterrupt:
         return INTERRUPTED
 

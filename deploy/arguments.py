@@ -119,10 +119,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
         if field in values:
             raise UsageError(f"--config {path}: {key!r} is there twice, with dashes and with underscores")
         try:
-            values[field] = str(value) if name == MODEL_KEY else _yaml_value(by_name[name], value)
+            values[field] = _yaml_model(value) if name == MODEL_KEY else _yaml_value(by_name[name], value)
         except ValueError as error:
             raise UsageError(f"--config {path}: {key}: {error}") from error
     return values
+
+
+def _yaml_model(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"expected a directory or hub id, got {value!r}; leave the key out for the embedded model")
+    return value
 
 
 def _yaml_value(spec: Spec, value: object) -> Any:

@@ -32,6 +32,8 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
     """Raises `UsageError` when a value is out of range, naming it."""
     if options.frontends < 1:
         raise UsageError(f"frontends: must be at least 1, got {options.frontends}")
+    if options.tensor_parallel_size < 1:
+        raise UsageError(f"tensor_parallel_size: must be at least 1, got {options.tensor_parallel_size}")
     frontends_address = run_dir.address(FRONTENDS_SOCKET)
     workers_address = run_dir.address(WORKERS_SOCKET)
     try:
@@ -108,7 +110,7 @@ def _timers(options: ServeOptions) -> Timers:
         if not 0 < getattr(options, name) < float("inf"):
             raise ValueError(f"{name}: must be a finite number of seconds above 0, got {getattr(options, name):g}")
     if not 0 <= options.drain_timeout < float("inf"):
-        raise ValueError(f"drain_timeout: must be a finite number of seconds, got {options.drain_timeout:g}")
+        raise ValueError(f"drain_timeout: must be finite seconds, at least 0, got {options.drain_timeout:g}")
     if options.max_restarts < 0:
         raise ValueError(f"max_restarts: must be at least 0, got {options.max_restarts}")
     return Timers(

@@ -1,6 +1,7 @@
 """`quire generate`: a small client of the public API that streams to the terminal."""
 
 import argparse
+import re
 import sys
 import time
 from collections import defaultdict
@@ -23,7 +24,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("text", metavar="TEXT", help="the prompt; - reads it from standard input")
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help="(default: %(default)s)")
-    parser.add_argument("--api-key-file", default="", metavar="FILE", help="its first line is sent as the API key")
+    parser.add_argument("--api-key-file", default="", metavar="FILE", help="of which the first key is sent")
     parser.add_argument("--model", metavar="NAME", help="one of the served names (default: the served model)")
     parser.add_argument("--chat", action="store_true", help="send TEXT as a chat message of the user")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="(default: the server's)")
@@ -38,15 +39,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when every output ended well, 1 otherwise. Raises `UsageError` for files that cannot be read."""
+    """0 when every output ended well, 1 otherwise. Raises `UsageError` for a target or file that cannot be used."""
     from quire.proto.client import Client  # loads gRPC, which no other command needs
 
+    port = arguments.target.rpartition(":")[2]
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise UsageError(f"--target: must be HOST:PORT with a port in [1, 65535], got {arguments.target!r}")
     client = Client(arguments.target, api_key=_api_key(arguments.api_key_file))
     answer = Answer(stream=not arguments.json and arguments.n in (None, 1))
     try:
         answer.take(client.stream(_request(arguments)))
     except RequestError as error:
-        print(f"quire: error: {error.message} [{error.reason or error.status}]", file=sys.stderr)
+        hint = "; is `quire serve` running there?" if not error.reason and error.status == "UNAVAILABLE" else ""
+        print(f"quire: error: {error.message}{hint} [{error.reason or error.status}]", file=sys.stderr)
         return 1
     finally:
         client.close()
@@ -76,12 +81,15 @@ def _api_key(path: str) -> str | None:
     if not path:
         return None
     try:
-        key = Path(path).read_text(encoding="utf-8").split()
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--api-key-file {path}: {error}") from error
-    if not key:
-        raise UsageError(f"--api-key-file {path}: is empty; put a key on its first line")
-    return key[0]
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise UsageError(f"--api-key-file {path}: holds no key; put one on its first line")
+    if not re.fullmatch(r"[\x21-\x7e]+", keys[0]):
+        raise UsageError(f"--api-key-file {path}: a key is visible ASCII characters without spaces; correct the first")
+    return keys[0]
 
 
 class Answer:

@@ -104,8 +104,10 @@ def run(namespace: argparse.Namespace) -> int:
     if not 0 <= options.grpc_port <= 65_535:
         raise UsageError(f"--grpc-port: must be in [0, 65535], got {options.grpc_port}")
     for flag, path in (("--api-key-file", options.api_key_file), ("--chat-template", options.chat_template)):
-        if path and not os.access(path, os.R_OK):
+        if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
             raise UsageError(f"{flag} {path}: no readable file")
+    if options.tokenizer and not (Path(options.tokenizer) / "tokenizer.json").is_file():
+        raise UsageError(f"--tokenizer {options.tokenizer}: must be a directory with tokenizer.json")
     say(f"model: {asked or 'the one that ships with quire'}")
     model = resolve(asked, options.load_format)
     with ExitStack() as held:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from quire.deploy.sizes import parse_bytes, parse_count
+from quire.deploy.sizes import parse_bytes, parse_count, parse_seed
 
 Parse = Callable[[str], Any]
 
@@ -59,7 +59,7 @@ class ServeOptions:
         int,
         Flag("model", "tokens of prompt and output together; 32K is 32768, 32k is 32000", "N", default="the model's"),
     ] = 0
-    seed: Annotated[int, Flag("model", "for requests without a seed and for dummy weights", "N", parse=int)] = 0
+    seed: Annotated[int, Flag("model", "for requests without a seed and for dummy weights", "N", parse=parse_seed)] = 0
 
     max_num_seqs: Annotated[int, Flag("scheduling", "sequences that run at once", "N")] = 256
     max_num_batched_tokens: Annotated[int, Flag("scheduling", "tokens one step may run", "N")] = 2048

@@ -25,6 +25,17 @@ def parse_bytes(text: str) -> int:
     return _parse(text, units, "a size like 8GiB, 500MB or a number of bytes")
 
 
+def parse_seed(text: str) -> int:
+    """Any 64-bit integer. Raises `ValueError`."""
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = 1 << 63
+    if not -(1 << 63) <= seed < 1 << 63:
+        raise ValueError(f"expected a 64-bit integer, got {text!r}")
+    return seed
+
+
 def _parse(text: str, units: dict[str, int], expected: str) -> int:
     match = _NUMBER.fullmatch(text.strip())
     factor = units.get(match[2], 0) if match else 0

@@ -3,7 +3,7 @@
 The corpus is the Python standard library of the running interpreter, so nothing is downloaded and everybody can
 retrain the model. The result is a Hugging Face folder: tokenizer, configuration, bfloat16 weights and a model card.
 
-    python deploy/train_model.py --out deploy/model --minutes 60 --threads 2
+    python -m quire.deploy.train_model --out deploy/model --minutes 60 --threads 2
 
 The seed fixes the data, its order and the initial weights. The schedule follows the wall clock, so that training
 ends on time on any machine; the number of steps, and with it the exact weights, therefore differ between machines.
@@ -12,19 +12,12 @@ ends on time on any machine; the number of steps, and with it the exact weights,
 from __future__ import annotations
 
 import argparse
-import ast
-import contextlib
 import copy
-import io
 import json
 import math
 import os
 import platform
-import random
-import sysconfig
-import textwrap
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,16 +25,16 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-END_OF_TEXT, _, IM_END = range(3)
+from quire.deploy.corpus import END_OF_TEXT, IM_END, SPECIAL, VOCABULARY, batches, make_streams
+
 CONTEXT = 4096
 
 CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 4096,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": VOCABULARY,
     "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 6, "hidden_act": "silu", "mlp_bias": False,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "attention_bias": False,
     "max_position_embeddings": CONTEXT, "rope_theta": 10000.0,
@@ -54,14 +47,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-# Character-map tables and help-text dumps are large, repetitive and hardly code; the rest is tests and third parties.
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "encodings",
-                   "pydoc_data", "__pycache__", "ensurepip"}  # fmt: skip
-CHAT_SHARE = 0.10
-# (share of the time at which the phase ends, tokens in a sequence). Short sequences learn most for the time they
-# take; the long ones at the end teach the positions that a short sequence never reaches.
-PHASES = ((0.88, 512), (0.96, 2048), (1.0, CONTEXT))
-TOKENS_PER_STEP = 4096
+# (share of the time at which the phase ends, tokens in a sequence). Short sequences teach the language first; the long
+# ones teach the positions that a short sequence never reaches.
+PHASES = ((0.3, 512), (0.8, 2048), (1.0, CONTEXT))
 WARMUP_STEPS = 50
 CHECKPOINT_SECONDS = 300.0
 
@@ -80,93 +68,6 @@ class Progress:
     def metadata(self) -> dict[str, str]:
         """What a resumed run needs to know; it travels in the header of the weights."""
         return {"format": "pt", "step": str(self.step), "tokens": str(self.tokens), "seconds": str(self.seconds)}
-
-
-def standard_library() -> list[str]:
-    """The texts of the standard library's modules, in the same order on every machine."""
-    root = Path(sysconfig.get_path("stdlib"))
-    texts = []
-    for path in sorted(root.rglob("*.py")):
-        folders = path.relative_to(root).parts[:-1]
-        # `config-*` and `_sysconfigdata*` describe how this one interpreter was built.
-        if any(part in SKIPPED_FOLDERS or part.startswith("config-") for part in folders):
-            continue
-        if not path.name.startswith("_sysconfigdata"):
-            with contextlib.suppress(UnicodeDecodeError):
-                texts.append(path.read_text(encoding="utf-8"))
-    return [text for text in texts if text.strip()]
-
-
-def chat_documents(text: str, rng: random.Random) -> Iterator[str]:
-    """ChatML conversations made from one module: the user gives a docstring, the assistant writes the function."""
-    lines = list(io.StringIO(text))  # not splitlines(), which also cuts at form feeds
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.FunctionDef):
-            continue
-        doc, source = ast.get_docstring(node), "".join(lines[node.lineno - 1 : node.end_lineno])
-        if not doc or len(doc) > 600 or len(source) > 2400:
-            continue
-        question = rng.choice([doc, f"Write a Python function.\n\n{doc}",
-                               f"Write a Python function named `{node.name}`.\n\n{doc}",
-                               "Write the function `{}`: {}".format(node.name, doc.split("\n\n")[0])])  # fmt: skip
-        turns = [("user", question), ("assistant", textwrap.dedent(source).strip())]
-        if rng.random() < 0.25:
-            turns.insert(0, ("system", "You are a helpful assistant that writes Python."))
-        yield "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
-
-
-def train_tokenizer(texts: list[str]) -> Tokenizer:
-    """A byte-level BPE: its alphabet holds all 256 bytes, so any text survives the round trip."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=CONFIG["vocab_size"], special_tokens=list(SPECIAL), show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
-
-
-def encode(tokenizer: Tokenizer, documents: list[str]) -> torch.Tensor:
-    """One long stream of tokens in which every document ends with the end-of-text token."""
-    ids: list[int] = []
-    for encoding in tokenizer.encode_batch(documents):
-        ids.extend(encoding.ids)
-        ids.append(END_OF_TEXT)
-    return torch.tensor(ids)
-
-
-def make_streams(seed: int, tokenizer: Tokenizer | None) -> tuple[Tokenizer, torch.Tensor, torch.Tensor, float, str]:
-    """Tokenizer, training and validation streams, validation bytes for each token, and a line about the data."""
-    rng = random.Random(seed)
-    texts = standard_library()
-    rng.shuffle(texts)
-    held_out, kept = texts[::25], [text for index, text in enumerate(texts) if index % 25]
-    tokenizer = tokenizer or train_tokenizer(kept)
-    conversations = [document for text in kept for document in chat_documents(text, rng)]
-    rng.shuffle(conversations)
-    budget = CHAT_SHARE / (1 - CHAT_SHARE) * sum(map(len, kept))
-    chosen: list[str] = []
-    while conversations and budget > 0:
-        chosen.append(conversations.pop())
-        budget -= len(chosen[-1])
-    documents = kept + chosen
-    rng.shuffle(documents)
-    training, validation = encode(tokenizer, documents), encode(tokenizer, held_out)
-    corpus = (f"{len(kept)} modules and {len(chosen)} conversations made from their docstrings "
-              f"({len(training) / 1e6:.2f} M tokens); {len(held_out)} modules held out "
-              f"({len(validation) / 1e3:.0f} k tokens)")  # fmt: skip
-    return tokenizer, training, validation, sum(len(t.encode()) for t in held_out) / len(validation), corpus
-
-
-def batches(stream: torch.Tensor, length: int, rng: torch.Generator) -> Iterator[torch.Tensor]:
-    """Endless batches of `length + 1` tokens; each round cuts the stream at new places and shuffles the pieces."""
-    count = max(1, TOKENS_PER_STEP // length)
-    while True:
-        offset = int(torch.randint(length, (1,), generator=rng))
-        starts = torch.arange(offset, len(stream) - length - 1, length)
-        starts = starts[torch.randperm(len(starts), generator=rng)]
-        for chunk in torch.split(starts, count):
-            yield torch.stack([stream[start : start + length + 1] for start in chunk.tolist()])
 
 
 def loss_of(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -233,13 +134,14 @@ is not to be relied on.
 | Validation loss | **{val_loss:.3f}** nats for each token, {bits:.2f} bits for each byte |
 | Validation perplexity | **{perplexity:.2f}** |
 
-The loss on the held-out modules is measured with the bfloat16 weights as stored here, in windows of 1024 tokens.
+The loss on the held-out modules is measured with the bfloat16 weights as stored here, in windows of 1024 tokens. The
+figures of the training are sums over all runs: one that is given `--resume` goes on from the weights of the last.
 
 The tokenizer is a byte-level BPE made from the same training files; any text survives the round trip.
 `<|endoftext|>` separates files. The chat template is ChatML (`<|im_start|>role ... <|im_end|>`): about a tenth of the
 training data are conversations in which the user gives a docstring and the assistant answers with the function.
 
-Retrain with `python deploy/train_model.py --out deploy/model --minutes {minutes:.0f} --threads {threads}`.
+Retrain with `python -m quire.deploy.train_model --out deploy/model --minutes {minutes:.0f} --threads {threads}`.
 
 **Licence of the data.** The Python standard library is copyright of the Python Software Foundation and its
 contributors and is distributed under the PSF License Agreement (https://docs.python.org/3/license.html). A model this

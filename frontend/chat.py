@@ -160,7 +160,10 @@ def load_template(directory: str, override: str, special_texts: Sequence[str]) -
     if source is None:
         return None
     tokens = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    return ChatTemplate(source, tokens, special_texts)
+    try:
+        return ChatTemplate(source, tokens, special_texts)
+    except TemplateError as error:
+        raise TemplateError(f"{chosen or path}: {error}") from error
 
 
 def _token_text(entry: object) -> str:

@@ -34,13 +34,14 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reflection: bool = True
 
     max_receive_bytes: int = 8 << 20
-    max_send_bytes: int = 4 << 20
+    max_send_bytes: int = 64 << 20
+    """What the Python client accepts: answers with many logprobs are large."""
     max_concurrent_streams: int = 1024
     """Per connection."""
     default_timeout_seconds: float = 600.0
     max_timeout_seconds: float = 3600.0
     slow_reader_bytes: int = 64 << 10
-    """What one stream may have unread before it is refused."""
+    """What one stream may have unread before it is refused; at least some steps of a request with many logprobs."""
     slow_reader_seconds: float = 30.0
     """How long one stream may leave something unread."""
     tokenizer_threads: int = 2

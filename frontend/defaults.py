@@ -31,5 +31,5 @@ def load_defaults(directory: str) -> Defaults:
         defaults = msgspec.convert(values, Defaults)
         SamplingParams(**msgspec.structs.asdict(defaults))
     except (ValueError, TypeError, AttributeError, ParameterError) as error:
-        raise ValueError(f"{path}: {error}; correct it or turn use_generation_config off") from error
+        raise ValueError(f"{path}: {error}; correct it or serve with --generation-config vllm") from error
     return defaults

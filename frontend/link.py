@@ -42,6 +42,8 @@ from quire.proto.wire import WireError, unpack
 LinkState = EngineState | Literal["lost"]
 
 QUERY_SECONDS = 5.0
+UNREAD_STEPS = 16
+"""Steps that any reader may lag behind, however much one step adds."""
 
 log = logging.getLogger("quire.frontend")
 
@@ -89,7 +91,8 @@ class SchedulerLink:
     def open(self, prepared: Prepared) -> RequestStream:
         """Submit a request. Raises `RequestError` when the engine takes none now."""
         self.check_accepts()
-        stream = RequestStream(prepared, self._tokenizer, self._abort, self._config.slow_reader_bytes)
+        max_unread_bytes = max(self._config.slow_reader_bytes, UNREAD_STEPS * prepared.step_bytes)
+        stream = RequestStream(prepared, self._tokenizer, self._abort, max_unread_bytes)
         stream.number = next(self._numbers)
         self._streams[stream.number] = stream
         self._post(prepared.submit(stream.number, max(prepared.deadline - self._now(), 0.001)))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.frontend.output import OutputBuffer
+from quire.frontend.output import COST_PER_LOGPROB, COST_PER_TOKEN, OutputBuffer
 from quire.frontend.stops import StopMatcher
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto import api
@@ -29,6 +29,13 @@ class Prepared:
     skip_special_tokens: bool
     return_prompt_token_ids: bool
     return_token_ids: bool
+
+    @property
+    def step_bytes(self) -> int:
+        """What one step adds to the unread bytes, without text: a token of every output, and its logprobs."""
+        params = self.params
+        num_logprobs = 0 if params.logprobs < 0 else 1 + params.logprobs + len(params.logprob_token_ids)
+        return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * num_logprobs)
 
     def submit(
         self, number: int, timeout_seconds: float, resumed: tuple[bytes, ...] = (), finished: tuple[int, ...] = ()

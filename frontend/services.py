@@ -32,7 +32,11 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         generate = grpc_map.generate_request(request)
         async with self._pipeline.open(generate, context.time_remaining()) as stream:
-            return grpc_map.generation_message(await collect(stream))
+            generation = await collect(stream)
+            if generate.logprobs is None and generate.prompt_logprobs is None:
+                return grpc_map.generation_message(generation)
+            # a million candidates take seconds, in which the loop must beat
+            return await asyncio.to_thread(grpc_map.generation_message, generation)
 
     async def Stream(self, request: pb.GenerateRequest, context: Context) -> None:
         generate = grpc_map.generate_request(request)

@@ -13,6 +13,7 @@ from quire.proto.api import Chat, GenerateRequest, RequestError
 from quire.proto.params import (
     MAX_BAD_WORDS,
     MAX_CACHE_SALT,
+    MAX_LOGPROBS,
     MAX_N,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
@@ -97,6 +98,12 @@ def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tup
             )
         for text in (word, " " + word.lstrip()):
             sequences[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
+    if len(sequences) > MAX_BAD_WORDS:
+        raise ParameterError(
+            "bad_words",
+            f"{len(words)} words are {len(sequences)} token sequences, at a text's start and after a space; "
+            f"at most {MAX_BAD_WORDS} are allowed, use fewer words",
+        )
     return tuple(sequences)
 
 
@@ -134,8 +141,8 @@ def _or(value: float | None, default: float) -> float:
 
 
 def _count(value: int | None, field: str) -> int:
-    if value is not None and value < 0:
-        raise ParameterError(field, f"must be at least 0, or unset for none; got {value}")
+    if value is not None and not 0 <= value <= MAX_LOGPROBS:
+        raise ParameterError(field, f"must be an integer in [0, {MAX_LOGPROBS}], or unset for none; got {value}")
     return -1 if value is None else value
 
 

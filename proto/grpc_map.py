@@ -30,16 +30,10 @@ def refuse_unknown_fields(message: Message, path: str = "") -> None:
     for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
         field = f"{path}field number {unknown.field_number}"
         raise ParameterError(field, "is unknown to this server; remove it or use a matching client", "UNKNOWN_FIELD")
-    for field, inner in _inner_messages(message):
-        refuse_unknown_fields(inner, f"{path}{field}.")
-
-
-def _inner_messages(message: Message) -> Iterator[tuple[str, Message]]:
     for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
-            continue
-        for inner in value if field.is_repeated else (value,):
-            yield field.name, inner
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else (value,):
+                refuse_unknown_fields(inner, f"{path}{field.name}.")
 
 
 # ---- requests
@@ -68,21 +62,19 @@ def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest
     """Raises `RequestError` for a value its field cannot carry."""
     message = pb.GenerateRequest()
     for field in pb.GenerateRequest.DESCRIPTOR.fields:
-        if field.containing_oneof is not None and field.containing_oneof.name == "input":
-            continue
-        value = getattr(request, field.name)
+        value = getattr(request, field.name, None)  # None also for the three kinds of input
         if value is None:
             continue
-        with _carried(field.name):
+        with _sendable(field.name):
             if field.name == "logit_bias":
                 message.logit_bias.update(value)
+            elif field.is_repeated and isinstance(value, str):
+                raise TypeError(f"expected a sequence of strings, got {value[:32]!r}; put it into a tuple")
             elif field.is_repeated:
-                if isinstance(value, str):
-                    raise TypeError(f"expected a sequence, got the string {value[:32]!r}; put it into a tuple")
                 getattr(message, field.name).extend(value)
             else:
                 setattr(message, field.name, value)
-    with _carried("input"):
+    with _sendable("input"):
         if isinstance(request.input, str):
             message.prompt = request.input
         elif isinstance(request.input, api.Chat):
@@ -94,7 +86,7 @@ def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest
 
 
 @contextmanager
-def _carried(field: str) -> Iterator[None]:
+def _sendable(field: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -118,12 +110,11 @@ def chat(message: pb.Chat) -> api.Chat:
 
 def chat_message(value: api.Chat) -> pb.Chat:
     """For clients; the inverse of reading a request's chat."""
-    message = pb.Chat(messages=[pb.ChatMessage(role=one.role, content=one.content) for one in value.messages])
-    if value.add_generation_prompt is not None:
-        message.add_generation_prompt = value.add_generation_prompt
-    if value.continue_final_message is not None:
-        message.continue_final_message = value.continue_final_message
-    return message
+    return pb.Chat(
+        messages=[pb.ChatMessage(role=one.role, content=one.content) for one in value.messages],
+        add_generation_prompt=value.add_generation_prompt,
+        continue_final_message=value.continue_final_message,
+    )
 
 
 # ---- events
@@ -143,15 +134,7 @@ def event_message(sequence: int, event: api.Event) -> pb.StreamEvent:
         return pb.StreamEvent(
             sequence=sequence, prompt_logprobs=pb.PromptLogprobs(first_position=event.first_position, entries=entries)
         )
-    return pb.StreamEvent(
-        sequence=sequence,
-        started=pb.Started(
-            request_id=event.request_id,
-            model=event.model,
-            prompt_tokens=event.prompt_tokens,
-            prompt_token_ids=event.prompt_token_ids,
-        ),
-    )
+    return pb.StreamEvent(sequence=sequence, started=_fill(pb.Started, event))
 
 
 def event(message: pb.StreamEvent) -> api.Event:

@@ -29,7 +29,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_restarts_per_request: int = 2
     """A request alive in one more group death than this is quarantined as the likely cause."""
     audit_interval_steps: int = 1000
-    """Check every invariant after so many steps, once idle, or after 50 times as many; 0 never."""
+    """Check every invariant after so many steps, once idle, or after 500 times as many; 0 never."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:

@@ -254,11 +254,12 @@ class Core:
         self._become("failed", detail, effects)
 
     def _become(self, state: EngineState, detail: str, effects: Effects) -> None:
-        """A drain outlasts the death of a group, and failure everything."""
-        if self.state == "failed" or (self.state == "draining" and state != "failed"):
+        """A drain outlasts the death of a group, and failure everything; of a new epoch the peers hear all the same."""
+        if self.state == "failed":
             return
-        self.state = state
-        effects.say(ChangeState(state, detail))
+        if self.state != "draining" or state == "failed":
+            self.state = state
+        effects.say(ChangeState(self.state, detail))
 
     def _look_at_clock(self, effects: Effects, now: float) -> None:
         ledger = self.ledger

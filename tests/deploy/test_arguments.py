@@ -83,6 +83,7 @@ def test_abbreviations_are_refused(capsys) -> None:
         (["--dtype", "int3"], "invalid choice: 'int3'"),
         (["--gpu-memory-utilization", "x"], "'x'"),
         (["one", "two"], "'two'"),
+        (["--seed", "x"], "expected a 64-bit integer, got 'x'"),
     ],
 )
 def test_bad_values_are_one_line_errors_with_the_value(capsys, arguments: list[str], words: str) -> None:
@@ -135,6 +136,7 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("max-num-seqs:", "expected a single value"),
         ("enforce-eager: yes please", "expected true or false"),
         ("dtype: int3", "expected one of auto"),
+        ("model:", "expected a directory or hub id"),
         ("max-num-seqs: 3\nmax_num_seqs: 4", "there twice"),
         ("- a\n- b", "got a list"),
         ("a: [", "--config"),

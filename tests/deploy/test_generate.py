@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -60,7 +63,7 @@ def test_text_is_streamed_to_standard_output_and_figures_to_standard_error(serve
 
 def test_every_flag_reaches_the_request(server, tmp_path) -> None:
     key = tmp_path / "keys"
-    key.write_text("secret\nother\n")
+    key.write_text("# of team A\n\nsecret\nother\n")
     code = main([
         "generate", "hi", "--chat", "--model", "m", "--temperature", "0", "--top-p", "0.5", "--top-k", "3", "--seed",
         "-1", "--stop", "a", "--stop", "b", "--n", "1", "--api-key-file", str(key),
@@ -113,3 +116,44 @@ def test_a_failed_output_is_exit_code_1(server, monkeypatch) -> None:
 def test_a_missing_key_file_is_a_user_error(server, capsys) -> None:
     assert main(["generate", "x", "--api-key-file", "/no/such"]) == 2
     assert capsys.readouterr().err.startswith("quire: error: --api-key-file /no/such")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("# nobody\n", "holds no key"), ("k\u00e9y\n", "visible ASCII"), ("a b\n", "visible ASCII")]
+)
+def test_a_key_file_without_a_usable_key_is_a_user_error(server, capsys, tmp_path, text, words) -> None:
+    key = tmp_path / "keys"
+    key.write_text(text)
+    assert main(["generate", "x", "--api-key-file", str(key)]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "localhost:http"])
+def test_a_target_without_a_port_is_a_user_error(server, capsys, target) -> None:
+    assert main(["generate", "x", "--target", target]) == 2
+    assert capsys.readouterr().err.startswith("quire: error: --target: must be HOST:PORT")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(["x", "--seed", str(2**63)], b"seed: "), (["-"], b"input: ")])
+def test_what_cannot_be_sent_is_one_line_and_no_traceback(arguments: list[str], words: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quire.deploy", "generate", *arguments, "--target", "127.0.0.1:1"],
+        env=os.environ | {"PYTHONUTF8": "1"}, input=b"\xff", capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"quire: error: " + words)
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
+    program = (
+        "import sys; from quire.deploy import __main__ as m, doctor; doctor.run = lambda _: print('x' * 9, flush=True)"
+    )
+    command = f"{program}; sys.exit(m.main(['doctor']))"
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nobody_reads:
+        done = subprocess.run(
+            [sys.executable, "-c", command], stdout=nobody_reads, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -39,3 +39,15 @@ def test_a_missing_model_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("quire: error: MODEL './no-such-model'")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_directory_without_a_tokenizer_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = serve(tmp_path, "--tokenizer", "elsewhere")
+    assert done.returncode == 2
+    assert done.stderr == "quire: error: --tokenizer elsewhere: must be a directory with tokenizer.json\n"
+
+
+def test_a_directory_is_no_chat_template(tmp_path: Path) -> None:
+    done = serve(tmp_path, "--chat-template", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == f"quire: error: --chat-template {tmp_path}: no readable file\n"

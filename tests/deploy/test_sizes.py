@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.deploy.sizes import format_bytes, parse_bytes, parse_count
+from quire.deploy.sizes import format_bytes, parse_bytes, parse_count, parse_seed
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,10 @@ def test_plain_numbers_are_exact(value: int) -> None:
 )  # fmt: skip
 def test_sizes_are_shown_in_binary_units(num_bytes: int, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+def test_a_seed_is_any_64_bit_integer() -> None:
+    assert (parse_seed("-1"), parse_seed(str(2**63 - 1)), parse_seed(str(-(2**63)))) == (-1, 2**63 - 1, -(2**63))
+    for text in ("x", "1.5", str(2**63)):
+        with pytest.raises(ValueError, match=f"64-bit integer, got '{text}'"):
+            parse_seed(text)

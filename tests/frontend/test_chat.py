@@ -1,5 +1,7 @@
 """Chat templates: what templates may do, what users may not."""
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,3 +144,10 @@ def test_templates_are_found_in_every_usual_place(tmp_path):
     assert load_template(str(tmp_path), str(tmp_path / "mine"), ()).render(chat)[0] == "from override"
     with pytest.raises(TemplateError, match="chat_template"):
         load_template(str(tmp_path), str(tmp_path / "none"), ())
+
+
+def test_a_template_that_does_not_compile_is_refused_with_its_file(tmp_path):
+    bad = tmp_path / "bad.jinja"
+    bad.write_text("{% for x in %}")
+    with pytest.raises(TemplateError, match=re.escape(str(bad))):
+        load_template(str(tmp_path), str(bad), ())

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import grpc
 import grpc.aio
@@ -10,6 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from quire.frontend.auth import EXEMPT, KeyFileError, Keys
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto import grpc_map
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
 from quire.proto.client import AsyncClient, Client
 from quire.proto.generated import quire_pb2
@@ -259,3 +262,32 @@ def test_bad_model_files_are_refused_by_name(serving, model_dir, tmp_path):
         asyncio.run(start(tokenizer=str(tmp_path / "none")))
     with pytest.raises(ValueError, match="api_key_file"):
         asyncio.run(start(api_key_file=str(tmp_path / "none")))
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(model_dir):
+    text_tokenizer = TextTokenizer(str(model_dir))
+    encoder = threading.Thread(target=text_tokenizer.encode, args=("hello world " * 100_000,))
+    turns = 0
+    encoder.start()
+    while encoder.is_alive():
+        encoder.join(0.001)
+        turns += 1
+    assert turns > 50
+
+
+@pytest.mark.parametrize("logprobs", [0, None])
+def test_an_answer_with_logprobs_is_written_beside_the_loop(serving, monkeypatch, logprobs):
+    """A million candidates take seconds, and a silent frontend loses its lease."""
+    writers = []
+    write = grpc_map.generation_message
+    monkeypatch.setattr(
+        grpc_map, "generation_message", lambda value: (writers.append(threading.current_thread()), write(value))[1]
+    )
+
+    async def main():
+        async with serving() as s:
+            s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [70])
+            await s.client.generate(GenerateRequest(input="x", logprobs=logprobs))
+            assert (writers[0] is threading.main_thread()) == (logprobs is None)
+
+    asyncio.run(main())

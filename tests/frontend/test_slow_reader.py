@@ -85,3 +85,15 @@ def test_a_client_that_never_reads_is_refused_over_the_wire_while_others_stream(
                 assert (error.status, error.reason) == ("RESOURCE_EXHAUSTED", "SLOW_READER")
 
     asyncio.run(main())
+
+
+def test_a_few_steps_of_many_logprobs_make_no_reader_slow(serving):
+    async def main():
+        async with serving() as s:
+            request = GenerateRequest(input="x", n=64, logprobs=20, logprob_token_ids=range(128), temperature=1.0)
+            async with s.server.pipeline.open(request, None) as stream:
+                per_step = stream.prepared.step_bytes
+                assert per_step > s.server._config.slow_reader_bytes
+                assert stream._max_unread_bytes >= 2 * per_step
+
+    asyncio.run(main())

@@ -125,3 +125,14 @@ def test_error_details_stay_under_four_kilobytes():
 def test_a_transport_error_has_no_reason_but_a_status():
     error = grpc_status.from_status(grpc.StatusCode.UNAVAILABLE, "connection refused", ())
     assert (error.reason, error.status, error.retryable) == ("", "UNAVAILABLE", True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seed", 2**63), ("max_tokens", 1.5), ("input", "\udcff"), ("input", [2**63]), ("stop", "END"),
+     ("model", "\ud800"), ("input", api.Chat([api.ChatMessage("user", "\udcff")])), ("logit_bias", {"a": 1.0})],
+)  # fmt: skip
+def test_a_value_that_cannot_be_sent_is_refused_by_name_before_anything_is_sent(field, value):
+    with pytest.raises(api.RequestError, match=f"^{field}: cannot be sent: ") as caught:
+        grpc_map.generate_request_message(api.GenerateRequest(**{"input": "x", field: value}))
+    assert (caught.value.reason, caught.value.field) == ("INVALID_PARAMETER", field)

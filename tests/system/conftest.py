@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 
 from quire.proto.client import Client
-from quire.proto.lifeline import tie_to_parent
 
 STARTUP_SECONDS = 120.0
+# `quire serve`, but a test run that is killed leaves no engine behind
+TIED_MAIN = """
+import sys
+from quire.deploy.__main__ import main
+from quire.proto.lifeline import tie_to_parent
+tie_to_parent()
+sys.exit(main())
+"""
 
 
 class Engine:
@@ -23,25 +30,13 @@ class Engine:
 
     def __init__(self, *flags: str) -> None:
         # one thread per worker: tiny layers gain nothing from more
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "quire.deploy",
-            "serve",
-            *flags,
-            "--grpc-port",
-            "0",
-            "--num-threads",
-            "1",
-        ]
+        arguments = ["serve", *flags, "--grpc-port=0", "--num-threads=1"]
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-P", "-c", TIED_MAIN, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            preexec_fn=tie_to_parent,  # a test run that is killed leaves no engine behind
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
