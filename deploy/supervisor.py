@@ -141,6 +141,9 @@ class Supervisor:
     def _on_welcome(self, welcome: Welcome) -> None:
         was_ready = self._group_ready
         self._welcome = welcome
+        if self._phase == "starting" and welcome.state == "failed":
+            self._fail(welcome.detail, EXIT_REFUSED)
+            return
         broken = welcome.state == "recovering" and welcome.epoch == self._epoch
         if broken and self._phase != "starting" and self._children.of("worker"):
             self._lose_group(welcome.detail or "the scheduler gave the group up")

@@ -28,8 +28,8 @@ _FINISH_WORDS: dict[int, api.FinishWord] = {number: word for word, number in _FI
 def refuse_unknown_fields(message: Message, path: str = "") -> None:
     """Raise `ParameterError` naming the first field number, at any depth, that this server's contract does not have."""
     for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
-        field = f"{path}field number {unknown.field_number}"
-        raise ParameterError(field, "is unknown to this server; remove it or use a matching client", "UNKNOWN_FIELD")
+        name = f"{path}field number {unknown.field_number}"
+        raise ParameterError(name, "is unknown to this server; remove it or use a matching client", "UNKNOWN_FIELD")
     for field, value in message.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if field.is_repeated else (value,):

@@ -30,6 +30,7 @@ from quire.scheduler.events import (
     Submitted,
     Tick,
 )
+from quire.scheduler.faults import InvariantError
 from quire.scheduler.ledger import Ledger
 from quire.scheduler.outputs import Effects
 from quire.scheduler.policy import Policy
@@ -109,6 +110,17 @@ class Core:
             case Tick():
                 pass
         self._look_at_clock(effects, now)
+        return effects.instructions(self.epoch)
+
+    def refuse(self, event: Submitted, reason: str, message: str) -> list[Instruction]:
+        """End a request that never entered, for a reason the core cannot find itself.
+
+        Raises `InvariantError` when it did enter.
+        """
+        if self.ledger.registry.find(event.frontend, event.submit.number) is not None:
+            raise InvariantError("I6", f"request {event.submit.number} is live and cannot be refused")
+        effects = Effects()
+        self.ledger.refuse(event.frontend, event.submit, Refusal(reason, "", message), effects)
         return effects.instructions(self.epoch)
 
     def plan(self, now: float) -> list[Instruction]:

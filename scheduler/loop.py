@@ -16,19 +16,12 @@ from quire.proto.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
 from quire.proto.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
 from quire.proto.requests import (
     PROTOCOL_VERSION,
-    Abort,
-    AbortLabels,
-    AskLoad,
-    Drain,
     Drained,
     FrontendBeat,
     FrontendMessage,
-    GroupFailed,
-    GroupLost,
     Hello,
     Refused,
     SchedulerBeat,
-    Submit,
     Welcome,
 )
 from quire.proto.wire import frontend_decoder, worker_decoder
@@ -37,6 +30,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core import Core
 from quire.scheduler.faults import ResultError
 from quire.scheduler.group import GroupError, WorkerGroup
+from quire.scheduler.intake import event_of
 from quire.scheduler.leases import Leases
 from quire.scheduler.watch import Watch
 
@@ -181,28 +175,22 @@ class SchedulerLoop:
             return []
         if isinstance(message, FrontendBeat):
             return []
-        event = self._event(identity, message)
-        return self._core.handle(event, now) if event is not None else []
+        event = event_of(identity, message, supervisor=self._leases.role(identity) == "supervisor")
+        if event is None:
+            log.warning("%s is not for a frontend to say; dropped", type(message).__name__)
+            return []
+        return self._guarded(event, now)
 
-    def _event(self, identity: bytes, message: FrontendMessage) -> events.Event | None:
-        supervisor = self._leases.role(identity) == "supervisor"
-        match message:
-            case Submit():
-                return events.Submitted(identity, message)
-            case Abort():
-                return events.Aborted(identity, message)
-            case AbortLabels():
-                return events.LabelsAborted(identity, message)
-            case AskLoad():
-                return events.LoadAsked(identity, message)
-            case Drain() if supervisor:
-                return events.DrainAsked(message.timeout_seconds)
-            case GroupLost() if supervisor:
-                return events.GroupGone(message.epoch, message.reason)
-            case GroupFailed() if supervisor:
-                return events.GroupGaveUp(message.reason)
-        log.warning("%s is not for a frontend to say; dropped", type(message).__name__)
-        return None
+    def _guarded(self, event: events.Event, now: float) -> list[events.Instruction]:
+        """Feed the core. A submission that trips over a bug of ours is refused; it must not end all the others."""
+        try:
+            return self._core.handle(event, now)
+        except Exception:
+            if not isinstance(event, events.Submitted):
+                raise
+            log.exception("request %r broke the scheduler", event.submit.label)
+            invariants.check(self._core)  # harmed state is not served from: the supervisor starts a new scheduler
+            return self._core.refuse(event, "BUG", "the request broke the scheduler")
 
     def _on_hello(self, identity: bytes, hello: Hello, now: float) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:

@@ -65,7 +65,8 @@ class Request:
         self.params = params
         self.quiet_params = params
         if params.prompt_logprobs >= 0:
-            self.quiet_params = msgspec.structs.replace(params, prompt_logprobs=-1)
+            named = params.logprob_token_ids if params.logprobs >= 0 else ()
+            self.quiet_params = msgspec.structs.replace(params, prompt_logprobs=-1, logprob_token_ids=named)
         self.stop_ids = frozenset(params.stop_token_ids)
         self.arrival = arrival
         self.arrived_at = arrived_at

@@ -1,6 +1,7 @@
 """`python -m quire.worker.inspect '{WorkerConfig as JSON}'`: what would run here, and what would be refused and why.
 
-Prints one JSON object `{"sections": {title: {name: value}}, "refusals": [...]}` and loads no weights.
+Prints one JSON object `{"sections": {title: {name: value}}, "refusals": [...]}` and reads no more of the
+weights than their headers.
 """
 
 import sys
@@ -13,10 +14,12 @@ from quire.kernels.catalog import implementations
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
-from quire.worker.models.registry import ARCHITECTURES, build_model, read_spec
+from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, read_spec
 from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.shard import ModelError
+from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
+from quire.worker.weights.load import match
 
 Section = dict[str, str | int]
 
@@ -43,16 +46,22 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
         return sections, []
     try:
         sections["model"] = _model(config, device)
-    except ModelError as error:
+    except (ModelError, CheckpointError) as error:
         return sections, [str(error)]
     return sections, []
 
 
 def _model(config: WorkerConfig, device: Device) -> Section:
-    """Builds the model without memory, so that every shape has been checked. Raises `ModelError`."""
+    """Builds the model without memory and holds the checkpoint's headers against it.
+
+    Raises `ModelError` or `CheckpointError`.
+    """
     spec = read_spec(Path(config.model))
     dtype = device.dtype(config.dtype, spec.dtype)
     model = build_model(spec, BuildContext(SingleGroup(), torch.device("meta"), dtype, DenseScheme()))
+    if config.load_format != "dummy":
+        with Checkpoint(Path(config.model)) as checkpoint:
+            match(model, checkpoint, checkpoint_names(spec))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return {
         "directory": config.model,

@@ -28,9 +28,14 @@ def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], None])
     """Bytes for the KV cache of this rank.
 
     As configured; else on CUDA what the worst step, run by `profile`, leaves of the share of memory we may use; else on
-    the CPU 4 GiB or a quarter of the free memory, whichever is less.
+    the CPU 4 GiB or a quarter of the free memory, whichever is less. Raises `MemoryShortage`.
     """
     if config.kv_cache_memory_bytes:
+        if config.kv_cache_memory_bytes > device.total_memory():
+            raise MemoryShortage(
+                f"kv_cache_memory_bytes: {config.kv_cache_memory_bytes} is more than all the memory there is, "
+                f"{device.total_memory()} bytes; lower it"
+            )
         return config.kv_cache_memory_bytes
     if not device.is_cuda:
         return min(_CPU_MOST_BYTES, device.free_memory() // _CPU_SHARE)

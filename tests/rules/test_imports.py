@@ -34,7 +34,7 @@ WORKER_FLOORS = (
 SCHEDULER_FLOORS = (
     {"__main__", "bench"},
     {"loop"},
-    {"invariants", "group", "leases", "watch"},
+    {"invariants", "group", "intake", "leases", "watch"},
     {"core"},
     {"ledger", "report"},
     {"outputs"},

@@ -244,3 +244,12 @@ def test_only_declared_steps_of_an_outputs_life_are_possible(engine):
                 with pytest.raises(InvariantError, match=f"from {state} to {target}"):
                     sequence.move(target)
             e = engine()
+
+
+def test_named_ids_for_prompt_logprobs_alone_survive_the_scheduler(engine):
+    """They reach output 0's worker once; an output without prompt logprobs must still have valid parameters."""
+    e = engine()
+    e.submit(1, 5, n=2, max_tokens=3, temperature=1.0, prompt_logprobs=1, logprob_token_ids=(1,))
+    for _ in range(8):
+        e.step()
+    assert [e.finishes[1, index].reason for index in (0, 1)] == ["length", "length"]

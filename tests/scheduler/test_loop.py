@@ -28,6 +28,7 @@ from quire.proto.requests import (
     Welcome,
 )
 from quire.proto.wire import ints, plan_decoder, scheduler_decoder, unpack
+from quire.scheduler import admission
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.loop import SchedulerLoop
 
@@ -219,6 +220,24 @@ def test_garbage_on_either_socket_changes_nothing(peers):
     frontend.send(submit(1, max_tokens=1))
     answer(worker, 3)
     assert expect(frontend, Outputs).finishes[0].reason == "length"
+
+
+def test_a_request_that_trips_over_a_bug_is_refused_and_the_others_go_on(peers, monkeypatch):
+    def stumble(submitted, config):
+        if submitted.number == 2:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(admission, "check_form", stumble)
+    frontend = peers.frontend(b"f")
+    worker = peers.ready_worker(b"w")
+    expect(frontend, Welcome, lambda message: message.state == "ready")
+    frontend.send(submit(1, max_tokens=2))
+    answer(worker, 3)
+    frontend.send(submit(2))
+    refused = expect(frontend, Outputs, lambda outputs: any(finish.number == 2 for finish in outputs.finishes))
+    assert (refused.finishes[0].reason, refused.finishes[0].error) == ("rejected", "BUG")
+    answer(worker, 4)
+    assert expect(frontend, Outputs, lambda outputs: outputs.finishes).finishes[0].reason == "length"
 
 
 def test_only_the_supervisor_may_drain_and_it_hears_when_all_is_done(peers):

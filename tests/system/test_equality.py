@@ -133,3 +133,8 @@ def test_logprobs_equal_the_reference(serve, model, prompts, reference):
             assert candidate.logprob == pytest.approx(float(row[candidate.token_id]), abs=1e-4)
         assert [candidate.token_id for candidate in entry.named] == [5, 6]
     assert len(made.outputs[0].logprobs) == NUM_TOKENS
+    only_prompt = engine.client.generate(
+        GenerateRequest(input=prompt, max_tokens=2, prompt_logprobs=0, logprob_token_ids=[5])
+    )
+    assert [entry.named[0].token_id for entry in only_prompt.prompt_logprobs] == [5] * (len(prompt) - 1)
+    assert not only_prompt.outputs[0].logprobs

@@ -35,36 +35,43 @@ def materialise(model: nn.Module, device: torch.device) -> None:
                 module.get_parameter(name)[parts[-1].rows.stop :] = 0.0
 
 
-def fill_from_checkpoint(model: nn.Module, checkpoint: Checkpoint, names: NameMap, device: torch.device) -> int:
-    """Materialise and fill: each part once, each tensor used or ignored by name, dtypes converted -> bytes read.
+def match(model: nn.Module, checkpoint: Checkpoint, names: NameMap) -> dict[str, Target]:
+    """Where each tensor goes: every part has one, every tensor is used or ignored by name, shapes agree.
 
-    CheckpointError names the tensor or parameter that does not fit.
+    Reads headers only, and takes a model without memory too. CheckpointError names what does not fit.
     """
-    materialise(model, device)
     wanted = dict(places(model))
+    matched: dict[str, Target] = {}
     filled: dict[Target, str] = {}
-    bytes_read = 0
-    for tensor_name in checkpoint.names():
-        if names.ignores(tensor_name):
+    for name in checkpoint.names():
+        if names.ignores(name):
             continue
-        target = names.target(tensor_name)
+        target = names.target(name)
         if target is None or target not in wanted:
-            raise CheckpointError(f"{tensor_name}: the checkpoint holds this tensor, but the model has no place for it")
+            raise CheckpointError(f"{name}: the checkpoint holds this tensor, but the model has no place for it")
         if target in filled:
-            raise CheckpointError(f"{tensor_name}: {_named(target)} was already filled from {filled[target]}")
-        bytes_read += _fill(checkpoint, tensor_name, *wanted[target])
-        filled[target] = tensor_name
+            raise CheckpointError(f"{name}: {_named(target)} was already filled from {filled[target]}")
+        shape, full_shape = checkpoint.shape(name), wanted[target][1].full_shape
+        if shape != full_shape:
+            raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(full_shape)}")
+        matched[name] = target
+        filled[target] = name
     missing = [_named(target) for target in wanted if target not in filled]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise CheckpointError(f"{checkpoint.folder} lacks the tensors for {shown}")
-    return bytes_read
+    return matched
+
+
+def fill_from_checkpoint(model: nn.Module, checkpoint: Checkpoint, names: NameMap, device: torch.device) -> int:
+    """Match, then materialise and fill, dtypes converted -> bytes read. Raises CheckpointError."""
+    matched = match(model, checkpoint, names)
+    materialise(model, device)
+    where = dict(places(model))
+    return sum(_fill(checkpoint, name, *where[target]) for name, target in matched.items())
 
 
 def _fill(checkpoint: Checkpoint, name: str, parameter: torch.Tensor, part: Part) -> int:
-    shape = checkpoint.shape(name)
-    if shape != part.full_shape:
-        raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(part.full_shape)}")
     if part.num_elements == 0:
         return 0
     tensor = checkpoint.read(name, part.region)

@@ -1,0 +1,24 @@
+"""What a message on the request socket means to the core. No I/O."""
+
+from quire.proto.requests import Abort, AbortLabels, AskLoad, Drain, FrontendMessage, GroupFailed, GroupLost, Submit
+from quire.scheduler import events
+
+
+def event_of(identity: bytes, message: FrontendMessage, *, supervisor: bool) -> events.Event | None:
+    """The event, or None for what this peer may not say."""
+    match message:
+        case Submit():
+            return events.Submitted(identity, message)
+        case Abort():
+            return events.Aborted(identity, message)
+        case AbortLabels():
+            return events.LabelsAborted(identity, message)
+        case AskLoad():
+            return events.LoadAsked(identity, message)
+        case Drain() if supervisor:
+            return events.DrainAsked(message.timeout_seconds)
+        case GroupLost() if supervisor:
+            return events.GroupGone(message.epoch, message.reason)
+        case GroupFailed() if supervisor:
+            return events.GroupGaveUp(message.reason)
+    return None
