@@ -12,7 +12,7 @@ import pytest
 
 from quire.proto.api import Delta, Event, Finished, GenerateRequest, RequestError
 
-LONG_ENOUGH = 500
+LONG_ENOUGH = 1000
 PROMPTS = [[5, 6, 7], [8, 9], list(range(10, 50)), [3]]
 
 
@@ -102,7 +102,7 @@ def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventual
 
 
 def test_streams_survive_a_worker_that_hangs(serve, model, eventually):
-    engine = serve(str(model), "--step-timeout", "2")
+    engine = serve(str(model), "--step-timeout", "4")
     readers = start_readers(engine, eventually, LONG_ENOUGH)
     os.kill(engine.pids("worker")[0], signal.SIGSTOP)
     engine.wait_for_line("no answer to step")
