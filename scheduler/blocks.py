@@ -52,7 +52,7 @@ class BlockPool:
     """Every block is in exactly one place: free, idle (cached, no reader), referenced, or fenced.
 
     A fenced block has lost its last reader while a step that may touch it was in flight; whoever fenced it calls
-    `settle` when that step is over.
+    `settle` when that step is over. Until then nobody may write it, but a cached one may gain a reader.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -60,7 +60,8 @@ class BlockPool:
         self.refs = [0] * num_blocks
         self.free = deque(range(num_blocks))
         self.idle = IdleList(num_blocks)
-        self.num_fenced = 0
+        self.fenced: dict[int, int] = {}
+        """Block -> the step that must be over."""
 
     @property
     def available(self) -> int:
@@ -68,7 +69,7 @@ class BlockPool:
 
     @property
     def num_referenced(self) -> int:
-        return self.num_blocks - self.available - self.num_fenced
+        return self.num_blocks - self.available - len(self.fenced)
 
     def take(self) -> int:
         """A block for one new reader: free if there is one, else the idle one that was used longest ago."""
@@ -77,22 +78,27 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """One more reader of a referenced or idle block."""
-        if self.refs[block] == 0:
+        """One more reader of a cached block, wherever it is."""
+        if self.refs[block] == 0 and self.fenced.pop(block, None) is None:
             self.idle.remove(block)
         self.refs[block] += 1
 
-    def drop(self, block: int) -> bool:
-        """One reader less. True when it was the last: the block is now fenced."""
+    def drop(self, block: int, step: int) -> bool:
+        """One reader less. True when it was the last: the block is now fenced until `step` is over."""
         self.refs[block] -= 1
         if self.refs[block]:
             return False
-        self.num_fenced += 1
+        self.fenced[block] = step
         return True
 
-    def settle(self, block: int, cached: bool) -> None:
-        """A fenced block may be used again: as it is if cached, else as a free one."""
-        self.num_fenced -= 1
+    def settle(self, block: int, step: int, cached: bool) -> None:
+        """`step` is over: the block may be used again, as it is if cached, else as a free one.
+
+        Nothing happens to a block that has found a reader since, or was fenced anew.
+        """
+        if self.fenced.get(block) != step:
+            return
+        del self.fenced[block]
         if cached:
             self.idle.append(block)
         else:

@@ -105,9 +105,7 @@ def _slots(era: Era, live: list[Sequence]) -> None:
 def _blocks(era: Era, live: list[Sequence]) -> None:
     pool = era.memory.pool
     readers = Counter(block for sequence in live for block in sequence.blocks)
-    fenced = [block for fence in era.memory.fences for block in fence.blocks]
-    _hold("I1", len(fenced) == pool.num_fenced, f"{len(fenced)} fenced blocks, counted {pool.num_fenced}")
-    places = Counter([*pool.free, *pool.idle, *readers.keys(), *fenced])
+    places = Counter([*pool.free, *pool.idle, *readers.keys(), *pool.fenced])
     twice = [block for block, count in places.items() if count > 1]
     _hold("I1", not twice, f"blocks {twice[:8]} are in two places")
     missing = [block for block in range(pool.num_blocks) if block not in places]
@@ -121,6 +119,9 @@ def _blocks(era: Era, live: list[Sequence]) -> None:
     acked = era.pipeline.acked
     steps = [fence.step for fence in era.memory.fences]
     _hold("I4", steps == sorted(steps), f"fences out of order: {steps}")
+    behind = {(block, fence.step) for fence in era.memory.fences for block in fence.blocks}
+    loose = [block for block, step in pool.fenced.items() if (block, step) not in behind]
+    _hold("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
     holds = all(acked < step <= era.pipeline.step for step in steps)
     _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {era.pipeline.step}")
     _hold("I4", era.memory.acked <= acked, f"memory believes step {era.memory.acked}, acknowledged is {acked}")
@@ -147,13 +148,12 @@ def _cache(era: Era, live: list[Sequence]) -> None:
     for listed in entries:
         if memory.index.entry_of(listed.block) is not listed:
             raise InvariantError("I5", f"block {listed.block} and its entry disagree")
-    fenced = {block for fence in memory.fences for block in fence.blocks}
     for block in memory.pool.idle:
         if memory.index.entry_of(block) is None:
             raise InvariantError("I5", f"idle block {block} has no entry")
     cached = {listed.block for listed in entries}
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
-    _hold("I5", set(homeless) <= fenced, f"cached blocks {homeless[:8]} are free")
+    _hold("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
     begun: dict[int, int] = {}
     for plan in reversed(era.pipeline.flight):
         current = running.generation[plan.slots] == plan.generations

@@ -54,10 +54,10 @@ class Memory:
         hits: list[Entry] = []
         parent, width = sequence.root, 4 * self.block_size
         tokens = sequence.tokens.tobytes()
-        pool, find = self.pool, self.index.find
+        find = self.index.find
         for start in range(0, (sequence.num_known - 1) // self.block_size * width, width):
             entry = find(parent, tokens[start : start + width])
-            if entry is None or not (pool.refs[entry.block] or entry.block in pool.idle):
+            if entry is None:
                 break
             hits.append(entry)
             parent = entry
@@ -65,8 +65,8 @@ class Memory:
 
     def missing(self, num_tokens: int, shared: list[int]) -> int:
         """Available blocks that `reserve` would use up; idle blocks among the shared ones are no longer available."""
-        refs = self.pool.refs
-        return self.blocks_for(num_tokens) - len(shared) + sum(1 for block in shared if not refs[block])
+        idle = self.pool.idle
+        return self.blocks_for(num_tokens) - len(shared) + sum(1 for block in shared if block in idle)
 
     def reserve(self, sequence: Sequence, num_tokens: int, shared: list[int]) -> None:
         """Give a table for `num_tokens` tokens that begins with the shared full blocks. `missing` must be available."""
@@ -133,7 +133,7 @@ class Memory:
 
     def _fence(self, blocks: list[int], late: Late | None, sent: int) -> None:
         # Last blocks first: of a cached prefix the tail is then evicted before what it hangs on.
-        unread = [block for block in reversed(blocks) if self.pool.drop(block)]
+        unread = [block for block in reversed(blocks) if self.pool.drop(block, sent)]
         if unread or late is not None:
             self.fences.append(Fence(sent, unread, late))
             self._settle()
@@ -145,4 +145,4 @@ class Memory:
             if fence.late is not None:
                 self._list(fence.late)
             for block in fence.blocks:
-                self.pool.settle(block, self.index.entry_of(block) is not None)
+                self.pool.settle(block, fence.step, self.index.entry_of(block) is not None)

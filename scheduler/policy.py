@@ -88,7 +88,7 @@ class Policy:
         while sequence.state == "running":
             if memory.available:
                 return True
-            if memory.pool.num_fenced > num_promised:
+            if len(memory.pool.fenced) > num_promised:
                 return False
             self._preempt(max(self._running.live(), key=_rank))
         return False

@@ -20,7 +20,7 @@ def load(query: int, state: EngineState, epoch: int, era: Era | None, waiting: W
         num_blocks=0 if pool is None else pool.num_blocks,
         free_blocks=0 if pool is None else pool.available,
         cached_blocks=0 if era is None else len(era.memory.index),
-        fenced_blocks=0 if pool is None else pool.num_fenced,
+        fenced_blocks=0 if pool is None else len(pool.fenced),
         prefix_queries=counters.prefix_queries,
         prefix_hits=counters.prefix_hits,
         num_preemptions=counters.num_preemptions,

@@ -122,10 +122,10 @@ def test_something_left_behind_is_found_when_all_is_quiet(engine):
     e.submit(1, 9)
     e.settle()
     check(e.core)
-    e.core.era.memory.pool.num_fenced += 1
+    e.core.era.memory.pool.fenced[0] = 1
     with pytest.raises(InvariantError, match="I1"):
         check(e.core)
-    e.core.era.memory.pool.num_fenced -= 1
+    del e.core.era.memory.pool.fenced[0]
     e.core.ledger.registry.frontend(b"nobody")
     with pytest.raises(InvariantError, match="I14"):
         check(e.core)

@@ -66,9 +66,9 @@ def test_an_ended_outputs_blocks_are_published_when_their_fence_falls(engine):
     e.answer(acks=False)
     memory = e.core.era.memory
     assert e.reason(1) == "length"
-    assert (memory.pool.num_fenced, len(memory.index)) == (3, 0)
+    assert (len(memory.pool.fenced), len(memory.index)) == (3, 0)
     e.ack(1, 1)
-    assert (memory.pool.num_fenced, len(memory.index), len(memory.pool.idle)) == (0, 2, 2)
+    assert (len(memory.pool.fenced), len(memory.index), len(memory.pool.idle)) == (0, 2, 2)
 
 
 @pytest.mark.parametrize("other", [{"cache_salt": "b"}, {"adapter": "lion"}])
@@ -177,10 +177,10 @@ def test_blocks_of_an_ended_output_are_fenced_while_a_step_may_touch_them(engine
     e.plan(), e.plan()
     e.answer()
     pool = e.core.era.memory.pool
-    assert pool.num_fenced == 1
+    assert len(pool.fenced) == 1
     assert pool.available == e.facts.num_blocks - 1
     e.answer()
-    assert pool.num_fenced == 0
+    assert len(pool.fenced) == 0
     assert pool.available == e.facts.num_blocks
 
 
@@ -287,3 +287,23 @@ def test_a_token_outside_the_vocabulary_ends_its_output_as_numerical(engine):
     e.handle(StepDone(StepResult(plan.epoch, plan.step, b"\xff\xff\xff\xff\x07\x00\x00\x00")))
     assert e.finishes[1, 0].error == "NUMERICAL"
     assert e.tokens == {(2, 0): [7]}
+
+
+def test_a_cached_block_behind_a_fence_may_be_read_but_is_not_available(engine):
+    e = engine()
+    e.submit(1, 9, max_tokens=50)
+    e.plan(), e.plan()
+    e.answer()
+    e.abort(1)
+    pool = e.core.era.memory.pool
+    fenced, available = len(pool.fenced), pool.available
+    assert fenced == 3
+    e.submit(2, list(range(10, 18)) + [99], max_tokens=2)
+    (admit,) = e.plan().admits.values()
+    assert admit.num_computed == 8
+    assert len(pool.fenced) == fenced - 2, "the two full blocks have a reader again"
+    assert pool.available == available - 1, "only the third one is new"
+    e.settle()
+    assert e.reason(2) == "length"
+    assert not pool.fenced
+    assert e.free_blocks == e.facts.num_blocks

@@ -180,7 +180,7 @@ def test_refused_drafts_move_the_counts_back_and_give_blocks_back(era):
     assert running.num_scheduled.tolist() == plan.ends.tolist() == [5, 7]
     assert [len(sequence.blocks) for sequence in running.live()] == [3, 4]
     assert running.num_blocks.tolist() == [3, 4]
-    assert era.memory.pool.num_fenced == 1
+    assert len(era.memory.pool.fenced) == 1
     assert not accepted.ended
 
 

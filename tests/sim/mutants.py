@@ -26,7 +26,7 @@ MUTANTS = (
          "        for live in era.running.live():\n"
          "            history, computed = era.running.history[live.slot], int(era.running.num_computed[live.slot])\n"
          "            era.running.num_published[live.slot] = era.memory.publish(live, history, computed)\n")),
-    Mutant("blocks are cached when they are scheduled", 6, "era.py",
+    Mutant("blocks are cached when they are scheduled", 252, "era.py",
         "int(running.num_computed[slot]), self.pipeline.step",
         "int(running.num_scheduled[slot]), self.pipeline.step"),
     Mutant("a bad row's blocks stay in the cache", 34, "memory.py",
@@ -107,9 +107,12 @@ MUTANTS = (
     Mutant("a block with a new reader may still be evicted", 1, "blocks.py",
         "            self.idle.remove(block)\n        self.refs[block] += 1",
         "            pass\n        self.refs[block] += 1"),
+    Mutant("a block that found a reader behind its fence is set free when the fence falls", 0, "blocks.py",
+        "        if self.fenced.get(block) != step:\n            return\n        del self.fenced[block]",
+        "        self.fenced.pop(block, None)"),
     Mutant("idle blocks of the prefix count as available", 3, "memory.py",
-        "- len(shared) + sum(1 for block in shared if not refs[block])",
-        "- len(shared) + 0 * len(refs)"),
+        "- len(shared) + sum(1 for block in shared if block in idle)",
+        "- len(shared) + 0 * len(idle)"),
     Mutant("the cache outlives its worker group", 0, "core.py",
         "        self._policy = Policy(",
         (
