@@ -298,7 +298,7 @@ def test_a_cached_block_behind_a_fence_may_be_read_but_is_not_available(engine):
     pool = e.core.era.memory.pool
     fenced, available = len(pool.fenced), pool.available
     assert fenced == 3
-    e.submit(2, list(range(10, 18)) + [99], max_tokens=2)
+    e.submit(2, [*range(10, 18), 99], max_tokens=2)
     (admit,) = e.plan().admits.values()
     assert admit.num_computed == 8
     assert len(pool.fenced) == fenced - 2, "the two full blocks have a reader again"
