@@ -32,7 +32,13 @@ _LINGER_MS = 1000
 
 
 def _leave(signum: int, frame: object) -> NoReturn:
+    _already_leaving()
     raise SystemExit(EXIT_DONE)
+
+
+def _already_leaving() -> None:
+    """From here on SIGTERM says nothing new, and must not break off the interpreter's own farewell."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def main() -> int:
@@ -84,6 +90,7 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
             at_end.close()
         return code
     finally:
+        _already_leaving()
         dealer.close(_LINGER_MS)
         context.term()
 

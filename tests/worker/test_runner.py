@@ -142,7 +142,7 @@ def test_logprobs_are_log_softmax_of_the_raw_logits(driver, reference):
         top = row.topk(2 if is_prompt else 4)
         assert entry.top_ids == tuple(top.indices.tolist())
         assert entry.top_logprobs == pytest.approx(top.values.tolist(), abs=1e-4)
-        assert entry.named_ids == (() if is_prompt else (17, 230))
+        assert entry.named_ids == (17, 230)
         assert entry.named_logprobs == pytest.approx([row[i].item() for i in entry.named_ids], abs=1e-4)
 
 
