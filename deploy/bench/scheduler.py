@@ -9,6 +9,7 @@ import argparse
 import numpy as np
 
 from quire.deploy.bench.child import measure, samples
+from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.report import Figure, Outcome, percentile, percentiles
 
 OPTIONS = ("running", "waiting", "steps", "probes", "block_size", "prompt_len", "output_len", "seed")
@@ -26,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Outcome:
     config = {name: getattr(args, name) for name in OPTIONS}
+    for name, value in config.items():
+        least = 0 if name in ("waiting", "seed") else 1
+        if value < least:
+            raise BenchError(f"--{name.replace('_', '-')}: must be at least {least}, got {value}")
     measured = measure("quire.scheduler.bench", config)
     step, idle_queue = samples(measured, "step_ms"), samples(measured, "step_ms_without_waiting")
     plan_bytes = samples(measured, "plan_bytes")

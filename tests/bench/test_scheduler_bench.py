@@ -1,7 +1,11 @@
 """`quire bench scheduler`: keys, determinism and sizes; never times."""
 
+import argparse
+
 import pytest
 
+from quire.deploy.bench import scheduler
+from quire.deploy.bench.errors import BenchError
 from quire.scheduler.bench import Drive, Scenario, steady, submit_to_plan
 
 KEYS = {
@@ -64,3 +68,13 @@ def test_every_probe_finds_its_plan() -> None:
 def test_impossible_scenarios_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="running: must be at least 1"):
         Scenario(running=0)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--running", "0"), ("--waiting", "-1"), ("--steps", "-5")])
+def test_a_scenario_that_makes_no_sense_is_refused_by_its_flag(option, value):
+    parser = argparse.ArgumentParser()
+    scheduler.add_arguments(parser)
+    arguments = parser.parse_args([f"{option}={value}"])
+    arguments.seed = 0
+    with pytest.raises(BenchError, match=option):
+        scheduler.run(arguments)

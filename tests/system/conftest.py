@@ -126,6 +126,17 @@ def eventually(holds: Callable[[], bool], timeout: float, story: Callable[[], st
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="session")
+def quire() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs one `quire` command to its end."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "quire.deploy", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
 @pytest.fixture(scope="session", name="eventually")
 def eventually_fixture() -> Callable[..., None]:
     return eventually

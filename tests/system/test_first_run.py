@@ -1,8 +1,6 @@
 """What a newcomer does first: serve the model that comes with quire, paste the printed example, ask for JSON."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,6 @@ MEGABYTE = 1 << 20
 @pytest.fixture(scope="module")
 def engine(serve):
     return serve("--frontends", "2")
-
-
-def quire(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "quire.deploy", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_start_says_what_was_composed_and_what_fits(engine):
@@ -62,14 +55,14 @@ def test_a_chat_is_rendered_as_transformers_renders_it(engine):
     assert sum(len(event.token_ids) for event in events if isinstance(event, Delta)) <= 32
 
 
-def test_the_printed_command_streams_to_the_terminal(engine):
+def test_the_printed_command_streams_to_the_terminal(quire, engine):
     made = quire("generate", "import os\n", "--max-tokens", "16", "--temperature", "0", "--target", engine.target)
     assert made.returncode == 0, made.stderr
     asked = GenerateRequest(input="import os\n", max_tokens=16, temperature=0)
     assert engine.client.generate(asked).outputs[0].text in made.stdout
 
 
-def test_an_answer_as_json_is_one_object(engine):
+def test_an_answer_as_json_is_one_object(quire, engine):
     made = quire("generate", "x = ", "--max-tokens", "4", "--seed", "3", "--json", "--target", engine.target)
     assert made.returncode == 0, made.stderr
     assert json.loads(made.stdout.splitlines()[-1])
@@ -82,14 +75,14 @@ def test_frontend_and_scheduler_stay_small(engine):
         assert resident < 250 * MEGABYTE
 
 
-def test_doctor_accepts_the_embedded_model_and_names_each_kernel(engine):
+def test_doctor_accepts_the_embedded_model_and_names_each_kernel(quire, engine):
     made = quire("doctor")
     assert made.returncode == 0, made.stderr
     for word in ("torch", "cores", "paged_attention", "refused: nothing"):
         assert word in made.stdout
 
 
-def test_the_benchmark_of_a_served_model_counts_every_token(engine):
+def test_the_benchmark_of_a_served_model_counts_every_token(quire, engine):
     made = quire(
         "bench", "serve", "--target", engine.target, "--concurrency", "4", "--num-prompts", "8", "--input-len", "32",
         "--output-len", "8", "--json",

@@ -1,18 +1,11 @@
 """What can never be served is refused at the start: exit code 2, one line that names the cause, no process left."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 SHARD = "model.safetensors"
-
-
-def quire(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "quire.deploy", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +19,7 @@ def quire(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--device=cuda",), "cuda"),
     ],
 )
-def test_flags_that_cannot_work(tiny_checkpoint, flags, said):
+def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
     made = quire("serve", str(tiny_checkpoint()), "--grpc-port=0", *flags)
     assert made.returncode == 2, made.stdout + made.stderr
     assert any(word in made.stdout + made.stderr for word in said.split("|"))
@@ -41,14 +34,14 @@ def broken(tiny_checkpoint, tmp_path) -> Path:
     return tmp_path / "model"
 
 
-def test_doctor_and_serve_agree_on_a_cut_off_checkpoint(broken):
+def test_doctor_and_serve_agree_on_a_cut_off_checkpoint(quire, broken):
     for made in (quire("doctor", str(broken)), quire("serve", str(broken), "--grpc-port=0")):
         assert made.returncode in (1, 2)
         assert SHARD in made.stdout + made.stderr
         assert "Traceback" not in made.stdout + made.stderr
 
 
-def test_doctor_names_a_tensor_of_another_shape(tiny_checkpoint):
+def test_doctor_names_a_tensor_of_another_shape(quire, tiny_checkpoint):
     model = tiny_checkpoint()
     changed = model.parent / "changed"
     shutil.copytree(model, changed, dirs_exist_ok=True)
