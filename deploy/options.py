@@ -52,6 +52,10 @@ class ServeOptions:
         Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
         Flag("model", "of weights and activations; auto: the checkpoint's on CUDA, float32 on CPU"),
     ] = "auto"
+    quantization: Annotated[
+        Literal["none", "int8"],
+        Flag("model", "int8: 8-bit weights and activations in linear layers, made when the model is loaded; CPU only"),
+    ] = "none"
     load_format: Annotated[
         Literal["auto", "safetensors", "dummy"], Flag("model", "dummy: random weights, for measurements")
     ] = "auto"
@@ -68,6 +72,9 @@ class ServeOptions:
 
     enable_prefix_caching: Annotated[bool, Flag("memory", "reuse the KV of equal prompt beginnings")] = True
     block_size: Annotated[int, Flag("memory", "tokens of one KV block: a power of two up to 256", "N")] = 16
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8"], Flag("memory", "auto: the model's; fp8: 8-bit floats, half the memory of 16-bit ones")
+    ] = "auto"
     gpu_memory_utilization: Annotated[float, Flag("memory", "share of device memory quire may take", "X")] = 0.92
     kv_cache_memory_bytes: Annotated[
         int, Flag("memory", "KV cache of one rank, like 8GiB", "SIZE", parse_bytes, default="measured")

@@ -1,32 +1,41 @@
 """All operations of a step in their order, and what runs each on a device."""
 
-from quire.kernels.activation import silu_mul
+from quire.kernels.activation import gated_activation
 from quire.kernels.attention import paged_attention
 from quire.kernels.block_copy import copy_blocks
+from quire.kernels.cut import cut
 from quire.kernels.embedding import embed_shard
-from quire.kernels.kv_store import store_kv
+from quire.kernels.linear import linear, norm_linear
 from quire.kernels.norm import add_rms_norm, rms_norm
+from quire.kernels.penalize import mask_tokens, penalize
 from quire.kernels.prepare import prepare
-from quire.kernels.rope import apply_rotary
-from quire.kernels.sample import draw, penalize, truncate
+from quire.kernels.rotate_store import rotate_store
+from quire.kernels.sample import choose
+from quire.kernels.score import best, finite_rows, score
+from quire.kernels.work_list import fill_work_list
 
 OPERATIONS = (
     copy_blocks,
     prepare,
+    fill_work_list,
     embed_shard,
     rms_norm,
     add_rms_norm,
-    apply_rotary,
-    store_kv,
+    linear,
+    norm_linear,
+    rotate_store,
     paged_attention,
-    silu_mul,
+    gated_activation,
+    best,
+    finite_rows,
     penalize,
-    truncate,
-    draw,
+    mask_tokens,
+    cut,
+    choose,
+    score,
 )
 
 
 def implementations(device_type: str) -> dict[str, str]:
     """Operation -> the function that runs it on `device_type` ("cpu", "cuda"), as module and name."""
-    found = {operation.name: operation.implementation(device_type) for operation in OPERATIONS}
-    return {name: f"{function.__module__}.{function.__name__}" for name, function in found.items()}
+    return {operation.name: operation.form(device_type) for operation in OPERATIONS}

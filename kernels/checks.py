@@ -3,6 +3,8 @@
 import torch
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+CACHES = (*FLOATS, torch.float8_e4m3fn)
+"""What a KV cache may hold."""
 
 
 def check_tensor(
@@ -23,3 +25,10 @@ def check_tensor(
         raise ValueError(f"{name}: expected {' or '.join(map(str, dtypes))}, got {tensor.dtype}")
     if tensor.device != device:
         raise ValueError(f"{name}: expected on {device}, got {tensor.device}")
+
+
+def check_contiguous(**tensors: torch.Tensor) -> None:
+    """Raise ValueError, naming the first of `tensors` whose elements do not lie one after another."""
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            raise ValueError(f"{name}: must be contiguous, got strides {list(tensor.stride())} of {list(tensor.shape)}")

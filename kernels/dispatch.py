@@ -1,7 +1,9 @@
 """An operation: one signature, a check of its arguments, a plain torch reference, and faster forms by device type."""
 
+import functools
+import importlib
 from collections.abc import Callable, Mapping
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -10,22 +12,33 @@ R = TypeVar("R")
 
 
 class Operation(Generic[P, R]):
-    """Callable with the signature of its reference; the device of the first argument chooses the implementation."""
+    """Callable with the signature of its reference; the device of the first argument chooses the form.
+
+    `faster` names forms as "module:function", which are imported on first use: triton is needed only where CUDA is.
+    """
 
     def __init__(
         self,
         reference: Callable[P, R],
         check: Callable[P, None],
-        faster: Mapping[str, Callable[P, R]] | None = None,
+        faster: Mapping[str, str] | None = None,
     ) -> None:
         self.name = reference.__name__.removesuffix("_reference")
         self.reference = reference
         self._check = check
         self._faster = dict(faster or {})
+        self.implementation = functools.cache(self._implementation)
 
-    def implementation(self, device_type: str) -> Callable[P, R]:
-        """What runs on `device_type` ("cpu", "cuda"): its own form if there is one, else the reference."""
-        return self._faster.get(device_type, self.reference)
+    def form(self, device_type: str) -> str:
+        """Name of what runs on `device_type` ("cpu", "cuda"), as "module:function"."""
+        return self._faster.get(device_type, f"{self.reference.__module__}:{self.reference.__name__}")
+
+    def _implementation(self, device_type: str) -> Callable[P, R]:
+        """What runs on `device_type`: its own form if there is one, else the reference."""
+        if device_type not in self._faster:
+            return self.reference
+        module, _, function = self._faster[device_type].partition(":")
+        return cast(Callable[P, R], getattr(importlib.import_module(module), function))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         first = args[0]

@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import embedding
 
-from quire.kernels.checks import FLOATS, check_tensor
+from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
 
@@ -20,8 +20,9 @@ def embed_shard_reference(token_ids: torch.Tensor, weight: torch.Tensor, first: 
 def _check(token_ids: torch.Tensor, weight: torch.Tensor, first: int, count: int) -> None:
     check_tensor("token_ids", token_ids, (None,), (torch.int64,), token_ids.device)
     check_tensor("weight", weight, (None, None), FLOATS, token_ids.device)
+    check_contiguous(token_ids=token_ids, weight=weight)
     if first < 0 or not 0 <= count <= weight.shape[0]:
         raise ValueError(f"count: {count} tokens from {first} do not lie in a share of {weight.shape[0]} rows")
 
 
-embed_shard = Operation(embed_shard_reference, _check)
+embed_shard = Operation(embed_shard_reference, _check, {"cuda": "quire.kernels.gpu.embedding:embed_shard"})

@@ -2,7 +2,7 @@
 
 import torch
 
-from quire.kernels.checks import FLOATS, check_tensor
+from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
 
@@ -27,6 +27,7 @@ def add_rms_norm_reference(
 def _check_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     check_tensor("x", x, (*x.shape[:-1], weight.shape[-1]), FLOATS, x.device)
     check_tensor("weight", weight, (x.shape[-1],), (x.dtype,), x.device)
+    check_contiguous(x=x, weight=weight)
     if eps <= 0.0:
         raise ValueError(f"eps: must be positive, got {eps}")
 
@@ -34,7 +35,8 @@ def _check_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
 def _check_add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     _check_norm(x, weight, eps)
     check_tensor("residual", residual, tuple(x.shape), (x.dtype,), x.device)
+    check_contiguous(residual=residual)
 
 
-rms_norm = Operation(rms_norm_reference, _check_norm)
-add_rms_norm = Operation(add_rms_norm_reference, _check_add_norm)
+rms_norm = Operation(rms_norm_reference, _check_norm, {"cuda": "quire.kernels.gpu.norm:rms_norm"})
+add_rms_norm = Operation(add_rms_norm_reference, _check_add_norm, {"cuda": "quire.kernels.gpu.norm:add_rms_norm"})

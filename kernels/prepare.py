@@ -7,64 +7,75 @@ from typing import NamedTuple
 
 import torch
 
-from quire.kernels.checks import check_tensor
+from quire.kernels.checks import check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
 
-class Prepared(NamedTuple):
-    """The inputs of one step. T tokens, R rows, B blocks of the longest table."""
+class StepInputs(NamedTuple):
+    """The inputs of one step, in buffers that may be longer than it."""
 
     token_ids: torch.Tensor
-    """int64 [T]"""
+    """int64 [T]; 0 behind the step's last token"""
     positions: torch.Tensor
-    """int64 [T]"""
+    """int64 [T]: where the token stands in its sequence; 0 behind the last"""
     slot_mapping: torch.Tensor
-    """int64 [T]"""
+    """int64 [T]: block * block_size + offset, where its KV goes; -1 behind the last: nowhere"""
     query_starts: torch.Tensor
-    """int32 [R + 1]"""
+    """int32 [R + 1]: row r owns tokens query_starts[r]:query_starts[r + 1]"""
     seq_lens: torch.Tensor
-    """int32 [R]"""
-    block_tables: torch.Tensor
-    """int32 [R, B]"""
+    """int32 [R]: tokens of the sequence after this step; 0 for a row of padding"""
+    slots: torch.Tensor
+    """int32 [R]: the row of every table that belongs to the sequence"""
 
 
 def prepare_reference(
-    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, num_tokens: int, num_table_blocks: int,
-    block_size: int,
-) -> Prepared:  # fmt: skip
-    """Inputs of a step, without waiting for the device.
+    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
+) -> None:
+    """Fill all of `out`, padding included, without waiting for the device.
 
-    `tokens` int32 [N, L] and `block_tables` int32 [N, B] are the tables; `rows` int64 [3, R] holds each row's slot, its
-    computed tokens and its tokens to run, in all `num_tokens`. The tables given on are cut to `num_table_blocks`.
+    tokens int32 [N, L] and block_tables int32 [N, B] are the tables; rows int32 [3, R] holds each row's slot, its
+    tokens computed before and its tokens to run, 0 for a row of padding. All tokens to run fit `out`.
     """
-    slots, computed, counts = rows[0], rows[1], rows[2]
+    num_rows = rows.shape[1]
+    slots, computed, counts = torch.nn.functional.pad(rows, (0, 1)).unbind(0)  # one row more: where padding looks
     ends = counts.cumsum(0)
-    query_starts = torch.nn.functional.pad(ends, (1, 0))
-    # what to add to a token's index in the step to get its position in the sequence
-    shift = computed - query_starts[:-1]
-    spread = torch.stack((slots, shift)).repeat_interleave(counts, dim=1, output_size=num_tokens)
-    positions = torch.arange(num_tokens, device=tokens.device) + spread[1]
-    token_ids = tokens[spread[0], positions].long()
-    blocks = block_tables[spread[0], positions // block_size].long()
-    return Prepared(
-        token_ids,
-        positions,
-        blocks * block_size + positions % block_size,
-        query_starts.int(),
-        (computed + counts).int(),
-        block_tables[:, :num_table_blocks].index_select(0, slots),
-    )
+    shift = computed - (ends - counts)  # from a token's index in the step to its position in the sequence
+    index = torch.arange(out.token_ids.shape[0], device=tokens.device)
+    row = torch.searchsorted(ends[:-1], index, right=True)
+    padding = row == num_rows
+    slot = slots[row]
+    position = (index + shift[row]).masked_fill_(padding, 0)
+    places = block_tables[slot, position // block_size].long() * block_size + position % block_size
+    out.token_ids.copy_(tokens[slot, position].masked_fill_(padding, 0))
+    out.positions.copy_(position)
+    out.slot_mapping.copy_(places.masked_fill_(padding, -1))
+    out.query_starts.copy_(ends - counts)
+    out.seq_lens.copy_(((computed + counts) * (counts > 0))[:-1])
+    out.slots.copy_(slots[:-1])
 
 
 def _check(
-    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, num_tokens: int, num_table_blocks: int,
-    block_size: int,
-) -> None:  # fmt: skip
-    check_tensor("tokens", tokens, (None, None), (torch.int32,), tokens.device)
-    check_tensor("block_tables", block_tables, (tokens.shape[0], None), (torch.int32,), tokens.device)
-    check_tensor("rows", rows, (3, None), (torch.int64,), tokens.device)
-    if num_tokens < rows.shape[1] or not 1 <= num_table_blocks <= block_tables.shape[1] or block_size < 1:
-        raise ValueError(f"num_tokens: {num_tokens} tokens, {num_table_blocks} blocks of {block_size} fit no table")
+    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
+) -> None:
+    device = tokens.device
+    check_tensor("tokens", tokens, (None, None), (torch.int32,), device)
+    check_tensor("block_tables", block_tables, (tokens.shape[0], None), (torch.int32,), device)
+    check_tensor("rows", rows, (3, None), (torch.int32,), device)
+    if rows.shape[1] > 1 and rows.stride(1) != 1:
+        raise ValueError(f"rows: each column must be contiguous, got strides {list(rows.stride())}")
+    if block_size < 1:
+        raise ValueError(f"block_size: must be at least 1, got {block_size}")
+    num_tokens, num_rows = out.token_ids.shape[0], rows.shape[1]
+    for name, size, dtype in (
+        ("token_ids", num_tokens, torch.int64),
+        ("positions", num_tokens, torch.int64),
+        ("slot_mapping", num_tokens, torch.int64),
+        ("query_starts", num_rows + 1, torch.int32),
+        ("seq_lens", num_rows, torch.int32),
+        ("slots", num_rows, torch.int32),
+    ):
+        check_tensor(name, getattr(out, name), (size,), (dtype,), device)
+    check_contiguous(tokens=tokens, block_tables=block_tables, **out._asdict())
 
 
-prepare = Operation(prepare_reference, _check)
+prepare = Operation(prepare_reference, _check, {"cuda": "quire.kernels.gpu.prepare:prepare"})

@@ -1,11 +1,15 @@
 """Fixtures for all tests: tiny checkpoints in Hugging Face layout, made on the spot from a seed."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Triton reads this when it is first imported: its kernels then run on CPU tensors.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",

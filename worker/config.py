@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+KVDtype = Literal["auto", "fp8"]
+Quantization = Literal["none", "int8"]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,6 +20,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     dtype: Dtype = "auto"
     """auto: the checkpoint's on CUDA, float32 on CPU."""
+    quantization: Quantization = "none"
+    """int8: the linear layers, when they are loaded; CPU only."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tensor_parallel_size: int = 1
     max_model_len: int = 0
@@ -25,6 +29,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     block_size: int = 16
+    kv_cache_dtype: KVDtype = "auto"
+    """auto: the model's; fp8: 8-bit floats (e4m3), half the memory and the reading of 16-bit ones."""
     gpu_memory_utilization: float = 0.92
     kv_cache_memory_bytes: int = 0
     """0: measured on CUDA; on CPU 4 GiB or a quarter of the free memory, whichever is less."""

@@ -1,11 +1,13 @@
-"""The one place that knows which device this is: the choice, threads, memory, copies, and when its work is done."""
+"""The one place that knows which device this is: the choice, threads, memory, copies, streams, graphs, and when work is
+done."""
 
+import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,21 @@ _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 class DeviceError(ValueError):
     """The device or number format that was asked for is not to be had here."""
+
+
+Pool = tuple[int, int]
+Start = torch.cuda.Event | None
+"""Where a timed stretch of work begins; None on the CPU, which is timed by its clock."""
+
+
+class Graph(Protocol):
+    """Recorded work of the device."""
+
+    def replay(self) -> None:
+        """Queue it again, on whatever its buffers now hold."""
+        ...
+
+    def pool(self) -> Pool: ...
 
 
 class Mark(Protocol):
@@ -72,8 +89,11 @@ class Device:
                 f"tensor_parallel_size: rank {rank} has no device, torch sees {torch.cuda.device_count()}; lower it"
             )
         self.torch = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
+        self._aside: torch.cuda.Stream | None = None
+        self._rejoined: torch.cuda.Event | None = None
         if self.is_cuda:
             torch.cuda.set_device(self.torch)
+            self._aside = torch.cuda.Stream(self.torch)
 
     @property
     def name(self) -> str:
@@ -93,10 +113,18 @@ class Device:
         torch.set_num_threads(threads)
         return threads
 
-    def upload(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
+    def upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
         """A device copy of a host array, without waiting for the device. On the CPU it is the array itself."""
         tensor = torch.from_numpy(array)
         return tensor.pin_memory().to(self.torch, non_blocking=True) if self.is_cuda else tensor
+
+    def staging(self, num_bytes: int, depth: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """`depth` host buffers to write in turn and the device buffer they are copied to; on the CPU all are one."""
+        if not self.is_cuda:
+            both = torch.zeros(num_bytes, dtype=torch.uint8)
+            return [both], both
+        hosts = [torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(depth)]
+        return hosts, torch.zeros(num_bytes, dtype=torch.uint8, device=self.torch)
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Host copies of device tensors; on CUDA they mean something only after a mark made later has passed."""
@@ -107,7 +135,29 @@ class Device:
             host.copy_(tensor, non_blocking=True)
         return hosts
 
-    def begin(self) -> torch.cuda.Event | None:
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[Callable[[], None]]:
+        """Work queued inside goes to a second stream, behind what the main one has been given so far.
+
+        Yields a function to call once what the next step needs is queued: `rejoin` waits for no more than that.
+        """
+        if self._aside is None:
+            yield lambda: None
+            return
+        self._aside.wait_stream(torch.cuda.current_stream(self.torch))
+        with torch.cuda.stream(self._aside):
+            yield self._promise
+
+    def _promise(self) -> None:
+        self._rejoined = torch.cuda.Event()
+        self._rejoined.record()
+
+    def rejoin(self) -> None:
+        """The main stream waits, on the device, for what the last step promised."""
+        if self._rejoined is not None:
+            torch.cuda.current_stream(self.torch).wait_event(self._rejoined)
+
+    def begin(self) -> Start:
         """The start of a timed stretch of work."""
         if not self.is_cuda:
             return None
@@ -115,7 +165,7 @@ class Device:
         event.record()
         return event
 
-    def mark(self, start: torch.cuda.Event | None, host_seconds: float) -> Mark:
+    def mark(self, start: Start, host_seconds: float) -> Mark:
         """The present end of the work queued since `start`. `host_seconds` is how long the host ran it."""
         if start is None:
             return _HostMark(host_seconds)
@@ -126,6 +176,20 @@ class Device:
     def synchronize(self) -> None:
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
+
+    def num_allocations(self) -> int:
+        """How often the device or pinned memory was enlarged so far: constant in a steady state. 0 on the CPU."""
+        if not self.is_cuda:
+            return 0
+        device = torch.cuda.memory_stats(self.torch)["num_device_alloc"]
+        return int(device) + int(torch.cuda.host_memory_stats()["num_host_alloc"])
+
+    def capture(self, run: Callable[[], object], pool: "Pool | None") -> "Graph":
+        """Record what `run` queues, in memory shared with the other graphs of `pool`. CUDA only."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            run()
+        return graph
 
     def total_memory(self) -> int:
         """Bytes of the device (CUDA) or of the machine."""

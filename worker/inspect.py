@@ -18,6 +18,7 @@ from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_
 from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.shard import ModelError
+from quire.worker.start import kv_dtype
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.load import match
 
@@ -70,7 +71,7 @@ def _model(config: WorkerConfig, device: Device) -> Section:
         "dtype": str(dtype).removeprefix("torch."),
         "context length": spec.max_model_len,
         "weights memory": num_parameters * dtype.itemsize,
-        "memory of one KV block": spec.kv_layout(1, config.block_size, dtype).block_bytes,
+        "memory of one KV block": spec.kv_layout(1, config.block_size, kv_dtype(config, dtype)).block_bytes,
     }
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from quire.kernels.score import score as kernel_score
 from quire.proto.plans import RowLogprobs
 from quire.proto.requests import TokenLogprobs
 
@@ -47,18 +48,11 @@ class Scored:
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, named_ids: torch.Tensor) -> Scores:
-    """Of `token_ids` int64 [n] under logits float32 [n, V]; `named_ids` int64 [n, m]."""
-    total = logits.logsumexp(dim=-1, keepdim=True)
-    chosen = logits.gather(1, token_ids[:, None])
-    top = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
-    return Scores(
-        token_ids,
-        (chosen - total).squeeze(1),
-        (logits > chosen).sum(dim=-1) + 1,
-        top.indices,
-        top.values - total,
-        logits.gather(1, named_ids) - total,
-    )
+    """Of `token_ids` int64 [n] under logits [n, V]; `named_ids` int64 [n, m]."""
+    top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1).indices
+    logprobs, ranks = kernel_score(logits, torch.cat((token_ids[:, None], top_ids, named_ids), dim=1))
+    k = 1 + top_ids.shape[1]
+    return Scores(token_ids, logprobs[:, 0], ranks[:, 0], top_ids, logprobs[:, 1:k], logprobs[:, k:])
 
 
 def concatenate(pieces: Sequence[Scores]) -> Scores:

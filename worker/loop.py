@@ -6,15 +6,15 @@ What runs the plans is an `Executor`: the model's `Runner`, or anything that kee
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import zmq
+
 from quire.proto.channel import Dealer, PeerUnreachable
 from quire.proto.plans import (
     GENESIS,
-    PIPELINE_DEPTH,
     PlanMessage,
     Ready,
     StepAck,
@@ -28,6 +28,7 @@ from quire.proto.plans import (
 )
 from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
 from quire.proto.wire import WireError
+from quire.worker.collector import Collector
 
 EXIT_DONE = 0
 EXIT_UNWELCOME = 3
@@ -36,7 +37,6 @@ EXIT_REFUSED = 5
 """This model or configuration will never run here: the supervisor does not try again."""
 
 HELLO_SECONDS = 5.0
-POLL_SECONDS = 0.001
 
 _REASON_LIMIT = 2000
 
@@ -150,25 +150,35 @@ class Worker:
 
     def _serve(self, executor: Executor[F]) -> str:
         """Run plans until Stop; its reason. The next plan is launched before the last is collected, if it is there."""
-        launched: deque[F] = deque()
-        while True:
-            if launched and (len(launched) == PIPELINE_DEPTH or launched[0].done()):
-                self._answer(executor.collect(launched.popleft()))
-                continue
-            received = self._dealer.receive_frame(POLL_SECONDS if launched else None)
-            if received is None:
-                continue
-            frame, message = received
-            match message:
-                case StepPlan():
-                    self._order.admit(message, frame)
-                    launched.append(executor.launch(message))
-                case Stop():
-                    while launched:
-                        self._answer(executor.collect(launched.popleft()))
-                    return message.reason
-                case Welcomed():
-                    raise OrderError("welcomed twice: the scheduler took this worker for a new one")
+        poller = zmq.Poller()
+        poller.register(self._dealer.socket, zmq.POLLIN)
+        with Collector(executor.collect) as collector:
+            poller.register(collector.descriptor, zmq.POLLIN)
+            while True:
+                ready = dict(poller.poll())
+                if collector.descriptor in ready:
+                    self._answer(collector.take())
+                received = self._dealer.receive_frame(0) if self._dealer.socket in ready else None
+                if received is None:
+                    continue
+                frame, message = received
+                match message:
+                    case StepPlan():
+                        self._order.admit(message, frame)
+                        self._launch(executor, message, collector)
+                    case Stop():
+                        while collector.num_waiting:
+                            self._answer(collector.take())
+                        return message.reason
+                    case Welcomed():
+                        raise OrderError("welcomed twice: the scheduler took this worker for a new one")
+
+    def _launch(self, executor: Executor[F], plan: StepPlan, collector: Collector[F]) -> None:
+        step = executor.launch(plan)
+        if step.done() and not collector.num_waiting:  # a device that works while it is told to is done already
+            self._answer(executor.collect(step))
+        else:
+            collector.put(step)
 
     def _answer(self, result: StepResult) -> None:
         self._dealer.send(result if self._rank == 0 else StepAck(result.epoch, self._rank, result.step))

@@ -13,6 +13,10 @@ from typing import Literal
 import msgspec
 import torch
 
+from quire.kernels.linear_int8 import linear_int8
+from quire.kernels.linear_int8 import pack as pack_int8
+from quire.kernels.pack import pack
+
 IN_FEATURES = 1024
 OUT_FEATURES = 2816
 READ_BYTES = 2 << 30
@@ -48,6 +52,14 @@ def fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
     return lambda index: torch.nn.functional.linear(x, weights[index])
 
 
+def packed_fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """oneDNN's linear on packed weights: what quire runs on the CPU."""
+    packed = pack(torch.randn(OUT_FEATURES, IN_FEATURES))
+    weights = [packed.clone() for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES)
+    return lambda index: torch.ops.mkldnn._linear_pointwise(x, weights[index], None, "none", [], "")
+
+
 def int8_linear(rows: int, count: int, device: torch.device) -> Linear:
     """int8 x int8 -> int32 (`torch._int_mm`), the weight stored [out, in] as checkpoints do.
 
@@ -60,12 +72,24 @@ def int8_linear(rows: int, count: int, device: torch.device) -> Linear:
     return lambda index: torch._int_mm(x, weights[index])
 
 
-def int8_quantized_linear(rows: int, count: int, device: torch.device) -> Linear:
-    """torch's dynamically quantized linear of the CPU: fp32 in and out, activations quantized per call."""
-    weight = torch.quantize_per_tensor(torch.randn(OUT_FEATURES, IN_FEATURES), 0.05, 0, torch.qint8)
-    weights = [torch.ops.quantized.linear_prepack(weight, None) for _ in range(count)]
-    x = torch.randn(rows, IN_FEATURES, device=device)
-    return lambda index: torch.ops.quantized.linear_dynamic(x, weights[index])
+def own_int8_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """What quire runs with `--quantization int8`: fp32 in and out, each row quantized in the call."""
+    packed, scale = pack_int8(torch.randn(OUT_FEATURES, IN_FEATURES))
+    weights = [packed.clone() for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES)
+    return lambda index: linear_int8(x, weights[index], scale, None)
+
+
+def onednn_int8_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """oneDNN's product of 8-bit integers on packed weights, scaled to fp32; activations are quantized already."""
+    ops = torch.ops.onednn
+    weight = torch.randint(-127, 128, (OUT_FEATURES, IN_FEATURES), dtype=torch.int8)
+    weights = [ops.qlinear_prepack(weight.clone(), [rows, IN_FEATURES]) for _ in range(count)]
+    scale, zero = torch.rand(OUT_FEATURES), torch.zeros(OUT_FEATURES, dtype=torch.int32)
+    x = torch.randint(1, 256, (rows, IN_FEATURES), dtype=torch.uint8)
+    return lambda index: ops.qlinear_pointwise(
+        x, 1.0, 128, weights[index], scale, zero, None, 1.0, 0, torch.float32, "none", [], ""
+    )
 
 
 Maker = Callable[[int, int, torch.device], Linear]
@@ -73,8 +97,10 @@ Maker = Callable[[int, int, torch.device], Linear]
 
 def linears(device: torch.device) -> tuple[tuple[str, int, tuple[Maker, ...]], ...]:
     """Name, bytes of one weight element, and layers of which the fastest counts: this is what the machine allows."""
-    int8 = (int8_linear,) if device.type == "cuda" else (int8_linear, int8_quantized_linear)
-    return ("fp32", 4, (fp32_linear,)), ("int8", 1, int8)
+    if device.type == "cuda":
+        return ("fp32", 4, (fp32_linear,)), ("int8", 1, (int8_linear,))
+    int8 = (int8_linear, own_int8_linear, onednn_int8_linear)
+    return ("fp32", 4, (fp32_linear, packed_fp32_linear)), ("int8", 1, int8)
 
 
 def operations_per_second(layer: Linear, count: int, rows: int, seconds: float, device: torch.device) -> float:

@@ -8,30 +8,28 @@ import numpy as np
 import torch
 
 from quire.kernels.block_copy import copy_blocks
-from quire.kernels.prepare import prepare
 from quire.proto.plans import RowLogprobs, StepPlan, StepResult
 from quire.proto.wire import WireError, ints, unpack
 from quire.worker.batch import ForwardBatch
-from quire.worker.device import Device, Mark
+from quire.worker.device import Device, Mark, Start
+from quire.worker.graphs import Graphs
+from quire.worker.inputs import Bucket, Inputs
 from quire.worker.kv_cache import KVCache
 from quire.worker.logprobs import Part, Scored, assemble, concatenate, score
-from quire.worker.sampling import Sampler
+from quire.worker.sampling import Drawn, Head, Sampler
 from quire.worker.sampling_table import Uses
 from quire.worker.slots import PlanError, Rows, Slots
+from quire.worker.staging import Staging
 
 _PROMPT_PIECE = 64
 """Prompt positions whose logits exist at a time: prompt logprobs must not need memory that grows with the prompt."""
 
 
-class Model(Protocol):
+class Model(Head, Protocol):
     """What the runner asks of a model; `models.decoder.Decoder` is one."""
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Hidden states [T, hidden] of the step's tokens, whose KV is written to the cache."""
-        ...
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[S, hidden] -> float32 [S, vocab], complete and equal on every rank."""
         ...
 
 
@@ -58,16 +56,34 @@ class Runner:
     """One rank's executor. `launch` in the order of the plans; `collect` in the same order, any time later."""
 
     def __init__(
-        self, model: Model, cache: KVCache, slots: Slots, device: Device, max_num_batched_tokens: int, *, reports: bool
+        self,
+        model: Model,
+        cache: KVCache,
+        slots: Slots,
+        inputs: Inputs,
+        staging: Staging,
+        graphs: Graphs,
+        device: Device,
+        max_num_batched_tokens: int,
+        *,
+        reports: bool,
     ) -> None:
         """`reports`: whether this rank's results are sent, so that the others need not score logprobs."""
         self._model = model
         self._cache = cache
         self._slots = slots
+        self._inputs = inputs
+        self._staging = staging
+        self._graphs = graphs
         self._device = device
         self._max_tokens = max_num_batched_tokens
         self._reports = reports
-        self._sampler = Sampler(slots, device, reports)
+        self._sampler = Sampler(slots, reports)
+
+    @torch.inference_mode()
+    def capture(self, hidden_size: int, dtype: torch.dtype, most: int | None = None) -> None:
+        """Record the graphs, or the `most` largest, on rows of padding: no cache is written."""
+        self._graphs.capture(self._padding, hidden_size, dtype, most)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> InFlight:
@@ -79,29 +95,32 @@ class Runner:
         begun = time.perf_counter()
         if any(plan.num_draft):
             raise PlanError("num_draft: this worker has no speculation; the column must be zero")
-        self._slots.apply(plan)
-        self._copy_blocks(plan)
+        self._staging.begin()
+        changes = self._slots.apply(plan, self._staging)
+        copies = self._copies(plan)
         rows = self._slots.rows(plan, self._max_tokens)
+        num_rows = len(rows.slots)
+        bucket = self._graphs.fitting(rows.num_tokens, num_rows)
+        self._staging.put_rows((rows.slots, rows.computed, rows.counts), bucket.num_rows if bucket else num_rows)
+        draw = self._sampler.stage(rows, self._staging) if rows.sampling.size else None
+        self._device.rejoin()
         start = self._device.begin()
         prepared = time.perf_counter()
-        token_ids, finite = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
-        scored: list[Scored] = []
-        if rows.slots.size:
-            batch = self._batch(rows)
-            hidden = self._model.forward(batch, self._cache)
-            scored = self._score_prompts(rows, hidden)
-            if rows.sampling.size:
-                drawn = self._sampler.sample(rows, self._model.logits(hidden[batch.logits_rows]))
-                token_ids, finite = self._device.fetch((drawn.token_ids, drawn.finite))
-                scored += [] if drawn.logprobs is None else [drawn.logprobs]
-            self._slots.advance(rows)
-        on_host = tuple(Scored(type(s.scores)(*self._device.fetch(s.scores)), s.parts) for s in scored)
-        ended = time.perf_counter()
-        mark = self._device.mark(start, ended - prepared)
-        host_seconds = (ended if start is not None else prepared) - begun
-        return InFlight(
-            plan.epoch, plan.step, tuple(rows.sampling.tolist()), token_ids, finite, on_host, mark, host_seconds
-        )
+        self._staging.send()
+        self._slots.write(changes)
+        self._copy_blocks(copies)
+        drawn, scored = None, []
+        if num_rows:
+            hidden = self._eager(rows) if bucket is None else self._graphs.replay(bucket)
+            with self._device.aside() as stored:
+                scored = self._score_prompts(rows, hidden)
+                if draw is None:
+                    stored()
+                else:
+                    drawn = self._sampler.run(draw, hidden.index_select(0, draw.logits_rows), self._model, stored)
+                    scored += [] if drawn.logprobs is None else [drawn.logprobs]
+                return self._in_flight(plan, rows, drawn, scored, start, begun, prepared)
+        return self._in_flight(plan, rows, drawn, scored, start, begun, prepared)
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the step and read what it drew."""
@@ -121,9 +140,40 @@ class Runner:
             host_seconds=step.host_seconds + time.perf_counter() - begun,
         )
 
-    def _copy_blocks(self, plan: StepPlan) -> None:
+    def _in_flight(
+        self, plan: StepPlan, rows: Rows, drawn: Drawn | None, scored: list[Scored], start: Start, begun: float,
+        prepared: float,
+    ) -> InFlight:  # fmt: skip
+        """Queue the way back to the host."""
+        self._slots.advance(rows)
+        if drawn is None:
+            token_ids, finite = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
+        else:
+            token_ids, finite = self._device.fetch((drawn.token_ids, drawn.finite))
+        on_host = tuple(Scored(type(s.scores)(*self._device.fetch(s.scores)), s.parts) for s in scored)
+        ended = time.perf_counter()
+        mark = self._device.mark(start, ended - prepared)
+        host_seconds = (ended if start is not None else prepared) - begun
+        sampling = tuple(rows.sampling.tolist())
+        return InFlight(plan.epoch, plan.step, sampling, token_ids, finite, on_host, mark, host_seconds)
+
+    def _eager(self, rows: Rows) -> torch.Tensor:
+        bucket = Bucket(rows.num_tokens, len(rows.slots))
+        self._inputs.fill(bucket)
+        lengths = tuple((rows.computed + rows.counts).tolist())
+        return self._model.forward(self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths), self._cache)
+
+    def _padding(self, bucket: Bucket) -> torch.Tensor:
+        """A step of the bucket's shape for the device to record; the host's lengths are only of the right sum."""
+        tokens, rows = bucket
+        lengths = (1,) * rows if tokens == rows else (tokens, *(0,) * (rows - 1))
+        self._inputs.fill(bucket)
+        return self._model.forward(self._inputs.batch(bucket, lengths, lengths), self._cache)
+
+    def _copies(self, plan: StepPlan) -> torch.Tensor | None:
+        """int64 [2, n]: sources and destinations."""
         if not plan.copies:
-            return
+            return None
         try:
             copies = unpack(plan.copies, 2).astype(np.int64)
         except WireError as error:
@@ -132,33 +182,14 @@ class Runner:
             raise PlanError(f"copies: a block is outside [0, {self._cache.num_blocks})")
         if len(np.unique(copies[:, 1])) != len(copies):
             raise PlanError("copies: a block is overwritten twice in one step")
-        sources, destinations = self._device.upload(copies.T.copy())
-        for keys, values in zip(self._cache.keys, self._cache.values, strict=True):
-            copy_blocks(keys, values, sources, destinations)
+        if np.isin(copies[:, 0], copies[:, 1]).any():
+            raise PlanError("copies: a block is both read and overwritten in one step")
+        return self._staging.put(np.ascontiguousarray(copies.T))
 
-    def _batch(self, rows: Rows) -> ForwardBatch:
-        seq_lens = rows.computed + rows.counts
-        ends = np.cumsum(rows.counts)
-        prepared = prepare(
-            self._slots.tokens,
-            self._slots.block_tables,
-            self._device.upload(np.stack((rows.slots, rows.computed, rows.counts))),
-            rows.num_tokens,
-            -(-int(seq_lens.max()) // self._slots.block_size),
-            self._slots.block_size,
-        )
-        return ForwardBatch(
-            token_ids=prepared.token_ids,
-            positions=prepared.positions,
-            slot_mapping=prepared.slot_mapping,
-            query_starts=prepared.query_starts,
-            seq_lens=prepared.seq_lens,
-            block_tables=prepared.block_tables,
-            logits_rows=self._device.upload(ends[rows.sampling] - 1),
-            num_decodes=rows.num_decodes,
-            query_lens_host=tuple(rows.counts.tolist()),
-            seq_lens_host=tuple(seq_lens.tolist()),
-        )
+    def _copy_blocks(self, copies: torch.Tensor | None) -> None:
+        if copies is not None:
+            for layer in self._cache.layers:
+                copy_blocks(layer.keys, layer.values, copies[0], copies[1])
 
     def _score_prompts(self, rows: Rows, hidden: torch.Tensor) -> list[Scored]:
         """Logprobs of the prompt tokens that follow the positions this step computes, where asked for."""

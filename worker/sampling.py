@@ -5,19 +5,33 @@ likeliest token (the lowest id among equals), the others go on with temperature,
 Bans that would leave no token at all are dropped for that token: allowed ids outrank bad words and min_tokens.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from quire.kernels.sample import draw, finite_rows, penalize, scale, truncate
-from quire.worker.device import Device
+from quire.kernels.cut import cut
+from quire.kernels.penalize import mask_tokens, penalize
+from quire.kernels.sample import choose
+from quire.kernels.score import finite_rows
 from quire.worker.logprobs import Part, Scored, score
 from quire.worker.sampling_table import SPARSE, BadWords, Extras, Float, Int, Uses
 from quire.worker.slots import Int64, Rows, Slots
+from quire.worker.staging import Staging
 
-Bools = npt.NDArray[np.bool_]
+
+class Head(Protocol):
+    """What the sampler asks of a model."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[S, hidden] -> [S, vocab] in any float, complete and equal on every rank."""
+        ...
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Likeliest ids int64 [S], and whether each row's logits are finite, bool [S]; equal on every rank."""
+        ...
 
 
 class Drawn(NamedTuple):
@@ -30,115 +44,163 @@ class Drawn(NamedTuple):
     logprobs: Scored | None
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one step draws, decided on the host; the tensors are parts of the step's upload. S rows."""
+
+    slots: torch.Tensor
+    """int64 [S]"""
+    positions: torch.Tensor
+    """int64 [S], of the drawn token in its sequence: the tokens known before it"""
+    logits_rows: torch.Tensor
+    """int64 [S]: indices into the step's tokens"""
+    used: int
+    """The stages some row uses."""
+    penalized: tuple[torch.Tensor, ...]
+    """int64 [P] each: rows of the draw, slots, known tokens, prompt tokens; empty without penalties"""
+    longest: int
+    """Known tokens of the longest row."""
+    restricted: tuple[tuple[int, int, int, int], ...]
+    """(row of the draw, slot, known tokens, prompt tokens) of rows with a bias or forbidden tokens"""
+    masked: tuple[torch.Tensor, tuple[int, ...]] | None
+    """rows of the draw, int64 [A], and their slots, that have allowed ids"""
+    asking: torch.Tensor | None
+    """int64 [Q]: rows of the draw whose logprobs are asked for"""
+    named: torch.Tensor | None
+    """int64 [Q, m]"""
+    parts: tuple[Part, ...]
+    num_top: int
+
+
 class Sampler:
     """Stateless but for the tables it reads; every rank draws the same tokens from the same logits."""
 
-    def __init__(self, slots: Slots, device: Device, reports_logprobs: bool) -> None:
+    def __init__(self, slots: Slots, reports_logprobs: bool) -> None:
         self._slots = slots
         self._table = slots.sampling
-        self._device = device
         self._reports_logprobs = reports_logprobs
 
-    def sample(self, rows: Rows, logits: torch.Tensor) -> Drawn:
-        """Draw from logits float32 [S, V], which are overwritten, and store the tokens in the token table."""
+    def stage(self, rows: Rows, staging: Staging) -> Draw:
+        """Decide what the step draws, and put it into its upload. On the host alone."""
         slots = rows.slots[rows.sampling]
         known = rows.known[rows.sampling]
         prompts = self._slots.num_prompt[slots]
         uses = self._table.uses[slots]
         used = int(np.bitwise_or.reduce(uses))
-        columns = self._device.upload(np.stack((slots, known, prompts)))
-        finite = finite_rows(logits)
-        asking = np.flatnonzero(uses & Uses.LOGPROBS) if self._reports_logprobs else np.empty(0, dtype=np.int64)
-        raw = logits[self._index(asking)] if asking.size else None
-        if used & Uses.PENALTIES:
-            self._penalize(logits, np.flatnonzero(uses & Uses.PENALTIES), columns, int(known.max()))
-        if used & SPARSE:
-            for row in np.flatnonzero(uses & int(SPARSE)).tolist():
-                self._restrict(logits[row], int(slots[row]), int(known[row]), int(prompts[row]))
-        token_ids = self._choose(logits, (uses & Uses.RANDOM) != 0, uses, columns)
-        self._slots.store(columns[0], columns[1], token_ids)
-        scored = None if raw is None else self._score(raw, token_ids, asking, rows)
-        return Drawn(token_ids, finite, scored)
 
-    def _index(self, rows: Int64) -> torch.Tensor:
-        return self._device.upload(rows.astype(np.int64))
+        def using(stages: int) -> Int64:
+            return np.flatnonzero(uses & stages) if used & stages else np.empty(0, dtype=np.int64)
 
-    def _penalize(self, logits: torch.Tensor, rows: Int64, columns: torch.Tensor, longest: int) -> None:
-        index = self._index(rows)
-        slots, known, prompts = columns[:, index]
-        floats = self._table.floats[slots]
-        logits[index] = penalize(
-            logits[index],
-            self._slots.tokens[:, :longest].index_select(0, slots),
-            known,
-            prompts,
-            floats[:, Float.REPETITION],
-            floats[:, Float.PRESENCE],
-            floats[:, Float.FREQUENCY],
+        ends = np.cumsum(rows.counts)[rows.sampling]
+        columns = staging.put(np.stack((slots, known, ends - 1)))
+        penalized = using(Uses.PENALTIES)
+        restricted = using(int(SPARSE & ~Uses.ALLOWED))
+        masked = using(Uses.ALLOWED)
+        asking = using(Uses.LOGPROBS) if self._reports_logprobs else np.empty(0, dtype=np.int64)
+        parts, named = self._asked(rows, asking) if asking.size else ((), None)
+        four = np.stack((penalized, slots[penalized], known[penalized], prompts[penalized]))
+        lines = np.stack((restricted, slots[restricted], known[restricted], prompts[restricted]), axis=1)
+        return Draw(
+            slots=columns[0],
+            positions=columns[1],
+            logits_rows=columns[2],
+            used=used,
+            penalized=tuple(staging.put(four)) if penalized.size else (),
+            longest=int(known.max()),
+            restricted=tuple(tuple(line) for line in lines.tolist()),
+            masked=(staging.put(masked), tuple(slots[masked].tolist())) if masked.size else None,
+            asking=staging.put(asking) if asking.size else None,
+            named=None if named is None else staging.put(named),
+            parts=parts,
+            num_top=max((part.num_top for part in parts), default=0),
         )
 
-    def _restrict(self, logits: torch.Tensor, slot: int, known: int, prompt: int) -> None:
-        """Bias and masks of one row [V], in place."""
+    def run(self, draw: Draw, hidden: torch.Tensor, head: Head, stored: Callable[[], None]) -> Drawn:
+        """Draw from the model's head over `hidden` [S, hidden], and put the tokens into the token table.
+
+        `stored` is called once that is queued: the next step needs no more than that.
+        """
+        if not draw.used:
+            token_ids, finite = head.best(hidden)
+            raw = None
+        else:
+            logits = head.logits(hidden)
+            finite = finite_rows(logits)
+            raw = None if draw.asking is None else logits.index_select(0, draw.asking)
+            token_ids = self._choose(self._edited(logits, draw), draw)
+        self._slots.store(draw.slots, draw.positions, token_ids)
+        stored()
+        return Drawn(token_ids, finite, None if raw is None else self._score(raw, token_ids, draw))
+
+    def _edited(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
+        """After penalties, biases and bans."""
+        if not draw.used & (Uses.PENALTIES | SPARSE):
+            return logits
+        logits = logits.float()
+        if draw.penalized:
+            rows, slots, known, prompts = draw.penalized
+            floats = self._table.floats.index_select(0, slots)
+            factors = (floats[:, column].contiguous() for column in (Float.REPETITION, Float.PRESENCE, Float.FREQUENCY))
+            penalize(logits, rows, self._slots.tokens[:, : draw.longest], slots, known, prompts, *factors)
+        for row, slot, _, _ in draw.restricted:
+            bias = self._table.extras[slot].bias
+            if bias is not None:
+                logits[row].index_add_(0, *bias)
+        if draw.masked is not None:
+            masks = [self._table.extras[slot].allowed for slot in draw.masked[1]]
+            mask_tokens(logits, draw.masked[0], torch.stack([mask for mask in masks if mask is not None]))
+        for row, slot, known_tokens, prompt in draw.restricted:
+            self._ban(logits[row], slot, known_tokens, prompt)
+        return logits
+
+    def _ban(self, logits: torch.Tensor, slot: int, known: int, prompt: int) -> None:
+        """Forbidden tokens of one row [V], in place."""
         extras = self._table.extras[slot]
-        if extras.bias is not None:
-            logits.index_add_(0, *extras.bias)
-        if extras.allowed is not None:
-            only = torch.full_like(logits, -torch.inf)
-            only[extras.allowed] = logits[extras.allowed]
-            logits.copy_(only)
         if extras.bad_words is None and extras.stop_ids is None:
             return
-        banned = self._banned(logits, extras, self._slots.tokens[slot, prompt:known], known - prompt)
+        banned = _banned(logits, extras, self._slots.tokens[slot, prompt:known], known - prompt)
         nothing_left = (banned == -torch.inf).all()
         logits.copy_(torch.where(nothing_left, logits, banned))
 
-    def _banned(self, logits: torch.Tensor, extras: Extras, output: torch.Tensor, num_output: int) -> torch.Tensor:
-        banned = logits.clone()
-        if extras.bad_words is not None:
-            _ban_words(banned, extras.bad_words, output)
-        if extras.stop_ids is not None and num_output < extras.min_tokens:
-            banned[extras.stop_ids] = -torch.inf
-        return banned
+    def _choose(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
+        floats = self._table.floats.index_select(0, draw.slots)
+        ints = self._table.ints.index_select(0, draw.slots)
+        temperature = floats[:, Float.TEMPERATURE].contiguous()
+        if draw.used & Uses.TRUNCATION:
+            top_p, min_p = floats[:, Float.TOP_P].contiguous(), floats[:, Float.MIN_P].contiguous()
+            floor = cut(logits, temperature, ints[:, Int.TOP_K].contiguous(), top_p, min_p)
+        else:
+            floor = torch.full_like(temperature, -torch.inf)
+        seeds, output_index = ints[:, Int.SEED].contiguous(), ints[:, Int.OUTPUT_INDEX].contiguous()
+        return choose(logits, floor, temperature, seeds, draw.positions, output_index)
 
-    def _choose(
-        self, logits: torch.Tensor, random: Bools, uses: npt.NDArray[np.int32], columns: torch.Tensor
-    ) -> torch.Tensor:
-        if not random.any():
-            return logits.argmax(dim=-1)
-        if random.all():
-            return self._draw(logits, uses, columns)
-        token_ids = logits.argmax(dim=-1)
-        rows = np.flatnonzero(random)
-        index = self._index(rows)
-        token_ids[index] = self._draw(logits[index], uses[rows], columns[:, index])
-        return token_ids
-
-    def _draw(self, logits: torch.Tensor, uses: npt.NDArray[np.int32], columns: torch.Tensor) -> torch.Tensor:
-        floats = self._table.floats[columns[0]]
-        ints = self._table.ints[columns[0]]
-        scaled = scale(logits, floats[:, Float.TEMPERATURE])
-        cut = np.flatnonzero(uses & Uses.TRUNCATION)
-        if cut.size:
-            index = self._index(cut)
-            f = floats[index]
-            scaled[index] = truncate(
-                scaled[index], ints[index, Int.TOP_K], f[:, Float.TOP_P].contiguous(), f[:, Float.MIN_P].contiguous()
-            )
-        return draw(scaled, ints[:, Int.SEED], columns[1], ints[:, Int.OUTPUT_INDEX])
-
-    def _score(self, raw: torch.Tensor, token_ids: torch.Tensor, asking: Int64, rows: Rows) -> Scored:
+    def _asked(self, rows: Rows, asking: Int64) -> tuple[tuple[Part, ...], Int64]:
+        """What the rows that ask for logprobs ask for: the parts, and their named ids as one table [Q, m]."""
         plan_rows = rows.sampling[asking]
         extras = [self._table.extras[slot] for slot in rows.slots[plan_rows].tolist()]
         parts = tuple(
             Part(row, False, int(rows.known[row]), 1, e.logprobs, e.named_ids)
             for row, e in zip(plan_rows.tolist(), extras, strict=True)
         )
-        width = max(len(part.named_ids) for part in parts)
-        named = np.zeros((len(parts), width), dtype=np.int64)
+        named = np.zeros((len(parts), max(len(part.named_ids) for part in parts)), dtype=np.int64)
         for line, part in zip(named, parts, strict=True):
             line[: len(part.named_ids)] = part.named_ids
-        num_top = max(part.num_top for part in parts)
-        return Scored(score(raw, token_ids[self._index(asking)], num_top, self._device.upload(named)), parts)
+        return parts, named
+
+    def _score(self, raw: torch.Tensor, token_ids: torch.Tensor, draw: Draw) -> Scored:
+        assert draw.asking is not None
+        assert draw.named is not None
+        return Scored(score(raw, token_ids.index_select(0, draw.asking), draw.num_top, draw.named), draw.parts)
+
+
+def _banned(logits: torch.Tensor, extras: Extras, output: torch.Tensor, num_output: int) -> torch.Tensor:
+    """Copy of one row [V] without its bad words and, before min_tokens, its stop tokens."""
+    banned = logits.clone()
+    if extras.bad_words is not None:
+        _ban_words(banned, extras.bad_words, output)
+    if extras.stop_ids is not None and num_output < extras.min_tokens:
+        banned[extras.stop_ids] = -torch.inf
+    return banned
 
 
 def _ban_words(logits: torch.Tensor, words: BadWords, output: torch.Tensor) -> None:

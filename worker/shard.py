@@ -88,6 +88,9 @@ class ShardedModule(nn.Module):
         self.register_parameter(name, nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False))
         self.parts[name] = parts
 
+    def finish(self) -> None:
+        """Called once, when the parameters are filled: a layer that stores them otherwise changes them now."""
+
 
 def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice) -> tuple[Part, ...]:
     """Parts one under the other: each named slice is the first axis of its tensor, `others` the axes after it."""

@@ -14,7 +14,8 @@ from quire.proto.params import ParameterError, check_token_ids
 from quire.proto.plans import Admit, StepPlan
 from quire.proto.wire import Int32, WireError, unpack
 from quire.worker.device import zeros
-from quire.worker.sampling_table import SamplingTable
+from quire.worker.sampling_table import Columns, SamplingTable
+from quire.worker.staging import Staging
 
 Int64 = npt.NDArray[np.int64]
 
@@ -47,6 +48,30 @@ class Rows:
         return int(longer[0]) if longer.size else len(self.counts)
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    slot: int
+    num_tokens: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    slot: int
+    tokens: torch.Tensor
+    blocks: torch.Tensor
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a plan changes in the device's tables; its tensors mean something once the upload is queued."""
+
+    released: list[Released]
+    admitted: list[Admitted]
+    appended: torch.Tensor | None
+
+
 class Slots:
     """Sizes are fixed at construction. Table rows are written whole, up to the farthest entry ever used."""
 
@@ -60,7 +85,6 @@ class Slots:
         self._num_slots = num_slots
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
-        self._device = device
         max_blocks = -(-max_model_len // block_size)
         # one more token than the model can run: the last one drawn is stored, never run
         self.tokens = zeros((num_slots, max_model_len + 1), torch.int32, device)
@@ -72,17 +96,32 @@ class Slots:
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
         self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
 
-    def apply(self, plan: StepPlan) -> None:
-        """Releases, admits, appended blocks. Raises `PlanError`; the tables mean nothing then."""
+    def apply(self, plan: StepPlan, staging: Staging) -> Changes:
+        """Releases, admits, appended blocks; `write` then changes the device's tables, once the upload is queued.
+
+        Raises `PlanError`; the tables mean nothing then.
+        """
         try:
             releases, appends = unpack(plan.releases), unpack(plan.appends, 3)
         except WireError as error:
             raise PlanError(f"plan {plan.step}: {error}") from error
-        for slot in releases.tolist():
-            self._release(slot)
-        for admit in plan.admits:
-            self._admit(admit)
-        self._append(appends)
+        released = [self._release(slot) for slot in releases.tolist()]
+        admitted = [self._admit(admit, staging) for admit in plan.admits]
+        return Changes(released, admitted, self._append(appends, staging))
+
+    def write(self, changes: Changes) -> None:
+        """Queue what `apply` decided."""
+        for gone in changes.released:
+            self.tokens[gone.slot, : gone.num_tokens] = 0
+            self.block_tables[gone.slot, : gone.num_blocks] = 0
+            self.sampling.clear(gone.slot)
+        for new in changes.admitted:
+            self.tokens[new.slot, : new.tokens.shape[0]] = new.tokens
+            self.block_tables[new.slot, : new.blocks.shape[0]] = new.blocks
+            self.sampling.write(new.slot, new.columns)
+        if changes.appended is not None:
+            slots, indices, blocks = changes.appended
+            self.block_tables[slots, indices] = blocks
 
     def rows(self, plan: StepPlan, max_tokens: int) -> Rows:
         """The rows a plan runs. Raises `PlanError` for any row that the tables cannot serve."""
@@ -116,16 +155,16 @@ class Slots:
         """Write drawn tokens [S] into the token table."""
         self.tokens[slots, positions] = token_ids.int()
 
-    def _release(self, slot: int) -> None:
+    def _release(self, slot: int) -> Released:
         if not (0 <= slot < self._num_slots and self.live[slot]):
             raise PlanError(f"releases: slot {slot} is not in use")
-        self.tokens[slot, : int(self.num_tokens[slot])] = 0
-        self.block_tables[slot, : int(self.num_table_blocks[slot])] = 0
-        self.sampling.clear(slot)
+        released = Released(slot, int(self.num_tokens[slot]), int(self.num_table_blocks[slot]))
+        self.sampling.forget(slot)
         for column in (self.live, self.num_tokens, self.num_computed, self.num_prompt, self.num_table_blocks):
             column[slot] = 0
+        return released
 
-    def _admit(self, admit: Admit) -> None:
+    def _admit(self, admit: Admit, staging: Staging) -> Admitted:
         slot = admit.slot
         try:
             tokens, blocks = unpack(admit.tokens), unpack(admit.blocks)
@@ -147,18 +186,18 @@ class Slots:
             raise PlanError(f"{where}: {error}") from error
         self._check_blocks(blocks, where)
         _require(len(blocks) <= self.block_tables.shape[1], where, f"has {self.block_tables.shape[1]} blocks at most")
-        self.tokens[slot, : len(tokens)] = torch.from_numpy(tokens.copy())
-        self.block_tables[slot, : len(blocks)] = torch.from_numpy(blocks.copy())
-        self.sampling.write(slot, admit.params, admit.output_index)
         self.live[slot] = True
         self.num_tokens[slot] = len(tokens)
         self.num_computed[slot] = admit.num_computed
         self.num_prompt[slot] = admit.num_prompt
         self.num_table_blocks[slot] = len(blocks)
+        columns = self.sampling.learn(slot, admit.params, admit.output_index, staging)
+        return Admitted(slot, staging.put(tokens), staging.put(blocks), columns)
 
-    def _append(self, appends: Int32) -> None:
+    def _append(self, appends: Int32, staging: Staging) -> torch.Tensor | None:
+        """[3, n]: slots, indices in their tables, blocks."""
         if not appends.size:
-            return
+            return None
         self._check_blocks(appends[:, 2], "appends")
         for slot, index, _ in appends.tolist():
             if not (0 <= slot < self._num_slots and self.live[slot]):
@@ -166,8 +205,7 @@ class Slots:
             if not 0 <= index <= self.num_table_blocks[slot] or index >= self.block_tables.shape[1]:
                 raise PlanError(f"appends: slot {slot} has {self.num_table_blocks[slot]} blocks, not yet {index}")
             self.num_table_blocks[slot] = max(index + 1, int(self.num_table_blocks[slot]))
-        columns = torch.from_numpy(appends.astype(np.int64)).to(self._device)
-        self.block_tables[columns[:, 0], columns[:, 1]] = columns[:, 2].int()
+        return staging.put(np.ascontiguousarray(appends.T))
 
     def _check_blocks(self, blocks: Int32, where: str) -> None:
         if blocks.size and not (blocks.min() >= 0 and blocks.max() < self._num_blocks):

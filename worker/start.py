@@ -11,6 +11,8 @@ from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device
 from quire.worker.facts import agreement
+from quire.worker.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.worker.inputs import Inputs
 from quire.worker.kv_cache import KVCache, KVLayout
 from quire.worker.loop import Phases, Started
 from quire.worker.memory import fit, kv_budget
@@ -18,11 +20,12 @@ from quire.worker.models.load import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.models.spec import ModelSpec
 from quire.worker.parallel import Group, ProcessGroup, SingleGroup
-from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.choose import scheme_for
 from quire.worker.rehearsal import run_worst, warm_up, worst_lengths
 from quire.worker.runner import InFlight, Model, Runner
 from quire.worker.sampling_table import SamplingTable
 from quire.worker.slots import Slots
+from quire.worker.staging import Staging
 from quire.worker.weights.revision import model_revision
 
 _log = logging.getLogger(__name__)
@@ -49,19 +52,21 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     folder = Path(config.model)
     spec = read_spec(folder)
     dtype = device.dtype(config.dtype, spec.dtype)
-    context = BuildContext(group, device.torch, dtype, DenseScheme())
+    context = BuildContext(group, device.torch, dtype, scheme_for(config.quantization, device.torch))
     loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)
     phases.end("weights")
-    layout = spec.kv_layout(group.size, config.block_size, dtype)
+    layout = spec.kv_layout(group.size, config.block_size, kv_dtype(config, dtype))
     reports = rank == 0
-    budget = kv_budget(config, device, lambda: _profile(config, spec, loaded.decoder, layout, device, reports))
+    budget = kv_budget(config, device, lambda: _profile(config, spec, loaded.decoder, layout, dtype, device, reports))
     capacity = fit(config, group, budget, layout.block_bytes, spec.max_model_len)
     cache = KVCache(layout, capacity.num_blocks, device.torch)
     runner = build_runner(config, spec, loaded.decoder, cache, capacity.max_model_len, device, reports)
     phases.end("memory")
     warm_up(runner, config, capacity.max_model_len)
     phases.end("first_steps")
+    runner.capture(spec.hidden_size, dtype)
+    phases.end("graphs")
     facts = ModelFacts(
         max_model_len=capacity.max_model_len,
         vocab_size=spec.vocab_size,
@@ -78,12 +83,17 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     return Started(runner, facts, agreement(config, facts), phases.ended)
 
 
+def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
+    """What the cache holds, in a model of `dtype`."""
+    return torch.float8_e4m3fn if config.kv_cache_dtype == "fp8" else dtype
+
+
 def build_runner(
     config: WorkerConfig, spec: ModelSpec, model: Model, cache: KVCache, max_model_len: int, device: Device,
     reports: bool,
 ) -> Runner:  # fmt: skip
     """Tables and runner around a model and its cache."""
-    sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device.torch)
+    sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device)
     slots = Slots(
         config.max_num_seqs,
         max_model_len,
@@ -93,15 +103,32 @@ def build_runner(
         device.torch,
         spec.vocab_size,
     )
-    return Runner(model, cache, slots, device, config.max_num_batched_tokens, reports=reports)
+    staging = Staging(device, config.max_num_seqs)
+    groups = spec.num_heads // spec.num_kv_heads
+    inputs = Inputs(slots, staging.rows, config.max_num_batched_tokens, spec.sliding_windows, groups)
+    graphs = build_graphs(config, device)
+    tokens = config.max_num_batched_tokens
+    return Runner(model, cache, slots, inputs, staging, graphs, device, tokens, reports=reports)
+
+
+def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
+    """What will be captured: nothing with `enforce_eager`, or where the device records no graphs."""
+    if config.enforce_eager or not device.is_cuda:
+        return Graphs(device)
+    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
+    return Graphs(device, decode_buckets(rows), mixed)
 
 
 def _profile(
-    config: WorkerConfig, spec: ModelSpec, model: Model, layout: KVLayout, device: Device, reports: bool
-) -> None:
-    """Run the worst step on a cache just big enough for it."""
+    config: WorkerConfig, spec: ModelSpec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
+    reports: bool,
+) -> None:  # fmt: skip
+    """Run the worst step on a cache just big enough for it, beside the graph that takes the most memory."""
     lengths = worst_lengths(config)
     blocks = sum(-(-length // config.block_size) for length in lengths)
     with torch.inference_mode():
         cache = KVCache(layout, blocks, device.torch)
-    run_worst(build_runner(config, spec, model, cache, max(lengths), device, reports), config)
+    runner = build_runner(config, spec, model, cache, max(lengths), device, reports)
+    runner.capture(spec.hidden_size, dtype, most=1)
+    run_worst(runner, config)

@@ -5,7 +5,7 @@ import functools
 import sys
 from types import ModuleType
 
-from quire.deploy.bench import control, latency, machine, offline, plot, scheduler, serve
+from quire.deploy.bench import control, kernels, latency, machine, offline, plot, scheduler, serve, tune, worker
 from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.report import machine as describe_machine
 from quire.deploy.bench.report import report
@@ -16,7 +16,10 @@ BENCHES: dict[str, tuple[ModuleType, str]] = {
     "serve": (serve, "load a running server over gRPC: latencies and throughput"),
     "offline": (offline, "throughput of one engine given all prompts at once"),
     "latency": (latency, "prefill and decode time of one batch, against the limit of memory"),
+    "worker": (worker, "cost of one step to a worker's host, with the device's work taken out"),
+    "kernels": (kernels, "every kernel against the limits of its device and against torch"),
     "machine": (machine, "what this machine allows: read bandwidth, fp32 and int8 linear"),
+    "tune": (tune, "measure the GPU kernels' tile sizes on this machine and write its table"),
 }
 
 

@@ -1,14 +1,15 @@
-"""Norms, rotation, activation and embedding against their formulas in float64."""
+"""Norms, activation and embedding against their formulas in float64."""
+
+import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.activation import silu_mul
+from quire.kernels.activation import gated_activation
 from quire.kernels.embedding import embed_shard
 from quire.kernels.norm import add_rms_norm, rms_norm
-from quire.kernels.rope import apply_rotary
 
 sizes = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -45,28 +46,19 @@ def test_rms_norm_of_heads_works_on_the_last_dimension():
     close(rms_norm(x, weight, 1e-5), torch.stack([rms_norm(head, weight, 1e-5).double() for head in x]))
 
 
-@sizes
-@given(st.integers(0, 9), st.sampled_from([(8, 4), (8, 2), (6, 3)]), st.integers(0, 99))
-def test_rotation_multiplies_complex_pairs_and_leaves_the_rest(num_tokens, shape, seed):
-    head_dim, half = shape
-    generator = torch.Generator().manual_seed(seed)
-    query = torch.randn((num_tokens, 4, head_dim), generator=generator)
-    key = torch.randn((num_tokens, 2, head_dim), generator=generator)
-    angles = 100 * torch.rand((num_tokens, half), generator=generator)
-    for x, rotated in zip((query, key), apply_rotary(query, key, angles.cos(), angles.sin()), strict=True):
-        wide = x.double()
-        turn = torch.polar(torch.ones_like(angles, dtype=torch.float64), angles.double())[:, None]
-        turned = torch.complex(wide[..., :half], wide[..., half : 2 * half]) * turn
-        expected = torch.cat((turned.real, turned.imag, wide[..., 2 * half :]), -1)
-        torch.testing.assert_close(rotated.double(), expected, rtol=1e-5, atol=1e-4)
+FORMULAS = {
+    "silu": lambda x: x / (1 + (-x).exp()),
+    "gelu": lambda x: x * (1 + torch.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+}
 
 
 @sizes
-@given(st.integers(0, 9), st.integers(1, 20), st.integers(0, 99))
-def test_silu_mul_gates_the_second_half_by_the_first(num_tokens, size, seed):
+@given(st.sampled_from(sorted(FORMULAS)), st.integers(0, 9), st.integers(1, 20), st.integers(0, 99))
+def test_the_first_half_gates_the_second(kind, num_tokens, size, seed):
     x = 5 * torch.randn((num_tokens, 2 * size), generator=torch.Generator().manual_seed(seed))
     gate, up = x.double().chunk(2, -1)
-    close(silu_mul(x), gate / (1 + (-gate).exp()) * up)
+    torch.testing.assert_close(gated_activation(x, kind).double(), FORMULAS[kind](gate) * up, rtol=1e-5, atol=1e-5)
 
 
 @sizes
@@ -92,12 +84,12 @@ def test_shares_of_the_vocabulary_sum_to_the_embedding_and_padding_is_never_read
         (lambda: rms_norm(torch.zeros(2, 4), torch.zeros(4).half(), 1e-5), "weight"),
         (lambda: rms_norm(torch.zeros(2, 4), torch.zeros(4), 0.0), "eps"),
         (lambda: add_rms_norm(torch.zeros(2, 4), torch.zeros(1, 4), torch.zeros(4), 1e-5), "residual"),
-        (lambda: silu_mul(torch.zeros(2, 3)), "x"),
+        (lambda: rms_norm(torch.zeros(4, 2).T, torch.zeros(4), 1e-5), "x"),
+        (lambda: gated_activation(torch.zeros(2, 3), "silu"), "x"),
+        (lambda: gated_activation(torch.zeros(4, 2).T, "silu"), "x"),
+        (lambda: gated_activation(torch.zeros(2, 4), "relu"), "kind"),
         (lambda: embed_shard(torch.zeros(2), torch.zeros(3, 4), 0, 3), "token_ids"),
         (lambda: embed_shard(torch.zeros(2).long(), torch.zeros(3, 4), 0, 4), "count"),
-        (lambda: apply_rotary(torch.zeros(2, 1, 4), torch.zeros(1, 1, 4), *torch.zeros(2, 2, 2)), "key"),
-        (lambda: apply_rotary(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4), *torch.zeros(2, 2, 3)), "cos"),
-        (lambda: apply_rotary(torch.zeros(2, 1, 4), torch.zeros(2, 1, 4), *torch.zeros(2, 2, 2).half()), "cos"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_its_name(call, argument):

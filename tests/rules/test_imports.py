@@ -18,18 +18,22 @@ DEPLOY_MAY_READ = {"quire.frontend.config", "quire.scheduler.config", "quire.wor
 
 # Upper floors first; a module imports its own floor and those below. A package stands on one floor as a whole.
 WORKER_FLOORS = (
-    {"__main__", "inspect", "fixed_time", "machine"},
+    {"__main__", "bench", "inspect", "fixed_time", "machine"},
     {"start"},
     {"loop", "rehearsal"},
     {"runner"},
+    {"graphs"},
+    {"inputs"},
     {"models"},
     {"layers", "weights"},
     {"attention", "build"},
     {"quant"},
     {"memory", "sampling"},
-    {"kv_cache", "slots", "parallel", "sampling_table", "logprobs", "facts"},
-    {"batch", "device", "shard"},
-    {"config"},
+    {"kv_cache", "slots", "parallel", "logprobs", "facts"},
+    {"sampling_table"},
+    {"staging"},
+    {"batch", "device", "shard", "collector"},
+    {"config", "cores"},
 )
 SCHEDULER_FLOORS = (
     {"__main__", "bench"},

@@ -22,7 +22,7 @@ def check_facts(ready, size):
     assert (facts.vocab_size, facts.max_model_len, facts.eos_token_ids) == (320, 256, (0,))
     assert (facts.architecture, facts.device, facts.dtype) == ("LlamaForCausalLM", "cpu", "float32")
     assert facts.num_blocks == (4 << 20) // (2 * 2 * 8 * (2 // size) * 16 * 4)
-    assert [name for name, _ in ready[0].phases] == ["group", "weights", "memory", "first_steps"]
+    assert [name for name, _ in ready[0].phases] == ["group", "weights", "memory", "first_steps", "graphs"]
 
 
 def serve_a_sequence(workers, writer, reference):

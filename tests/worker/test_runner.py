@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from quire.kernels.score import best
 from quire.proto.params import SamplingParams
 from quire.proto.wire import ints
 from quire.worker.config import WorkerConfig
@@ -95,8 +96,9 @@ def test_a_slot_reused_knows_nothing_of_its_former_tenant(driver, reference):
 
 def test_what_a_reused_block_held_before_never_reaches_the_next_sequence(driver, reference):
     cache = driver.runner._cache
-    for table in (*cache.keys, *cache.values):
-        table.fill_(torch.nan)
+    for layer in cache.layers:
+        layer.keys.fill_(torch.nan)
+        layer.values.fill_(torch.nan)
     for slot, prompt in enumerate(PROMPTS[:3]):
         driver.scribe.admit(slot, prompt)
     drawn = [driver.draw([(0, 5), (1, 10), (2, 33)]), driver.draw([(0, 1), (2, 1), (1, 9)])]
@@ -186,6 +188,10 @@ class Toy:
         self.asked.append(len(hidden))
         return self.table[hidden[:, 0].long()]
 
+    def best(self, hidden):
+        values, ids = best(self.logits(hidden))
+        return ids, values.isfinite()
+
 
 @pytest.fixture
 def toy(settings, drive):
@@ -193,7 +199,9 @@ def toy(settings, drive):
 
     def make(table):
         config = WorkerConfig(**{**settings, "max_num_batched_tokens": 512})
-        spec = SimpleNamespace(vocab_size=table.shape[1], eos_token_ids=(0,))
+        spec = SimpleNamespace(
+            vocab_size=table.shape[1], eos_token_ids=(0,), num_heads=1, num_kv_heads=1, sliding_windows=(None,)
+        )
         cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
         model = Toy(table)
         return model, drive(build_runner(config, spec, model, cache, 400, Device("cpu", 0), True), 8)
@@ -203,7 +211,7 @@ def toy(settings, drive):
 
 def test_a_bad_row_is_named_in_the_result_and_its_neighbours_are_right(toy):
     table = torch.randn(50, 50, generator=torch.Generator().manual_seed(0))
-    best = table.argmax(dim=1).tolist()
+    likeliest = table.argmax(dim=1).tolist()
     table[13, 4] = torch.nan
     _, driver = toy(table)
     asking = SamplingParams(temperature=0.0, logprobs=1, prompt_logprobs=0)
@@ -214,7 +222,7 @@ def test_a_bad_row_is_named_in_the_result_and_its_neighbours_are_right(toy):
     result = driver.run([(0, 1), (1, 1), (2, 1), (3, 2)])
     tokens = np.frombuffer(result.token_ids, dtype=np.int32).tolist()
     assert result.bad_rows == (1, 3), "row 3 drew from finite logits, but its prompt's were not"
-    assert (tokens[0], tokens[2], tokens[3]) == (best[20], best[21], best[22])
+    assert (tokens[0], tokens[2], tokens[3]) == (likeliest[20], likeliest[21], likeliest[22])
     assert {part.row for part in result.logprobs if not part.prompt} <= {2, 3}
     assert 1 not in {part.row for part in result.logprobs}
 
@@ -240,7 +248,7 @@ def test_the_memory_profile_runs_the_worst_step(settings, toy):
 
 @pytest.mark.parametrize(
     ("copies", "complaint"),
-    [([0, 200], "outside"), ([-1, 3], "outside"), ([1, 3, 2, 3], "twice"), ([1], "multiple of 8")],
+    [([0, 200], "outside"), ([-1, 3], "outside"), ([1, 3, 2, 3], "twice"), ([1], "multiple of 8"), ([1, 3, 3, 4], "both read and")],
 )
 def test_impossible_copies_are_refused(toy, copies, complaint):
     _, driver = toy(torch.randn(50, 50))

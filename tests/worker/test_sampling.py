@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quire.kernels.score import best
 from quire.proto.params import SamplingParams
 from quire.proto.plans import Admit, StepPlan
 from quire.proto.wire import ints
@@ -15,6 +16,7 @@ from quire.worker.device import Device
 from quire.worker.sampling import Sampler
 from quire.worker.sampling_table import SamplingTable
 from quire.worker.slots import Slots
+from quire.worker.staging import Staging
 
 VOCAB = 300
 EOS = 2
@@ -23,7 +25,7 @@ CPU = Device("cpu", 0)
 
 def sampler_of(requests):
     """Sampler and rows for [(params, prompt, output)], each with one token left to run."""
-    table = SamplingTable(len(requests), VOCAB, (EOS,), CPU.torch)
+    table = SamplingTable(len(requests), VOCAB, (EOS,), CPU)
     slots = Slots(len(requests), 128, 10_000, 4, table, CPU.torch, VOCAB)
     admits = tuple(
         Admit(
@@ -34,13 +36,33 @@ def sampler_of(requests):
     )  # fmt: skip
     rows = len(requests)
     plan = StepPlan(1, 1, b"", ints(range(rows)), ints([1] * rows), b"\1" * rows, admits=admits)
-    slots.apply(plan)
-    return Sampler(slots, CPU, True), slots.rows(plan, 10_000), slots
+    staging = Staging(CPU, rows)
+    staging.begin()
+    slots.write(slots.apply(plan, staging))
+    return Sampler(slots, True), slots.rows(plan, 10_000), slots
+
+
+class Head:
+    """A model whose logits are given."""
+
+    def __init__(self, logits):
+        self.given = logits
+
+    def logits(self, hidden):
+        return self.given.clone()
+
+    def best(self, hidden):
+        values, ids = best(self.given)
+        return ids, values.isfinite()
 
 
 def sample(requests, logits):
     sampler, rows, slots = sampler_of(requests)
-    drawn = sampler.sample(rows, logits.clone())
+    staging = Staging(CPU, len(requests))
+    staging.begin()
+    stored = []
+    drawn = sampler.run(sampler.stage(rows, staging), None, Head(logits), lambda: stored.append(True))
+    assert stored == [True]
     for slot, (_, prompt, output) in enumerate(requests):
         assert slots.tokens[slot, len(prompt + output)] == drawn.token_ids[slot], "the token table lacks the token"
     return drawn

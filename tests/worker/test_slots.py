@@ -10,16 +10,18 @@ import torch
 from quire.proto.params import SamplingParams
 from quire.proto.plans import Admit, StepPlan
 from quire.proto.wire import ints
+from quire.worker.device import Device
 from quire.worker.sampling_table import SamplingTable
 from quire.worker.slots import PlanError, Slots
+from quire.worker.staging import Staging
 
-CPU = torch.device("cpu")
+CPU = Device("cpu", 0)
 NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
 
 
 def new_slots():
     table = SamplingTable(NUM_SLOTS, VOCAB, (0,), CPU)
-    return Slots(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU, VOCAB)
+    return Slots(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
 
 
 def some_params(rng):
@@ -48,8 +50,17 @@ def from_scratch(model):
         Admit(s, ints(q["tokens"]), q["prompt"], q["computed"], 0, q["params"], ints(q["blocks"]))
         for s, q in model.items()
     )
-    slots.apply(StepPlan(1, 1, b"", b"", b"", b"", admits=admits))
+    apply(slots, StepPlan(1, 1, b"", b"", b"", b"", admits=admits))
     return slots
+
+
+def apply(slots, plan):
+    """A plan's changes, on the host and in the tables."""
+    staging = Staging(CPU, NUM_SLOTS)
+    staging.begin()
+    changes = slots.apply(plan, staging)
+    staging.send()
+    slots.write(changes)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -88,7 +99,7 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
             1, step, b"", ints(row_slots), ints(counts), bytes(samples), admits=tuple(admits), releases=ints(releases),
             appends=ints(np.array(appends, dtype=np.int32).reshape(-1)),
         )  # fmt: skip
-        slots.apply(plan)
+        apply(slots, plan)
         checked = slots.rows(plan, 1000)
         drawn = [rng.randrange(VOCAB) for _ in checked.sampling]
         where = checked.slots[checked.sampling]
@@ -153,7 +164,7 @@ def test_an_impossible_plan_is_refused(impossible, complaint):
     slots = new_slots()
 
     def run():
-        slots.apply(impossible)
+        apply(slots, impossible)
         slots.rows(impossible, 1000)
 
     with pytest.raises(PlanError, match=complaint):
@@ -162,7 +173,7 @@ def test_an_impossible_plan_is_refused(impossible, complaint):
 
 def test_more_tokens_than_a_step_may_run_are_refused():
     slots = new_slots()
-    slots.apply(plan())
+    apply(slots, plan())
     with pytest.raises(PlanError, match="2 at most"):
         slots.rows(plan(), 2)
 
@@ -170,7 +181,7 @@ def test_more_tokens_than_a_step_may_run_are_refused():
 def test_a_row_may_not_run_past_the_context_length():
     slots = new_slots()
     admit = admission(tokens=ints([1] * LENGTH), num_prompt=LENGTH, num_computed=LENGTH - 1, blocks=ints(range(10)))
-    slots.apply(plan(admits=(admit,)))
+    apply(slots, plan(admits=(admit,)))
     one = plan(num_tokens=ints([1]), admits=())
     slots.advance(slots.rows(one, 10))
     with pytest.raises(PlanError, match="stays in known tokens"):

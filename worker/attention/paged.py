@@ -1,32 +1,46 @@
 """Attention against the paged cache: store this step's keys and values, then look back over each sequence."""
 
+from dataclasses import dataclass
+
 import torch
 
 from quire.kernels.attention import AttentionRule, paged_attention
-from quire.kernels.kv_store import store_kv
+from quire.kernels.rotate_store import rotate_store
 from quire.worker.batch import ForwardBatch
+from quire.worker.kv_cache import LayerCache
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """RMS norm of each query and key head before it is rotated: gains [head_dim]."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    eps: float
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    qkv: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    norm: HeadNorm | None,
+    cache: LayerCache,
     batch: ForwardBatch,
     rule: AttentionRule,
 ) -> torch.Tensor:
-    """query [T, H, D], key and value [T, K, D] of the step; keys and values are one layer's cache -> [T, H, D]."""
-    store_kv(key, value, keys, values, batch.slot_mapping)
-    return paged_attention(
-        query,
+    """qkv [T, (H + 2K) * D] of the step; rotation: cos and sin of its positions -> [T, H * D]."""
+    cos, sin = rotation
+    keys, values, key_scale, value_scale = cache
+    query = rotate_store(
+        qkv,
+        cos,
+        sin,
         keys,
         values,
-        batch.block_tables,
-        batch.seq_lens,
-        batch.query_starts,
-        batch.num_decodes,
-        batch.query_lens_host,
-        batch.seq_lens_host,
-        rule,
+        batch.slot_mapping,
+        None if norm is None else norm.query,
+        None if norm is None else norm.key,
+        0.0 if norm is None else norm.eps,
+        key_scale,
+        value_scale,
     )
+    return paged_attention(query, keys, values, batch.attention, rule, None, key_scale, value_scale)

@@ -4,16 +4,16 @@ import torch
 from torch import nn
 
 from quire.kernels.attention import AttentionRule
-from quire.kernels.rope import apply_rotary
-from quire.worker.attention.paged import attend
+from quire.worker.attention.paged import HeadNorm, attend
 from quire.worker.batch import ForwardBatch
 from quire.worker.build import BuildContext
+from quire.worker.kv_cache import LayerCache
 from quire.worker.layers.linear import QKVLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
 
 
 class Attention(nn.Module):
-    """[T, hidden] -> [T, hidden]. `norm_eps`: normalise each query and key head first (None: do not)."""
+    """`norm_eps`: normalise each query and key head first (None: do not)."""
 
     def __init__(
         self,
@@ -38,15 +38,16 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: RMSNorm,
         rotation: tuple[torch.Tensor, torch.Tensor],
         batch: ForwardBatch,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-    ) -> torch.Tensor:
-        query, key, value = self.qkv.split(self.qkv(x))
+        cache: LayerCache,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and residual [T, hidden] -> attention of the norm of their sum, and the sum, both [T, hidden]."""
+        qkv, total = self.qkv.normed(x, residual, norm)
+        heads = None
         if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query, key = apply_rotary(query, key, *rotation)
-        mixed = attend(query, key, value, keys, values, batch, self.rule)
-        out: torch.Tensor = self.output(mixed.flatten(1))
-        return out
+            heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
+        out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule))
+        return out, total

@@ -1,9 +1,9 @@
 """The vocabulary, dealt out to the ranks by rows: as the input embedding, as the output head, or as both when tied."""
 
 import torch
-from torch.nn.functional import linear
 
 from quire.kernels.embedding import embed_shard
+from quire.kernels.score import best
 from quire.worker.build import BuildContext
 from quire.worker.shard import Part, ShardedModule, Slice, whole
 
@@ -11,8 +11,13 @@ from quire.worker.shard import Part, ShardedModule, Slice, whole
 class Vocabulary(ShardedModule):
     """One matrix [vocab_size, hidden]. Ranks hold equally many rows; the last ones may hold padding, even only that."""
 
-    def __init__(self, context: BuildContext, vocab_size: int, hidden: int) -> None:
+    def __init__(
+        self, context: BuildContext, vocab_size: int, hidden: int, *, looked_up: bool = True, multiplied: bool = True
+    ) -> None:
+        """`looked_up`: an input embedding; `multiplied`: an output head. A tied one is both."""
         super().__init__()
+        self.scheme = context.scheme
+        self.looked_up, self.multiplied = looked_up, multiplied
         self.group = context.group
         self.vocab_size = vocab_size
         num_rows = -(-vocab_size // self.group.size)
@@ -21,11 +26,39 @@ class Vocabulary(ShardedModule):
         self.weight: torch.Tensor
         self.declare("weight", context.dtype, (Part("", (self.share, whole(hidden))),), num_rows)
 
+    def finish(self) -> None:
+        """The head gets the weight in the form of the scheme; the embedding keeps it as it is."""
+        if self.multiplied:
+            self.head = ShardedModule()
+            self.head.register_parameter("weight", self.weight)
+            self.scheme.finish(self.head)
+        if not self.looked_up:
+            del self.weight, self.parts["weight"]
+
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """int64 [T] -> [T, hidden]"""
         return self.group.all_reduce(embed_shard(token_ids, self.weight, self.share.start, self.share.length))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[S, hidden] -> float32 [S, vocab_size], complete on every rank and without the padding."""
-        shares = self.group.all_gather(linear(hidden, self.weight))
-        return shares[:, : self.vocab_size].float()
+        """[S, hidden] -> [S, vocab_size], complete on every rank and without the padding."""
+        return self.group.all_gather(self._product(hidden))[:, : self.vocab_size]
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[S, hidden] -> likeliest ids int64 [S], the lowest among equals, and whether the row is finite, bool [S].
+
+        Each rank reduces its own share, so that 8 bytes a row are gathered and not the logits.
+        """
+        if self.share.length:
+            value, token_id = best(self._product(hidden)[:, : self.share.length])
+        else:  # nothing but padding: any other rank's is better
+            value = hidden.new_full((hidden.shape[0],), -torch.inf, dtype=torch.float32)
+            token_id = torch.zeros_like(value, dtype=torch.int64)
+        own = torch.stack((value.view(torch.int32), (token_id + self.share.start).int()), dim=-1)
+        values, ids = self.group.all_gather(own).view(-1, self.group.size, 2).unbind(-1)
+        # ranks hold rising runs of ids, so the first of equal values is the lowest id; NaN counts as the greatest
+        winner = values.contiguous().view(torch.float32).max(dim=-1, keepdim=True)
+        return ids.gather(1, winner.indices).squeeze(1).long(), winner.values.squeeze(1).isfinite()
+
+    def _product(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[S, hidden] -> this rank's share of the logits, with its padding."""
+        return self.scheme.apply(self.head, hidden, None)

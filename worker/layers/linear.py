@@ -2,7 +2,9 @@
 
 import torch
 
+from quire.kernels.activation import Gate
 from quire.worker.build import BuildContext
+from quire.worker.layers.norm import RMSNorm
 from quire.worker.shard import ModelError, ShardedModule, Slice, consecutive, whole
 
 
@@ -20,8 +22,17 @@ class Linear(ShardedModule):
         if bias:
             self.declare("bias", context.dtype, consecutive(outputs))
 
+    def finish(self) -> None:
+        self.scheme.finish(self)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.scheme.apply(self, x, self.bias)
+
+    def normed(
+        self, x: torch.Tensor, residual: torch.Tensor | None, norm: RMSNorm, gate: Gate | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer over `norm(x + residual)`, then the gated activation if asked for, and `x + residual`."""
+        return self.scheme.apply_normed(self, x, residual, norm.weight, norm.eps, self.bias, gate)
 
 
 class ReplicatedLinear(Linear):
@@ -64,12 +75,6 @@ class QKVLinear(Linear):
         self.num_heads = heads.length
         self.num_kv_heads = kv_heads.length
         self.head_dim = head_dim
-
-    def split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """[T, outputs] -> query [T, heads, head_dim], key and value [T, kv heads, head_dim]: views."""
-        heads = qkv.view(qkv.shape[0], self.num_heads + 2 * self.num_kv_heads, self.head_dim)
-        query, key, value = torch.split(heads, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        return query, key, value
 
 
 class RowLinear(Linear):

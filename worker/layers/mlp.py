@@ -3,20 +3,24 @@
 import torch
 from torch import nn
 
-from quire.kernels.activation import silu_mul
+from quire.kernels.activation import Gate
 from quire.worker.build import BuildContext
 from quire.worker.layers.linear import MergedLinear, RowLinear
+from quire.worker.layers.norm import RMSNorm
 
 
 class GatedMLP(nn.Module):
-    """`down(silu(gate(x)) * up(x))`: [T, hidden] -> [T, hidden]."""
+    """`down(gate(x) * up(x))`, where `kind` is the gate's activation."""
 
-    def __init__(self, context: BuildContext, hidden: int, intermediate: int, bias: bool) -> None:
+    def __init__(self, context: BuildContext, hidden: int, intermediate: int, bias: bool, kind: Gate) -> None:
         super().__init__()
         axis = "intermediate_size"
+        self.kind: Gate = kind
         self.gate_up = MergedLinear(context, hidden, intermediate, ("gate", "up"), axis, bias)
         self.down = RowLinear(context, intermediate, hidden, axis, bias)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down(silu_mul(self.gate_up(x)))
-        return out
+    def forward(self, x: torch.Tensor, residual: torch.Tensor, norm: RMSNorm) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and residual [T, hidden] -> the block over the norm of their sum, and the sum, both [T, hidden]."""
+        gated, total = self.gate_up.normed(x, residual, norm, self.kind)
+        out: torch.Tensor = self.down(gated)
+        return out, total

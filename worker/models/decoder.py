@@ -6,7 +6,7 @@ from torch import nn
 from quire.kernels.attention import AttentionRule
 from quire.worker.batch import ForwardBatch
 from quire.worker.build import BuildContext
-from quire.worker.kv_cache import KVCache
+from quire.worker.kv_cache import KVCache, LayerCache
 from quire.worker.layers.attention import Attention
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.mlp import GatedMLP
@@ -33,7 +33,7 @@ class Block(nn.Module):
             norm_eps=spec.norm_eps if spec.qk_norm else None,
         )
         self.mlp_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        self.mlp = GatedMLP(context, spec.hidden_size, spec.intermediate_size, spec.mlp_bias)
+        self.mlp = GatedMLP(context, spec.hidden_size, spec.intermediate_size, spec.mlp_bias, spec.activation)
 
     def forward(
         self,
@@ -41,17 +41,12 @@ class Block(nn.Module):
         residual: torch.Tensor | None,
         rotation: tuple[torch.Tensor, torch.Tensor],
         batch: ForwardBatch,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(x, residual) -> (x, residual), both [T, hidden]; the hidden state between blocks is their sum."""
-        if residual is None:
-            x, residual = self.attention_norm(x), x
-        else:
-            x, residual = self.attention_norm.add(x, residual)
-        x = self.attention(x, rotation, batch, keys, values)
-        x, residual = self.mlp_norm.add(x, residual)
-        return self.mlp(x), residual
+        x, residual = self.attention(x, residual, self.attention_norm, rotation, batch, cache)
+        x, residual = self.mlp(x, residual, self.mlp_norm)
+        return x, residual
 
 
 class Decoder(nn.Module):
@@ -60,23 +55,32 @@ class Decoder(nn.Module):
     def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size)
+        tied = spec.tied_embeddings
+        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size, multiplied=tied)
         self.blocks = nn.ModuleList(Block(context, spec, layer) for layer in range(spec.num_layers))
         self.norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        self.head = None if spec.tied_embeddings else Vocabulary(context, spec.vocab_size, spec.hidden_size)
+        self.head = None if tied else Vocabulary(context, spec.vocab_size, spec.hidden_size, looked_up=False)
         self.rotary = Rotary(spec.rope, context.device)
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
         rotation = self.rotary(batch.positions)
         x, residual = self.embedding.embed(batch.token_ids), None
-        for block, keys, values in zip(self.blocks, cache.keys, cache.values, strict=True):
-            x, residual = block(x, residual, rotation, batch, keys, values)
+        for block, layer in zip(self.blocks, cache.layers, strict=True):
+            x, residual = block(x, residual, rotation, batch, layer)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Rows of `forward`'s result, [S, hidden] -> float32 [S, vocab_size]: complete and equal on every rank."""
-        return (self.embedding if self.head is None else self.head).logits(hidden)
+        """Rows of `forward`'s result, [S, hidden] -> [S, vocab_size]: complete and equal on every rank."""
+        return self._vocabulary.logits(hidden)
+
+    def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The likeliest tokens of such rows, int64 [S], and whether each row's logits are finite, bool [S]."""
+        return self._vocabulary.best(hidden)
+
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        return self.embedding if self.head is None else self.head
 
     @property
     def weight_bytes(self) -> int:

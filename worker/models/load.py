@@ -8,6 +8,7 @@ from quire.worker.build import BuildContext
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.registry import build_model, checkpoint_names
 from quire.worker.models.spec import ModelSpec
+from quire.worker.shard import ShardedModule
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill_from_checkpoint
@@ -36,7 +37,11 @@ def load_model(
     decoder = build_model(spec, context)
     if load_format == "dummy":
         fill_dummy(decoder, seed, context.device)
-        return LoadedModel(decoder, decoder.weight_bytes, 0)
-    with Checkpoint(model_dir) as checkpoint:
-        bytes_read = fill_from_checkpoint(decoder, checkpoint, checkpoint_names(spec), context.device)
+        bytes_read = 0
+    else:
+        with Checkpoint(model_dir) as checkpoint:
+            bytes_read = fill_from_checkpoint(decoder, checkpoint, checkpoint_names(spec), context.device)
+    for module in list(decoder.modules()):
+        if isinstance(module, ShardedModule):
+            module.finish()
     return LoadedModel(decoder, decoder.weight_bytes, bytes_read)

@@ -5,6 +5,7 @@ from typing import Final
 
 import torch
 
+from quire.kernels.activation import Gate
 from quire.worker.kv_cache import KVLayout
 from quire.worker.layers.linear import kv_head_share
 from quire.worker.layers.rotary import RopeSpec
@@ -17,6 +18,15 @@ DTYPES: Final[dict[str, torch.dtype]] = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
+
+ACTIVATIONS: Final[dict[str, Gate]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""`hidden_act` of the config -> the gate's activation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,8 @@ class ModelSpec:
     qkv_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
+    activation: Gate = "silu"
+    """Of the feed-forward block's gate."""
     qk_norm: bool = False
     """Each query and key head is normalised before it is rotated."""
     max_model_len: int
@@ -101,6 +113,7 @@ def _common(config: Config, generation: Config) -> ModelSpec:
         norm_eps=number(config, "rms_norm_eps", 1e-6),
         rope=rope,
         sliding_windows=(None,) * num_layers,
+        activation=ACTIVATIONS[config.get("hidden_act", "silu")],
         tied_embeddings=flag(config, "tie_word_embeddings", False),
         max_model_len=max_model_len(rope, integer(config, "max_position_embeddings")),
         dtype=_dtype(config),
@@ -115,8 +128,9 @@ def _refuse_unsupported(config: Config) -> None:
         stated = config["quantization_config"]
         method = stated.get("quant_method", "unnamed") if isinstance(stated, dict) else stated
         raise ModelError("quantization_config", f"method {method!r} is not supported; use an unquantized checkpoint")
-    if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ModelError("hidden_act", f"{config['hidden_act']!r} is not supported; supported: silu")
+    if config.get("hidden_act", "silu") not in ACTIVATIONS:
+        supported = ", ".join(ACTIVATIONS)
+        raise ModelError("hidden_act", f"{config['hidden_act']!r} is not supported; supported: {supported}")
 
 
 def _dtype(config: Config) -> torch.dtype:

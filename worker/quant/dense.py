@@ -1,18 +1,39 @@
 """The scheme without quantization: one matrix in the model's dtype."""
 
 import torch
-from torch.nn.functional import linear
+from torch import nn
 
+from quire.kernels.activation import Gate
+from quire.kernels.linear import linear, norm_linear
+from quire.kernels.pack import pack
 from quire.worker.shard import ShardedModule, Slice, consecutive
 
 
 class DenseScheme:
-    """Stores `weight` [outputs, inputs] as it is in the checkpoint."""
+    """Stores `weight` [outputs, inputs]: as it is in the checkpoint, then as the device multiplies it fastest."""
 
     def create(
         self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
     ) -> None:
         layer.declare("weight", dtype, consecutive(outputs, inputs))
 
+    def finish(self, layer: ShardedModule) -> None:
+        weight = layer.get_parameter("weight")
+        packed = pack(weight)
+        if packed is not weight:
+            layer.register_parameter("weight", nn.Parameter(packed, requires_grad=False))
+
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return linear(x, layer.get_parameter("weight"), bias)
+
+    def apply_normed(
+        self,
+        layer: ShardedModule,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm_weight: torch.Tensor,
+        eps: float,
+        bias: torch.Tensor | None,
+        gate: Gate | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return norm_linear(x, residual, norm_weight, eps, layer.get_parameter("weight"), bias, gate)

@@ -4,11 +4,12 @@ from typing import Protocol
 
 import torch
 
+from quire.kernels.activation import Gate
 from quire.worker.shard import ShardedModule, Slice
 
 
 class Scheme(Protocol):
-    """A linear layer asks `create` once, when it is built, and `apply` in every step."""
+    """A linear layer asks `create` once, when it is built, `finish` once, when it is filled, `apply` in every step."""
 
     def create(
         self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
@@ -21,6 +22,23 @@ class Scheme(Protocol):
         """
         ...
 
+    def finish(self, layer: ShardedModule) -> None:
+        """Turn what was loaded into what the product reads, and let go of the rest. The weight may be shared."""
+        ...
+
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """`x @ matrix.T + bias`: x [T, inputs], bias [outputs] -> [T, outputs], this rank's share of each."""
+        ...
+
+    def apply_normed(
+        self,
+        layer: ShardedModule,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm_weight: torch.Tensor,
+        eps: float,
+        bias: torch.Tensor | None,
+        gate: Gate | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The product over `rms_norm(x + residual)`, then the gated activation if there is one, and `x + residual`."""
         ...

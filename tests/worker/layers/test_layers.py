@@ -17,9 +17,10 @@ from quire.worker.layers.linear import (
     kv_head_share,
 )
 from quire.worker.layers.mlp import GatedMLP
+from quire.worker.layers.norm import RMSNorm
 from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.shard import ModelError
+from quire.worker.shard import ModelError, ShardedModule
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import places
 
@@ -55,6 +56,9 @@ def on_ranks(size, build, call):
         group = ThreadGroup(rank, size, barrier, board) if size > 1 else SingleGroup()
         layers[rank] = build(BuildContext(group, CPU, torch.float32, DenseScheme()))
         fill_dummy(layers[rank], 0, CPU)
+        for module in list(layers[rank].modules()):
+            if isinstance(module, ShardedModule):
+                module.finish()
         results[rank] = call(layers[rank])
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
@@ -88,12 +92,13 @@ def test_row_shares_sum_to_the_whole_product_and_the_bias_is_added_once(size):
 
     def call(layer):
         columns = 8 // layer.group.size
-        return layer(x[:, layer.group.rank * columns : (layer.group.rank + 1) * columns])
+        return layer(x[:, layer.group.rank * columns : (layer.group.rank + 1) * columns].contiguous())
 
-    results, layers = on_ranks(size, lambda c: RowLinear(c, 8, 6, "inputs", bias=True), call)
-    weight = torch.cat([layer.weight for layer in layers], -1)
+    results, _ = on_ranks(size, lambda c: RowLinear(c, 8, 6, "inputs", bias=True), call)
+    plain = RowLinear(context(), 8, 6, "inputs", bias=True)
+    fill_dummy(plain, 0, CPU)
     for result in results:
-        torch.testing.assert_close(result, linear(x, weight, layers[0].bias))
+        torch.testing.assert_close(result, linear(x, plain.weight, plain.bias))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -109,10 +114,17 @@ def test_merged_and_replicated_layers_hold_their_parts_in_order(size):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_gated_block_is_the_same_on_any_number_of_ranks(size):
-    x = values(3, 8)
-    (whole,), _ = on_ranks(1, lambda c: GatedMLP(c, 8, 16, bias=True), lambda layer: layer(x))
-    results, _ = on_ranks(size, lambda c: GatedMLP(c, 8, 16, bias=True), lambda layer: layer(x))
-    for result in results:
+    x, residual = values(2, 3, 8)
+    norm = RMSNorm(context(), 8, 1e-5)
+    fill_dummy(norm, 0, CPU)
+
+    def block(num_ranks):
+        build, call = lambda c: GatedMLP(c, 8, 16, True, "gelu"), lambda layer: layer(x, residual, norm)
+        return on_ranks(num_ranks, build, call)[0]
+
+    (whole,) = block(1)
+    torch.testing.assert_close(whole[1], x + residual)
+    for result in block(size):
         torch.testing.assert_close(result, whole)
 
 
@@ -141,8 +153,7 @@ def test_each_rank_holds_the_key_value_heads_its_queries_use(size):
         )
         used = {head // (num_heads // num_kv_heads) for head in range(queries.start // 3, queries.stop // 3)}
         assert used == set(range(keys.start // 3, keys.stop // 3))
-        query, key, value = layer.split(values(2, layer.weight.shape[0]))
-        assert (query.shape[1], key.shape[1], value.shape[1]) == (layer.num_heads, *[layer.num_kv_heads] * 2)
+        assert layer.weight.shape[0] == (layer.num_heads + 2 * layer.num_kv_heads) * head_dim
 
 
 @pytest.mark.parametrize("vocab_size", [1, 3, 8, 9])
@@ -158,7 +169,25 @@ def test_a_vocabulary_of_any_size_embeds_and_scores_alike_on_any_number_of_ranks
     for embedded, logits in results:
         assert torch.equal(embedded, whole)
         torch.testing.assert_close(logits, values(2, 6) @ whole.T)
-        assert (logits.dtype, logits.shape) == (torch.float32, (2, vocab_size))
+        assert logits.shape == (2, vocab_size)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 3, 8, 9])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_likeliest_token_is_found_in_shares_the_lowest_among_equals_and_bad_rows_are_told(vocab_size, size):
+    hidden = values(5, 6)
+    hidden[1] = 0.0  # all tokens equal
+    hidden[2, 3] = torch.nan
+    hidden[3, 0] = torch.inf
+
+    def call(layer):
+        return layer.best(hidden), layer.logits(hidden)
+
+    results, _ = on_ranks(size, lambda c: Vocabulary(c, vocab_size, 6), call)
+    for (token_ids, finite), logits in results:
+        assert finite.tolist() == [True, True, False, False, True]
+        assert token_ids[[0, 1, 4]].tolist() == logits[[0, 1, 4]].argmax(-1).tolist()
+        assert all(0 <= token < vocab_size for token in token_ids.tolist())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +195,7 @@ def test_a_vocabulary_of_any_size_embeds_and_scores_alike_on_any_number_of_ranks
     [
         (lambda: ColumnLinear(context(0, 4), 8, 6, "width"), "width"),
         (lambda: RowLinear(context(0, 4), 6, 8, "depth"), "depth"),
-        (lambda: GatedMLP(context(0, 4), 8, 6, bias=False), "intermediate_size"),
+        (lambda: GatedMLP(context(0, 4), 8, 6, False, "silu"), "intermediate_size"),
         (lambda: QKVLinear(context(0, 4), 8, 6, 2, 4), "num_attention_heads"),
         (lambda: QKVLinear(context(0, 4), 8, 12, 3, 4), "num_key_value_heads"),
     ],

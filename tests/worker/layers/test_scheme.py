@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear
 
+from quire.kernels.activation import gated_activation
+from quire.kernels.norm import rms_norm
 from quire.worker.build import BuildContext
 from quire.worker.models.load import load_model
 from quire.worker.models.registry import read_spec
@@ -27,8 +29,16 @@ class RowScaled:
         layer.declare("packed", torch.int8, consecutive(outputs, groups, whole(PACK)))
         layer.declare("scale", dtype, consecutive(outputs, whole(1)))
 
+    def finish(self, layer):
+        pass
+
     def apply(self, layer, x, bias):
         return linear(x, layer.packed.flatten(1) * layer.scale, bias)
+
+    def apply_normed(self, layer, x, residual, norm_weight, eps, bias, gate):
+        total = x if residual is None else x + residual
+        wide = self.apply(layer, rms_norm(total, norm_weight, eps), bias)
+        return (wide if gate is None else gated_activation(wide, gate)), total
 
 
 class Rank(SingleGroup):
@@ -67,3 +77,8 @@ def test_another_scheme_loads_and_multiplies_its_own_storage_on_any_rank(size, t
             mine, other = (decoder.blocks[1].get_submodule(module) for decoder in (ours, twin))
             x = torch.randn((3, other.weight.shape[1]), generator=torch.Generator().manual_seed(0))
             torch.testing.assert_close(mine.scheme.apply(mine, x, None), other.scheme.apply(other, x, None))
+        for module in ("attention.qkv", "mlp.gate_up"):
+            mine, other = (decoder.blocks[1].get_submodule(module) for decoder in (ours, twin))
+            norm, gate = ours.blocks[1].mlp_norm, "silu" if module == "mlp.gate_up" else None
+            x = torch.randn((3, norm.weight.shape[0]), generator=torch.Generator().manual_seed(0))
+            torch.testing.assert_close(mine.normed(x, x, norm, gate), other.normed(x, x, norm, gate))

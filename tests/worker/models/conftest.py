@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from quire.kernels.attention import PagedBatch
 from quire.worker.batch import ForwardBatch
 from quire.worker.build import BuildContext
 from quire.worker.kv_cache import KVCache
@@ -46,7 +47,8 @@ class Greedy:
             while len(row.blocks) * BLOCK_SIZE < row.num_computed + count:
                 row.blocks.append(self._free.pop())
         batch = self._batch(work)
-        logits = self.decoder.logits(self.decoder(batch, self.cache)[batch.logits_rows])
+        last = batch.attention.query_starts[1:].long() - 1
+        logits = self.decoder.logits(self.decoder(batch, self.cache)[last])
         for (row, count), scores in zip(work, logits, strict=True):
             row.num_computed += count
             if row.num_computed == len(row.tokens):
@@ -67,7 +69,7 @@ class Greedy:
     @staticmethod
     def _batch(work: list[tuple[Row, int]]) -> ForwardBatch:
         positions = [range(row.num_computed, row.num_computed + count) for row, count in work]
-        ends = torch.tensor([count for _, count in work]).cumsum(0)
+        ends = torch.tensor([0, *(count for _, count in work)]).cumsum(0)
         width = max(len(row.blocks) for row, _ in work)
         # what a table holds past its row's blocks means nothing: make it absurd
         tables = [row.blocks + [2**31 - 1] * (width - len(row.blocks)) for row, _ in work]
@@ -82,13 +84,16 @@ class Greedy:
                     for p in run
                 ]
             ),
-            query_starts=torch.cat((torch.zeros(1, dtype=torch.int64), ends)).int(),
-            seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
-            block_tables=torch.tensor(tables, dtype=torch.int32),
-            logits_rows=ends - 1,
-            num_decodes=sum(count == 1 for _, count in work),
-            query_lens_host=tuple(count for _, count in work),
-            seq_lens_host=seq_lens,
+            attention=PagedBatch(
+                block_tables=torch.tensor(tables, dtype=torch.int32),
+                slots=torch.arange(len(work), dtype=torch.int32),
+                seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+                query_starts=ends.int(),
+                num_decodes=sum(count == 1 for _, count in work),
+                query_lens_host=tuple(count for _, count in work),
+                seq_lens_host=seq_lens,
+                work={},
+            ),
         )
 
 

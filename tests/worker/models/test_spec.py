@@ -141,7 +141,7 @@ def test_the_dtype_is_read_from_either_name(name):
         ({"architectures": "absent"}, "architectures", "supported"),
         ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map", "its own code, which is never run"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config", "'awq' is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act", "supported: silu"),
+        ({"hidden_act": "relu"}, "hidden_act", "supported: silu"),
         ({"dtype": "float8_e4m3fn"}, "dtype", "not supported"),
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type", "default, linear, dynamic, llama3, yarn"),
         ({"rope_scaling": {"type": "linear"}}, "factor", "got None"),

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from quire.worker.build import BuildContext
+from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.linear import Linear
 from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.weights.load import places
@@ -25,6 +27,13 @@ def together(decoders):
             tensor = full.setdefault(target, torch.full(part.full_shape, torch.nan))
             tensor[part.region] = parameter[part.rows].float()
     return full
+
+
+@pytest.fixture(autouse=True)
+def as_filled(monkeypatch):
+    """Layers keep their parameters as the loader filled them, so that these can be looked at."""
+    for layer in (Linear, Vocabulary):
+        monkeypatch.setattr(layer, "finish", lambda self: None)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,39 @@
+"""`quire bench tune`: measures the tile sizes of the GPU kernels on this machine's GPU and writes its table.
+
+Each operation runs its candidates on the shapes of the published models, weights cold in the L2 cache, and the fastest
+of each shape goes into a file named after the device, which the kernels read when they start. `speedup` is over the
+tiles that are used without a table.
+"""
+
+import argparse
+
+from quire.deploy.bench.child import measure
+from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.report import Figure, Outcome
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--operations", nargs="+", default=[], metavar="NAME", help="default: all that have trials")
+    parser.add_argument("--out", metavar="FOLDER", default="", help="default: the folder the kernels read")
+
+
+def run(args: argparse.Namespace) -> Outcome:
+    options = {"operations": args.operations, "out": args.out}
+    measured = measure("quire.kernels.gpu.tune", options)
+    chosen = measured.get("chosen")
+    if not isinstance(chosen, dict):
+        raise BenchError("the measuring process printed no choice of tiles")
+    figures: dict[str, Figure] = {
+        operation: {shape: _figure(choice) for shape, choice in shapes.items()} for operation, shapes in chosen.items()
+    }
+    return Outcome(figures, {**options, "device": measured["device"], "file": measured["file"]}, args.seed)
+
+
+def _figure(choice: dict[str, object]) -> Figure:
+    """One shape's choice on one line."""
+    us, default_us = float(str(choice["us"])), choice["default_us"]
+    speedup = f", speedup {float(str(default_us)) / us:.2f}" if default_us is not None else ""
+    tiles = choice["tiles"]
+    assert isinstance(tiles, dict)
+    sizes = " ".join(f"{name}={size}" for name, size in tiles.items())
+    return f"{sizes}: {us:.1f} us, {float(str(choice['gb_s'])):.0f} GB/s{speedup}"

@@ -1,0 +1,1 @@
+"""Compiled forms of the operations for CPUs; imported only where they run."""

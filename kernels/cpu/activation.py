@@ -1,0 +1,18 @@
+"""The gated activation for CPUs: one pass, vectorised exponentials."""
+
+import torch
+
+from quire.kernels.activation import GATES, Gate
+from quire.kernels.cpu.native import dtype_code, native
+
+_GATE_CODES = {kind: code for code, kind in enumerate(GATES)}
+
+
+def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """See kernels/activation.py."""
+    rows, width = x.shape
+    out = x.new_empty((rows, width // 2))
+    native().quire_gated_activation(
+        dtype_code("x", x), _GATE_CODES[kind], x.data_ptr(), out.data_ptr(), rows, width // 2, torch.get_num_threads()
+    )
+    return out

@@ -1,0 +1,64 @@
+"""Linear layers on 8-bit integers for CPUs: norm and quantization in one pass, the product in tiles, the scales, bias
+and activation on the sums while they are in the first-level cache."""
+
+import torch
+
+from quire.kernels.activation import GATES, Gate
+from quire.kernels.cpu.activation import gated_activation
+from quire.kernels.cpu.native import dtype_code, native
+from quire.kernels.linear_int8 import BLOCK, GROUP
+
+_GATES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
+"""What the library calls the activations; see gate.hpp."""
+_SCALE_BYTES = 8
+"""Of scratch memory for each row: its scale and the sum of its integers."""
+
+
+def linear_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """See kernels/linear_int8.py."""
+    return _multiply(x, None, None, None, 0.0, weight, scale, bias, None)
+
+
+def norm_linear_int8(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See kernels/linear_int8.py."""
+    total = x if residual is None else torch.empty_like(x)
+    if gate is None or scale.shape[0] % (2 * BLOCK) == 0:
+        return _multiply(x, residual, total, norm_weight, eps, weight, scale, bias, gate), total
+    # gate and up share a block of outputs here, so the product cannot be joined with the activation
+    return gated_activation(_multiply(x, residual, total, norm_weight, eps, weight, scale, bias, None), gate), total
+
+
+def _multiply(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    total: torch.Tensor | None,
+    norm_weight: torch.Tensor | None,
+    eps: float,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> torch.Tensor:
+    rows, inputs = x.shape
+    outputs = scale.shape[0]
+    out = x.new_empty((rows, outputs if gate is None else outputs // 2))
+    scratch = torch.empty(rows * (weight.shape[1] * GROUP + _SCALE_BYTES), dtype=torch.uint8)
+    native().quire_linear_int8(
+        dtype_code("x", x), x.data_ptr(), _pointer(residual), _pointer(norm_weight), _pointer(total), rows, inputs,
+        eps, weight.data_ptr(), scale.data_ptr(), _pointer(bias), outputs, _GATES[gate],
+        out.data_ptr(), scratch.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return out
+
+
+def _pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,205 @@
+// Attention of a row of one token: bound by reading the cache, so it reads each key and value once for all query heads
+// of its key-value head, and asks for the next ones early. Long rows are cut into splits that any thread may take.
+#pragma once
+
+#include "paged.hpp"
+
+namespace quire {
+
+// A split's length is fixed, so a row's arithmetic depends on its own length alone.
+constexpr int64_t SPLIT = 256;
+constexpr int64_t KEY_TILE = 64;
+
+// What is known of a head after some of its keys: `sum` [padded_dim] = sum of 2^(score - largest) * value, and
+// `largest` and `mass` behind it.
+inline int64_t state_size(const Attention& a) { return a.padded_dim() + LANES; }
+
+inline void prefetch(const char* place, int64_t bytes) {
+    for (int64_t i = 0; place && i < bytes; i += 64) __builtin_prefetch(place + i, 0, 2);
+}
+
+template <int groups, int... i> inline Floats halve(Floats a, Floats b, std::integer_sequence<int, i...>) {
+    constexpr int width = LANES / groups, half = width / 2;  // a holds `groups` partial sums of `width` lanes, b too
+    return __builtin_shufflevector(a, b, (i / half * width + i % half)...) +
+           __builtin_shufflevector(a, b, (i / half * width + i % half + half)...);
+}
+
+// Products of the query with `count` = 1, 2, ... LANES keys, each spread over LANES / count lanes.
+template <int count> inline Floats products(const float* query, const float* const* keys, int64_t dim) {
+    if constexpr (count > 4) {
+        const Floats low = products<count / 2>(query, keys, dim);
+        const Floats high = products<count / 2>(query, keys + count / 2, dim);
+        return halve<count / 2>(low, high, std::make_integer_sequence<int, LANES>{});
+    } else {
+        Floats a{}, b{}, c{}, d{};
+        for (int64_t i = 0; i < dim; i += LANES) {
+            const Floats q = load_vector<Floats>(query + i);
+            a += q * load_vector<Floats>(keys[0] + i);
+            b += q * load_vector<Floats>(keys[1] + i);
+            c += q * load_vector<Floats>(keys[2] + i);
+            d += q * load_vector<Floats>(keys[3] + i);
+        }
+        const auto lanes = std::make_integer_sequence<int, LANES>{};
+        return halve<2>(halve<1>(a, b, lanes), halve<1>(c, d, lanes), lanes);
+    }
+}
+
+// From scores [KEY_TILE] to weights, in place, of which `count` are seen; returns what earlier sums are multiplied by.
+inline float soften(const Attention& a, float* scores, int64_t count, float& largest, float& mass) {
+    Floats top = splat(-INFINITE);
+    for (int64_t j = 0; j < KEY_TILE; j += LANES) {
+        Floats s = load_vector<Floats>(scores + j);
+        if (a.soft_cap > 0.0f) s = a.capped(s);
+        if (j + LANES > count)
+            for (int i = 0; i < LANES; i++) s[i] = j + i < count ? s[i] : -INFINITE;
+        store(scores + j, s);
+        top = larger(s, top);
+    }
+    const float before = largest, most = max_of(top);
+    largest = most > before ? most : before;
+    const float base = largest == -INFINITE ? 0.0f : largest;
+    Floats sum{};
+    for (int64_t j = 0; j < KEY_TILE; j += LANES) {
+        const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
+        store(scores + j, weight);
+        sum += weight;
+    }
+    const float factor = exp2(splat(before - base))[0];
+    mass = mass * factor + sum_of(sum);
+    return factor;
+}
+
+// One row of one token, and the memory its tiles work in.
+struct DecodeRow {
+    const Attention& a;
+    const Format cached;
+    int64_t row, first_head, last_head;  // key-value heads [first_head, last_head)
+    float *zeros, *query, *scores, *factors, *wide;
+
+    DecodeRow(const Attention& a, int64_t row, int64_t first_head, int64_t last_head)
+        : a(a), cached(format_of(a.cache_dtype)), row(row), first_head(first_head), last_head(last_head) {
+        const int64_t dim = a.padded_dim(), heads = (last_head - first_head) * a.groups;
+        zeros = scratch<0>((1 + heads + KEY_TILE) * dim + a.groups * (KEY_TILE + 1));
+        query = zeros + dim;
+        wide = query + heads * dim;
+        scores = wide + KEY_TILE * dim;
+        factors = scores + a.groups * KEY_TILE;
+        std::memset(zeros, 0, dim * sizeof(float));
+        const Format asked = format_of(a.query_dtype);
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t k = first_head + h / a.groups, g = h % a.groups;
+            const int64_t place = (k * a.num_tokens + a.query_starts[row]) * a.groups + g;
+            const char* from = static_cast<const char*>(a.query) + place * a.head_dim * asked.size;
+            asked.widen(from, query + h * dim, a.head_dim, a.query_factor(k));
+        }
+    }
+};
+
+// Where the cached vectors of KEY_TILE positions begin: those of the row's first head, the others follow.
+struct KeyTile {
+    const char *keys[KEY_TILE], *values[KEY_TILE];
+    int64_t count = 0;
+
+    void find(const DecodeRow& r, int64_t first, int64_t last) {
+        count = last - first < KEY_TILE ? (last > first ? last - first : 0) : KEY_TILE;
+        locate(r.a, r.a.keys, r.row, r.first_head, first, count, KEY_TILE, r.cached.size, keys);
+        locate(r.a, r.a.values, r.row, r.first_head, first, count, KEY_TILE, r.cached.size, values);
+    }
+};
+
+// The vectors of one head as rows of float32: where they lie if they can stay there, else copied.
+inline void open_rows(const DecodeRow& r, const char* const* places, int64_t count, int64_t head, const float** rows) {
+    const int64_t dim = r.a.padded_dim(), offset = (head - r.first_head) * r.a.head_dim * r.cached.size;
+    const bool in_place = r.a.cache_dtype == F32 && dim == r.a.head_dim;
+    if (!in_place) r.cached.widen_rows(places, offset, count, r.wide, r.a.head_dim);
+    for (int64_t j = 0; j < KEY_TILE; j++) {
+        const float* const copy = r.wide + j * dim;
+        rows[j] = j >= count ? r.zeros : in_place ? reinterpret_cast<const float*>(places[j] + offset) : copy;
+    }
+}
+
+// Adds a tile to the states of one head's G queries.
+inline void decode_tile(const DecodeRow& r, const KeyTile& tile, const KeyTile& next, int64_t head, float* states) {
+    const Attention& a = r.a;
+    const int64_t dim = a.padded_dim(), size = state_size(a), heads = r.last_head - r.first_head;
+    const float* const query = r.query + (head - r.first_head) * a.groups * dim;
+    const float* rows[KEY_TILE];
+    // the next tile in the order it lies in memory, a share with each head
+    const int64_t span = heads * a.head_dim * r.cached.size, share = (KEY_TILE + heads - 1) / heads;
+    int64_t ahead = (head - r.first_head) * share;
+    const int64_t ahead_end = ahead + share < KEY_TILE ? ahead + share : KEY_TILE;
+
+    open_rows(r, tile.keys, tile.count, head, rows);
+    for (int64_t j = 0; j < tile.count; j += LANES) {
+        for (int64_t g = 0; g < a.groups; g++)
+            store(r.scores + g * KEY_TILE + j, products<LANES>(query + g * dim, rows + j, dim));
+        for (int64_t i = 0; i < LANES && ahead < ahead_end; i++, ahead++) {
+            prefetch(next.keys[ahead], span);
+            prefetch(next.values[ahead], span);
+        }
+    }
+    for (int64_t g = 0; g < a.groups; g++) {
+        float* const state = states + g * size + dim;
+        r.factors[g] = soften(a, r.scores + g * KEY_TILE, tile.count, state[0], state[1]);
+    }
+    open_rows(r, tile.values, tile.count, head, rows);
+    for (int64_t g = 0; g < a.groups;) {
+        const auto add = [&](auto together) {
+            add_weighted_rows<together>(
+                rows, 0, tile.count, r.scores + g * KEY_TILE, KEY_TILE, r.factors + g, states + g * size, size, dim
+            );
+            g += together;
+        };
+        if (a.groups - g >= 6) add(std::integral_constant<int, 6>{});
+        else if (a.groups - g >= 3) add(std::integral_constant<int, 3>{});
+        else if (a.groups - g == 2) add(std::integral_constant<int, 2>{});
+        else add(std::integral_constant<int, 1>{});
+    }
+}
+
+// Positions [first, last) of `row` for key-value heads [first_head, last_head) -> their states, [heads * G, size].
+inline void decode_split(
+    const Attention& a, int64_t row, int64_t first_head, int64_t last_head, int64_t first, int64_t last, float* states
+) {
+    const DecodeRow r(a, row, first_head, last_head);
+    const int64_t size = state_size(a), per_head = a.groups * size;
+    std::memset(states, 0, (last_head - first_head) * per_head * sizeof(float));
+    for (int64_t h = 0; h < (last_head - first_head) * a.groups; h++) states[h * size + a.padded_dim()] = -INFINITE;
+    KeyTile tiles[2];
+    tiles[0].find(r, first, last);
+    for (int64_t start = first, now = 0; start < last; start += KEY_TILE, now ^= 1) {
+        tiles[now ^ 1].find(r, start + KEY_TILE, last);
+        for (int64_t k = first_head; k < last_head; k++)
+            decode_tile(r, tiles[now], tiles[now ^ 1], k, states + (k - first_head) * per_head);
+    }
+}
+
+// The states of a row's splits, in their order -> its output.
+inline void merge_splits(const Attention& a, int64_t row, int64_t kv_head, const float* states, int64_t num_splits,
+                         int64_t split_stride) {
+    const Format asked = format_of(a.query_dtype);
+    const int64_t dim = a.padded_dim(), size = state_size(a);
+    float* const total = scratch<0>(dim);
+    for (int64_t g = 0; g < a.groups; g++) {
+        const int64_t head = kv_head * a.groups + g;
+        const float* const state = states + g * size;
+        float largest = a.sink(head);
+        for (int64_t s = 0; s < num_splits; s++) {
+            const float most = state[s * split_stride + dim];
+            largest = most > largest ? most : largest;
+        }
+        const float base = largest == -INFINITE ? 0.0f : largest;
+        float mass = exp2(splat(a.sink(head) - base))[0];
+        std::memset(total, 0, dim * sizeof(float));
+        for (int64_t s = 0; s < num_splits; s++) {
+            const float* const part = state + s * split_stride;
+            const float factor = exp2(splat(part[dim] - base))[0];
+            mass += factor * part[dim + 1];
+            for (int64_t d = 0; d < dim; d += LANES) store(total + d, load(total + d) + load(part + d) * factor);
+        }
+        const int64_t place = (a.query_starts[row] * a.kv_heads * a.groups + head) * a.head_dim;
+        asked.narrow(total, static_cast<char*>(a.out) + place * asked.size, a.head_dim, a.value_factor(kv_head) / mass);
+    }
+}
+
+}  // namespace quire

@@ -1,0 +1,13 @@
+// The whole library. It is compiled once per instruction set: each of the small .cpp files here includes this one and
+// differs only in the flags setup.py gives it.
+//
+// To add a kernel: write its header (templates and inline functions inside namespace quire, at the end the functions
+// marked QUIRE_EXPORT that take raw pointers and sizes), include it below, and declare the function's arguments in
+// native.py. setup.py finds new headers by itself.
+#pragma once
+
+#include "activation.hpp"
+#include "attention.hpp"
+#include "int8.hpp"
+#include "norm.hpp"
+#include "rotate_store.hpp"

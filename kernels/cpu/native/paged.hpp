@@ -1,0 +1,202 @@
+// Attention over a paged cache: its arguments, where a sequence's keys and values lie, and what turns a score into a
+// logit. Scores are kept in base 2: log2(e) is folded into the scale, and 2^x is what the softmax takes.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include "dtype.hpp"
+#include "parallel.hpp"
+#include "simd.hpp"
+
+namespace quire {
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+
+struct Attention {
+    const void* query;  // [K, T, G, D]
+    const void* keys;   // [num_blocks, block_size, K, D]
+    const void* values;
+    void* out;  // [T, K * G * D]
+    const int32_t* tables;
+    const int32_t* slots;
+    const int32_t* seq_lens;
+    const int32_t* query_starts;
+    const float* sinks;        // null, or [K * G]
+    const float* key_scale;    // null, or [K]
+    const float* value_scale;  // null, or [K]
+    int64_t num_rows, num_tokens, kv_heads, groups, head_dim, block_size, table_width;
+    int64_t window;  // larger than any length when there is none
+    float scale, soft_cap;  // soft_cap 0: none
+    int query_dtype, cache_dtype;
+
+    int64_t padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
+    int64_t query_len(int64_t row) const { return query_starts[row + 1] - query_starts[row]; }
+    int64_t first_seen(int64_t position) const { return position < window ? 0 : position - window + 1; }
+    float sink(int64_t head) const { return sinks ? sinks[head] * LOG2_E : -INFINITE; }
+    float value_factor(int64_t kv_head) const { return value_scale ? value_scale[kv_head] : 1.0f; }
+
+    // What queries are multiplied by; with a soft cap the base changes only after it, see capped().
+    float query_factor(int64_t kv_head) const {
+        return scale * (key_scale ? key_scale[kv_head] : 1.0f) * (soft_cap > 0.0f ? 1.0f : LOG2_E);
+    }
+    Floats capped(Floats score) const { return soft_cap * LOG2_E * tanh(score / soft_cap); }
+};
+
+// Memory of the calling thread, aligned for vectors; valid until the next call with the same tag.
+template <int tag> inline float* scratch(size_t floats) {
+    struct Buffer {
+        float* data = nullptr;
+        size_t size = 0;
+        ~Buffer() { std::free(data); }
+    };
+    thread_local Buffer buffer;
+    if (buffer.size < floats) {
+        std::free(buffer.data);
+        buffer.size = (floats + 4095) / 4096 * 4096;
+        buffer.data = static_cast<float*>(std::aligned_alloc(64, buffer.size * sizeof(float)));
+        if (!buffer.data) throw std::bad_alloc();
+    }
+    return buffer.data;
+}
+
+// ---- rows of memory as float32, whatever they hold ----
+
+template <class T> void widen_row(const void* from, float* to, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i += LANES) store(to + i, load(static_cast<const T*>(from) + i, n - i) * factor);
+}
+
+// `count` rows that begin `offset` bytes behind the places, with a stride of n rounded up to whole vectors.
+template <class T>
+void widen_rows(const char* const* places, int64_t offset, int64_t count, float* to, int64_t n) {
+    for (int64_t j = 0; j < count; j++) {
+        const T* const from = reinterpret_cast<const T*>(places[j] + offset);
+        for (int64_t i = 0; i < n; i += LANES, to += LANES) store(to, load(from + i, n - i));
+    }
+}
+
+template <class T> void narrow_row(const float* from, void* to, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i += LANES) store(static_cast<T*>(to) + i, load(from + i) * factor, n - i);
+}
+
+// Exchange rows and columns of a square of vectors.
+template <int step, int... i> inline void exchange(Floats& a, Floats& b, std::integer_sequence<int, i...>) {
+    const Floats top = __builtin_shufflevector(a, b, (i & step ? LANES + i - step : i)...);
+    b = __builtin_shufflevector(a, b, (i & step ? LANES + i : i + step)...);
+    a = top;
+}
+
+template <int step = LANES / 2> inline void transpose(Floats (&square)[LANES]) {
+    if constexpr (step > 0) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            if (!(i & step)) exchange<step>(square[i], square[i + step], std::make_integer_sequence<int, LANES>{});
+        transpose<step / 2>(square);
+    }
+}
+
+// LANES rows of n elements -> their columns: element d of all rows at to + d * stride. Null rows count as zero.
+template <class T> void transpose_rows(const char* const* rows, float* to, int64_t n, int64_t stride) {
+    for (int64_t d = 0; d < n; d += LANES) {
+        Floats square[LANES];
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+            square[i] = rows[i] ? load(reinterpret_cast<const T*>(rows[i]) + d, n - d) : Floats{};
+        transpose(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) store(to + (d + i) * stride, square[i]);
+    }
+}
+
+struct Format {
+    int64_t size;
+    void (*widen)(const void*, float*, int64_t, float);
+    void (*widen_rows)(const char* const*, int64_t, int64_t, float*, int64_t);
+    void (*narrow)(const float*, void*, int64_t, float);
+    void (*transpose)(const char* const*, float*, int64_t, int64_t);
+};
+
+inline Format format_of(int dtype) {
+    Format format;
+    for_cache_dtype(dtype, [&](auto* t) {
+        using T = std::remove_pointer_t<decltype(t)>;
+        format = {sizeof(T), widen_row<T>, widen_rows<T>, narrow_row<T>, transpose_rows<T>};
+    });
+    return format;
+}
+
+// Addresses of `count` consecutive cached vectors of one key-value head; the places up to `padded` become null.
+inline void locate(
+    const Attention& a, const void* cache, int64_t row, int64_t kv_head, int64_t first, int64_t count, int64_t padded,
+    int64_t element_size, const char** places
+) {
+    const int32_t* table = a.tables + a.slots[row] * a.table_width;
+    const int64_t step = a.kv_heads * a.head_dim * element_size;
+    const char* base = static_cast<const char*>(cache) + kv_head * a.head_dim * element_size;
+    for (int64_t i = 0; i < count;) {
+        const int64_t block = (first + i) / a.block_size, offset = (first + i) % a.block_size;
+        const char* place = base + (table[block] * a.block_size + offset) * step;
+        for (int64_t o = offset; o < a.block_size && i < count; o++, i++, place += step) places[i] = place;
+    }
+    for (int64_t i = count; i < padded; i++) places[i] = nullptr;
+}
+
+// ---- out = factors * out + weights x rows: the second product of attention, M query rows at a time ----
+
+template <int M, int V>
+inline void add_weighted(
+    const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
+    const float* factors, float* out, int64_t out_stride, int64_t column
+) {
+    Floats sum[M][V];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++)
+            sum[m][v] = load_vector<Floats>(out + m * out_stride + column + v * LANES) * factors[m];
+    for (int64_t j = first; j < count; j++) {
+        Floats x[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) x[v] = load_vector<Floats>(rows[j] + column + v * LANES);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) {
+            const Floats w = splat(weights[m * weight_stride + j]);
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) sum[m][v] += w * x[v];
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) store(out + m * out_stride + column + v * LANES, sum[m][v]);
+}
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int PANEL = 4;  // vectors a micro-kernel holds per query row: 6 x 4 sums in 32 registers
+#else
+constexpr int PANEL = 2;  // 6 x 2 sums in 16
+#endif
+
+// All columns; `dim` is a multiple of LANES. Columns are taken in panels of nearly equal width.
+template <int M>
+inline void add_weighted_rows(
+    const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
+    const float* factors, float* out, int64_t out_stride, int64_t dim
+) {
+    for (int64_t left = dim / LANES, column = 0; left > 0;) {
+        const int64_t panels = (left + PANEL - 1) / PANEL, width = (left + panels - 1) / panels;
+        const auto add = [&](auto v) {
+            add_weighted<M, v>(rows, first, count, weights, weight_stride, factors, out, out_stride, column);
+        };
+        if (width == 1) add(std::integral_constant<int, 1>{});
+        else if (PANEL == 2 || width == 2) add(std::integral_constant<int, 2>{});
+        else if (width == 3) add(std::integral_constant<int, 3>{});
+        else add(std::integral_constant<int, 4>{});
+        column += width * LANES;
+        left -= width;
+    }
+}
+
+}  // namespace quire

@@ -1,0 +1,156 @@
+// Attention of a row of several tokens: bound by arithmetic, so both products are micro-kernels that hold their sums in
+// registers. The G query heads of a key-value head are G more query rows: they share the tile of packed keys.
+#pragma once
+
+#include "paged.hpp"
+
+namespace quire {
+
+constexpr int64_t QUERY_TILE = 384;  // (token, head) pairs: a multiple of MICRO_ROWS
+constexpr int64_t CONTEXT_TILE = 256;
+constexpr int MICRO_ROWS = 6;
+constexpr int64_t PANEL_KEYS = PANEL * LANES;
+
+// scores [MICRO_ROWS, PANEL_KEYS] = query rows x packed keys [dim, PANEL_KEYS].
+inline void score_panel(const float* query, int64_t query_stride, const float* packed, int64_t dim, float* scores) {
+    Floats sum[MICRO_ROWS][PANEL] = {};
+    for (int64_t d = 0; d < dim; d++) {
+        Floats k[PANEL];
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL; v++) k[v] = load_vector<Floats>(packed + d * PANEL_KEYS + v * LANES);
+#pragma GCC unroll 8
+        for (int m = 0; m < MICRO_ROWS; m++) {
+            const Floats q = splat(query[m * query_stride + d]);
+#pragma GCC unroll 8
+            for (int v = 0; v < PANEL; v++) sum[m][v] += q * k[v];
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < MICRO_ROWS; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < PANEL; v++) store(scores + m * CONTEXT_TILE + v * LANES, sum[m][v]);
+}
+
+// A tile of queries of one row and key-value head, and what is known of it so far.
+struct QueryTile {
+    const Attention& a;
+    int64_t row, kv_head, first, count;  // pairs [first, first + count) of the row's query_len * G
+    float *query, *sums, *largest, *mass;  // [QUERY_TILE, dim] twice, [QUERY_TILE] twice
+
+    int64_t position(int64_t pair) const {  // in the sequence; pairs that fill a micro-tile repeat the last one
+        const int64_t real = first + (pair < count ? pair : count - 1);
+        return a.seq_lens[row] - a.query_len(row) + real / a.groups;
+    }
+};
+
+// scores [low, high) of one query row of which [from, to) are seen -> weights; both ends of the first are whole vectors.
+inline float soften_row(
+    const Attention& a, float* scores, int64_t low, int64_t high, int64_t from, int64_t to, float& largest, float& mass
+) {
+    Floats top = splat(-INFINITE);
+    for (int64_t j = low; j < high; j += LANES) {
+        Floats s = load_vector<Floats>(scores + j);
+        if (a.soft_cap > 0.0f) s = a.capped(s);
+        if (j < from || j + LANES > to)
+            for (int i = 0; i < LANES; i++) s[i] = j + i >= from && j + i < to ? s[i] : -INFINITE;
+        store(scores + j, s);
+        top = larger(s, top);
+    }
+    const float before = largest, most = max_of(top);
+    largest = most > before ? most : before;
+    const float base = largest == -INFINITE ? 0.0f : largest;
+    Floats sum{};
+    for (int64_t j = low; j < high; j += LANES) {
+        const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
+        store(scores + j, weight);
+        sum += weight;
+    }
+    const float factor = exp2(splat(before - base))[0];
+    mass = mass * factor + sum_of(sum);
+    return factor;
+}
+
+// Adds the keys [start, start + keys) to MICRO_ROWS pairs from `pair` on.
+inline void attend_micro_tile(
+    const QueryTile& tile, int64_t pair, int64_t start, int64_t keys, const float* packed, const float* const* values
+) {
+    const Attention& a = tile.a;
+    const int64_t dim = a.padded_dim();
+    alignas(64) float scores[MICRO_ROWS * CONTEXT_TILE];
+    float factors[MICRO_ROWS];
+    // what the first of these pairs sees begins first, what the last one sees ends last
+    const int64_t seen_from = a.first_seen(tile.position(pair)) - start, from = seen_from > 0 ? seen_from : 0;
+    const int64_t seen_to = tile.position(pair + MICRO_ROWS - 1) + 1 - start, to = seen_to < keys ? seen_to : keys;
+    if (from >= to) return;
+    const int64_t low = from / PANEL_KEYS * PANEL_KEYS, high = (to + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS;
+    for (int64_t j = low; j < high; j += PANEL_KEYS)
+        score_panel(tile.query + pair * dim, dim, packed + j * dim, a.head_dim, scores + j);
+    for (int m = 0; m < MICRO_ROWS; m++) {
+        const int64_t position = tile.position(pair + m);
+        factors[m] = soften_row(
+            a, scores + m * CONTEXT_TILE, low, high, a.first_seen(position) - start,
+            position + 1 - start < keys ? position + 1 - start : keys, tile.largest[pair + m], tile.mass[pair + m]
+        );
+    }
+    add_weighted_rows<MICRO_ROWS>(values, from, to, scores, CONTEXT_TILE, factors, tile.sums + pair * dim, dim, dim);
+}
+
+inline void finish(const QueryTile& tile) {
+    const Attention& a = tile.a;
+    const Format asked = format_of(a.query_dtype);
+    for (int64_t pair = 0; pair < tile.count; pair++) {
+        const int64_t token = a.query_starts[tile.row] + (tile.first + pair) / a.groups;
+        const int64_t head = tile.kv_head * a.groups + (tile.first + pair) % a.groups;
+        const int64_t place = (token * a.kv_heads * a.groups + head) * a.head_dim;
+        asked.narrow(
+            tile.sums + pair * a.padded_dim(), static_cast<char*>(a.out) + place * asked.size, a.head_dim,
+            a.value_factor(tile.kv_head) / tile.mass[pair]
+        );
+    }
+}
+
+// Pairs [first, ...) of a row for one key-value head, from its first visible key to its last.
+inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
+    const Format cached = format_of(a.cache_dtype), asked = format_of(a.query_dtype);
+    const int64_t dim = a.padded_dim(), pairs = a.query_len(row) * a.groups - first;
+    const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE;
+    const int64_t rounded_count = (count + MICRO_ROWS - 1) / MICRO_ROWS * MICRO_ROWS;
+    float* const query = scratch<0>(2 * (QUERY_TILE + CONTEXT_TILE) * dim + 2 * QUERY_TILE);
+    float* const sums = query + QUERY_TILE * dim;
+    float* const packed = sums + QUERY_TILE * dim;
+    float* const wide = packed + CONTEXT_TILE * dim;
+    float* const largest = wide + CONTEXT_TILE * dim;
+    const QueryTile tile{a, row, kv_head, first, count, query, sums, largest, largest + QUERY_TILE};
+
+    const char* from = static_cast<const char*>(a.query);
+    from += ((kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first) * a.head_dim * asked.size;
+    std::memset(query, 0, 2 * QUERY_TILE * dim * sizeof(float));
+    for (int64_t pair = 0; pair < rounded_count; pair++) {
+        tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
+        tile.mass[pair] = a.sinks ? 1.0f : 0.0f;
+        if (pair < count)
+            asked.widen(from + pair * a.head_dim * asked.size, query + pair * dim, a.head_dim, a.query_factor(kv_head));
+    }
+
+    const char* places[CONTEXT_TILE];
+    const float* values[CONTEXT_TILE];
+    for (int64_t j = 0; j < CONTEXT_TILE; j++) values[j] = wide + j * dim;
+    // not a position before the first visible one is touched: its block may belong to somebody else by now
+    const int64_t end = tile.position(count - 1) + 1;
+    for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
+        const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
+        const int64_t padded = (keys + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS;
+        locate(a, a.keys, row, kv_head, start, keys, padded, cached.size, places);
+        for (int64_t j = 0; j < padded; j += LANES) {
+            float* const panel = packed + j / PANEL_KEYS * PANEL_KEYS * dim + j % PANEL_KEYS;
+            cached.transpose(places + j, panel, a.head_dim, PANEL_KEYS);
+        }
+        locate(a, a.values, row, kv_head, start, keys, keys, cached.size, places);
+        cached.widen_rows(places, 0, keys, wide, a.head_dim);
+        for (int64_t pair = 0; pair < rounded_count; pair += MICRO_ROWS)
+            attend_micro_tile(tile, pair, start, keys, packed, values);
+    }
+    finish(tile);
+}
+
+}  // namespace quire

@@ -1,0 +1,178 @@
+// Vectors as wide as the registers this file is compiled for, and loads and stores of every element type as float32.
+// GCC's vector extensions stand for x86-64 (SSE2, AVX2, AVX-512) and arm64 alike: no intrinsics here.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace quire {
+
+#if defined(__AVX512F__)
+constexpr int VECTOR_BYTES = 64;
+#elif defined(__AVX2__)
+constexpr int VECTOR_BYTES = 32;
+#else
+constexpr int VECTOR_BYTES = 16;
+#endif
+constexpr int LANES = VECTOR_BYTES / 4;
+
+typedef float Floats __attribute__((vector_size(VECTOR_BYTES)));
+typedef int32_t Ints __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t Halves __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef uint8_t Bytes __attribute__((vector_size(VECTOR_BYTES / 4)));
+
+// Element types as they lie in memory.
+struct Bf16 { uint16_t bits; };
+struct F16 { uint16_t bits; };
+struct Fp8 { uint8_t bits; };  // e4m3fn: 4 exponent bits, 3 of mantissa, no infinity, NaN is 0x7f
+
+// What Python passes for a dtype; see native.py.
+enum Dtype : int { F32 = 0, BF16 = 1, FP16 = 2, FP8 = 3 };
+
+template <class To, class From> inline To bits_of(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+template <class V> inline V load_vector(const void* from) {
+    V v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+inline Floats splat(float x) { return x - Floats{}; }
+inline Words splat_bits(uint32_t x) { return x - Words{}; }
+inline Floats select(Ints mask, Floats yes, Floats no) { return mask ? yes : no; }
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where either is NaN
+
+// ---- to float32 and back, a vector at a time ----
+
+inline Floats widen(Floats raw, float*) { return raw; }
+
+inline Floats widen(Halves raw, Bf16*) { return bits_of<Floats>(__builtin_convertvector(raw, Words) << 16); }
+
+// Both small formats: put the bits where float32 has them, and multiply by the difference of the exponents' biases.
+// The multiplication is exact and normalises subnormal numbers.
+inline Floats widen(Halves raw, F16*) {
+    const Words w = __builtin_convertvector(raw, Words), body = w & 0x7fff;
+    const Words finite = bits_of<Words>(bits_of<Floats>(body << 13) * 0x1p112f);
+    const Words magnitude = body >= splat_bits(0x7c00) ? (body << 13) | 0x7f800000 : finite;
+    return bits_of<Floats>(magnitude | ((w & 0x8000) << 16));
+}
+
+inline Floats widen(Bytes raw, Fp8*) {
+    const Words w = __builtin_convertvector(raw, Words), body = w & 0x7f;
+    const Words finite = bits_of<Words>(bits_of<Floats>(body << 20) * 0x1p120f);
+    const Words magnitude = body == splat_bits(0x7f) ? splat_bits(0x7fc00000) : finite;
+    return bits_of<Floats>(magnitude | ((w & 0x80) << 24));
+}
+
+inline Floats narrow(Floats x, float*) { return x; }
+
+inline Halves narrow(Floats x, Bf16*) {
+    const Words w = bits_of<Words>(x), rounded = (w + 0x7fff + ((w >> 16) & 1)) >> 16;
+    return __builtin_convertvector(x != x ? (w >> 16) | 0x40 : rounded, Halves);
+}
+
+// Magnitudes of a small float, rounded to nearest even. `mantissa`, `bias` are the format's; what is beyond its
+// largest finite number must be dealt with by the caller.
+template <int mantissa, int bias> inline Words rounded_magnitude(Words magnitude) {
+    constexpr int shift = 23 - mantissa;
+    constexpr uint32_t rebias = uint32_t(127 - bias) << 23;
+    constexpr uint32_t unit = uint32_t(127 - bias + 1 + 23 - mantissa) << 23;  // its last bit is the smallest subnormal
+    const Words normal = (magnitude - rebias + ((1u << (shift - 1)) - 1) + ((magnitude >> shift) & 1)) >> shift;
+    const Floats added = bits_of<Floats>(magnitude) + bits_of<Floats>(splat_bits(unit));
+    const Words subnormal = bits_of<Words>(added) - unit;
+    return magnitude < splat_bits(rebias + (1u << 23)) ? subnormal : normal;
+}
+
+inline Halves narrow(Floats x, F16*) {
+    const Words w = bits_of<Words>(x), magnitude = w & 0x7fffffff;
+    Words body = rounded_magnitude<10, 15>(magnitude);
+    body = magnitude >= splat_bits(0x477ff000) ? splat_bits(0x7c00) : body;  // 65520 and above round to infinity
+    body = magnitude > splat_bits(0x7f800000) ? splat_bits(0x7e00) : body;
+    return __builtin_convertvector(body | ((w >> 16) & 0x8000), Halves);
+}
+
+// Clamped to the largest finite number, 448; NaN stays NaN.
+inline Bytes narrow(Floats x, Fp8*) {
+    const Words w = bits_of<Words>(x), magnitude = w & 0x7fffffff;
+    Words body = rounded_magnitude<3, 7>(magnitude);
+    body = magnitude >= splat_bits(0x43e00000) ? splat_bits(0x7e) : body;
+    body = magnitude > splat_bits(0x7f800000) ? splat_bits(0x7f) : body;
+    return __builtin_convertvector(body | ((w >> 24) & 0x80), Bytes);
+}
+
+template <class T> struct Raw;
+template <> struct Raw<float> { using type = Floats; };
+template <> struct Raw<Bf16> { using type = Halves; };
+template <> struct Raw<F16> { using type = Halves; };
+template <> struct Raw<Fp8> { using type = Bytes; };
+
+// ---- memory: `n` elements are left from here on; those beyond read as zero and are not written ----
+
+template <class T> inline Floats load(const T* from, int64_t n = LANES) {
+    if (n >= LANES) return widen(load_vector<typename Raw<T>::type>(from), static_cast<T*>(nullptr));
+    T some[LANES] = {};
+    std::memcpy(some, from, n * sizeof(T));
+    return widen(load_vector<typename Raw<T>::type>(some), static_cast<T*>(nullptr));
+}
+
+template <class T> inline void store(T* to, Floats x, int64_t n = LANES) {
+    const auto raw = narrow(x, static_cast<T*>(nullptr));
+    if (n >= LANES) std::memcpy(to, &raw, sizeof raw);
+    else std::memcpy(to, &raw, n * sizeof(T));
+}
+
+// x as it would come back from memory.
+template <class T> inline Floats rounded(Floats x) {
+    return widen(narrow(x, static_cast<T*>(nullptr)), static_cast<T*>(nullptr));
+}
+
+// ---- across lanes ----
+
+template <int step, int... i> inline Floats swapped(Floats x, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(x, x, (i ^ step)...);
+}
+
+template <class Combine, int step = LANES / 2> inline float fold(Floats x, Combine combine) {
+    if constexpr (step == 0) return x[0];
+    else return fold<Combine, step / 2>(combine(x, swapped<step>(x, std::make_integer_sequence<int, LANES>{})), combine);
+}
+
+inline float sum_of(Floats x) {
+    return fold(x, [](Floats a, Floats b) { return a + b; });
+}
+
+inline float max_of(Floats x) { return fold(x, larger); }
+
+// ---- functions ----
+
+// 2^x to 1e-7 relative; 0 below 2^-126, infinity above 2^127.5, NaN for NaN. The polynomial is 2^f for |f| <= 0.5.
+inline Floats exp2(Floats x) {
+    const Floats magic = splat(0x1.8p23f);  // adding it leaves the nearest integer in the lowest bits
+    const Floats capped = x > splat(128.f) ? splat(128.f) : x;
+    const Floats shifted = capped + magic;
+    const Floats f = capped - (shifted - magic);
+    Floats p = splat(0x1.41fbb8p-13f);
+    p = p * f + 0x1.5f3e56p-10f;
+    p = p * f + 0x1.3b2d4cp-7f;
+    p = p * f + 0x1.c6aee8p-5f;
+    p = p * f + 0x1.ebfbdcp-3f;
+    p = p * f + 0x1.62e430p-1f;
+    p = p * f + 1.0f;
+    const Floats power = bits_of<Floats>((bits_of<Words>(shifted) + 127) << 23);
+    return x < splat(-126.f) ? Floats{} : p * power;
+}
+
+constexpr float LOG2_E = 0x1.715476p0f;
+
+inline Floats exp(Floats x) { return exp2(x * LOG2_E); }
+
+inline Floats tanh(Floats x) { return 1.0f - 2.0f / (exp2(x * (2.0f * LOG2_E)) + 1.0f); }
+
+}  // namespace quire

@@ -1,0 +1,63 @@
+"""Truncation: the least logit of each row that min_p, top_k and top_p leave.
+
+Shape legend: S rows, V vocabulary.
+"""
+
+import torch
+
+from quire.kernels.dispatch import Operation
+from quire.kernels.logits import check_columns, check_logits
+
+
+def cut_reference(
+    logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """float32 [S]: the least of `logits` [S, V] that stays, -inf where nothing is cut. Parameters [S].
+
+    Probabilities are softmax(logits / temperature). In this order, each over what the one before left: min_p keeps
+    tokens at least min_p times as likely as the likeliest; top_k (0: all) those not less likely than the k-th; top_p
+    those for which the mass of all strictly likelier ones is less than top_p of the mass left. Equal logits share
+    their fate, and the likeliest always stays. Temperature 0 is greedy: nothing is cut.
+    """
+    floor = logits.new_full((logits.shape[0],), -torch.inf, dtype=torch.float32)
+    rows = cut_rows(logits, temperature, top_k, top_p, min_p)
+    if len(rows):
+        falling = logits[rows].float().sort(dim=-1, descending=True).values
+        floor[rows] = least_kept(falling, temperature[rows], top_k[rows], top_p[rows], min_p[rows])
+    return floor
+
+
+def cut_rows(
+    logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """int64: the rows that lose a token."""
+    shortens = (top_k > 0) & (top_k < logits.shape[1])
+    return ((temperature > 0.0) & (shortens | (top_p < 1.0) | (min_p > 0.0))).nonzero().squeeze(1)
+
+
+def least_kept(
+    falling: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """float32 [S] from `falling`: the logits of each row, largest first."""
+    vocab = falling.shape[-1]
+    scaled = (falling - falling[:, :1]).div_(temperature[:, None])
+    kth = scaled.gather(1, (top_k.clamp(1, vocab) - 1)[:, None])
+    likely_enough = min_p.log()[:, None]
+    kept = scaled >= torch.where((top_k > 0)[:, None], torch.maximum(kth, likely_enough), likely_enough)
+    mass = scaled.exp_().mul_(kept).cumsum(dim=-1, dtype=torch.float64)
+    kept[:, 1:] &= (mass[:, :-1] < top_p[:, None] * mass[:, -1:]) | (top_p >= 1.0)[:, None]
+    # rounding must not cut the likeliest token, and NaN rows must yield an index
+    last = kept.sum(dim=-1, keepdim=True).clamp_(min=1) - 1
+    return falling.gather(1, last).squeeze(1)
+
+
+def _check(
+    logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> None:
+    check_logits(logits)
+    size = logits.shape[0]
+    check_columns(size, torch.int64, logits.device, top_k=top_k)
+    check_columns(size, torch.float32, logits.device, temperature=temperature, top_p=top_p, min_p=min_p)
+
+
+cut = Operation(cut_reference, _check, {"cuda": "quire.kernels.gpu.cut:cut", "cpu": "quire.kernels.cpu.cut:cut"})

@@ -1,0 +1,97 @@
+"""The gated activation: a program for each stretch of a row's gate and of the up half beside it.
+
+Floor: gate and up read, the product written, 3 * D * (bytes of an element) for each token; some 20 FLOPs for each
+element, so memory is the limit.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from quire.kernels.activation import GATES, Gate
+from quire.kernels.gpu.build import Build
+from quire.kernels.gpu.tiles import Tiles, Trial, tile
+
+DEFAULT: Tiles = {"block": 1024, "num_warps": 4}
+"""Columns of a program, 16 bytes of gate and as many of up for each thread; and its warps."""
+
+
+@triton.jit
+def activate(x, KIND: tl.constexpr) -> tl.tensor:
+    """`KIND(x)`, float32, of any shape. The approximate gelu: (1 + tanh u) / 2 is the sigmoid of 2 u."""
+    if KIND == "gelu":
+        share = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == "gelu_tanh":
+        share = tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    else:
+        tl.static_assert(KIND == "silu")
+        share = tl.sigmoid(x)
+    return x * share
+
+
+@triton.jit
+def _gated_kernel(x, out, D: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < D
+    gate = tl.load(x + token * (2 * D) + column, inside, other=0.0)
+    up = tl.load(x + token * (2 * D) + D + column, inside, other=0.0)
+    # rounded before the product, as the reference does
+    activated = activate(gate.to(tl.float32), KIND).to(gate.dtype)
+    tl.store(out + token * D + column, activated.to(tl.float32) * up.to(tl.float32), inside)
+
+
+def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """See `quire.kernels.activation`."""
+    out = x.new_empty((x.shape[0], x.shape[1] // 2))
+    _launch(x, kind, out, _tiles(out.shape[1], x.dtype))
+    return out
+
+
+def _launch(x: torch.Tensor, kind: Gate, out: torch.Tensor, tiles: Tiles) -> None:
+    num_tokens, size = out.shape
+    if out.numel():
+        block = min(tiles["block"], triton.next_power_of_2(size))
+        _gated_kernel[(num_tokens, triton.cdiv(size, block))](
+            x, out, D=size, BLOCK=block, KIND=kind, num_warps=tiles["num_warps"]
+        )
+
+
+@functools.cache
+def _tiles(size: int, dtype: torch.dtype) -> Tiles:
+    return tile("gated_activation", f"d{size} {dtype}", DEFAULT)
+
+
+def trials() -> Iterator[Trial]:
+    """silu over 4096 tokens of Llama-3.1-8B's and Qwen3-8B's feed-forward sizes."""
+    for size in (12288, 14336):
+        yield Trial(
+            "gated_activation",
+            f"d{size} {torch.bfloat16}",
+            tuple({"block": block, "num_warps": warps} for block in (512, 1024, 2048, 4096) for warps in (2, 4, 8)),
+            3 * 2 * 4096 * size,
+            functools.partial(_trial, size),
+        )
+
+
+def _trial(size: int, device: torch.device) -> Callable[[Tiles], object]:
+    x = torch.randn((4096, 2 * size), device=device).to(torch.bfloat16)
+    out = x.new_empty((4096, size))
+    return lambda tiles: _launch(x, "silu", out, tiles)
+
+
+def builds(capability: int) -> Iterator[Build]:
+    """Llama's feed-forward size of 8 billion parameters; other sizes differ in a constant."""
+    for kind in GATES:
+        for dtype in ("bf16", "fp16") if capability == 90 else ("bf16",):
+            yield Build(
+                name=f"{kind} d14336 {dtype}",
+                kernel=_gated_kernel,
+                signature={"x": f"*{dtype}", "out": f"*{dtype}"},
+                constants={"D": 14336, "BLOCK": DEFAULT["block"], "KIND": kind},
+                num_warps=DEFAULT["num_warps"],
+                divisible=("x", "out"),
+            )

@@ -1,0 +1,166 @@
+"""Compiles every kernel as it ships for GPUs that are not here, and checks what the compiler made of it.
+
+`python -m quire.kernels.gpu.ahead [--capability 80 90] [--kernels attention norm] [--jobs N] [--json]` needs neither
+GPU nor driver. It prints one row for each `Build` and ends with status 1 when any spills, has a stack frame, takes more
+shared memory than the chip has, lacks an instruction it is meant to use, or does not compile.
+"""
+
+import argparse
+import functools
+import importlib
+import json
+import multiprocessing
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import quire.kernels.gpu
+from quire.kernels.gpu.build import Build
+from quire.kernels.gpu.resources import SHARED_LIMITS, Resources, faults, resources
+
+CAPABILITIES = (80, 89, 90, 100)
+_HEADINGS = (
+    "kernel",
+    "build",
+    "sm",
+    "registers",
+    "spills",
+    "stack",
+    "shared",
+    "matrix, copy",
+    "specialized",
+    "verdict",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One build for one chip, compiled; `used` is None when it did not compile."""
+
+    kernel: str
+    name: str
+    capability: int
+    used: Resources | None
+    faults: tuple[str, ...]
+
+    def cells(self) -> tuple[str, ...]:
+        verdict = "; ".join(self.faults) or "ok"
+        if self.used is None:
+            return (self.kernel, self.name, str(self.capability), "", "", "", "", "", "", verdict)
+        numbers = (self.capability, self.used.registers, self.used.spills, self.used.stack, self.used.shared)
+        specialized = "yes" if "warp_specialize" in self.used.features else ""
+        return (self.kernel, self.name, *map(str, numbers), " ".join(self.used.instructions), specialized, verdict)
+
+    def document(self) -> dict[str, object]:
+        used = {} if self.used is None else {**asdict(self.used), "features": sorted(self.used.features)}
+        return {"kernel": self.kernel, "build": self.name, "capability": self.capability, **used, "faults": self.faults}
+
+
+def shipped() -> list[str]:
+    """Short names of the modules of this package that define `builds`."""
+    names = [found.name for found in pkgutil.iter_modules(quire.kernels.gpu.__path__)]
+    return [name for name in names if hasattr(_module(name), "builds")]
+
+
+def compile_build(build: Build, capability: int) -> Any:
+    """`build` compiled for `capability`, as `triton.compile` returns it. ValueError when it is not a whole launch."""
+    arguments = build.kernel.arg_names
+    given = {**build.signature, **build.constants}
+    if sorted(arguments) != sorted([*build.signature, *build.constants]):
+        raise ValueError(f"the kernel takes {arguments}, signature and constants together name {list(given)}")
+    if unknown := set(build.divisible).difference(build.signature):
+        raise ValueError(f"divisible: {sorted(unknown)} are not in the signature")
+    return triton.compile(
+        ASTSource(
+            build.kernel,
+            signature={name: build.signature.get(name, "constexpr") for name in arguments},
+            constexprs=dict(build.constants),
+            attrs={(arguments.index(name),): [["tt.divisibility", 16]] for name in build.divisible},
+        ),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": build.num_warps, "num_stages": build.num_stages},
+    )
+
+
+def row(job: tuple[str, int, int]) -> Row:
+    """Compile and judge one build: (module, capability, its number among the module's builds)."""
+    kernel, capability, number = job
+    build = _builds(kernel, capability)[number]
+    try:
+        used = resources(compile_build(build, capability))
+    except Exception as error:  # whatever the compiler raises is the verdict on this build, not the end of the table
+        return Row(kernel, build.name, capability, None, (f"does not compile: {_last_line(error)}",))
+    return Row(kernel, build.name, capability, used, tuple(faults(build, capability, used)))
+
+
+def table(kernels: Sequence[str], capabilities: Sequence[int], jobs: int) -> Iterator[Row]:
+    """Every build of `kernels` for `capabilities`, in that order, compiled in `jobs` processes."""
+    wanted = [
+        (kernel, capability, number)
+        for kernel in kernels
+        for capability in capabilities
+        for number in range(len(_builds(kernel, capability)))
+    ]
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap(row, wanted)
+
+
+def _module(name: str) -> ModuleType:
+    """A module of this package by its short name, or any other by its dotted one."""
+    return importlib.import_module(name if "." in name else f"quire.kernels.gpu.{name}")
+
+
+@functools.cache
+def _builds(kernel: str, capability: int) -> list[Build]:
+    return list(_module(kernel).builds(capability))
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    cells = [_HEADINGS, *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m quire.kernels.gpu.ahead", description=__doc__.splitlines()[0])
+    parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), choices=sorted(SHARED_LIMITS))
+    parser.add_argument("--kernels", nargs="+", metavar="MODULE", help="of this package, or dotted; default: all")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: cores")
+    parser.add_argument("--json", action="store_true", help="end with one JSON array on the last line")
+    args = parser.parse_args(arguments)
+    if triton.knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set, so kernels are interpreted, not compiled: run with TRITON_INTERPRET=0")
+    if args.jobs < 1:
+        parser.error(f"--jobs: must be at least 1, got {args.jobs}")
+    kernels = args.kernels or shipped()
+    try:
+        missing = [name for name in kernels if not hasattr(_module(name), "builds")]
+    except ImportError as error:
+        parser.error(f"--kernels: {error}")
+    if missing:
+        parser.error(f"--kernels: {', '.join(missing)} define no builds")
+    rows = list(table(kernels, args.capability, args.jobs))
+    _print_table(rows)
+    failed = [row for row in rows if row.faults]
+    print(f"triton {triton.__version__}: {len(rows)} builds of {len(kernels)} modules, {len(failed)} at fault")
+    if args.json:
+        print(json.dumps([row.document() for row in rows]))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

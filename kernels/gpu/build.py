@@ -1,0 +1,28 @@
+"""One configuration of one Triton kernel as it ships: enough to compile it for a chip that is not here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Feature = Literal["mma", "wgmma", "tcgen05", "warp_specialize", "wide_copy", "tma"]
+"""wide_copy: asynchronous copies to shared memory of 16 bytes for each thread; tma: copies of whole tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a launch fixes at compile time. Each kernel module yields its own from `builds(capability)`."""
+
+    name: str
+    """Unique, short, says what is special: "prefill d128 bf16 specialized"."""
+    kernel: Any
+    """The `@triton.jit` function."""
+    signature: Mapping[str, str]
+    """Run-time arguments in order -> triton type: "*bf16", "*i32", "i32", "fp32", "tensordesc<bf16[64, 128]>"."""
+    constants: Mapping[str, Any]
+    """Every `tl.constexpr` argument, and arguments passed as None."""
+    num_warps: int
+    num_stages: int = 2
+    divisible: tuple[str, ...] = ()
+    """Arguments known to be multiples of 16 (aligned pointers, even strides): without this, wide loads are lost."""
+    features: frozenset[Feature] = frozenset()
+    """What the machine code must contain."""

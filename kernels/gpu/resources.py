@@ -1,0 +1,90 @@
+"""What a compiled kernel takes from a chip, and which units of it its machine code uses: read off the cubin."""
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from triton import knobs
+
+from quire.kernels.gpu.build import Build, Feature
+
+SHARED_LIMITS = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
+"""Bytes of shared memory one block may use, by compute capability (CUDA C++ programming guide)."""
+
+# Mnemonics of the machine code ("SASS"). Local memory is what registers spill to, and arrays indexed at run time.
+_LOCAL = re.compile(r"\b(?:LDL|STL)\b")
+_INSTRUCTIONS: dict[Feature, re.Pattern[str]] = {
+    "mma": re.compile(r"\b[HIDQ]MMA\b"),
+    "wgmma": re.compile(r"\b[HIQ]GMMA\b"),
+    "tcgen05": re.compile(r"\bUTC[A-Z]*MMA\b"),
+    "wide_copy": re.compile(r"\bLDGSTS\.[.\w]*\b128\b"),
+    "tma": re.compile(r"\bUTMA(?:LDG|STG)\b"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Of one compiled kernel."""
+
+    registers: int
+    """Of each thread; the most any of them may hold where warps are specialized."""
+    spills: int
+    """Instructions that load from or store to local memory."""
+    stack: int
+    """Bytes of stack frame for each thread."""
+    shared: int
+    """Bytes of shared memory for each block, which Triton asks for at the launch."""
+    tensor_memory: int
+    """Columns of tensor memory for each block (sm_100)."""
+    instructions: tuple[str, ...]
+    """Matrix and tensor-copy instructions in the machine code, each once, sorted."""
+    features: frozenset[Feature]
+
+
+def resources(compiled: Any) -> Resources:
+    """Of what `triton.compile` returned. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = _cuobjdump("-res-usage", file.name)
+        machine_code = _cuobjdump("-sass", file.name)
+    found = {feature: set(pattern.findall(machine_code)) for feature, pattern in _INSTRUCTIONS.items()}
+    features: set[Feature] = {feature for feature, names in found.items() if names}
+    if "ttg.warp_specialize(" in compiled.asm["ttgir"]:
+        features.add("warp_specialize")
+    return Resources(
+        registers=_largest("REG", usage),
+        spills=len(_LOCAL.findall(machine_code)),
+        stack=max(_largest("STACK", usage), _largest("LOCAL", usage)),
+        shared=compiled.metadata.shared,
+        tensor_memory=getattr(compiled.metadata, "tmem_size", None) or 0,
+        instructions=tuple(sorted(set().union(*found.values()))),
+        features=frozenset(features),
+    )
+
+
+def faults(build: Build, capability: int, used: Resources) -> list[str]:
+    """Every expectation of `build` that the compiled kernel breaks, in words; empty when it may ship."""
+    limit = SHARED_LIMITS[capability]
+    unknown = build.features.difference(get_args(Feature))
+    missing = build.features - unknown - used.features
+    return [
+        *([f"{used.spills} loads and stores of local memory"] if used.spills else []),
+        *([f"stack frame of {used.stack} bytes"] if used.stack else []),
+        *([f"shared memory {used.shared} > {limit} bytes"] if used.shared > limit else []),
+        *([f"tensor memory {used.tensor_memory} > 512 columns"] if used.tensor_memory > 512 else []),
+        *(f"no {feature}" for feature in sorted(missing)),
+        *(f"unknown feature {feature!r}" for feature in sorted(unknown)),
+    ]
+
+
+def _cuobjdump(option: str, path: str) -> str:
+    command = [knobs.nvidia.cuobjdump.path, option, path]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _largest(name: str, usage: str) -> int:
+    """The largest `name:number` in the report: one for each function of the cubin."""
+    return max((int(number) for number in re.findall(rf"\b{name}:(\d+)", usage)), default=0)

@@ -1,0 +1,154 @@
+"""Three repairs of Triton 3.6's interpreter, for every test of a kernel, and poison for what kernels must fill."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from quire.kernels.attention import AttentionRule, PagedBatch
+from quire.kernels.work_list import WorkList, fill_work_list_reference
+
+
+@pytest.fixture(autouse=True)
+def loop_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scalar is an array of one element, which NumPy 2.4 no longer takes for a whole number unless asked."""
+    patch = interpreter._patch_lang_tensor
+
+    def patch_and_ask(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_ask)
+
+
+@pytest.fixture(autouse=True)
+def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 is kept as its bits, which `tl.dot` would multiply as whole numbers."""
+    create_dot = interpreter.InterpreterBuilder.create_dot
+
+    def widened(handle):
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(data, tl.float32)
+
+    def create_widened_dot(self, a, b, *args):
+        return create_dot(self, widened(a), widened(b), *args)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_widened_dot)
+
+
+@pytest.fixture(autouse=True)
+def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floats are cut to bfloat16 and carried wrongly to 8 bits; the chip rounds to the nearest, as torch does."""
+    floats = {
+        tl.float32: torch.float32,
+        tl.float16: torch.float16,
+        tl.bfloat16: torch.bfloat16,
+        tl.float8e4nv: torch.float8_e4m3fn,
+        tl.float8e5: torch.float8_e5m2,
+    }
+    bits = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
+
+    def convert(data, source, target, rounding_mode):
+        numbers = torch.from_numpy(np.ascontiguousarray(data).copy()).view(floats[source]).to(floats[target])
+        return numbers.view(bits[target.primitive_bitwidth]).numpy().reshape(data.shape)
+
+    monkeypatch.setattr(interpreter, "_convert_float", convert)
+
+
+@pytest.fixture(scope="module")
+def poisoned_results() -> Iterator[None]:
+    """New tensors hold NaN, or the largest whole number, until something is written."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The arguments of `paged_attention`."""
+
+    query: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    batch: PagedBatch
+    rule: AttentionRule
+    sinks: torch.Tensor | None
+    key_scale: torch.Tensor | None
+    value_scale: torch.Tensor | None
+
+    def arguments(self) -> tuple[object, ...]:
+        return tuple(vars(self).values())
+
+
+@pytest.fixture(scope="session")
+def paged_step() -> Callable[..., Step]:
+    """`paged_step(lengths, tile_shape, ...)`: a step whose row r runs lengths[r][0] tokens of lengths[r][1].
+
+    Tokens of padding follow. What no row owns of the cache is NaN, and unused entries of block tables lead nowhere.
+    """
+    return make_step
+
+
+def make_step(
+    lengths: list[tuple[int, int]],
+    tile_shape: tuple[int, int],
+    *,
+    num_kv_heads: int = 1,
+    group: int = 2,
+    head_dim: int = 16,
+    block_size: int = 16,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: bool = False,
+    query_type: torch.dtype = torch.float32,
+    cache_type: torch.dtype | None = None,
+    padding: int = 2,
+    seed: int = 0,
+) -> Step:
+    generator = torch.Generator().manual_seed(seed)
+    cache_type = cache_type or query_type
+    needed = [-(-seq_len // block_size) for _, seq_len in lengths]
+    order = torch.randperm(sum(needed) + 3, generator=generator).tolist()
+    cache = torch.full((2, len(order), block_size, num_kv_heads, head_dim), torch.nan)
+    num_slots = len(lengths) + 2
+    slots = torch.randperm(num_slots, generator=generator)[: len(lengths)].int()
+    tables = torch.full((num_slots, max(needed, default=0) + 1), 2**31 - 1, dtype=torch.int32)
+    for (_, seq_len), slot, count in zip(lengths, slots.tolist(), needed, strict=True):
+        blocks = torch.tensor([order.pop() for _ in range(count)], dtype=torch.int64)
+        tables[slot, :count] = blocks.int()
+        place = torch.arange(seq_len)
+        content = torch.randn((2, seq_len, num_kv_heads, head_dim), generator=generator)
+        cache[:, blocks[place // block_size], place % block_size] = content
+    query_lens = tuple(query_len for query_len, _ in lengths)
+    query = torch.randn((num_kv_heads, sum(query_lens) + padding, group, head_dim), generator=generator)
+    query[:, sum(query_lens) :] = torch.nan
+    seq_lens = torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32)
+    query_starts = torch.tensor([0, *query_lens]).cumsum(0).int()
+    work = WorkList(torch.empty_like(query_starts), torch.empty_like(query_starts))
+    fill_work_list_reference(seq_lens, query_starts, window, *tile_shape, work)
+    batch = PagedBatch(
+        block_tables=tables,
+        slots=slots,
+        seq_lens=seq_lens,
+        query_starts=query_starts,
+        num_decodes=0,
+        query_lens_host=query_lens,
+        seq_lens_host=tuple(seq_lens.tolist()),
+        work={window: work},
+    )
+    scaled = cache_type == torch.float8_e4m3fn
+    return Step(
+        query.to(query_type),
+        *cache.to(cache_type),
+        batch,
+        AttentionRule(head_dim**-0.5, window, soft_cap),
+        torch.randn(num_kv_heads * group, generator=generator) if sinks else None,
+        torch.rand(num_kv_heads, generator=generator) + 0.5 if scaled else None,
+        torch.rand(num_kv_heads, generator=generator) + 0.5 if scaled else None,
+    )

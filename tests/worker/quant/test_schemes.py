@@ -1,0 +1,117 @@
+"""Dense and int8: what they keep of a weight, and that every layer computes the same before and after."""
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from quire.kernels.linear_int8 import linear_int8_reference, quantize
+from quire.worker.build import BuildContext
+from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.linear import ColumnLinear, MergedLinear, QKVLinear, RowLinear
+from quire.worker.layers.norm import RMSNorm
+from quire.worker.parallel import SingleGroup
+from quire.worker.quant.choose import scheme_for
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.int8 import Int8Scheme
+from quire.worker.shard import ModelError
+from quire.worker.weights.dummy import fill_dummy
+
+CPU = torch.device("cpu")
+HIDDEN = 48
+
+
+def filled(build, scheme):
+    """A layer of its own seed's weights, not finished yet."""
+    layer = build(BuildContext(SingleGroup(), CPU, torch.float32, scheme))
+    fill_dummy(layer, 0, CPU)
+    return layer
+
+
+def values(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def num_bytes(module):
+    return sum(parameter.nbytes for parameter in module.parameters())
+
+
+LAYERS = {
+    "column": lambda c: ColumnLinear(c, HIDDEN, 20, "size", bias=True),
+    "merged": lambda c: MergedLinear(c, HIDDEN, 32, ("gate", "up"), "size"),
+    "qkv": lambda c: QKVLinear(c, HIDDEN, 4, 2, 8, bias=True),
+    "row": lambda c: RowLinear(c, HIDDEN, 30, "size", bias=True),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_dense_layers_compute_the_same_before_and_after_they_are_finished(name):
+    layer, x = filled(LAYERS[name], DenseScheme()), values(5, HIDDEN)
+    before, size = linear(x, layer.weight, layer.bias), num_bytes(layer)
+    layer.finish()
+    torch.testing.assert_close(layer(x), before)
+    assert layer.weight.is_mkldnn
+    assert num_bytes(layer) == size
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_int8_layers_keep_a_byte_for_a_weight_and_quantize_each_row_and_output(name):
+    layer, x = filled(LAYERS[name], Int8Scheme()), values(5, HIDDEN)
+    weight, bias = layer.weight.clone(), layer.bias
+    layer.finish()
+    assert {key for key, _ in layer.named_parameters()} - {"bias"} == {"packed", "scale"}
+    blocks = -(-weight.shape[0] // 16)
+    assert num_bytes(layer) == blocks * 16 * HIDDEN + 4 * weight.shape[0] + (0 if bias is None else bias.nbytes)
+    expected = linear_int8_reference(x, layer.packed, layer.scale, bias)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-6)
+    step = quantize(x)[1][:, None] * weight.abs().sum(1) / 2 + layer.scale * x.abs().sum(1, keepdim=True)
+    assert ((layer(x) - linear(x, weight, bias)).abs() <= step).all()
+
+
+@pytest.mark.parametrize("scheme", [DenseScheme, Int8Scheme])
+@pytest.mark.parametrize("gate", [None, "silu"])
+def test_a_layer_with_a_norm_before_it_is_the_norm_and_the_layer(scheme, gate):
+    layer, x, residual = filled(LAYERS["merged"], scheme()), values(5, HIDDEN), values(5, HIDDEN) * 2
+    layer.finish()
+    norm = filled(lambda c: RMSNorm(c, HIDDEN, 1e-5), scheme())
+    for other in (None, residual):
+        out, total = layer.normed(x, other, norm, gate)
+        assert torch.equal(total, x if other is None else residual + x)
+        wide = layer(norm(total))
+        if gate is not None:
+            left, right = wide.chunk(2, dim=1)
+            wide = torch.nn.functional.silu(left) * right
+        torch.testing.assert_close(out, wide)
+
+
+@pytest.mark.parametrize("scheme", [DenseScheme, Int8Scheme])
+def test_a_tied_vocabulary_looks_up_the_exact_rows_and_multiplies_by_the_scheme(scheme):
+    layer = filled(lambda c: Vocabulary(c, 100, HIDDEN), scheme())
+    weight, ids, hidden = layer.weight.clone(), torch.tensor([99, 0, 7]), values(3, HIDDEN)
+    layer.finish()
+    assert torch.equal(layer.embed(ids), weight[ids])
+    close = {"rtol": 1e-5, "atol": 1e-5} if scheme is DenseScheme else {"rtol": 0.05, "atol": 0.05}
+    torch.testing.assert_close(layer.logits(hidden), linear(hidden, weight), **close)
+    best, finite = layer.best(hidden)
+    assert torch.equal(best, layer.logits(hidden).argmax(1))
+    assert finite.all()
+
+
+@pytest.mark.parametrize(("scheme", "head_bytes"), [(DenseScheme, 4 * 96 * HIDDEN), (Int8Scheme, 96 * (HIDDEN + 4))])
+def test_a_vocabulary_stores_no_more_than_its_role_needs(scheme, head_bytes):
+    def size(**role):
+        layer = filled(lambda c: Vocabulary(c, 96, HIDDEN, **role), scheme())
+        layer.finish()
+        return num_bytes(layer)
+
+    table = 4 * 96 * HIDDEN
+    assert size(multiplied=False) == table
+    assert size(looked_up=False) == head_bytes
+    assert size() == table + head_bytes
+
+
+def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
+    assert isinstance(scheme_for("none", CPU), DenseScheme)
+    assert isinstance(scheme_for("none", torch.device("cuda")), DenseScheme)
+    assert isinstance(scheme_for("int8", CPU), Int8Scheme)
+    with pytest.raises(ModelError, match="quantization: int8 needs the CPU backend; on cuda choose"):
+        scheme_for("int8", torch.device("cuda"))

@@ -1,0 +1,40 @@
+"""Quantization when the model is loaded: 8-bit integers, one scale for each output and one for each row that is run."""
+
+import torch
+from torch import nn
+
+from quire.kernels.activation import Gate
+from quire.kernels.linear_int8 import linear_int8, norm_linear_int8, pack
+from quire.worker.shard import ShardedModule, Slice, consecutive
+
+
+class Int8Scheme:
+    """Loads `weight` [outputs, inputs] as it is in the checkpoint, and keeps `packed` and `scale` of it instead."""
+
+    def create(
+        self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
+    ) -> None:
+        layer.declare("weight", dtype, consecutive(outputs, inputs))
+
+    def finish(self, layer: ShardedModule) -> None:
+        packed, scale = pack(layer.get_parameter("weight"))
+        del layer.weight
+        layer.parts.pop("weight", None)
+        layer.register_parameter("packed", nn.Parameter(packed, requires_grad=False))
+        layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
+
+    def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return linear_int8(x, layer.get_parameter("packed"), layer.get_parameter("scale"), bias)
+
+    def apply_normed(
+        self,
+        layer: ShardedModule,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm_weight: torch.Tensor,
+        eps: float,
+        bias: torch.Tensor | None,
+        gate: Gate | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        packed, scale = layer.get_parameter("packed"), layer.get_parameter("scale")
+        return norm_linear_int8(x, residual, norm_weight, eps, packed, scale, bias, gate)
