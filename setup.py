@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 SOURCES = Path("kernels/cpu/native")
 # the arithmetic of NaN and infinity stays; what is given up is only errno, traps and the order of a * b + c
 FLAGS = ["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
-FLAGS += ["-fvisibility=hidden", "-Wall", "-g0"]
+FLAGS += ["-fvisibility=hidden", "-Wall", "-Wno-maybe-uninitialized", "-g0"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"]
 
@@ -25,7 +25,7 @@ setup(
         Extension(
             f"quire.kernels.cpu.native_{name}",
             [str(SOURCES / f"{name}.cpp")],
-            depends=sorted(map(str, SOURCES.glob("*.hpp"))),
+            depends=["setup.py", *sorted(map(str, SOURCES.glob("*.hpp")))],
             extra_compile_args=[*FLAGS, *flags],
             extra_link_args=["-fopenmp"],
             language="c++",

@@ -38,5 +38,7 @@ def _check(x: torch.Tensor, kind: Gate) -> None:
 
 
 gated_activation = Operation(
-    gated_activation_reference, _check, {"cuda": "quire.kernels.gpu.activation:gated_activation"}
+    gated_activation_reference,
+    _check,
+    {"cuda": "quire.kernels.gpu.activation:gated_activation", "cpu": "quire.kernels.cpu.activation:gated_activation"},
 )

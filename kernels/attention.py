@@ -175,5 +175,5 @@ def _check(
 paged_attention = Operation(
     paged_attention_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.attention:paged_attention"},
+    {"cuda": "quire.kernels.gpu.attention:paged_attention", "cpu": "quire.kernels.cpu.attention:paged_attention"},
 )

@@ -41,9 +41,8 @@ def least_kept(
     """float32 [S] from `falling`: the logits of each row, largest first."""
     vocab = falling.shape[-1]
     scaled = (falling - falling[:, :1]).div_(temperature[:, None])
-    kth = scaled.gather(1, (top_k.clamp(1, vocab) - 1)[:, None])
-    likely_enough = min_p.log()[:, None]
-    kept = scaled >= torch.where((top_k > 0)[:, None], torch.maximum(kth, likely_enough), likely_enough)
+    kth = falling.gather(1, (top_k.clamp(1, vocab) - 1)[:, None])
+    kept = (scaled >= min_p.log()[:, None]) & ((falling >= kth) | (top_k <= 0)[:, None])
     mass = scaled.exp_().mul_(kept).cumsum(dim=-1, dtype=torch.float64)
     kept[:, 1:] &= (mass[:, :-1] < top_p[:, None] * mass[:, -1:]) | (top_p >= 1.0)[:, None]
     # rounding must not cut the likeliest token, and NaN rows must yield an index

@@ -38,5 +38,13 @@ def _check_add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tenso
     check_contiguous(residual=residual)
 
 
-rms_norm = Operation(rms_norm_reference, _check_norm, {"cuda": "quire.kernels.gpu.norm:rms_norm"})
-add_rms_norm = Operation(add_rms_norm_reference, _check_add_norm, {"cuda": "quire.kernels.gpu.norm:add_rms_norm"})
+rms_norm = Operation(
+    rms_norm_reference,
+    _check_norm,
+    {"cuda": "quire.kernels.gpu.norm:rms_norm", "cpu": "quire.kernels.cpu.norm:rms_norm"},
+)
+add_rms_norm = Operation(
+    add_rms_norm_reference,
+    _check_add_norm,
+    {"cuda": "quire.kernels.gpu.norm:add_rms_norm", "cpu": "quire.kernels.cpu.norm:add_rms_norm"},
+)

@@ -124,4 +124,8 @@ def _check_pair(
     check_contiguous(**{first_name: first, second_name: second})
 
 
-rotate_store = Operation(rotate_store_reference, _check, {"cuda": "quire.kernels.gpu.rotate_store:rotate_store"})
+rotate_store = Operation(
+    rotate_store_reference,
+    _check,
+    {"cuda": "quire.kernels.gpu.rotate_store:rotate_store", "cpu": "quire.kernels.cpu.rotate_store:rotate_store"},
+)

@@ -107,3 +107,47 @@ def _write_tokenizer(folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+@pytest.fixture
+def triton_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three repairs of Triton 3.6's interpreter, without which it runs no kernel, or runs it wrongly."""
+    import numpy as np
+    import torch
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+    create_dot = interpreter.InterpreterBuilder.create_dot
+    floats = {
+        tl.float32: torch.float32,
+        tl.float16: torch.float16,
+        tl.bfloat16: torch.bfloat16,
+        tl.float8e4nv: torch.float8_e4m3fn,
+        tl.float8e5: torch.float8_e5m2,
+    }
+    bits = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
+
+    def index_of_one_element(tensor: Any, scope: Any) -> None:
+        """A scalar is an array of one element, which NumPy 2.4 no longer takes for a whole number unless asked."""
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    def widened(handle: Any) -> Any:
+        """bfloat16 is kept as its bits, which `tl.dot` would multiply as whole numbers."""
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(data, tl.float32)
+
+    def dot_of_floats(self: Any, a: Any, b: Any, *args: Any) -> Any:
+        return create_dot(self, widened(a), widened(b), *args)
+
+    def rounded(data: Any, source: Any, target: Any, rounding_mode: Any) -> Any:
+        """Floats are cut to bfloat16 and carried wrongly to 8 bits; the chip rounds to the nearest, as torch does."""
+        numbers = torch.from_numpy(np.ascontiguousarray(data).copy()).view(floats[source]).to(floats[target])
+        return numbers.view(bits[target.primitive_bitwidth]).numpy().reshape(data.shape)
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", index_of_one_element)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot_of_floats)
+    monkeypatch.setattr(interpreter, "_convert_float", rounded)

@@ -1,8 +1,8 @@
 """`quire bench machine`: the ceilings every CPU figure is compared with.
 
 Read bandwidth of all cores together, and the arithmetic of one linear layer (1024 -> 2816, weights cold) with M rows
-in fp32 and int8, each by the fastest layer known. A decode step of M sequences cannot beat the slower of its weight bytes over the bandwidth and its
-operations over the linear's rate.
+in fp32 and int8, each by the fastest layer known. A decode step of M sequences cannot beat the slower of its weight
+bytes over the bandwidth and its operations over the linear's rate.
 """
 
 import argparse

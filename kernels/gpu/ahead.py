@@ -128,11 +128,15 @@ def _last_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
 
 
-def _print_table(rows: Sequence[Row]) -> None:
-    cells = [_HEADINGS, *(row.cells() for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+def _widths(kernels: Sequence[str], capabilities: Sequence[int]) -> list[int]:
+    """Of the columns: names as long as the longest, the rest as long as what usually stands there."""
+    builds = [build for kernel in kernels for capability in capabilities for build in _builds(kernel, capability)]
+    names = max((len(build.name) for build in builds), default=0)
+    return [max(map(len, kernels)), names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 28, len(_HEADINGS[8]), 0]
+
+
+def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
+    print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip(), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -153,8 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--kernels: {error}")
     if missing:
         parser.error(f"--kernels: {', '.join(missing)} define no builds")
-    rows = list(table(kernels, args.capability, args.jobs))
-    _print_table(rows)
+    widths = _widths(kernels, args.capability)
+    _print(_HEADINGS, widths)
+    rows = []
+    for done in table(kernels, args.capability, args.jobs):
+        _print(done.cells(), widths)
+        rows.append(done)
     failed = [row for row in rows if row.faults]
     print(f"triton {triton.__version__}: {len(rows)} builds of {len(kernels)} modules, {len(failed)} at fault")
     if args.json:

@@ -151,7 +151,7 @@ def decode(
     """
     num_kv_heads, num_tokens, group, head_dim = query.shape
     if tiles is None:
-        tiles = tile("decode", shape_key(head_dim, query.dtype, keys.dtype), default_tiles(head_dim, keys.dtype))
+        tiles = _tiles(head_dim, query.dtype, keys.dtype)
     num_programs = max(1, tiles["programs"] * _processors(query.device) // num_kv_heads)
     num_heads = num_kv_heads * group
     partial = torch.empty((num_programs, 2, num_heads, head_dim), dtype=torch.float32, device=query.device)
@@ -178,12 +178,18 @@ def default_tiles(head_dim: int, cache_type: torch.dtype) -> Tiles:
     return {"keys": keys, "programs": 2, "num_warps": 4, "num_stages": stages}
 
 
+@functools.cache
+def _tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
+    return tile("decode", shape_key(head_dim, query_type, cache_type), default_tiles(head_dim, cache_type))
+
+
 def _constants(
     group: int, head_dim: int, query_type: torch.dtype, cache_type: torch.dtype, tiles: Tiles
 ) -> dict[str, Any]:
     compute = query_type
     if cache_type == torch.float8_e4m3fn and query_type == torch.bfloat16:
-        compute = torch.float16  # holds 8-bit floats exactly, and the machine converts two at once
+        # holds 8-bit floats exactly, converted two at a time; queries stay far below its largest, 65504
+        compute = torch.float16
     return {
         "GROUP": group,
         "DIM": head_dim,

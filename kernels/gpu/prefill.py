@@ -42,6 +42,8 @@ class Body:
     """of queries that a program takes, of the 128 of a tile"""
     keys: int
     """of a tile"""
+    compute: torch.dtype
+    """of the products' operands"""
     num_warps: int
     num_stages: int
 
@@ -64,16 +66,20 @@ def choose_body(
     The numbers are those that the compiler fits into registers and shared memory with every option on.
     """
     eight_bits = cache_type == torch.float8_e4m3fn
+    wide = head_dim > 128
+    compute = query_type
+    if eight_bits and query_type == torch.bfloat16 and not (wide and capability >= 90):
+        # it holds 8-bit floats exactly, and the machine makes two at once; the queries it converts take registers
+        compute = torch.float16
     if capability == 90 and query_type.itemsize == 2 and cache_type.itemsize <= 2 and head_dim in (64, 128):
         for keys in (64,) if eight_bits else (128, 64):
             if block_size >= keys and (window is None or window >= keys):
-                return Body(True, QUERIES.value, keys, num_warps=4, num_stages=2)
-    wide = head_dim > 128
+                return Body(True, QUERIES.value, keys, compute, num_warps=4, num_stages=2)
     if query_type == torch.float32:  # each factor of a product is held as a sum of two
-        return Body(False, 16, 16, 8, 2) if wide else Body(False, 32, 32, 8, 2)
+        return Body(False, 16, 16, compute, 8, 2) if wide else Body(False, 32, 32, compute, 8, 2)
     if 90 <= capability < 120:
-        return Body(False, 128, 32 if wide else 64, 8, 3)
-    return Body(False, 64, 32, 8, 2) if wide else Body(False, 128, 64, 8, 2)
+        return Body(False, 128, 32 if wide else 64, compute, 8, 3)
+    return Body(False, 64, 32, compute, 8, 2) if wide else Body(False, 128, 64, compute, 8, 2)
 
 
 def prefill(
@@ -102,9 +108,7 @@ def prefill(
     if query.dtype not in TYPES:
         raise ValueError(f"query: {query.dtype} runs on the CPU only; use one of {', '.join(map(str, TYPES))}")
     if keys.dtype == torch.float8_e4m3fn and capability < 89:
-        raise ValueError(
-            f"keys: {keys.dtype} needs compute capability 8.9, this GPU's is {capability / 10}; use 16 bits"
-        )
+        raise ValueError(f"keys: {keys.dtype} needs compute capability 8.9, not {capability / 10}; use 16 bits")
     body = choose_body(capability, keys.shape[1], head_dim, query.dtype, keys.dtype, rule.sliding_window)
     launch(body, query, keys, values, batch, work, rule, sinks, key_scale, value_scale, out)
 
@@ -137,7 +141,7 @@ def launch(
         query, *cache, out, batch.block_tables, batch.slots, batch.seq_lens, batch.query_starts, work.prefill_tiles,
         sinks, key_scale, value_scale, rule.scale, rule.soft_cap, rule.sliding_window,
         num_rows, num_tokens, batch.block_tables.shape[1],
-        **_constants(body, group, head_dim, keys.shape[1], query.dtype, keys.dtype),
+        **_constants(body, group, head_dim, keys.shape[1]),
         num_warps=body.num_warps, num_stages=body.num_stages,
     )  # fmt: skip
 
@@ -146,14 +150,10 @@ def _kernel(body: Body) -> Any:
     return prefill_specialized if body.specialized else prefill_plain
 
 
-def _constants(
-    body: Body, group: int, head_dim: int, block_size: int, query_type: torch.dtype, cache_type: torch.dtype
-) -> dict[str, Any]:
-    # float16 holds 8-bit floats exactly, and the machine makes two at once; bfloat16 takes a detour
-    compute = torch.float16 if cache_type == torch.float8_e4m3fn and query_type == torch.bfloat16 else query_type
+def _constants(body: Body, group: int, head_dim: int, block_size: int) -> dict[str, Any]:
     model = {"GROUP": group, "HEAD_DIM": head_dim, "BLOCK_SIZE": block_size, "KEYS": body.keys}
     plain = {"ROWS": body.rows, "PADDED_DIM": triton.next_power_of_2(head_dim)}
-    return {**model, **({} if body.specialized else plain), "COMPUTE": TYPES[compute]}
+    return {**model, **({} if body.specialized else plain), "COMPUTE": TYPES[body.compute]}
 
 
 def _descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
@@ -180,18 +180,19 @@ def _capability(device: torch.device) -> int:
 def builds(capability: int) -> Iterator[Build]:
     """On Hopper every head size and every class of type, page and option that `choose_body` tells apart."""
     f16, bf16, f32, f8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    for head_dim in (64, 128, 256):
-        yield _build(capability, head_dim, bf16, options=head_dim > 64)
-    yield _build(capability, 128, f32, options=True)
+    for head_dim in (128, 256):
+        yield _build(capability, head_dim, bf16, options=True)
     if capability >= 89:
-        yield _build(capability, 128, bf16, f8, options=True)
+        for head_dim in (128, 256):
+            yield _build(capability, head_dim, bf16, f8, options=True)
+    if capability == 80:
+        yield _build(capability, 128, f32, options=True)
     if capability != 90:
         return
-    for head_dim in (80, 96):
+    for head_dim in (64, 80, 96):
         yield _build(capability, head_dim, bf16)
-    for head_dim in (64, 256):
+    for head_dim in (64, 128, 256):
         yield _build(capability, head_dim, f32, options=True)
-    yield _build(capability, 256, bf16, f8, options=True)
     yield _build(capability, 128, f16)
     yield _build(capability, 256, bf16, block_size=64)
     for head_dim, block_size in itertools.product((64, 128), (64, 128)):
@@ -216,11 +217,15 @@ def _build(
     q, c = TYPES[query_type], TYPES[cache_type]
     cache = f"tensordesc<{c}[1, {body.keys}, {head_dim}]>" if body.specialized else f"*{c}"
     given: dict[str, str | None] = {
-        **{"query": f"*{q}", "keys": cache, "values": cache, "out": f"*{q}"},
+        "query": f"*{q}",
+        **dict.fromkeys(("keys", "values"), cache),
+        "out": f"*{q}",
         **dict.fromkeys(("block_tables", "slots", "seq_lens", "query_starts", "tiles"), "*i32"),
         "sinks": "*fp32" if options else None,
         **dict.fromkeys(("key_scale", "value_scale"), "*fp32" if cache_type == torch.float8_e4m3fn else None),
-        **{"scale": "fp32", "soft_cap": "fp32" if options else None, "window": "i32" if options else None},
+        "scale": "fp32",
+        "soft_cap": "fp32" if options else None,
+        "window": "i32" if options else None,
         **dict.fromkeys(("num_rows", "num_tokens", "table_width"), "i32"),
     }
     features: set[Feature] = {"tcgen05"} if capability >= 100 else {"wgmma"} if capability == 90 else {"mma"}
@@ -233,7 +238,7 @@ def _build(
         signature={name: kind for name, kind in given.items() if kind is not None},
         constants={
             **{name: None for name, kind in given.items() if kind is None},
-            **_constants(body, 4, head_dim, block_size, query_type, cache_type),
+            **_constants(body, 4, head_dim, block_size),
         },
         num_warps=body.num_warps,
         num_stages=body.num_stages,

@@ -30,7 +30,7 @@ class Vocabulary(ShardedModule):
         """The head gets the weight in the form of the scheme; the embedding keeps it as it is."""
         if self.multiplied:
             self.head = ShardedModule()
-            self.head.register_parameter("weight", self.weight)
+            self.head.register_parameter("weight", self.get_parameter("weight"))
             self.scheme.finish(self.head)
         if not self.looked_up:
             del self.weight, self.parts["weight"]

@@ -1,9 +1,15 @@
 // Vectors as wide as the registers this file is compiled for, and loads and stores of every element type as float32.
-// GCC's vector extensions stand for x86-64 (SSE2, AVX2, AVX-512) and arm64 alike: no intrinsics here.
+// GCC's vector extensions stand for x86-64 (SSE2, AVX2, AVX-512) and arm64 alike; intrinsics are left to the few
+// conversions that GCC takes apart lane by lane.
 #pragma once
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace quire {
@@ -49,33 +55,47 @@ inline Words splat_bits(uint32_t x) { return x - Words{}; }
 inline Floats select(Ints mask, Floats yes, Floats no) { return mask ? yes : no; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where either is NaN
 
+// ---- integers of other widths, lane by lane ----
+
+#if defined(__AVX512F__)
+inline Words wide(Halves x) { return (Words)_mm512_cvtepu16_epi32((__m256i)x); }
+inline Words wide(Bytes x) { return (Words)_mm512_cvtepu8_epi32((__m128i)x); }
+inline Halves low_half(Words x) { return (Halves)_mm512_cvtepi32_epi16((__m512i)x); }
+inline Bytes low_byte(Words x) { return (Bytes)_mm512_cvtepi32_epi8((__m512i)x); }
+#elif defined(__AVX2__)
+inline Words wide(Halves x) { return (Words)_mm256_cvtepu16_epi32((__m128i)x); }
+inline Words wide(Bytes x) { return (Words)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bits_of<int64_t>(x))); }
+inline Halves low_half(Words x) { return __builtin_convertvector(x, Halves); }
+inline Bytes low_byte(Words x) { return __builtin_convertvector(x, Bytes); }
+#else
+inline Words wide(Halves x) { return __builtin_convertvector(x, Words); }
+inline Words wide(Bytes x) { return __builtin_convertvector(x, Words); }
+inline Halves low_half(Words x) { return __builtin_convertvector(x, Halves); }
+inline Bytes low_byte(Words x) { return __builtin_convertvector(x, Bytes); }
+#endif
+
 // ---- to float32 and back, a vector at a time ----
 
 inline Floats widen(Floats raw, float*) { return raw; }
+inline Floats narrow(Floats x, float*) { return x; }
 
-inline Floats widen(Halves raw, Bf16*) { return bits_of<Floats>(__builtin_convertvector(raw, Words) << 16); }
+inline Floats widen(Halves raw, Bf16*) { return bits_of<Floats>(wide(raw) << 16); }
 
-// Both small formats: put the bits where float32 has them, and multiply by the difference of the exponents' biases.
-// The multiplication is exact and normalises subnormal numbers.
-inline Floats widen(Halves raw, F16*) {
-    const Words w = __builtin_convertvector(raw, Words), body = w & 0x7fff;
-    const Words finite = bits_of<Words>(bits_of<Floats>(body << 13) * 0x1p112f);
-    const Words magnitude = body >= splat_bits(0x7c00) ? (body << 13) | 0x7f800000 : finite;
-    return bits_of<Floats>(magnitude | ((w & 0x8000) << 16));
+// The upper half holds x rounded to nearest even; the lower one is rubbish.
+inline Words rounded_to_upper_half(Floats x) {
+    const Words w = bits_of<Words>(x);
+    return x != x ? w | 0x400000 : w + 0x7fff + ((w >> 16) & 1);
 }
 
+inline Halves narrow(Floats x, Bf16*) { return low_half(rounded_to_upper_half(x) >> 16); }
+
+// Small formats: put the bits where float32 has them, and multiply by the difference of the exponents' biases. The
+// multiplication is exact and normalises subnormal numbers.
 inline Floats widen(Bytes raw, Fp8*) {
-    const Words w = __builtin_convertvector(raw, Words), body = w & 0x7f;
+    const Words w = wide(raw), body = w & 0x7f;
     const Words finite = bits_of<Words>(bits_of<Floats>(body << 20) * 0x1p120f);
     const Words magnitude = body == splat_bits(0x7f) ? splat_bits(0x7fc00000) : finite;
     return bits_of<Floats>(magnitude | ((w & 0x80) << 24));
-}
-
-inline Floats narrow(Floats x, float*) { return x; }
-
-inline Halves narrow(Floats x, Bf16*) {
-    const Words w = bits_of<Words>(x), rounded = (w + 0x7fff + ((w >> 16) & 1)) >> 16;
-    return __builtin_convertvector(x != x ? (w >> 16) | 0x40 : rounded, Halves);
 }
 
 // Magnitudes of a small float, rounded to nearest even. `mantissa`, `bias` are the format's; what is beyond its
@@ -90,22 +110,37 @@ template <int mantissa, int bias> inline Words rounded_magnitude(Words magnitude
     return magnitude < splat_bits(rebias + (1u << 23)) ? subnormal : normal;
 }
 
-inline Halves narrow(Floats x, F16*) {
-    const Words w = bits_of<Words>(x), magnitude = w & 0x7fffffff;
-    Words body = rounded_magnitude<10, 15>(magnitude);
-    body = magnitude >= splat_bits(0x477ff000) ? splat_bits(0x7c00) : body;  // 65520 and above round to infinity
-    body = magnitude > splat_bits(0x7f800000) ? splat_bits(0x7e00) : body;
-    return __builtin_convertvector(body | ((w >> 16) & 0x8000), Halves);
-}
-
 // Clamped to the largest finite number, 448; NaN stays NaN.
 inline Bytes narrow(Floats x, Fp8*) {
     const Words w = bits_of<Words>(x), magnitude = w & 0x7fffffff;
     Words body = rounded_magnitude<3, 7>(magnitude);
     body = magnitude >= splat_bits(0x43e00000) ? splat_bits(0x7e) : body;
     body = magnitude > splat_bits(0x7f800000) ? splat_bits(0x7f) : body;
-    return __builtin_convertvector(body | ((w >> 24) & 0x80), Bytes);
+    return low_byte(body | ((w >> 24) & 0x80));
 }
+
+#if defined(__AVX512F__)
+inline Floats widen(Halves raw, F16*) { return (Floats)_mm512_cvtph_ps((__m256i)raw); }
+inline Halves narrow(Floats x, F16*) { return (Halves)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT); }
+#elif defined(__AVX2__)  // every processor that has AVX2 has F16C
+inline Floats widen(Halves raw, F16*) { return (Floats)_mm256_cvtph_ps((__m128i)raw); }
+inline Halves narrow(Floats x, F16*) { return (Halves)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT); }
+#else
+inline Floats widen(Halves raw, F16*) {
+    const Words w = wide(raw), body = w & 0x7fff;
+    const Words finite = bits_of<Words>(bits_of<Floats>(body << 13) * 0x1p112f);
+    const Words magnitude = body >= splat_bits(0x7c00) ? (body << 13) | 0x7f800000 : finite;
+    return bits_of<Floats>(magnitude | ((w & 0x8000) << 16));
+}
+
+inline Halves narrow(Floats x, F16*) {
+    const Words w = bits_of<Words>(x), magnitude = w & 0x7fffffff;
+    Words body = rounded_magnitude<10, 15>(magnitude);
+    body = magnitude >= splat_bits(0x477ff000) ? splat_bits(0x7c00) : body;  // 65520 and above round to infinity
+    body = magnitude > splat_bits(0x7f800000) ? splat_bits(0x7e00) : body;
+    return low_half(body | ((w >> 16) & 0x8000));
+}
+#endif
 
 template <class T> struct Raw;
 template <> struct Raw<float> { using type = Floats; };
@@ -130,7 +165,8 @@ template <class T> inline void store(T* to, Floats x, int64_t n = LANES) {
 
 // x as it would come back from memory.
 template <class T> inline Floats rounded(Floats x) {
-    return widen(narrow(x, static_cast<T*>(nullptr)), static_cast<T*>(nullptr));
+    if constexpr (std::is_same_v<T, Bf16>) return bits_of<Floats>(rounded_to_upper_half(x) & 0xffff0000);
+    else return widen(narrow(x, static_cast<T*>(nullptr)), static_cast<T*>(nullptr));
 }
 
 // ---- across lanes ----

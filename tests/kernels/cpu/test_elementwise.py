@@ -139,7 +139,9 @@ def test_every_number_of_a_small_format_survives_and_every_rounding_is_that_of_t
     none = torch.empty((len(numbers), 0))
     rotate_store(qkv, none, none, keys, values, torch.arange(len(numbers)), None, None, 1.0, None, None)
     for cache in (keys, values):
-        torch.testing.assert_close(cache.float().view(-1, 16), numbers.to(dtype).float(), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(
+            cache.float().view(-1, 16), numbers.to(dtype).float(), rtol=0, atol=0, equal_nan=True
+        )
 
 
 def test_what_an_8_bit_cache_cannot_hold_is_clamped_and_nan_is_kept():

@@ -1,64 +1,18 @@
-"""Three repairs of Triton 3.6's interpreter, for every test of a kernel, and poison for what kernels must fill."""
+"""Poison for what kernels must fill, and steps for the attention bodies."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
-import triton.language as tl
-from triton.runtime import interpreter
 
 from quire.kernels.attention import AttentionRule, PagedBatch
 from quire.kernels.work_list import WorkList, fill_work_list_reference
 
 
 @pytest.fixture(autouse=True)
-def loop_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scalar is an array of one element, which NumPy 2.4 no longer takes for a whole number unless asked."""
-    patch = interpreter._patch_lang_tensor
-
-    def patch_and_ask(tensor, scope):
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_ask)
-
-
-@pytest.fixture(autouse=True)
-def bfloat16_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """bfloat16 is kept as its bits, which `tl.dot` would multiply as whole numbers."""
-    create_dot = interpreter.InterpreterBuilder.create_dot
-
-    def widened(handle):
-        if handle.dtype.scalar != tl.bfloat16:
-            return handle
-        data = (handle.data.astype(np.uint32) << 16).view(np.float32)
-        return interpreter.TensorHandle(data, tl.float32)
-
-    def create_widened_dot(self, a, b, *args):
-        return create_dot(self, widened(a), widened(b), *args)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_widened_dot)
-
-
-@pytest.fixture(autouse=True)
-def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Floats are cut to bfloat16 and carried wrongly to 8 bits; the chip rounds to the nearest, as torch does."""
-    floats = {
-        tl.float32: torch.float32,
-        tl.float16: torch.float16,
-        tl.bfloat16: torch.bfloat16,
-        tl.float8e4nv: torch.float8_e4m3fn,
-        tl.float8e5: torch.float8_e5m2,
-    }
-    bits = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-
-    def convert(data, source, target, rounding_mode):
-        numbers = torch.from_numpy(np.ascontiguousarray(data).copy()).view(floats[source]).to(floats[target])
-        return numbers.view(bits[target.primitive_bitwidth]).numpy().reshape(data.shape)
-
-    monkeypatch.setattr(interpreter, "_convert_float", convert)
+def repaired(triton_interpreter: None) -> None:
+    """Every test here runs kernels in the interpreter."""
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quire.kernels.attention import paged_attention_reference
 from quire.kernels.gpu.decode import KEYS_PER_TILE, decode, default_tiles
+from quire.kernels.gpu.decode_trials import prepare, trials
 
 TILE_SHAPE = (64, KEYS_PER_TILE)
 TOLERANCE = {
@@ -135,3 +136,17 @@ def test_large_scores_do_not_overflow(paged_step):
     step = paged_step([(1, 200), (1, 3)], TILE_SHAPE, sinks=True)
     for factor in (1e4, -1e4):
         check(dataclasses.replace(step, query=step.query * factor, sinks=step.sinks * factor), programs=3)
+
+
+def test_trials_are_of_different_shapes_and_begin_with_the_default():
+    found = list(trials())
+    assert len({(trial.operation, trial.shape) for trial in found}) == len(found) == 6
+    assert all(trial.candidates[0].keys() == candidate.keys() for trial in found for candidate in trial.candidates)
+
+
+def test_a_trial_launches_the_body_with_the_candidate_s_tiles():
+    candidates = next(trial for trial in trials() if trial.shape == "d64 bf16 bf16").candidates
+    launch = prepare(64, torch.bfloat16, (70,), torch.device("cpu"))
+    default = launch(candidates[0]).clone()
+    assert default.isfinite().all()
+    torch.testing.assert_close(launch(candidates[-1]), default, **TOLERANCE[torch.bfloat16])

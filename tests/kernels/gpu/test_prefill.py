@@ -50,7 +50,8 @@ def make_case(
 ):
     """A step whose row r runs lengths[r][0] tokens of a sequence of lengths[r][1]; a few tokens of padding follow.
 
-    All of the cache that no row owns, and what follows a row's last position, is NaN; table entries behind lead nowhere.
+    The cache beyond what rows own, and in a page what follows a row's last position, is NaN; unused table entries lead
+    nowhere.
     """
     generator = torch.Generator().manual_seed(seed)
     cache_type = cache_type or query_type
@@ -209,7 +210,7 @@ def test_a_chunk_extends_a_long_context(block_size, query_len):
 @pytest.mark.parametrize("rows", [16, 32, 64, 128])
 @pytest.mark.parametrize("group", [1, 3, 7, 128])
 def test_a_tile_may_be_split_among_programs(rows, group):
-    body = Body(False, rows, 32, 4, 2)
+    body = Body(False, rows, 32, torch.float32, 4, 2)
     case = make_case([(1, 9), (50, 70), (3, 3)], 16, 1, group, 64, AttentionRule(0.125, 40))
     assert_matches_the_reference(case, body)
 

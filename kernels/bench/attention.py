@@ -1,0 +1,91 @@
+"""Attention over a paged cache whose blocks lie scattered, beside torch's over keys and values laid out in one piece.
+
+Shape legend: K key-value heads, G query heads of each, H = K * G, D head dim, L positions.
+"""
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from quire.kernels.attention import AttentionRule, PagedBatch, paged_attention, tile_shape
+from quire.kernels.bench import cost
+from quire.kernels.bench.case import Case, Pair, normal
+from quire.kernels.bench.shapes import Attend, Layer
+from quire.kernels.work_list import WorkList, fill_work_list
+
+
+def case(layer: Layer, attend: Attend) -> Case:
+    cache_dtype = torch.float8_e4m3fn if attend.fp8 else layer.dtype
+    bound = cost.attention(
+        [query for count, query, _ in attend.rows for _ in range(count)],
+        [length for count, _, length in attend.rows for _ in range(count)],
+        layer.heads,
+        layer.kv_heads,
+        layer.head_dim,
+        layer.dtype.itemsize,
+        cache_dtype.itemsize,
+    )
+    shape = f"{attend.name}, {layer.heads}/{layer.kv_heads} heads of {layer.head_dim}"
+    return Case("paged_attention", shape, bound, lambda device: _make(layer, attend, cache_dtype, device))
+
+
+def _make(layer: Layer, attend: Attend, cache_dtype: torch.dtype, device: torch.device) -> Pair:
+    groups, size = layer.heads // layer.kv_heads, attend.block_size
+    query_lens = tuple(query for count, query, _ in attend.rows for _ in range(count))
+    seq_lens = tuple(length for count, _, length in attend.rows for _ in range(count))
+    needed = [-(-length // size) for length in seq_lens]
+    blocks = torch.randperm(sum(needed), device=device).int().split(needed)
+    tables = torch.zeros((len(seq_lens), max(needed)), dtype=torch.int32, device=device)
+    for table, row in zip(tables, blocks, strict=True):
+        table[: len(row)] = row
+    shape = (sum(needed), size, layer.kv_heads, layer.head_dim)
+    keys, values = (normal(device, *shape, dtype=layer.dtype).to(cache_dtype) for _ in range(2))
+    scale = torch.ones(layer.kv_heads, device=device) if attend.fp8 else None
+    query = normal(device, layer.kv_heads, sum(query_lens), groups, layer.head_dim, dtype=layer.dtype)
+    batch = _batch(tables, query_lens, seq_lens, groups)
+    rule = AttentionRule(layer.head_dim**-0.5)
+    whole = []
+    start = 0
+    for count, query_len, length in attend.rows:
+        rows = slice(start, start + count)
+        first = sum(query_lens[:start])
+        part = query[:, first : first + count * query_len]
+        # [K, count * t, G, D] -> [count, H, t, D]
+        heads = part.unflatten(1, (count, query_len)).permute(1, 0, 3, 2, 4).flatten(1, 2).contiguous()
+        whole.append((heads, *(_in_one_piece(cache, tables[rows], length, layer.dtype) for cache in (keys, values))))
+        start += count
+
+    def peer() -> torch.Tensor:
+        parts = [
+            scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=True).transpose(1, 2).flatten(2)
+            for q, k, v in whole
+        ]
+        return torch.cat([part.flatten(0, 1) for part in parts])
+
+    return Pair(lambda: paged_attention(query, keys, values, batch, rule, None, scale, scale), peer)
+
+
+def _in_one_piece(cache: torch.Tensor, tables: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
+    """[rows, K, L, D] out of the paged cache, for rows of equal length."""
+    used = tables[:, : -(-length // cache.shape[1])]
+    gathered = cache.view(torch.uint8)[used.flatten().long()].view(cache.dtype).to(dtype)
+    return gathered.unflatten(0, used.shape).flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
+
+
+def _batch(tables: torch.Tensor, query_lens: tuple[int, ...], seq_lens: tuple[int, ...], groups: int) -> PagedBatch:
+    device = tables.device
+    lengths = torch.tensor(seq_lens, dtype=torch.int32, device=device)
+    starts = torch.tensor((0, *query_lens), device=device).cumsum(0).int()
+    tiles, work = tile_shape(device.type, groups), {}
+    if tiles is not None:
+        work[None] = WorkList(torch.empty_like(starts), torch.empty_like(starts))
+        fill_work_list(lengths, starts, None, *tiles, work[None])
+    return PagedBatch(
+        block_tables=tables,
+        slots=torch.arange(len(seq_lens), dtype=torch.int32, device=device),
+        seq_lens=lengths,
+        query_starts=starts,
+        num_decodes=len(seq_lens) if set(query_lens) == {1} else 0,
+        query_lens_host=query_lens,
+        seq_lens_host=seq_lens,
+        work=work,
+    )

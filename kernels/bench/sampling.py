@@ -1,0 +1,105 @@
+"""The stages of sampling, beside torch's own sorts and reductions."""
+
+from collections.abc import Iterator
+
+import torch
+
+from quire.kernels.bench import cost
+from quire.kernels.bench.case import Case, Pair, normal
+from quire.kernels.bench.shapes import Layer
+from quire.kernels.cut import cut, cut_reference
+from quire.kernels.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
+from quire.kernels.sample import choose, choose_reference
+from quire.kernels.score import best, score, score_reference
+
+HISTORY = 1024
+"""Tokens of each sequence, for penalties."""
+TOP_K, TOP_P = 50, 0.9
+
+
+def cases(layer: Layer, rows: int) -> Iterator[Case]:
+    name, vocab = f"{rows} x {layer.vocab}", layer.vocab
+    once = cost.logits(rows, vocab, layer.dtype.itemsize)
+    twice = cost.logits(rows, 2 * vocab, layer.dtype.itemsize)
+    wide = cost.logits(rows, 2 * vocab, 4)
+    yield Case("best", name, once, lambda device: _best(layer, rows, device))
+    # two draws of one logit's difference may part ways, so ids are not compared
+    yield Case(
+        "choose", f"{name}, temperature", once, lambda device: _choose(layer, rows, device), True, tolerance=None
+    )
+    yield Case("choose", f"{name}, greedy", once, lambda device: _choose(layer, rows, device, 0.0), peer_waits=True)
+    yield Case("cut", f"{name}, top-k top-p", once, lambda device: _cut(layer, rows, device), peer_waits=True)
+    yield Case(
+        "cut and choose",
+        f"{name}, top-k top-p",
+        twice,
+        lambda device: _cut_and_choose(layer, rows, device),
+        True,
+        tolerance=None,
+    )
+    yield Case("score", f"{name}, 6 ids", once, lambda device: _score(layer, rows, device))
+    # a penalty applied again and again is no longer the same, so neither is compared
+    yield Case(
+        "penalize", name, cost.Cost(rows * HISTORY * 12), lambda device: _penalize(layer, rows, device), True, None
+    )
+    yield Case("mask_tokens", name, wide, lambda device: _mask(layer, rows, device), True, None)
+
+
+def _best(layer: Layer, rows: int, device: torch.device) -> Pair:
+    logits = normal(device, rows, layer.vocab, dtype=layer.dtype)
+    return Pair(lambda: best(logits)[0], lambda: logits.max(dim=-1).values)
+
+
+def _columns(rows: int, device: torch.device, temperature: float) -> tuple[torch.Tensor, ...]:
+    """temperature, seeds, positions, output indices"""
+    seeds = torch.randint(1 << 40, (rows,), device=device)
+    return torch.full((rows,), temperature, device=device), seeds, torch.arange(rows, device=device), seeds % 2
+
+
+def _choose(layer: Layer, rows: int, device: torch.device, temperature: float = 0.8) -> Pair:
+    logits, columns = normal(device, rows, layer.vocab, dtype=layer.dtype), _columns(rows, device, temperature)
+    floor = torch.full((rows,), -torch.inf, device=device)
+    return Pair(lambda: choose(logits, floor, *columns), lambda: choose_reference(logits, floor, *columns))
+
+
+def _cuts(rows: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """temperature, top_k, top_p, min_p"""
+    full = torch.full((rows,), 0.8, device=device)
+    top_k = torch.full((rows,), TOP_K, device=device)
+    return full, top_k, torch.full_like(full, TOP_P), torch.zeros_like(full)
+
+
+def _cut(layer: Layer, rows: int, device: torch.device) -> Pair:
+    logits, cuts = normal(device, rows, layer.vocab, dtype=layer.dtype), _cuts(rows, device)
+    return Pair(lambda: cut(logits, *cuts), lambda: cut_reference(logits, *cuts))
+
+
+def _cut_and_choose(layer: Layer, rows: int, device: torch.device) -> Pair:
+    logits, cuts = normal(device, rows, layer.vocab, dtype=layer.dtype), _cuts(rows, device)
+    columns = _columns(rows, device, 0.8)
+    return Pair(
+        lambda: choose(logits, cut(logits, *cuts), *columns),
+        lambda: choose_reference(logits, cut_reference(logits, *cuts), *columns),
+    )
+
+
+def _score(layer: Layer, rows: int, device: torch.device) -> Pair:
+    logits = normal(device, rows, layer.vocab, dtype=layer.dtype)
+    ids = torch.randint(layer.vocab, (rows, 6), device=device)
+    return Pair(lambda: score(logits, ids)[0], lambda: score_reference(logits, ids)[0])
+
+
+def _penalize(layer: Layer, rows: int, device: torch.device) -> Pair:
+    logits = normal(device, rows, layer.vocab)
+    tokens = torch.randint(layer.vocab, (rows, HISTORY), device=device, dtype=torch.int32)
+    every = torch.arange(rows, device=device)
+    known, prompt = torch.full_like(every, HISTORY), torch.full_like(every, HISTORY // 2)
+    factors = [torch.full((rows,), value, device=device) for value in (1.1, 0.1, 0.1)]
+    arguments = (logits, every, tokens, every, known, prompt, *factors)
+    return Pair(lambda: penalize(*arguments), lambda: penalize_reference(*arguments))
+
+
+def _mask(layer: Layer, rows: int, device: torch.device) -> Pair:
+    logits, every = normal(device, rows, layer.vocab), torch.arange(rows, device=device)
+    bits = torch.randint(-(2**31), 2**31, (rows, -(-layer.vocab // 32)), device=device, dtype=torch.int32)
+    return Pair(lambda: mask_tokens(logits, every, bits), lambda: mask_tokens_reference(logits, every, bits))

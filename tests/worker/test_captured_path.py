@@ -1,0 +1,158 @@
+"""The path of a GPU on tensors of this processor: Triton forms in the interpreter, padded buckets, a device that records.
+
+Recorded steps run again on what their buffers hold then, with the host's numbers of the recording: exactly what a
+captured graph does. What it cannot show is the hardware; that is for `make gpu-check`.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from quire.kernels import catalog
+from quire.kernels.gpu.attention import tile_shape
+from quire.kernels.pack import pack
+from quire.proto.params import SamplingParams
+from quire.worker.build import BuildContext
+from quire.worker.device import Device
+from quire.worker.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.worker.inputs import Bucket, Inputs
+from quire.worker.kv_cache import KVCache
+from quire.worker.models.load import load_model
+from quire.worker.models.registry import read_spec
+from quire.worker.parallel import SingleGroup
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.runner import Runner
+from quire.worker.sampling_table import SamplingTable
+from quire.worker.slots import Slots
+from quire.worker.staging import Staging
+
+BLOCK, ROWS, TOKENS = 8, 4, 64
+
+
+class Recording:
+    """A graph: what it recorded, run again."""
+
+    def __init__(self, run):
+        self.replay = run
+
+    def pool(self):
+        return (0, 0)
+
+
+class RecordingDevice(Device):
+    """This processor behind an upload of its own and with graphs."""
+
+    def staging(self, num_bytes, depth):
+        hosts = [torch.full((num_bytes,), 0xAB, dtype=torch.uint8) for _ in range(depth)]
+        return hosts, torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def capture(self, run, pool):
+        return Recording(run)
+
+
+@pytest.fixture
+def as_on_a_gpu(triton_interpreter, monkeypatch):
+    """Every operation runs its form for GPUs."""
+    for operation in catalog.OPERATIONS:
+        if operation.form("cuda") != operation.form("none"):
+            form = functools.partial(type(operation)._implementation, operation, "cuda")
+            monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())
+    monkeypatch.setattr(pack, "implementation", lambda _: pack.reference)
+    monkeypatch.setattr("quire.worker.inputs.tile_shape", lambda _, groups: tile_shape(groups))
+
+
+def gpu_runner(folder, captured, kv_dtype=None):
+    """A runner of the checkpoint as `start` would build it on CUDA."""
+    device, spec = RecordingDevice("cpu", 0), read_spec(folder)
+    context = BuildContext(SingleGroup(), device.torch, torch.float32, DenseScheme())
+    decoder = load_model(folder, spec, context).decoder
+    cache = KVCache(spec.kv_layout(1, BLOCK, kv_dtype or torch.float32), 40, device.torch)
+    for layer in cache.layers:
+        if kv_dtype is None:
+            layer.keys.fill_(torch.nan)
+            layer.values.fill_(torch.nan)
+    table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
+    slots = Slots(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
+    staging = Staging(device, ROWS)
+    inputs = Inputs(slots, staging.rows, TOKENS, spec.sliding_windows, spec.num_heads // spec.num_kv_heads)
+    graphs = Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(14, ROWS), Bucket(20, ROWS)]) if captured else Graphs(device)
+    runner = Runner(decoder, cache, slots, inputs, staging, graphs, device, TOKENS, reports=True)
+    runner.capture(spec.hidden_size, torch.float32)
+    return runner
+
+
+def expected(reference, prompt, count):
+    out = reference.generate(
+        torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None,
+        pad_token_id=0,
+    )  # fmt: skip
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
+def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
+    as_on_a_gpu, captured, drive, tiny_checkpoint, reference
+):
+    driver = drive(gpu_runner(tiny_checkpoint(), captured), BLOCK)
+    prompts = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 19, 1))]
+    drawn = [[], [], []]
+    for slot, prompt in enumerate(prompts):
+        driver.scribe.admit(slot, prompt)
+    # a mixed step with a first chunk, one with its rest beside decodes, then decodes alone: three buckets, all padded
+    for rows in ([(2, 1), (0, 5), (1, 11)], [(0, 1), (2, 1), (1, 8)], *[[(0, 1), (1, 1), (2, 1)]] * 3):
+        tokens = iter(driver.draw(rows))
+        for slot, count in sorted(rows, key=lambda row: row[1] > 1):
+            if not (slot == 1 and count == 11):
+                drawn[slot].append(next(tokens))
+    for prompt, tokens in zip(prompts, drawn, strict=True):
+        assert tokens == expected(reference, prompt, len(tokens))
+
+
+def test_a_sampled_step_draws_the_tokens_of_the_references(as_on_a_gpu, driver, drive, tiny_checkpoint):
+    """The same request on the processor's own forms (`driver`) and on those for GPUs."""
+    params = SamplingParams(
+        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=5, repetition_penalty=1.2, presence_penalty=0.3,
+        allowed_token_ids=tuple(range(3, 300)), logprobs=2,
+    )  # fmt: skip
+    gpu = drive(gpu_runner(tiny_checkpoint(), captured=True), BLOCK)
+    assert gpu.generate(0, [5, 6, 7, 8], 6, params) == driver.generate(0, [5, 6, 7, 8], 6, params)
+
+
+def test_a_cache_of_8_bit_floats_serves_a_whole_sequence(as_on_a_gpu, drive, tiny_checkpoint):
+    driver = drive(gpu_runner(tiny_checkpoint(), True, torch.float8_e4m3fn), BLOCK)
+    tokens = driver.generate(0, [5, 6, 7, 8, 9, 10, 11, 12, 13], 4)
+    assert len(tokens) == 4
+    assert all(0 <= token < 320 for token in tokens)
+
+
+def test_buckets_hold_every_step_with_little_padding():
+    decode = decode_buckets(256)
+    assert decode[-1] == Bucket(256, 256)
+    assert decode_buckets(5) == [Bucket(1, 1), Bucket(2, 2), Bucket(4, 4), Bucket(5, 5)]
+    graphs = Graphs(RecordingDevice("cpu", 0), decode, mixed_buckets(2048, 256))
+    assert graphs.fitting(3, 3) is None, "nothing is captured yet"
+    graphs.capture(lambda bucket: torch.zeros(bucket.num_tokens, 2), 2, torch.float32)
+    for rows in range(1, 257):
+        bucket = graphs.fitting(rows, rows)
+        assert rows <= bucket.num_rows == bucket.num_tokens < rows + 8
+    for tokens in range(17, 513):
+        bucket = graphs.fitting(tokens, 16)
+        assert tokens <= bucket.num_tokens <= 1.25 * tokens
+        assert bucket.num_rows == 256
+    assert graphs.fitting(513, 16) is None, "a long step is run as it is"
+
+
+def test_the_upload_ring_never_changes_what_was_sent_and_takes_more_than_it_holds():
+    staging = Staging(RecordingDevice("cpu", 0), ROWS, capacity=64)
+    for step in range(10):
+        staging.begin()
+        column = np.arange(3, dtype=np.int64) + step
+        long = np.arange(100, dtype=np.int32) * step
+        staging.put_rows((column[:2], column[:2], column[:2]), 4)
+        small, large = staging.put(column), staging.put(long)
+        staging.send()
+        assert small.tolist() == column.tolist()
+        assert large.tolist() == long.tolist()
+        assert staging.rows[:, :4].tolist() == [[step, step + 1, 0, 0]] * 3
