@@ -9,7 +9,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCES = Path("kernels/cpu/native")
+SOURCES = Path("kernels/cpu/cpp")
 # the arithmetic of NaN and infinity stays; what is given up is only errno, traps and the order of a * b + c
 FLAGS = ["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"]
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wno-maybe-uninitialized", "-g0"]

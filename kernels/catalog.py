@@ -6,6 +6,7 @@ from quire.kernels.block_copy import copy_blocks
 from quire.kernels.cut import cut
 from quire.kernels.embedding import embed_shard
 from quire.kernels.linear import linear, norm_linear
+from quire.kernels.linear_int8 import linear_int8, norm_linear_int8
 from quire.kernels.norm import add_rms_norm, rms_norm
 from quire.kernels.penalize import mask_tokens, penalize
 from quire.kernels.prepare import prepare
@@ -23,6 +24,8 @@ OPERATIONS = (
     add_rms_norm,
     linear,
     norm_linear,
+    linear_int8,
+    norm_linear_int8,
     rotate_store,
     paged_attention,
     gated_activation,
@@ -37,5 +40,5 @@ OPERATIONS = (
 
 
 def implementations(device_type: str) -> dict[str, str]:
-    """Operation -> the function that runs it on `device_type` ("cpu", "cuda"), as module and name."""
+    """Operation -> the function that runs it on `device_type` ("cpu", "cuda"), as "module:name"."""
     return {operation.name: operation.form(device_type) for operation in OPERATIONS}

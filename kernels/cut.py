@@ -42,12 +42,14 @@ def least_kept(
     vocab = falling.shape[-1]
     scaled = (falling - falling[:, :1]).div_(temperature[:, None])
     kth = falling.gather(1, (top_k.clamp(1, vocab) - 1)[:, None])
-    kept = (scaled >= min_p.log()[:, None]) & ((falling >= kth) | (top_k <= 0)[:, None])
-    mass = scaled.exp_().mul_(kept).cumsum(dim=-1, dtype=torch.float64)
-    kept[:, 1:] &= (mass[:, :-1] < top_p[:, None] * mass[:, -1:]) | (top_p >= 1.0)[:, None]
-    # rounding must not cut the likeliest token, and NaN rows must yield an index
-    last = kept.sum(dim=-1, keepdim=True).clamp_(min=1) - 1
-    return falling.gather(1, last).squeeze(1)
+    kept = scaled >= min_p.log()[:, None]
+    kept &= falling >= kth.masked_fill_((top_k <= 0)[:, None], -torch.inf)
+    # NaN rows must yield an index
+    count = kept.count_nonzero(dim=-1).clamp_(min=1)[:, None]
+    mass = scaled.exp_().cumsum(dim=-1, dtype=torch.float64)
+    nucleus = torch.searchsorted(mass, top_p[:, None] * mass.gather(1, count - 1)) + 1
+    count = torch.where(top_p[:, None] < 1.0, torch.minimum(count, nucleus), count)
+    return falling.gather(1, count - 1).squeeze(1)
 
 
 def _check(

@@ -7,11 +7,12 @@ from quire.kernels.activation import GATES, Gate, gated_activation_reference
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.norm import add_rms_norm_reference, rms_norm_reference
+from quire.kernels.pack import BLOCK, num_outputs, unpack
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`x @ weight.T + bias`: x [T, I], weight [O, I], bias [O] -> [T, O]."""
-    return torch_linear(x, weight, bias)
+    """`x @ weight.T + bias`: x [T, I], weight [O, I] (or as `pack` made it), bias [O] -> [T, O]."""
+    return torch_linear(x, unpack(weight), bias)
 
 
 def norm_linear_reference(
@@ -32,16 +33,17 @@ def norm_linear_reference(
         normed, total = rms_norm_reference(x, norm_weight, eps), x
     else:
         normed, total = add_rms_norm_reference(x, residual, norm_weight, eps)
-    wide = torch_linear(normed, weight, bias)
+    wide = linear_reference(normed, weight, bias)
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
 
 def _check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
-    check_tensor("weight", weight, (None, x.shape[1]), (x.dtype,), x.device)
+    blocks = (BLOCK,) if weight.dim() == 3 else ()
+    check_tensor("weight", weight, (None, x.shape[1], *blocks), (x.dtype,), x.device)
     check_contiguous(x=x, weight=weight)
     if bias is not None:
-        check_tensor("bias", bias, (weight.shape[0],), (x.dtype,), x.device)
+        check_tensor("bias", bias, (num_outputs(weight),), (x.dtype,), x.device)
         check_contiguous(bias=bias)
 
 
@@ -64,7 +66,7 @@ def _check_norm_linear(
         check_contiguous(residual=residual)
     if gate is not None and gate not in GATES:
         raise ValueError(f"gate: expected None or one of {', '.join(GATES)}, got {gate!r}")
-    if gate is not None and weight.shape[0] % 2:
+    if gate is not None and num_outputs(weight) % 2:
         raise ValueError(f"weight: holds gate rows and up rows, so an even number of them, got {weight.shape[0]}")
 
 

@@ -5,13 +5,28 @@ import torch
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
+BLOCK = 16
+"""Outputs that lie together in a blocked weight."""
+
 
 def pack_reference(weight: torch.Tensor) -> torch.Tensor:
-    """weight [O, I] -> what `linear` and `norm_linear` take in its place: of the same shape and dtype, maybe opaque.
+    """weight [O, I] -> what `linear` and `norm_linear` take in its place, of the same dtype and size.
 
-    The weight itself where the device multiplies it as it is.
+    The weight itself where the device multiplies it as it is; else opaque [O, I], or blocked [O / 16, I, 16].
     """
     return weight
+
+
+def num_outputs(weight: torch.Tensor) -> int:
+    """O, of a weight in any of these forms."""
+    return weight.shape[0] * (BLOCK if weight.dim() == 3 else 1)
+
+
+def unpack(weight: torch.Tensor) -> torch.Tensor:
+    """The plain weight [O, I] again."""
+    if weight.dim() == 3:
+        return weight.transpose(1, 2).flatten(0, 1)
+    return weight.to_dense() if weight.is_mkldnn else weight
 
 
 def _check(weight: torch.Tensor) -> None:

@@ -45,20 +45,22 @@ def draw(
     """`choose` for rows whose temperature is above 0."""
     num_rows, vocab = logits.shape
     num_tiles = -(-vocab // TILE)
-    padded = logits.new_full((num_rows, num_tiles * TILE), -torch.inf, dtype=torch.float32)
-    scaled = padded[:, :vocab]
-    # never above 0, so no temperature > 0 is too small for float32
     wide = logits.float()
-    torch.sub(wide, wide.amax(dim=-1, keepdim=True), out=scaled).div_(temperature[:, None])
+    high = wide.amax(dim=-1, keepdim=True)
+    padded = wide.new_zeros((num_rows, num_tiles * TILE))
+    # the exponent is never above 0, so no temperature > 0 is too small for float32
+    weights = torch.sub(wide, high, out=padded[:, :vocab]).div_(temperature[:, None]).exp_()
     if torch.isfinite(floor).any():
-        scaled.masked_fill_(wide < floor[:, None], -torch.inf)
-    tiles = padded.view(num_rows, num_tiles, TILE)
+        weights.mul_(wide >= floor[:, None])
+    mass = padded.view(num_rows, num_tiles, TILE).sum(dim=-1)
     noise = gumbel(seeds, positions, output_index, torch.zeros_like(seeds), -(-num_tiles // 4), TILE_STREAM)
-    tile = (tiles.exp().sum(dim=-1).log_() + noise[:, :num_tiles]).argmax(dim=-1)
-    inside = tiles.gather(1, tile[:, None, None].expand(-1, 1, TILE)).squeeze(1)
+    tile = (mass.log_() + noise[:, :num_tiles]).argmax(dim=-1)
+    ids = tile[:, None] * TILE + torch.arange(TILE, device=logits.device)
+    inside = wide.gather(1, ids.clamp(max=vocab - 1))
+    inside.masked_fill_((inside < floor[:, None]) | (ids >= vocab), -torch.inf).sub_(high).div_(temperature[:, None])
     noise = gumbel(seeds, positions, output_index, tile * (TILE // 4), TILE // 4, TOKEN_STREAM)
     # a NaN row may point into the padding; its token is meaningless but must be an id
-    return (tile * TILE + (inside + noise).argmax(dim=-1)).clamp_(max=vocab - 1)
+    return ids.gather(1, (inside + noise).argmax(dim=-1, keepdim=True)).squeeze(1).clamp_(max=vocab - 1)
 
 
 def _check(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quire.worker.config import Dtype
+from quire.worker.config import Dtype, KVDtype
 
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -106,6 +106,14 @@ class Device:
             return checkpoint if self.is_cuda else torch.float32
         return _NAMES[wanted]
 
+    def kv_dtype(self, wanted: KVDtype, model: torch.dtype) -> torch.dtype:
+        """auto: the model's. Raises `DeviceError` where the chip has no 8-bit floats."""
+        if wanted == "auto":
+            return model
+        if self.is_cuda and torch.cuda.get_device_capability(self.torch) < (8, 9):
+            raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats (compute capability 8.9); use auto")
+        return torch.float8_e4m3fn
+
     def set_threads(self, wanted: int, num_ranks: int) -> int:
         """Use `wanted` CPU threads, or for 0 this rank's share of the cores; the number used."""
         cores = len(os.sched_getaffinity(0))
@@ -187,7 +195,8 @@ class Device:
     def capture(self, run: Callable[[], object], pool: "Pool | None") -> "Graph":
         """Record what `run` queues, in memory shared with the other graphs of `pool`. CUDA only."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        # thread_local: a thread of NCCL may look at its events meanwhile
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         return graph
 

@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from quire.kernels.catalog import implementations
+from quire.kernels.cpu.native import instruction_set
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
@@ -18,7 +19,6 @@ from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_
 from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.shard import ModelError
-from quire.worker.start import kv_dtype
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.load import match
 
@@ -40,16 +40,23 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
             "total memory": device.total_memory(),
             "free memory": device.free_memory(),
         },
-        "kernels": dict(implementations(device.torch.type)),
+        "kernels": _kernels(device),
         "architectures": {"supported": ", ".join(ARCHITECTURES)},
     }
     if not config.model:
         return sections, []
     try:
         sections["model"] = _model(config, device)
-    except (ModelError, CheckpointError) as error:
+    except (ModelError, CheckpointError, DeviceError) as error:
         return sections, [str(error)]
     return sections, []
+
+
+def _kernels(device: Device) -> Section:
+    """What runs each operation here. Importing it is the proof that it can."""
+    named = implementations(device.torch.type)
+    instructions = {} if device.is_cuda else {"instruction set": instruction_set()}
+    return {**instructions, **named}
 
 
 def _model(config: WorkerConfig, device: Device) -> Section:
@@ -63,6 +70,7 @@ def _model(config: WorkerConfig, device: Device) -> Section:
     if config.load_format != "dummy":
         with Checkpoint(Path(config.model)) as checkpoint:
             match(model, checkpoint, checkpoint_names(spec))
+    layout = spec.kv_layout(1, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return {
         "directory": config.model,
@@ -71,7 +79,7 @@ def _model(config: WorkerConfig, device: Device) -> Section:
         "dtype": str(dtype).removeprefix("torch."),
         "context length": spec.max_model_len,
         "weights memory": num_parameters * dtype.itemsize,
-        "memory of one KV block": spec.kv_layout(1, config.block_size, kv_dtype(config, dtype)).block_bytes,
+        "memory of one KV block": layout.block_bytes,
     }
 
 

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import torch
 
+from quire.kernels.linear import linear
 from quire.kernels.linear_int8 import linear_int8
 from quire.kernels.linear_int8 import pack as pack_int8
 from quire.kernels.pack import pack
@@ -52,12 +53,20 @@ def fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
     return lambda index: torch.nn.functional.linear(x, weights[index])
 
 
-def packed_fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
-    """oneDNN's linear on packed weights: what quire runs on the CPU."""
+def own_fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """What quire runs on the CPU in float32."""
     packed = pack(torch.randn(OUT_FEATURES, IN_FEATURES))
     weights = [packed.clone() for _ in range(count)]
     x = torch.randn(rows, IN_FEATURES)
-    return lambda index: torch.ops.mkldnn._linear_pointwise(x, weights[index], None, "none", [], "")
+    return lambda index: linear(x, weights[index], None)
+
+
+def onednn_fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """oneDNN's linear on packed weights."""
+    ops = torch.ops.mkldnn
+    weights = [ops._reorder_linear_weight(torch.randn(OUT_FEATURES, IN_FEATURES)) for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES)
+    return lambda index: ops._linear_pointwise(x, weights[index], None, "none", [], "")
 
 
 def int8_linear(rows: int, count: int, device: torch.device) -> Linear:
@@ -100,7 +109,7 @@ def linears(device: torch.device) -> tuple[tuple[str, int, tuple[Maker, ...]], .
     if device.type == "cuda":
         return ("fp32", 4, (fp32_linear,)), ("int8", 1, (int8_linear,))
     int8 = (int8_linear, own_int8_linear, onednn_int8_linear)
-    return ("fp32", 4, (fp32_linear, packed_fp32_linear)), ("int8", 1, int8)
+    return ("fp32", 4, (fp32_linear, own_fp32_linear, onednn_fp32_linear)), ("int8", 1, int8)
 
 
 def operations_per_second(layer: Linear, count: int, rows: int, seconds: float, device: torch.device) -> float:

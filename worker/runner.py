@@ -95,6 +95,8 @@ class Runner:
         begun = time.perf_counter()
         if any(plan.num_draft):
             raise PlanError("num_draft: this worker has no speculation; the column must be zero")
+        # what is uploaded or freed from here on may be what the last step still read
+        self._device.rejoin()
         self._staging.begin()
         changes = self._slots.apply(plan, self._staging)
         copies = self._copies(plan)
@@ -103,7 +105,6 @@ class Runner:
         bucket = self._graphs.fitting(rows.num_tokens, num_rows)
         self._staging.put_rows((rows.slots, rows.computed, rows.counts), bucket.num_rows if bucket else num_rows)
         draw = self._sampler.stage(rows, self._staging) if rows.sampling.size else None
-        self._device.rejoin()
         start = self._device.begin()
         prepared = time.perf_counter()
         self._staging.send()

@@ -129,8 +129,13 @@ class Sampler:
             raw = None if draw.asking is None else logits.index_select(0, draw.asking)
             token_ids = self._choose(self._edited(logits, draw), draw)
         self._slots.store(draw.slots, draw.positions, token_ids)
+        # the next step's upload may lie over this one's once `stored` is called
+        asked = None if draw.asking is None else token_ids.index_select(0, draw.asking)
+        named = None if draw.named is None else draw.named.clone()
         stored()
-        return Drawn(token_ids, finite, None if raw is None else self._score(raw, token_ids, draw))
+        if raw is None or asked is None or named is None:
+            return Drawn(token_ids, finite, None)
+        return Drawn(token_ids, finite, Scored(score(raw, asked, draw.num_top, named), draw.parts))
 
     def _edited(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         """After penalties, biases and bans."""
@@ -186,11 +191,6 @@ class Sampler:
         for line, part in zip(named, parts, strict=True):
             line[: len(part.named_ids)] = part.named_ids
         return parts, named
-
-    def _score(self, raw: torch.Tensor, token_ids: torch.Tensor, draw: Draw) -> Scored:
-        assert draw.asking is not None
-        assert draw.named is not None
-        return Scored(score(raw, token_ids.index_select(0, draw.asking), draw.num_top, draw.named), draw.parts)
 
 
 def _banned(logits: torch.Tensor, extras: Extras, output: torch.Tensor, num_output: int) -> torch.Tensor:

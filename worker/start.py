@@ -56,7 +56,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)
     phases.end("weights")
-    layout = spec.kv_layout(group.size, config.block_size, kv_dtype(config, dtype))
+    layout = spec.kv_layout(group.size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
     reports = rank == 0
     budget = kv_budget(config, device, lambda: _profile(config, spec, loaded.decoder, layout, dtype, device, reports))
     capacity = fit(config, group, budget, layout.block_bytes, spec.max_model_len)
@@ -81,11 +81,6 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         revision=revision,
     )
     return Started(runner, facts, agreement(config, facts), phases.ended)
-
-
-def kv_dtype(config: WorkerConfig, dtype: torch.dtype) -> torch.dtype:
-    """What the cache holds, in a model of `dtype`."""
-    return torch.float8_e4m3fn if config.kv_cache_dtype == "fp8" else dtype
 
 
 def build_runner(

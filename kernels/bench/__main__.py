@@ -18,7 +18,7 @@ from quire.kernels.bench.shapes import CPU, CUDA, Shapes
 from quire.kernels.bench.stopwatch import milliseconds
 
 MOST_COPIES = 32
-"""Sets of arguments a case rotates through: enough for all but the smallest, which stay in a cache in real steps too."""
+"""Sets of arguments a case rotates through: the smallest ones then fit a cache, as they do in real steps."""
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +61,8 @@ def cases(shapes: Shapes, device_type: str) -> Iterator[Case]:
 def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: int) -> dict[str, Any]:
     """One row of the result. Raises RuntimeError when the operation and torch's form do not agree."""
     device = torch.device(options.device)
-    copies = min(MOST_COPIES, 1 + cold_bytes // case.cost.num_bytes)
+    footprint = max(case.footprint, case.cost.num_bytes)
+    copies = min(MOST_COPIES, 1 + cold_bytes // footprint)
     pairs = [case.make(device) for _ in range(copies)]
     error = None
     if case.tolerance is not None:
@@ -70,7 +71,8 @@ def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: i
             raise RuntimeError(f"{case.operation}, {case.shape}: differs from torch by {error:.3g} of its size")
     ms = milliseconds([pair.ours for pair in pairs], device, options.seconds)
     peer_ms = milliseconds([pair.peer for pair in pairs], device, options.seconds, waits=case.peer_waits)
-    limit = case.cost.seconds(ceilings.copy_bytes_per_second, ceilings.flops_per_second)
+    rate = ceilings.int8_ops_per_second if case.int8 else ceilings.flops_per_second
+    limit = case.cost.seconds(ceilings.copy_bytes_per_second, rate)
     return {
         "op": case.operation,
         "shape": case.shape,
@@ -80,12 +82,12 @@ def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: i
         "share_of_limit": limit * 1e3 / ms,
         "vs_torch": peer_ms / ms,
         "error": error,
-        "cold": copies * case.cost.num_bytes > cold_bytes,
+        "cold": copies * footprint > cold_bytes,
     }
 
 
 def _disagreement(ours: Callable[[], object], peer: Callable[[], object]) -> float:
-    """Relative error of the first against the second; what the first leaves unwritten is NaN and agrees with nothing."""
+    """Relative error of the first against the second; what the first leaves unwritten is NaN and never agrees."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         got = ours()

@@ -3,7 +3,10 @@
 Shape legend: K key-value heads, G query heads of each, H = K * G, D head dim, L positions.
 """
 
+import itertools
+
 import torch
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from quire.kernels.attention import AttentionRule, PagedBatch, paged_attention, tile_shape
@@ -33,10 +36,10 @@ def _make(layer: Layer, attend: Attend, cache_dtype: torch.dtype, device: torch.
     query_lens = tuple(query for count, query, _ in attend.rows for _ in range(count))
     seq_lens = tuple(length for count, _, length in attend.rows for _ in range(count))
     needed = [-(-length // size) for length in seq_lens]
-    blocks = torch.randperm(sum(needed), device=device).int().split(needed)
+    blocks = torch.randperm(sum(needed), device=device).int()
     tables = torch.zeros((len(seq_lens), max(needed)), dtype=torch.int32, device=device)
-    for table, row in zip(tables, blocks, strict=True):
-        table[: len(row)] = row
+    for table, count, end in zip(tables, needed, itertools.accumulate(needed), strict=True):
+        table[:count] = blocks[end - count : end]
     shape = (sum(needed), size, layer.kv_heads, layer.head_dim)
     keys, values = (normal(device, *shape, dtype=layer.dtype).to(cache_dtype) for _ in range(2))
     scale = torch.ones(layer.kv_heads, device=device) if attend.fp8 else None
@@ -50,14 +53,21 @@ def _make(layer: Layer, attend: Attend, cache_dtype: torch.dtype, device: torch.
         first = sum(query_lens[:start])
         part = query[:, first : first + count * query_len]
         # [K, count * t, G, D] -> [count, H, t, D]
-        heads = part.unflatten(1, (count, query_len)).permute(1, 0, 3, 2, 4).flatten(1, 2).contiguous()
-        whole.append((heads, *(_in_one_piece(cache, tables[rows], length, layer.dtype) for cache in (keys, values))))
+        heads = (
+            part.view(layer.kv_heads, count, query_len, groups, layer.head_dim)
+            .permute(1, 0, 3, 2, 4)
+            .flatten(1, 2)
+            .contiguous()
+        )
+        bias = causal_lower_right(query_len, length) if query_len > 1 else None
+        key, value = (_in_one_piece(cache, tables[rows], length, layer.dtype) for cache in (keys, values))
+        whole.append((heads, key, value, bias))
         start += count
 
     def peer() -> torch.Tensor:
         parts = [
-            scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1, enable_gqa=True).transpose(1, 2).flatten(2)
-            for q, k, v in whole
+            scaled_dot_product_attention(q, k, v, bias, enable_gqa=True).transpose(1, 2).flatten(2)
+            for q, k, v, bias in whole
         ]
         return torch.cat([part.flatten(0, 1) for part in parts])
 
@@ -68,14 +78,16 @@ def _in_one_piece(cache: torch.Tensor, tables: torch.Tensor, length: int, dtype:
     """[rows, K, L, D] out of the paged cache, for rows of equal length."""
     used = tables[:, : -(-length // cache.shape[1])]
     gathered = cache.view(torch.uint8)[used.flatten().long()].view(cache.dtype).to(dtype)
-    return gathered.unflatten(0, used.shape).flatten(1, 2)[:, :length].transpose(1, 2).contiguous()
+    rows = gathered.view(used.shape[0], -1, *gathered.shape[2:])
+    return rows[:, :length].transpose(1, 2).contiguous()
 
 
 def _batch(tables: torch.Tensor, query_lens: tuple[int, ...], seq_lens: tuple[int, ...], groups: int) -> PagedBatch:
     device = tables.device
     lengths = torch.tensor(seq_lens, dtype=torch.int32, device=device)
     starts = torch.tensor((0, *query_lens), device=device).cumsum(0).int()
-    tiles, work = tile_shape(device.type, groups), {}
+    tiles = tile_shape(device.type, groups)
+    work: dict[int | None, WorkList] = {}
     if tiles is not None:
         work[None] = WorkList(torch.empty_like(starts), torch.empty_like(starts))
         fill_work_list(lengths, starts, None, *tiles, work[None])

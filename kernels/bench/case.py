@@ -28,6 +28,10 @@ class Case:
     """torch's form waits for the device, so it cannot be recorded."""
     tolerance: float | None = 0.02
     """Of the relative error of the operation against torch's form; None: they return nothing that compares."""
+    footprint: int = 0
+    """Bytes of the arguments, where they are more than what is moved."""
+    int8: bool = False
+    """Its arithmetic is that of integers."""
 
 
 def normal(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

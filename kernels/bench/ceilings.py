@@ -14,16 +14,26 @@ class Ceilings(NamedTuple):
     """By a sum."""
     flops_per_second: float
     """Of a large matrix product of random numbers."""
+    int8_ops_per_second: float
+    """Of a product of 8-bit integers."""
 
 
 def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> Ceilings:
-    """About `seconds` for each of the three; the product is of `dtype`."""
+    """About `seconds` for each of the four; the product is of `dtype`."""
     num_bytes, size = (2 << 30, 8192) if device.type == "cuda" else (128 << 20, 2048)
+    copy, read = _memory(device, num_bytes, seconds)
+    left, right = (torch.randn(size, size, device=device) for _ in range(2))
+    floats = [x.to(dtype) for x in (left, right)]
+    product = milliseconds([lambda: floats[0] @ floats[1]], device, seconds)
+    whole = [(20 * x).clamp(-127, 127).to(torch.int8) for x in (left, right.T.contiguous())]
+    int8 = milliseconds([lambda: torch._int_mm(whole[0], whole[1].T)], device, seconds)
+    operations = 2e3 * size**3
+    return Ceilings(2e3 * num_bytes / copy, 1e3 * num_bytes / read, operations / product, operations / int8)
+
+
+def _memory(device: torch.device, num_bytes: int, seconds: float) -> tuple[float, float]:
+    """Milliseconds of a copy and of a sum."""
     source = torch.randn(num_bytes // 4, device=device)
     target = torch.empty_like(source)
     copy = milliseconds([lambda: target.copy_(source)], device, seconds)
-    read = milliseconds([source.sum], device, seconds)
-    del source, target
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    product = milliseconds([lambda: left @ right], device, seconds)
-    return Ceilings(2e3 * num_bytes / copy, 1e3 * num_bytes / read, 2e3 * size**3 / product)
+    return copy, milliseconds([source.sum], device, seconds)

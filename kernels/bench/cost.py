@@ -51,7 +51,7 @@ def linear(tokens: int, inputs: int, outputs: int, itemsize: int, weight_itemsiz
 def norm_linear(
     tokens: int, inputs: int, outputs: int, itemsize: int, weight_itemsize: int, *, residual: bool, gated: bool
 ) -> Cost:
-    """Like `linear`, with the norm's weight; with a residual that goes in and a sum that comes out; gated: O / 2 out."""
+    """Like `linear`, with the norm's weight; a residual goes in and the sum comes out; gated: O / 2 come out."""
     plain = linear(tokens, inputs, outputs, itemsize, weight_itemsize)
     more = inputs + 2 * residual * tokens * inputs - (tokens * outputs // 2 if gated else 0)
     return Cost(plain.num_bytes + more * itemsize, plain.num_flops)

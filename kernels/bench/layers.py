@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn import functional
 
-from quire.kernels.activation import gated_activation
+from quire.kernels.activation import Gate, gated_activation
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
@@ -83,8 +83,9 @@ def embeddings(layer: Layer, tokens: int) -> Iterator[Case]:
         ids = torch.randint(layer.vocab, (tokens,), device=device)
         return Pair(lambda: embed_shard(ids, weight, 0, layer.vocab), lambda: functional.embedding(ids, weight))
 
+    table = layer.vocab * layer.hidden * layer.dtype.itemsize
     bound = cost.embed(tokens, layer.hidden, layer.dtype.itemsize)
-    yield Case("embed_shard", f"{tokens} x {layer.hidden} of {layer.vocab}", bound, make)
+    yield Case("embed_shard", f"{tokens} x {layer.hidden} of {layer.vocab}", bound, make, footprint=table)
 
 
 def linears(layer: Layer, tokens: int, device_type: str) -> Iterator[Case]:
@@ -101,7 +102,9 @@ def linears(layer: Layer, tokens: int, device_type: str) -> Iterator[Case]:
         if device_type == "cpu":
             bound = cost.linear(tokens, inputs, outputs, size, 1)
             # the weights' rounding to 8 bits is in the result
-            yield Case("linear_int8", shape, bound, _linear_int8(tokens, inputs, outputs, layer.dtype), tolerance=0.05)
+            yield Case(
+                "linear_int8", shape, bound, _linear_int8(tokens, inputs, outputs, layer.dtype), False, 0.05, int8=True
+            )
     for name, outputs, gated in (("qkv", layer.qkv, False), ("gate and up", 2 * layer.intermediate, True)):
         shape = f"{tokens} x {layer.hidden} -> {outputs}, {name}"
         bound = cost.norm_linear(tokens, layer.hidden, outputs, size, size, residual=True, gated=gated)
@@ -141,7 +144,7 @@ def _norm_linear(tokens: int, layer: Layer, outputs: int, gated: bool) -> Callab
             gate, up = wide.chunk(2, dim=-1)
             return functional.silu(gate) * up
 
-        gate = "silu" if gated else None
+        gate: Gate | None = "silu" if gated else None
         return Pair(lambda: norm_linear(x, residual, norm_weight, EPS, packed, None, gate)[0], peer)
 
     return make

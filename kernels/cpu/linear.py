@@ -1,29 +1,41 @@
-"""Linear layers for CPUs through oneDNN, on weights that were packed once: the packing is what makes few rows fast."""
+"""Linear layers for CPUs on packed weights: float32 in tiles of its own, norm and activation joined to the product;
+16-bit floats through oneDNN, which has the instructions of the processor for them."""
 
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.activation import Gate
+from quire.kernels.activation import GATES, Gate
 from quire.kernels.cpu.activation import gated_activation
+from quire.kernels.cpu.native import address, native
 from quire.kernels.cpu.norm import add_rms_norm, rms_norm
+from quire.kernels.pack import BLOCK, num_outputs
+
+GATE_CODES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
+"""What the library calls the activations; see gate.hpp."""
+ROW_BYTES = 8
+"""Scratch memory of a row beside its packed inputs; see linear.hpp."""
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """See kernels/pack.py. One packed copy serves every number of rows; torch reports its true size."""
+    """See kernels/pack.py. One packed copy serves every number of rows."""
+    if weight.dtype is torch.float32 and weight.shape[0] % BLOCK == 0:
+        return weight.view(-1, BLOCK, weight.shape[1]).transpose(1, 2).contiguous()
     ops = torch.ops.mkldnn
-    packs = torch.backends.mkldnn.is_available() and (  # type: ignore[no-untyped-call]
+    known = torch.backends.mkldnn.is_available() and (  # type: ignore[no-untyped-call]
         weight.dtype is torch.float32
         or (weight.dtype is torch.bfloat16 and ops._is_mkldnn_bf16_supported())
         or (weight.dtype is torch.float16 and ops._is_mkldnn_fp16_supported())
     )
-    if not packs:  # oneDNN has no kernel for this dtype on this processor, torch does
+    if not known:  # oneDNN has no kernel for this dtype on this processor, torch does
         return weight
     packed: torch.Tensor = ops._reorder_linear_weight(weight)
     return packed
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """See kernels/linear.py; `weight` may have been packed."""
+    """See kernels/linear.py."""
+    if weight.dim() == 3:
+        return _multiply(x, None, None, None, 0.0, weight, bias, None)
     if not weight.is_mkldnn:
         return torch_linear(x, weight, bias)
     out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -39,10 +51,34 @@ def norm_linear(
     bias: torch.Tensor | None,
     gate: Gate | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See kernels/linear.py; `weight` may have been packed."""
+    """See kernels/linear.py."""
+    if weight.dim() == 3 and (gate is None or weight.shape[0] % 2 == 0):  # else gate and up share a block
+        total = x if residual is None else torch.empty_like(x)
+        return _multiply(x, residual, total, norm_weight, eps, weight, bias, gate), total
     if residual is None:
         normed, total = rms_norm(x, norm_weight, eps), x
     else:
         normed, total = add_rms_norm(x, residual, norm_weight, eps)
     wide = linear(normed, weight, bias)
     return (wide if gate is None else gated_activation(wide, gate)), total
+
+
+def _multiply(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    total: torch.Tensor | None,
+    norm_weight: torch.Tensor | None,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> torch.Tensor:
+    rows, inputs = x.shape
+    outputs = num_outputs(weight)
+    out = x.new_empty((rows, outputs if gate is None else outputs // 2))
+    scratch = torch.empty(rows * (4 * inputs + ROW_BYTES), dtype=torch.uint8)
+    native().quire_linear(
+        x.data_ptr(), address(residual), address(norm_weight), address(total), rows, inputs, eps, weight.data_ptr(),
+        address(bias), outputs, GATE_CODES[gate], out.data_ptr(), scratch.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return out

@@ -3,15 +3,11 @@ and activation on the sums while they are in the first-level cache."""
 
 import torch
 
-from quire.kernels.activation import GATES, Gate
+from quire.kernels.activation import Gate
 from quire.kernels.cpu.activation import gated_activation
-from quire.kernels.cpu.native import dtype_code, native
+from quire.kernels.cpu.linear import GATE_CODES, ROW_BYTES
+from quire.kernels.cpu.native import address, dtype_code, native
 from quire.kernels.linear_int8 import BLOCK, GROUP
-
-_GATES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
-"""What the library calls the activations; see gate.hpp."""
-_SCALE_BYTES = 8
-"""Of scratch memory for each row: its scale and the sum of its integers."""
 
 
 def linear_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -51,14 +47,10 @@ def _multiply(
     rows, inputs = x.shape
     outputs = scale.shape[0]
     out = x.new_empty((rows, outputs if gate is None else outputs // 2))
-    scratch = torch.empty(rows * (weight.shape[1] * GROUP + _SCALE_BYTES), dtype=torch.uint8)
+    scratch = torch.empty(rows * (weight.shape[1] * GROUP + ROW_BYTES), dtype=torch.uint8)
     native().quire_linear_int8(
-        dtype_code("x", x), x.data_ptr(), _pointer(residual), _pointer(norm_weight), _pointer(total), rows, inputs,
-        eps, weight.data_ptr(), scale.data_ptr(), _pointer(bias), outputs, _GATES[gate],
+        dtype_code("x", x), x.data_ptr(), address(residual), address(norm_weight), address(total), rows, inputs,
+        eps, weight.data_ptr(), scale.data_ptr(), address(bias), outputs, GATE_CODES[gate],
         out.data_ptr(), scratch.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return out
-
-
-def _pointer(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

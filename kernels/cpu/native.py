@@ -23,6 +23,7 @@ _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, c
 _ARGUMENTS: dict[str, list[type]] = {
     "quire_gated_activation": [_INT, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT],
     "quire_paged_attention": [*[_POINTER] * 11, *[_SIZE] * 8, _FLOAT, _FLOAT, _INT, _INT, _INT],
+    "quire_linear": [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, *[_POINTER] * 2, _SIZE, _INT, *[_POINTER] * 2, _INT],
     "quire_linear_int8": [
         _INT,
         *[_POINTER] * 4,

@@ -10,6 +10,7 @@ def choose(
     logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     positions: torch.Tensor, output_index: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
+    """See `quire.kernels.sample.choose_reference`."""
     token_ids = argmax(logits)
     rows = (temperature > 0.0).nonzero().squeeze(1)
     if len(rows):

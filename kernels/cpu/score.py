@@ -7,6 +7,7 @@ from quire.kernels.score import finite_rows_reference
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `quire.kernels.score.score_reference`."""
     logits = logits.float()
     values = logits.gather(1, token_ids)
     ranks = torch.empty_like(token_ids)
@@ -16,6 +17,7 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `quire.kernels.score.best_reference`."""
     token_ids = argmax(logits)
     value = logits.gather(1, token_ids[:, None]).squeeze(1).float()
     return value.masked_fill_(~finite_rows_reference(logits), torch.nan), token_ids

@@ -57,7 +57,7 @@ class Row:
             return (self.kernel, self.name, str(self.capability), "", "", "", "", "", "", verdict)
         numbers = (self.capability, self.used.registers, self.used.spills, self.used.stack, self.used.shared)
         specialized = "yes" if "warp_specialize" in self.used.features else ""
-        return (self.kernel, self.name, *map(str, numbers), " ".join(self.used.instructions), specialized, verdict)
+        return (self.kernel, self.name, *map(str, numbers), ", ".join(self.used.instructions), specialized, verdict)
 
     def document(self) -> dict[str, object]:
         used = {} if self.used is None else {**asdict(self.used), "features": sorted(self.used.features)}
@@ -132,7 +132,7 @@ def _widths(kernels: Sequence[str], capabilities: Sequence[int]) -> list[int]:
     """Of the columns: names as long as the longest, the rest as long as what usually stands there."""
     builds = [build for kernel in kernels for capability in capabilities for build in _builds(kernel, capability)]
     names = max((len(build.name) for build in builds), default=0)
-    return [max(map(len, kernels)), names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 28, len(_HEADINGS[8]), 0]
+    return [max(map(len, kernels)), names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 48, len(_HEADINGS[8]), 0]
 
 
 def _print(cells: Sequence[str], widths: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """Truncation on the GPU without a sort, in four small kernels.
 
 1. summarize: maximum, least finite logit and mass of each row; with them a bound below which nothing is kept.
-2. survey: count and mass above each of a few pivots between that bound and the maximum: two neighbours bracket the floor.
+2. survey: count and mass from each of a few pivots on, between that bound and the maximum; two bracket the floor.
 3. gather: the logits inside the bracket, closed up and in order.
 4. search: bisection, over the bits of the floor, of what was gathered (of the whole row if that is too much).
 
@@ -22,7 +22,8 @@ import triton.language as tl
 
 from quire.kernels.gpu.build import Build
 from quire.kernels.gpu.cut_search import parameters, search
-from quire.kernels.gpu.rows import CHUNK, inverse_temperature, load_chunk, row_build
+from quire.kernels.gpu.row_build import COLUMNS, row_build
+from quire.kernels.gpu.rows import CHUNK, inverse_temperature, load_chunk
 
 PIVOTS = 8
 SUMMARY = 3
@@ -85,7 +86,7 @@ def _bracket(survey, pivots, row, chunks, k, p, CHUNKS: tl.constexpr, PIVOTS: tl
     return lower, upper, base, left_mass, left_floor, between.to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _summarize(
     logits, temperature, top_k, top_p, min_p, summary, row_stride, vocab, CHUNK: tl.constexpr, SUMMARY: tl.constexpr
 ):
@@ -102,7 +103,7 @@ def _summarize(
         tl.store(at + 2, tl.sum(weights))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _survey(
     logits, temperature, top_k, top_p, min_p, summary, survey, pivots, row_stride, vocab, CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr, PIVOTS: tl.constexpr, SUMMARY: tl.constexpr, SURVEY: tl.constexpr,
@@ -142,7 +143,7 @@ def _survey(
             tl.store(at + 2 * PIVOTS + 1, float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _gather(
     logits, temperature, top_k, top_p, min_p, survey, pivots, gathered, brackets, row_stride, vocab, capacity,
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PIVOTS: tl.constexpr, SURVEY: tl.constexpr, BRACKET: tl.constexpr,
@@ -173,7 +174,7 @@ def _gather(
 def cut(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
-    """See `quire.kernels.cut.cut_reference`."""
+    """See `quire.kernels.cut.cut_reference`. Takes scratch memory of about a quarter of the logits."""
     capacity = max(CHUNK, logits.shape[1] // 4)
     return cut_by(logits, temperature, top_k, top_p, min_p, CHUNK, capacity, SEARCH_BLOCK)
 
@@ -223,5 +224,5 @@ def builds(capability: int) -> Iterator[Build]:
                     continue  # does not hang on the number of chunks
                 yield row_build(
                     f"cut {name} {dtype} {chunks}", kernel, dtype, {**sizes, "CHUNKS": chunks, "BLOCK": SEARCH_BLOCK},
-                    num_warps=4 if kernel is _summarize else 8, own_dtype=("logits", "gathered"),
+                    num_warps=4 if kernel is _summarize else 8,
                 )  # fmt: skip

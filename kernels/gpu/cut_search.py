@@ -6,6 +6,7 @@
 import triton
 import triton.language as tl
 
+from quire.kernels.gpu.row_build import COLUMNS
 from quire.kernels.gpu.rows import inverse_temperature, row_pointer
 
 
@@ -89,7 +90,7 @@ def _least_kept(source, length, lower, upper, high, base, target, inverse, BY_MA
     return tl.where(found < float("inf"), found, limit)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def search(
     logits, temperature, top_k, top_p, min_p, pivots, gathered, brackets, floor, row_stride, vocab, capacity,
     PIVOTS: tl.constexpr, BRACKET: tl.constexpr, BLOCK: tl.constexpr,

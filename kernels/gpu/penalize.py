@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from quire.kernels.gpu.build import Build
-from quire.kernels.gpu.rows import CHUNK, row_build, row_pointer
+from quire.kernels.gpu.row_build import COLUMNS, row_build
+from quire.kernels.gpu.rows import CHUNK, row_pointer
 
 HISTORY_BLOCK = 1024
 PROGRAMS = 8
@@ -22,7 +23,7 @@ PROGRAMS = 8
 CLEAR, COUNT, APPLY = 0, 1, 2
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _walk_history(
     logits, rows, tokens, slots, num_tokens, num_prompt, repetition, presence, frequency, counts, row_stride,
     token_stride, vocab, STAGE: tl.constexpr, CLEAR: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
@@ -52,7 +53,7 @@ def _walk_history(
             tl.store(line + ids, x, mask=mine)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _mask_chunks(logits, rows, bitmask, row_stride, vocab, words, CHUNK: tl.constexpr):
     entry = tl.program_id(0)
     ids = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)

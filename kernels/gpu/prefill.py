@@ -25,6 +25,7 @@ from quire.kernels.gpu.prefill_specialized import prefill_specialized
 from quire.kernels.gpu.query_tile import QUERIES
 from quire.kernels.work_list import WorkList
 
+ROWS_PER_TILE: int = QUERIES.value
 TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv,
     torch.float16: tl.float16,
@@ -50,7 +51,7 @@ class Body:
 
 def tokens_per_tile(group: int) -> int:
     """Tokens whose `group` query heads fill a tile of queries: what `fill_work_list` needs to know."""
-    return max(1, QUERIES.value // group)
+    return max(1, ROWS_PER_TILE // group)
 
 
 def choose_body(
@@ -74,7 +75,7 @@ def choose_body(
     if capability == 90 and query_type.itemsize == 2 and cache_type.itemsize <= 2 and head_dim in (64, 128):
         for keys in (64,) if eight_bits else (128, 64):
             if block_size >= keys and (window is None or window >= keys):
-                return Body(True, QUERIES.value, keys, compute, num_warps=4, num_stages=2)
+                return Body(True, ROWS_PER_TILE, keys, compute, num_warps=4, num_stages=2)
     if query_type == torch.float32:  # each factor of a product is held as a sum of two
         return Body(False, 16, 16, compute, 8, 2) if wide else Body(False, 32, 32, compute, 8, 2)
     if 90 <= capability < 120:
@@ -103,8 +104,8 @@ def prefill(
     capability = _capability(query.device)
     if rule.scale <= 0:
         raise ValueError(f"rule.scale: must be positive, got {rule.scale}; negate the queries instead")
-    if group > QUERIES.value:
-        raise ValueError(f"query: at most {QUERIES.value} query heads to a key-value head, got {group}")
+    if group > ROWS_PER_TILE:
+        raise ValueError(f"query: at most {ROWS_PER_TILE} query heads to a key-value head, got {group}")
     if query.dtype not in TYPES:
         raise ValueError(f"query: {query.dtype} runs on the CPU only; use one of {', '.join(map(str, TYPES))}")
     if keys.dtype == torch.float8_e4m3fn and capability < 89:
@@ -131,13 +132,15 @@ def launch(
     num_rows = batch.seq_lens.shape[0]
     if num_tokens == 0 or num_rows == 0:
         return
-    # every row may end with a tile that is not full
-    tiles = triton.cdiv(num_tokens, tokens_per_tile(group)) + num_rows
+    # every row of two tokens and more may end with a tile that is not full
+    tiles = num_tokens // tokens_per_tile(group) + min(num_rows, num_tokens // 2)
+    if tiles == 0:
+        return
     cache: tuple[object, object] = (keys, values)
     if body.specialized:
         triton.set_allocator(_scratch)
         cache = (_descriptor(keys, body.keys), _descriptor(values, body.keys))
-    _kernel(body)[(tiles, num_kv_heads, QUERIES.value // body.rows)](
+    _kernel(body)[(num_kv_heads, tiles, ROWS_PER_TILE // body.rows)](
         query, *cache, out, batch.block_tables, batch.slots, batch.seq_lens, batch.query_starts, work.prefill_tiles,
         sinks, key_scale, value_scale, rule.scale, rule.soft_cap, rule.sliding_window,
         num_rows, num_tokens, batch.block_tables.shape[1],
@@ -180,11 +183,8 @@ def _capability(device: torch.device) -> int:
 def builds(capability: int) -> Iterator[Build]:
     """On Hopper every head size and every class of type, page and option that `choose_body` tells apart."""
     f16, bf16, f32, f8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    for head_dim in (128, 256):
-        yield _build(capability, head_dim, bf16, options=True)
-    if capability >= 89:
-        for head_dim in (128, 256):
-            yield _build(capability, head_dim, bf16, f8, options=True)
+    yield _build(capability, 128, bf16, options=True)
+    yield _build(capability, 256, bf16, bf16 if capability == 80 else f8, options=True)
     if capability == 80:
         yield _build(capability, 128, f32, options=True)
     if capability != 90:
@@ -193,7 +193,9 @@ def builds(capability: int) -> Iterator[Build]:
         yield _build(capability, head_dim, bf16)
     for head_dim in (64, 128, 256):
         yield _build(capability, head_dim, f32, options=True)
+    yield _build(capability, 128, bf16, f8, options=True)
     yield _build(capability, 128, f16)
+    yield _build(capability, 256, bf16, options=True)
     yield _build(capability, 256, bf16, block_size=64)
     for head_dim, block_size in itertools.product((64, 128), (64, 128)):
         yield _build(capability, head_dim, bf16, block_size=block_size)
@@ -243,5 +245,5 @@ def _build(
         num_warps=body.num_warps,
         num_stages=body.num_stages,
         divisible=tuple(name for name, kind in given.items() if kind is not None and kind.startswith("*")),
-        features=frozenset(features | ({"warp_specialize", "tma"} if body.specialized else set())),
+        features=frozenset(features | ({"warp_specialize", "tma"} if body.specialized else {"wide_copy"})),
     )

@@ -54,7 +54,7 @@ def _sweep(
     factor = exponent_scale(scale, soft_cap)
     dims = tl.arange(0, q.shape[1])
     within = (dims < HEAD_DIM)[None, :]
-    width = tl.num_programs(1) * HEAD_DIM
+    width = tl.num_programs(0) * HEAD_DIM
     for step in tl.range(first, stop):
         start = step * KEYS
         if MASKED:
@@ -108,14 +108,14 @@ def prefill_plain(
     PADDED_DIM: tl.constexpr,
     COMPUTE: tl.constexpr,
 ) -> None:
-    """ROWS of a tile of queries; the grid is [any bound on the number of tiles, K, 128 / ROWS].
+    """ROWS of a tile of queries; the grid is [K, any bound on the number of tiles, 128 / ROWS].
 
     query [K, T, G, D]; keys, values [num_blocks, block_size, K, D]; out [T, H * D]; block_tables [N, B = table_width];
     tiles [R + 1] the prefix sum of tiles over rows; soft_cap, window, sinks [H] and the scales [K] None or as in
     `paged_attention`; PADDED_DIM: D padded to a power of two; COMPUTE: the type of the products' operands.
     """
-    tile = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(0)
+    tile = tl.program_id(1)
     if tile >= tl.load(tiles + num_rows):
         return
     row, token, tokens, position = locate(tiles, query_starts, seq_lens, num_rows, tile, GROUP)

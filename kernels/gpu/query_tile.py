@@ -16,17 +16,15 @@ QUERIES = tl.constexpr(128)
 
 @triton.jit
 def locate(tiles, query_starts, seq_lens, num_rows, tile, GROUP: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """(row, first token, tokens from it to the row's last, its position) of a tile; no tokens behind the last tile.
+    """(row, first token, tokens from it to the row's last, its position) of a tile.
 
     A row's last tile, which sees the most keys, comes first: the long work starts early.
     """
-    row = tl.minimum(row_of_tile(tiles, num_rows, tile), num_rows - 1)
-    from_last = tl.load(tiles + row + 1) - 1 - tile
+    row = row_of_tile(tiles, num_rows, tile)
+    before = (tl.load(tiles + row + 1) - 1 - tile) * (QUERIES // GROUP)
     start = tl.load(query_starts + row)
     query_len = tl.load(query_starts + row + 1) - start
-    before = from_last * (QUERIES // GROUP)
-    tokens = tl.where(from_last < 0, 0, query_len - before)
-    return row, start + before, tokens, tl.load(seq_lens + row) - query_len + before
+    return row, start + before, query_len - before, tl.load(seq_lens + row) - query_len + before
 
 
 @triton.jit
@@ -57,6 +55,6 @@ def store(out, acc, total, value_scale, head, token, tokens, rows, GROUP: tl.con
     if value_scale is not None:
         share *= tl.load(value_scale + head)
     held = (rows // GROUP < tokens) & (rows < QUERIES // GROUP * GROUP)
-    heads = (token + rows // GROUP).to(tl.int64) * (tl.num_programs(1) * GROUP) + head * GROUP + rows % GROUP
+    heads = (token + rows // GROUP).to(tl.int64) * (tl.num_programs(0) * GROUP) + head * GROUP + rows % GROUP
     places = out + heads[:, None] * HEAD_DIM + dims[None, :]
     tl.store(places, (acc * share[:, None]).to(out.dtype.element_ty), mask=held[:, None] & (dims < HEAD_DIM)[None, :])

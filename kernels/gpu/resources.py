@@ -1,4 +1,4 @@
-"""What a compiled kernel takes from a chip, and which units of it its machine code uses: read off the cubin."""
+"""What a compiled kernel takes from a chip, and which units of it it uses: read off the cubin and the PTX under it."""
 
 import re
 import subprocess
@@ -13,15 +13,16 @@ from quire.kernels.gpu.build import Build, Feature
 SHARED_LIMITS = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 """Bytes of shared memory one block may use, by compute capability (CUDA C++ programming guide)."""
 
-# Mnemonics of the machine code ("SASS"). Local memory is what registers spill to, and arrays indexed at run time.
-_LOCAL = re.compile(r"\b(?:LDL|STL)\b")
+# A matrix instruction's shape is part of its name, but for the fifth generation, where the operands' descriptor has it.
 _INSTRUCTIONS: dict[Feature, re.Pattern[str]] = {
-    "mma": re.compile(r"\b[HIDQ]MMA\b"),
-    "wgmma": re.compile(r"\b[HIQ]GMMA\b"),
-    "tcgen05": re.compile(r"\bUTC[A-Z]*MMA\b"),
-    "wide_copy": re.compile(r"\bLDGSTS\.[.\w]*\b128\b"),
-    "tma": re.compile(r"\bUTMA(?:LDG|STG)\b"),
+    "mma": re.compile(r"\b(mma)\.sync\.aligned\.(m\d+n\d+k\d+)"),
+    "wgmma": re.compile(r"\b(wgmma)\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)"),
+    "tcgen05": re.compile(r"\b(tcgen05)\.mma\b"),
+    "wide_copy": re.compile(r"\b(cp\.async\.cg)\b"),
+    "tma": re.compile(r"\b(cp\.async\.bulk)\.tensor\b"),
 }
+_LOCAL = re.compile(r"\b(?:LDL|STL)\b")
+"""Machine instructions on local memory, where registers spill to and arrays lie that are indexed at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,28 +40,31 @@ class Resources:
     tensor_memory: int
     """Columns of tensor memory for each block (sm_100)."""
     instructions: tuple[str, ...]
-    """Matrix and tensor-copy instructions in the machine code, each once, sorted."""
+    """Matrix and wide copy instructions, each once, sorted: `mma m16n8k16`."""
     features: frozenset[Feature]
 
 
 def resources(compiled: Any) -> Resources:
     """Of what `triton.compile` returned. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
+    ptx = compiled.asm["ptx"]
+    found = {feature: set(pattern.findall(ptx)) for feature, pattern in _INSTRUCTIONS.items()}
+    features: set[Feature] = {feature for feature, names in found.items() if names}
+    if "ttg.warp_specialize(" in compiled.asm["ttgir"]:
+        features.add("warp_specialize")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
         usage = _cuobjdump("-res-usage", file.name)
-        machine_code = _cuobjdump("-sass", file.name)
-    found = {feature: set(pattern.findall(machine_code)) for feature, pattern in _INSTRUCTIONS.items()}
-    features: set[Feature] = {feature for feature, names in found.items() if names}
-    if "ttg.warp_specialize(" in compiled.asm["ttgir"]:
-        features.add("warp_specialize")
+        stack = max(_largest("STACK", usage), _largest("LOCAL", usage))
+        # what spills has a stack frame; reading the machine code takes longer than all the rest
+        spills = len(_LOCAL.findall(_cuobjdump("-sass", file.name))) if stack else 0
     return Resources(
         registers=_largest("REG", usage),
-        spills=len(_LOCAL.findall(machine_code)),
-        stack=max(_largest("STACK", usage), _largest("LOCAL", usage)),
+        spills=spills,
+        stack=stack,
         shared=compiled.metadata.shared,
         tensor_memory=getattr(compiled.metadata, "tmem_size", None) or 0,
-        instructions=tuple(sorted(set().union(*found.values()))),
+        instructions=tuple(sorted(_name(match) for matches in found.values() for match in matches)),
         features=frozenset(features),
     )
 
@@ -78,6 +82,11 @@ def faults(build: Build, capability: int, used: Resources) -> list[str]:
         *(f"no {feature}" for feature in sorted(missing)),
         *(f"unknown feature {feature!r}" for feature in sorted(unknown)),
     ]
+
+
+def _name(match: str | tuple[str, str]) -> str:
+    """`mma m16n8k16`, `tcgen05`."""
+    return match if isinstance(match, str) else " ".join(match)
 
 
 def _cuobjdump(option: str, path: str) -> str:

@@ -14,19 +14,19 @@ import triton.language as tl
 
 from quire.kernels.gpu.build import Build
 from quire.kernels.gpu.random import gumbel
+from quire.kernels.gpu.row_build import COLUMNS, row_build
 from quire.kernels.gpu.rows import (
     CHUNK,
     finite_or_zero,
     inverse_temperature,
     least_id,
     load_chunk,
-    row_build,
     row_pointer,
 )
 from quire.kernels.sample import TILE, TILE_STREAM, TOKEN_STREAM
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _choose_in_chunks(
     logits, floor, temperature, seeds, positions, output_index, highs, keys, winners, row_stride, vocab,
     CHUNK: tl.constexpr, TILE: tl.constexpr, STREAM: tl.constexpr,
@@ -54,7 +54,7 @@ def _choose_in_chunks(
         tl.store(winners + at, least_id(x, high, ids, vocab))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=COLUMNS)
 def _choose_in_row(
     logits, floor, temperature, seeds, positions, output_index, highs, keys, winners, token_ids, row_stride, vocab,
     chunks, CHUNKS: tl.constexpr, TILE: tl.constexpr, STREAM: tl.constexpr,
@@ -91,8 +91,8 @@ def choose(
     if not num_rows:
         return token_ids
     chunks = triton.cdiv(vocab, CHUNK)
-    highs, keys = torch.empty((2, num_rows, chunks), dtype=torch.float32, device=logits.device)
-    winners = torch.empty((num_rows, chunks), dtype=torch.int32, device=logits.device)
+    highs = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
+    keys, winners = torch.empty_like(highs), torch.empty_like(highs, dtype=torch.int32)
     columns = (logits, floor, temperature, seeds, positions, output_index, highs, keys, winners)
     _choose_in_chunks[num_rows, chunks](
         *columns, logits.stride(0), vocab, CHUNK=CHUNK, TILE=TILE, STREAM=TILE_STREAM, num_warps=4
@@ -109,6 +109,6 @@ def builds(capability: int) -> Iterator[Build]:
     for dtype in ("fp32", "bf16", "fp16") if capability == 90 else ("bf16",):
         sizes = {"CHUNK": CHUNK, "TILE": TILE, "STREAM": TILE_STREAM}
         yield row_build(f"choose chunks {dtype}", _choose_in_chunks, dtype, sizes, num_warps=4)
-        for chunks in (32, 64):
+        for chunks in (32, 64) if capability == 90 else (32,):
             sizes = {"CHUNKS": chunks, "TILE": TILE, "STREAM": TOKEN_STREAM}
             yield row_build(f"choose rows {dtype} {chunks}", _choose_in_row, dtype, sizes, num_warps=4)

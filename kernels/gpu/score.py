@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 from quire.kernels.gpu.build import Build
-from quire.kernels.gpu.rows import CHUNK, finite_or_zero, least_id, load_chunk, row_build, row_pointer
+from quire.kernels.gpu.row_build import row_build
+from quire.kernels.gpu.rows import CHUNK, finite_or_zero, least_id, load_chunk, row_pointer
 
 
 @triton.jit
@@ -121,7 +122,8 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, 
     if not token_ids.numel():
         return logprobs, ranks
     chunks = triton.cdiv(vocab, CHUNK)
-    highs, sums = torch.empty((2, num_rows, chunks), dtype=torch.float32, device=logits.device)
+    highs = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
+    sums = torch.empty_like(highs)
     greater = torch.empty((num_rows, chunks, num_ids), dtype=torch.int32, device=logits.device)
     _score_in_chunks[num_rows, chunks](
         logits, token_ids, highs, sums, greater, logits.stride(0), vocab, num_ids, CHUNK=CHUNK, num_warps=4

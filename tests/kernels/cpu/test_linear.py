@@ -1,14 +1,32 @@
-"""Linear layers through oneDNN: a packed weight stands for the plain one, in every dtype, for any number of rows."""
+"""Linear layers on the CPU: a packed weight stands for the plain one, in every dtype, for any number of rows."""
+
+import itertools
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.kernels.activation import GATES
+from quire.kernels.cpu import activation, norm
+from quire.kernels.cpu import linear as cpu
+from quire.kernels.cpu.native import load, runnable_sets
 from quire.kernels.linear import linear, linear_reference, norm_linear, norm_linear_reference
-from quire.kernels.pack import pack
+from quire.kernels.pack import num_outputs, pack, unpack
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@pytest.fixture(params=runnable_sets())
+def instruction_set(request, monkeypatch):
+    for module in (cpu, activation, norm):
+        monkeypatch.setattr(module, "native", lambda: load(request.param))
+    return request.param
+
+
+def same(a, b):
+    """Bit for bit, NaN included."""
+    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 def random(*shape, seed=0, dtype=torch.float32):
@@ -35,22 +53,74 @@ def test_a_packed_weight_gives_the_product_of_the_plain_one(rows, inputs, output
         torch.testing.assert_close(out.double(), exact, **tolerance(dtype))
 
 
-def test_one_packed_copy_serves_every_number_of_rows():
-    weight = random(96, 160, seed=1)
+@pytest.mark.parametrize("outputs", [96, 90])  # in blocks of our own, and through oneDNN
+def test_one_packed_copy_serves_every_number_of_rows(outputs):
+    weight = random(outputs, 1100, seed=1) / 30
     packed = pack(weight)
-    for rows in (1, 2, 3, 15, 16, 17, 128, 700):
-        x = random(rows, 160, seed=rows)
+    for rows in (1, 2, 11, 12, 13, 16, 17, 128, 700):
+        x = random(rows, 1100, seed=1000 + rows)
         torch.testing.assert_close(linear(x, packed, None), linear_reference(x, weight, None), **tolerance(x.dtype))
 
 
-def test_packing_in_float32_leaves_the_weight_alone_and_keeps_shape_dtype_and_size():
-    weight = random(64, 48)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [64, 50])
+def test_a_packed_weight_is_no_bigger_and_can_be_unpacked(dtype, outputs):
+    weight = random(outputs, 48, dtype=dtype)
     before = weight.clone()
     packed = pack(weight)
-    assert packed.is_mkldnn
-    assert (packed.shape, packed.dtype, packed.nbytes) == (weight.shape, weight.dtype, weight.nbytes)
-    weight.zero_()
-    assert torch.equal(packed.to_dense(), before)
+    assert (packed.dtype, packed.nbytes, num_outputs(packed)) == (dtype, weight.nbytes, outputs)
+    if packed is not weight:
+        weight.zero_()
+    assert torch.equal(unpack(packed), before)
+    x, bias = random(3, 48, seed=1, dtype=dtype), random(outputs, seed=2, dtype=dtype)
+    assert torch.equal(linear_reference(x, packed, bias), linear_reference(x, before, bias))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(rows=st.integers(0, 40), inputs=st.integers(1, 100), blocks=st.integers(1, 6), seed=st.integers(0, 99))
+def test_every_instruction_set_gives_the_product_in_blocks(rows, inputs, blocks, seed):
+    x, weight = random(rows, inputs, seed=seed), random(16 * blocks, inputs, seed=seed + 1)
+    bias = random(16 * blocks, seed=seed + 2)
+    packed = pack(weight)
+    assert packed.shape == (blocks, inputs, 16)
+    exact = linear_reference(x.double(), weight.double(), bias.double())
+    for name in runnable_sets():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cpu, "native", lambda name=name: load(name))
+            torch.testing.assert_close(linear(x, packed, bias).double(), exact, **tolerance(torch.float32))
+
+
+def test_in_float32_a_row_does_not_depend_on_its_neighbours_or_on_the_threads(instruction_set):
+    x, residual, gain = random(300, 700), random(300, 700, seed=1), random(700, seed=2)
+    packed = pack(random(64, 700, seed=3))
+    threads = torch.get_num_threads()
+    alone = [linear(row[None], packed, None) for row in x]
+    pairs = zip(x, residual, strict=True)
+    alone_normed = [norm_linear(a[None], b[None], gain, 1e-6, packed, None, "silu")[0] for a, b in pairs]
+    try:
+        for count, used in itertools.product((300, 13, 2), (1, 2)):
+            torch.set_num_threads(used)
+            assert same(linear(x[:count], packed, None), torch.cat(alone[:count]))
+            normed, _ = norm_linear(x[:count], residual[:count], gain, 1e-6, packed, None, "silu")
+            assert same(normed, torch.cat(alone_normed[:count]))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("gate", [None, *GATES])
+@pytest.mark.parametrize("outputs", [64, 48])  # 48: gate and up share a block
+def test_norm_and_activation_joined_with_the_product_equal_the_three_apart(instruction_set, gate, outputs):
+    x, residual, gain, bias = random(15, 90), random(15, 90, seed=1), random(90, seed=2), random(outputs, seed=3)
+    packed = pack(random(outputs, 90, seed=4))
+    for other in (None, residual):
+        if other is None:
+            normed, expected_total = norm.rms_norm(x, gain, 1e-5), x
+        else:
+            normed, expected_total = norm.add_rms_norm(x, other, gain, 1e-5)
+        wide = linear(normed, packed, bias)
+        out, total = norm_linear(x, other, gain, 1e-5, packed, bias, gate)
+        assert same(total, expected_total)
+        assert same(out, wide if gate is None else activation.gated_activation(wide, gate))
 
 
 def test_a_dtype_that_onednn_does_not_know_stays_as_it_is():
@@ -73,8 +143,9 @@ def test_norm_linear_takes_either_weight(gate, dtype, packs):
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_row_that_is_not_finite_spoils_no_other_row(bad):
-    x, packed = random(20, 64), pack(random(40, 64, seed=1))
+@pytest.mark.parametrize("outputs", [48, 40])
+def test_a_row_that_is_not_finite_spoils_no_other_row(bad, outputs):
+    x, packed = random(20, 64), pack(random(outputs, 64, seed=1))
     clean = linear(x, packed, None)
     x[11, 5] = bad
     spoilt = linear(x, packed, None)
@@ -84,5 +155,8 @@ def test_a_row_that_is_not_finite_spoils_no_other_row(bad):
 
 
 def test_a_packed_weight_of_the_wrong_shape_is_refused_by_name():
-    with pytest.raises(ValueError, match="weight: expected shape"):
-        linear(random(2, 5), pack(random(3, 4)), None)
+    for outputs in (3, 16):
+        with pytest.raises(ValueError, match="weight: expected shape"):
+            linear(random(2, 5), pack(random(outputs, 4)), None)
+    with pytest.raises(ValueError, match="bias: expected shape"):
+        linear(random(2, 4), pack(random(16, 4)), random(1))

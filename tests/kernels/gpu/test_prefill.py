@@ -151,7 +151,7 @@ ROWS = st.tuples(st.lists(ANY_ROW, max_size=3), PROMPT_ROWS, st.lists(ANY_ROW, m
 HALVES = st.sampled_from([torch.bfloat16, torch.float16])
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     lengths=ROWS,
     block_size=st.sampled_from([1, 2, 16, 64, 256]),
@@ -174,7 +174,7 @@ def test_the_plain_body_follows_the_reference_on_any_step(
     assert_matches_the_reference(case, chosen)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     lengths=ROWS,
     block_size=st.sampled_from([64, 128, 256]),
@@ -211,7 +211,7 @@ def test_a_chunk_extends_a_long_context(block_size, query_len):
 @pytest.mark.parametrize("group", [1, 3, 7, 128])
 def test_a_tile_may_be_split_among_programs(rows, group):
     body = Body(False, rows, 32, torch.float32, 4, 2)
-    case = make_case([(1, 9), (50, 70), (3, 3)], 16, 1, group, 64, AttentionRule(0.125, 40))
+    case = make_case([(1, 9), (128 // group + 3, 150), (3, 3)], 16, 1, group, 64, AttentionRule(0.125, 40))
     assert_matches_the_reference(case, body)
 
 
@@ -291,7 +291,10 @@ def test_a_step_without_prompts_or_without_anything_writes_nothing(block_size):
 
 
 def test_many_rows_find_their_tiles():
-    lengths = [(2 + i % 3, 4 + i % 5) if i % 2 else (i % 4 // 2, 3 * (i % 4 // 2)) for i in range(600)]
+    lengths = [(0, 0)] * 530
+    for row in (1, 300, 511, 512, 528):
+        lengths[row] = (3 + row % 5, 9)
+        lengths[row - 1] = (1, 4)
     assert_matches_the_reference(make_case(lengths, 16, 1, 64, 64))
 
 
@@ -307,7 +310,8 @@ def test_a_caches_type_may_differ_from_the_queries():
     [
         (90, 64, 128, torch.bfloat16, torch.bfloat16, None, 64),
         (90, 128, 128, torch.float16, torch.float16, None, 128),
-        (90, 256, 64, torch.bfloat16, torch.float8_e4m3fn, 4096, 128),
+        (90, 256, 64, torch.bfloat16, torch.float8_e4m3fn, 4096, 64),
+        (90, 128, 128, torch.float16, torch.float16, 4096, 128),
         (90, 256, 64, torch.bfloat16, torch.bfloat16, 100, 64),
         (90, 64, 64, torch.bfloat16, torch.bfloat16, 63, None),
         (90, 32, 128, torch.bfloat16, torch.bfloat16, None, None),

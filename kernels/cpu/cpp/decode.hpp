@@ -2,7 +2,7 @@
 // of its key-value head, and asks for the next ones early. Long rows are cut into splits that any thread may take.
 #pragma once
 
-#include "paged.hpp"
+#include "softmax.hpp"
 
 namespace quire {
 
@@ -42,31 +42,6 @@ template <int count> inline Floats products(const float* query, const float* con
         const auto lanes = std::make_integer_sequence<int, LANES>{};
         return halve<2>(halve<1>(a, b, lanes), halve<1>(c, d, lanes), lanes);
     }
-}
-
-// From scores [KEY_TILE] to weights, in place, of which `count` are seen; returns what earlier sums are multiplied by.
-inline float soften(const Attention& a, float* scores, int64_t count, float& largest, float& mass) {
-    Floats top = splat(-INFINITE);
-    for (int64_t j = 0; j < KEY_TILE; j += LANES) {
-        Floats s = load_vector<Floats>(scores + j);
-        if (a.soft_cap > 0.0f) s = a.capped(s);
-        if (j + LANES > count)
-            for (int i = 0; i < LANES; i++) s[i] = j + i < count ? s[i] : -INFINITE;
-        store(scores + j, s);
-        top = larger(s, top);
-    }
-    const float before = largest, most = max_of(top);
-    largest = most > before ? most : before;
-    const float base = largest == -INFINITE ? 0.0f : largest;
-    Floats sum{};
-    for (int64_t j = 0; j < KEY_TILE; j += LANES) {
-        const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
-        store(scores + j, weight);
-        sum += weight;
-    }
-    const float factor = exp2(splat(before - base))[0];
-    mass = mass * factor + sum_of(sum);
-    return factor;
 }
 
 // One row of one token, and the memory its tiles work in.
@@ -140,7 +115,7 @@ inline void decode_tile(const DecodeRow& r, const KeyTile& tile, const KeyTile& 
     }
     for (int64_t g = 0; g < a.groups; g++) {
         float* const state = states + g * size + dim;
-        r.factors[g] = soften(a, r.scores + g * KEY_TILE, tile.count, state[0], state[1]);
+        r.factors[g] = soften(a, r.scores + g * KEY_TILE, 0, KEY_TILE, 0, tile.count, state[0], state[1]);
     }
     open_rows(r, tile.values, tile.count, head, rows);
     for (int64_t g = 0; g < a.groups;) {
@@ -174,9 +149,10 @@ inline void decode_split(
     }
 }
 
-// The states of a row's splits, in their order -> its output.
-inline void merge_splits(const Attention& a, int64_t row, int64_t kv_head, const float* states, int64_t num_splits,
-                         int64_t split_stride) {
+// The states of a row's splits, in their order and `split_stride` apart -> its output.
+inline void merge_splits(
+    const Attention& a, int64_t row, int64_t kv_head, const float* states, int64_t num_splits, int64_t split_stride
+) {
     const Format asked = format_of(a.query_dtype);
     const int64_t dim = a.padded_dim(), size = state_size(a);
     float* const total = scratch<0>(dim);

@@ -2,7 +2,7 @@
 // registers. The G query heads of a key-value head are G more query rows: they share the tile of packed keys.
 #pragma once
 
-#include "paged.hpp"
+#include "softmax.hpp"
 
 namespace quire {
 
@@ -43,33 +43,6 @@ struct QueryTile {
     }
 };
 
-// scores [low, high) of one query row of which [from, to) are seen -> weights; both ends of the first are whole vectors.
-inline float soften_row(
-    const Attention& a, float* scores, int64_t low, int64_t high, int64_t from, int64_t to, float& largest, float& mass
-) {
-    Floats top = splat(-INFINITE);
-    for (int64_t j = low; j < high; j += LANES) {
-        Floats s = load_vector<Floats>(scores + j);
-        if (a.soft_cap > 0.0f) s = a.capped(s);
-        if (j < from || j + LANES > to)
-            for (int i = 0; i < LANES; i++) s[i] = j + i >= from && j + i < to ? s[i] : -INFINITE;
-        store(scores + j, s);
-        top = larger(s, top);
-    }
-    const float before = largest, most = max_of(top);
-    largest = most > before ? most : before;
-    const float base = largest == -INFINITE ? 0.0f : largest;
-    Floats sum{};
-    for (int64_t j = low; j < high; j += LANES) {
-        const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
-        store(scores + j, weight);
-        sum += weight;
-    }
-    const float factor = exp2(splat(before - base))[0];
-    mass = mass * factor + sum_of(sum);
-    return factor;
-}
-
 // Adds the keys [start, start + keys) to MICRO_ROWS pairs from `pair` on.
 inline void attend_micro_tile(
     const QueryTile& tile, int64_t pair, int64_t start, int64_t keys, const float* packed, const float* const* values
@@ -87,7 +60,7 @@ inline void attend_micro_tile(
         score_panel(tile.query + pair * dim, dim, packed + j * dim, a.head_dim, scores + j);
     for (int m = 0; m < MICRO_ROWS; m++) {
         const int64_t position = tile.position(pair + m);
-        factors[m] = soften_row(
+        factors[m] = soften(
             a, scores + m * CONTEXT_TILE, low, high, a.first_seen(position) - start,
             position + 1 - start < keys ? position + 1 - start : keys, tile.largest[pair + m], tile.mass[pair + m]
         );
@@ -124,7 +97,8 @@ inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64
 
     const char* from = static_cast<const char*>(a.query);
     from += ((kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first) * a.head_dim * asked.size;
-    std::memset(query, 0, 2 * QUERY_TILE * dim * sizeof(float));
+    std::memset(query, 0, rounded_count * dim * sizeof(float));
+    std::memset(sums, 0, rounded_count * dim * sizeof(float));
     for (int64_t pair = 0; pair < rounded_count; pair++) {
         tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
         tile.mass[pair] = a.sinks ? 1.0f : 0.0f;

@@ -9,5 +9,6 @@
 #include "activation.hpp"
 #include "attention.hpp"
 #include "int8.hpp"
+#include "linear.hpp"
 #include "norm.hpp"
 #include "rotate_store.hpp"

@@ -1,0 +1,44 @@
+"""`quire bench kernels`: every operation beside the limits of its device and torch's own form of it.
+
+`share_of_limit` is the least time the bytes and operations need, at the copy bandwidth and the matrix rate measured in
+the same run, over the time taken; `vs_torch` is torch's time over ours. Caches are cold unless `cold` is false.
+"""
+
+import argparse
+
+from quire.deploy.bench.child import measure
+from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.report import Figure, Outcome
+
+KEYS = ("ms", "gb_s", "tflop_s", "share_of_limit", "vs_torch", "error", "cold")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--op", nargs="+", default=[], metavar="NAME", help="operations to measure; default: all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="decides the shapes too")
+    parser.add_argument("--seconds", type=float, default=0.2, help="for each shape, ours and torch's each")
+    parser.add_argument("--num-threads", type=int, default=0, metavar="N", help="CPU threads; 0: all cores")
+
+
+def run(args: argparse.Namespace) -> Outcome:
+    if args.seconds <= 0:
+        raise BenchError(f"--seconds: must be positive, got {args.seconds:g}")
+    if args.num_threads < 0:
+        raise BenchError(f"--num-threads: must not be negative, got {args.num_threads}")
+    options = {
+        "device": args.device,
+        "ops": args.op,
+        "seconds": args.seconds,
+        "num_threads": args.num_threads,
+        "seed": args.seed,
+    }
+    measured = measure("quire.kernels.bench", options)
+    rows, ceilings = measured["rows"], measured["ceilings"]
+    if not isinstance(rows, list) or not isinstance(ceilings, dict):
+        raise BenchError("the measuring process printed no rows")
+    by_operation: dict[str, dict[str, Figure]] = {}
+    for row in rows:
+        by_operation.setdefault(row["op"], {})[row["shape"]] = {key: row[key] for key in KEYS}
+    figures: dict[str, Figure] = {**{name: float(rate) for name, rate in ceilings.items()}, **by_operation}
+    config = {**options, "torch": measured["torch"], "threads": measured["threads"], "chip": measured["device"]}
+    return Outcome(figures, config, args.seed, {"share of limit": [float(row["share_of_limit"]) for row in rows]})

@@ -1,0 +1,88 @@
+// Linear layers on int8: rows of activations are quantized as they come, each with a scale of its own; weights were
+// packed once (kernels/linear_int8.py says how). Integer sums are exact, so every instruction set gives the same.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "linear.hpp"
+
+namespace quire {
+
+struct Int8 {
+    using Vector = Ints;
+    static constexpr int GROUP = 4;
+
+    // sum + 4 products in each lane: weights are 0 to 255, x is -127 to 127.
+    static Ints dot(Ints sum, Ints weights, Ints x) {
+#if defined(__AVX512VNNI__)
+        return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)weights, (__m512i)x);
+#elif defined(__AVX2__)
+        const __m256i w = (__m256i)weights, a = (__m256i)x;
+        const __m256i even = _mm256_madd_epi16(
+            _mm256_and_si256(w, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8)
+        );
+        const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), _mm256_srai_epi16(a, 8));
+        return sum + (Ints)even + (Ints)odd;
+#else
+        for (int byte = 0; byte < GROUP; byte++)
+            sum += (Ints)((Words)weights >> (8 * byte) & 255) * ((x << (24 - 8 * byte)) >> 24);
+        return sum;
+#endif
+    }
+
+    // x [n] as round(x / scale), scale = max |x| / 127 (NaN where x holds one, or an infinity); and what the weights'
+    // zero point of 128 will add to the sums, 128 times the sum of the row.
+    template <class T>
+    static void pack(const T* x, int64_t n, int32_t* out, int64_t stride, float* scale, int32_t* excess) {
+        Ints most = {};  // bits of the magnitudes: they are ordered like the numbers, infinity and NaN above all
+        for (int64_t i = 0; i < n; i += LANES) {
+            const Ints bits = bits_of<Ints>(load(x + i, n - i)) & 0x7fffffff;
+            most = bits > most ? bits : most;
+        }
+        int32_t top = 0;
+        for (int lane = 0; lane < LANES; lane++) top = std::max(top, most[lane]);
+        const bool finite = top < 0x7f800000;
+        const float step = std::max(finite ? bits_of<float>(top) : 0.f, 1e-30f) / 127.f;
+        Ints total = {};
+        for (int64_t i = 0; i < n; i += LANES) {
+            const Floats magic = splat(0x1.8p23f);  // adding it rounds to the nearest integer, half to even
+            const Floats shifted = load(x + i, n - i) / step + magic;
+            const Ints q = finite ? bits_of<Ints>(shifted) - bits_of<Ints>(magic) : Ints{};
+            total += q;
+            typedef int8_t Small __attribute__((vector_size(LANES)));
+            const Small bytes = __builtin_convertvector(q, Small);
+            int32_t groups[LANES / GROUP];
+            std::memcpy(groups, &bytes, sizeof groups);
+            for (int g = 0; g < LANES / GROUP && i + g * GROUP < n; g++) out[(i / GROUP + g) * stride] = groups[g];
+        }
+        int32_t sum = 0;
+        for (int lane = 0; lane < LANES; lane++) sum += total[lane];
+        *excess = 128 * sum;
+        *scale = finite ? step : NAN;
+    }
+
+    static Floats real(Ints sum, const PackedRows& rows, int64_t r, const float* scale, int64_t left) {
+        return __builtin_convertvector(sum - rows.excess[r], Floats) * load(scale, left) * rows.scale[r];
+    }
+};
+
+}  // namespace quire
+
+QUIRE_EXPORT void quire_linear_int8(
+    int dtype, const void* x, const void* residual, const void* norm_weight, void* total, int64_t rows, int64_t inputs,
+    float eps, const void* weight, const void* scale, const void* bias, int64_t outputs, int gate, void* out,
+    void* scratch, int threads
+) {
+    quire::for_dtype(dtype, [=](auto* t) {
+        using T = std::remove_pointer_t<decltype(t)>;
+        quire::Linear<quire::Int8, T>{
+            (const T*)x, (const T*)residual, (const T*)norm_weight, (T*)total, rows, inputs, eps,
+            (const int32_t*)weight, (const float*)scale, (const T*)bias, outputs, gate, (T*)out, threads
+        }.run(scratch);
+    });
+}

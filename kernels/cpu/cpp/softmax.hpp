@@ -1,0 +1,93 @@
+// The second half of attention, for decode and prefill alike: from scores to weights, and the weighted sum of values.
+#pragma once
+
+#include "paged.hpp"
+
+namespace quire {
+
+// Online softmax (Milakov and Gimelshein, 2018) of one query's next scores: [low, high), whole vectors, of which
+// [from, to) are seen. They become weights 2^(score - largest), zero where not seen; returns what sums over earlier keys
+// are to be multiplied by. NaN among the seen scores makes `mass` NaN; a query that has seen nothing keeps mass 0.
+inline float soften(
+    const Attention& a, float* scores, int64_t low, int64_t high, int64_t from, int64_t to, float& largest, float& mass
+) {
+    Floats top = splat(-INFINITE);
+    for (int64_t j = low; j < high; j += LANES) {
+        Floats s = load_vector<Floats>(scores + j);
+        if (a.soft_cap > 0.0f) s = a.capped(s);
+        if (j < from || j + LANES > to)
+            for (int i = 0; i < LANES; i++) s[i] = j + i >= from && j + i < to ? s[i] : -INFINITE;
+        store(scores + j, s);
+        top = larger(s, top);
+    }
+    const float before = largest, most = max_of(top);
+    largest = most > before ? most : before;
+    const float base = largest == -INFINITE ? 0.0f : largest;
+    Floats sum{};
+    for (int64_t j = low; j < high; j += LANES) {
+        const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
+        store(scores + j, weight);
+        sum += weight;
+    }
+    const float factor = exp2(splat(before - base))[0];
+    mass = mass * factor + sum_of(sum);
+    return factor;
+}
+
+// ---- out = factors * out + weights x rows: the second product of attention, M query rows at a time ----
+
+template <int M, int V>
+inline void add_weighted(
+    const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
+    const float* factors, float* out, int64_t out_stride, int64_t column
+) {
+    Floats sum[M][V];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++)
+            sum[m][v] = load_vector<Floats>(out + m * out_stride + column + v * LANES) * factors[m];
+    for (int64_t j = first; j < count; j++) {
+        Floats x[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) x[v] = load_vector<Floats>(rows[j] + column + v * LANES);
+#pragma GCC unroll 8
+        for (int m = 0; m < M; m++) {
+            const Floats w = splat(weights[m * weight_stride + j]);
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) sum[m][v] += w * x[v];
+        }
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) store(out + m * out_stride + column + v * LANES, sum[m][v]);
+}
+
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int PANEL = 4;  // vectors a micro-kernel holds per query row: 6 x 4 sums in 32 registers
+#else
+constexpr int PANEL = 2;  // 6 x 2 sums in 16
+#endif
+
+// All columns; `dim` is a multiple of LANES. Columns are taken in panels of nearly equal width.
+template <int M>
+inline void add_weighted_rows(
+    const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
+    const float* factors, float* out, int64_t out_stride, int64_t dim
+) {
+    for (int64_t left = dim / LANES, column = 0; left > 0;) {
+        const int64_t panels = (left + PANEL - 1) / PANEL, width = (left + panels - 1) / panels;
+        const auto add = [&](auto v) {
+            add_weighted<M, v>(rows, first, count, weights, weight_stride, factors, out, out_stride, column);
+        };
+        if (width == 1) add(std::integral_constant<int, 1>{});
+        else if (PANEL == 2 || width == 2) add(std::integral_constant<int, 2>{});
+        else if (width == 3) add(std::integral_constant<int, 3>{});
+        else add(std::integral_constant<int, 4>{});
+        column += width * LANES;
+        left -= width;
+    }
+}
+
+}  // namespace quire

@@ -1,0 +1,88 @@
+"""A whole engine (scheduler and worker processes, no frontend) that this process submits to."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec import structs
+
+from quire.deploy.bench.peer import EnginePeer, start_engine
+from quire.deploy.bench.stage import Stage
+from quire.deploy.options import ServeOptions
+from quire.deploy.resolve import resolve
+from quire.proto.requests import Abort, ModelFacts, Outputs
+from quire.proto.wire import unpack
+
+
+class Peer(EnginePeer):
+    """Takes back what did not finish in its time."""
+
+    def abort(self, numbers: Sequence[int]) -> None:
+        self._dealer.send(Abort(tuple(numbers)))
+        quiet = time.monotonic() + 1.0
+        while time.monotonic() < quiet:
+            self.receive(0.1)
+        self._num_live = 0
+
+    def _account(self, outputs: Outputs) -> None:
+        kept = tuple(finish for finish in outputs.finishes if finish.reason != "abort")
+        super()._account(structs.replace(outputs, finishes=kept))
+
+
+class Engine:
+    """Its facts, and runs of many requests at once."""
+
+    def __init__(self, peer: Peer, facts: ModelFacts, ready_seconds: float) -> None:
+        self.peer = peer
+        self.facts = facts
+        self.ready_seconds = ready_seconds
+        self._submitted = 0
+
+    def run(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, seconds: float
+    ) -> tuple[list[list[int]], list[list[float]], bool]:
+        """Submit all at once; each one's tokens, when each of them came (seconds from the start), and whether all did.
+
+        After `seconds` the rest is aborted.
+        """
+        first = self._submitted
+        self._submitted += len(prompts)
+        drawn: list[list[int]] = [[] for _ in prompts]
+        moments: list[list[float]] = [[] for _ in prompts]
+        begun = time.monotonic()
+        for prompt in prompts:
+            self.peer.submit(list(prompt), max_tokens)
+        missing = len(prompts)
+        while missing and time.monotonic() - begun < seconds:
+            message = self.peer.receive(0.05)
+            if not isinstance(message, Outputs):
+                continue
+            now = time.monotonic() - begun
+            numbers = np.frombuffer(message.numbers, dtype=np.int64) - first - 1
+            for index, token in zip(numbers.tolist(), unpack(message.token_ids).tolist(), strict=True):
+                if index < 0:  # of an earlier run, drawn before its abort arrived
+                    continue
+                drawn[index].append(token)
+                moments[index].append(now)
+            missing -= len(message.finishes)
+        if missing:
+            self.peer.abort(range(first + 1, self._submitted + 1))
+        return drawn, moments, not missing
+
+
+@contextlib.contextmanager
+def engine(folder: Path, seconds: float, **options: object) -> Iterator[Engine]:
+    """`options` of `quire serve`; ready within `seconds`."""
+    chosen = ServeOptions(load_format="dummy", startup_timeout=seconds, **options)
+    begun = time.monotonic()
+    with Stage() as stage:
+        start_engine(stage, chosen, resolve(str(folder), "dummy"))
+        peer = Peer(stage)
+        try:
+            facts = peer.join(seconds)
+            yield Engine(peer, facts, time.monotonic() - begun)
+        finally:
+            peer.close()
+        stage.stop()

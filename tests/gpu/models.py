@@ -1,0 +1,54 @@
+"""Model folders without weights: the shapes of known models, and a small one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256,
+    "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False, "hidden_act": "silu", "bos_token_id": 128_000, "eos_token_id": 128_001,
+    "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}  # fmt: skip
+QWEN3_8B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151_936, "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+    "torch_dtype": "bfloat16", "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False,
+    "bos_token_id": 151_643, "eos_token_id": 151_645,
+}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "torch_dtype": "float32",
+    "tie_word_embeddings": True, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
+
+
+def write(folder: Path, config: dict[str, Any], **changes: Any) -> Path:
+    """A folder that loads with `load_format="dummy"`. Nothing of it is text: the tokenizer is an empty one."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    model = {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}
+    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    return folder
+
+
+def write_random(folder: Path, config: dict[str, Any], seed: int) -> Path:
+    """A folder with weights that transformers made, wide enough that logits differ clearly."""
+    import torch
+    import transformers
+
+    fields = {name: value for name, value in config.items() if name not in ("architectures", "torch_dtype")}
+    kind = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, initializer_range=0.15)
+    torch.manual_seed(seed)
+    model = getattr(transformers, config["architectures"][0])(kind)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.2)
+    model.save_pretrained(folder)
+    return folder

@@ -1,0 +1,65 @@
+"""A scheduler's hand in a few lines: plans for a runner in this process."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.proto.params import SamplingParams
+from quire.proto.plans import Admit, StepPlan, StepResult
+from quire.proto.wire import ints
+from quire.worker.runner import Runner
+
+
+class Hand:
+    """Sequences by slot; blocks are handed out once, so slots are many and lengths short."""
+
+    def __init__(self, runner: Runner, block_size: int) -> None:
+        self.runner = runner
+        self._block_size = block_size
+        self._next_block = 0
+        self._known: dict[int, int] = {}
+        self._computed: dict[int, int] = {}
+        self._num_blocks: dict[int, int] = {}
+        self._admits: list[Admit] = []
+
+    def admit(self, slot: int, tokens: Sequence[int], params: SamplingParams, room: int = 0) -> None:
+        """`room`: further tokens for which blocks are reserved at once."""
+        blocks = self._take(-(-(len(tokens) + room) // self._block_size))
+        self._known[slot], self._computed[slot], self._num_blocks[slot] = len(tokens), 0, len(blocks)
+        self._admits.append(Admit(slot, ints(tokens), len(tokens), 0, 0, params, ints(blocks)))
+
+    def run(self, rows: Sequence[tuple[int, int]], releases: Sequence[int] = ()) -> StepResult:
+        """One step of (slot, tokens to run), collected."""
+        rows = sorted(rows, key=lambda row: row[1] > 1)
+        appends, samples = [], []
+        for slot, count in rows:
+            end = self._computed[slot] + count
+            while self._num_blocks[slot] * self._block_size < end:
+                appends += [slot, self._num_blocks[slot], *self._take(1)]
+                self._num_blocks[slot] += 1
+            self._computed[slot] = end
+            samples.append(end == self._known[slot])
+            self._known[slot] += samples[-1]
+        slots, counts = zip(*rows, strict=True) if rows else ((), ())
+        plan = StepPlan(
+            1, 1, b"", ints(slots), ints(counts), bytes(samples), admits=tuple(self._admits),
+            appends=ints(appends), releases=ints(releases),
+        )  # fmt: skip
+        self._admits.clear()
+        return self.runner.collect(self.runner.launch(plan))
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.run((), releases=slots)
+
+    def _take(self, count: int) -> list[int]:
+        self._next_block += count
+        return list(range(self._next_block - count, self._next_block))
+
+
+def tokens(result: StepResult) -> list[int]:
+    return np.frombuffer(result.token_ids, dtype=np.int32).tolist()
+
+
+def logprobs(result: StepResult) -> list[float]:
+    """Of the drawn token and of the likeliest ones, row after row; all rows must ask for them."""
+    return [value for part in result.logprobs for one in part.entries for value in (one.logprob, *one.top_logprobs)]
