@@ -15,6 +15,7 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from quire.kernels.cpu.native import NativeLibraryMissingError
 from quire.proto.channel import Dealer
 from quire.proto.lifeline import tie_to_parent
 from quire.proto.wire import plan_decoder
@@ -67,7 +68,7 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     def begin() -> Started[InFlight]:
         try:
             return load()
-        except (ModelError, CheckpointError, DeviceError, MemoryShortage) as error:
+        except (ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError) as error:
             raise StartRefused(str(error)) from error
 
     def load() -> Started[InFlight]:

@@ -158,10 +158,10 @@ class NoModel:
         self._finite = torch.ones(rows, dtype=torch.bool, device=device.torch)
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
-        raise NotImplementedError("every step of this bench is a graph")
+        raise RuntimeError("every step of this bench is a graph")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("every row of this bench is greedy")
+        raise RuntimeError("every row of this bench is greedy")
 
     def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         count = hidden.shape[0]

@@ -93,7 +93,7 @@ class Device:
         self._rejoined: torch.cuda.Event | None = None
         if self.is_cuda:
             torch.cuda.set_device(self.torch)
-            self._aside = torch.cuda.Stream(self.torch)
+            self._aside = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
 
     @property
     def name(self) -> str:
@@ -157,7 +157,7 @@ class Device:
             yield self._promise
 
     def _promise(self) -> None:
-        self._rejoined = torch.cuda.Event()
+        self._rejoined = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._rejoined.record()
 
     def rejoin(self) -> None:
@@ -196,7 +196,7 @@ class Device:
         """Record what `run` queues, in memory shared with the other graphs of `pool`. CUDA only."""
         graph = torch.cuda.CUDAGraph()
         # thread_local: a thread of NCCL may look at its events meanwhile
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
             run()
         return graph
 

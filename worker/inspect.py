@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from quire.kernels.catalog import implementations
-from quire.kernels.cpu.native import instruction_set
+from quire.kernels.cpu.native import NativeLibraryMissingError, instruction_set
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
@@ -29,7 +29,8 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     """Sections for a person, and the refusals; an empty `config.model` looks at the device alone."""
     try:
         device = Device(config.device, rank=0)
-    except DeviceError as error:
+        kernels = _kernels(device)
+    except (DeviceError, NativeLibraryMissingError) as error:
         return {}, [str(error)]
     sections: dict[str, Section] = {
         "device": {
@@ -40,7 +41,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
             "total memory": device.total_memory(),
             "free memory": device.free_memory(),
         },
-        "kernels": _kernels(device),
+        "kernels": kernels,
         "architectures": {"supported": ", ".join(ARCHITECTURES)},
     }
     if not config.model:

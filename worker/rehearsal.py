@@ -6,6 +6,10 @@ from quire.proto.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.runner import Runner
 
+EVERY_STAGE = SamplingParams(
+    top_p=0.9, top_k=50, min_p=0.01, repetition_penalty=1.1, logit_bias=((0, 1.0),), logprobs=20
+)
+
 
 def plan(
     lengths: list[int], block_size: int, params: SamplingParams, *, decode: bool = False, room: int = 0
@@ -39,15 +43,17 @@ def worst_lengths(config: WorkerConfig) -> list[int]:
 
 def run_worst(runner: Runner, config: WorkerConfig) -> None:
     """One step of the worst shape with every stage of sampling that needs memory. Its tables are thrown away."""
-    params = SamplingParams(top_p=0.9, top_k=50, min_p=0.01, repetition_penalty=1.1, logprobs=20)
-    runner.collect(runner.launch(plan(worst_lengths(config), config.block_size, params)))
+    runner.collect(runner.launch(plan(worst_lengths(config), config.block_size, EVERY_STAGE)))
 
 
 def warm_up(runner: Runner, config: WorkerConfig, max_model_len: int) -> None:
-    """A prefill and a decode step of one short sequence, then its release: nothing of it remains in the tables."""
+    """A prefill and a decode step of one short sequence, greedy and then with every stage of sampling.
+
+    What a request needs is compiled afterwards, and nothing of the sequence remains in the tables.
+    """
     length = max(1, min(8, max_model_len - 1, config.max_num_batched_tokens))
-    params = SamplingParams()
-    runner.collect(runner.launch(plan([length], config.block_size, params, room=1)))
-    if length < max_model_len:
-        runner.collect(runner.launch(plan([length], config.block_size, params, decode=True)))
-    runner.collect(runner.launch(release(1)))
+    for params in (SamplingParams(temperature=0.0), EVERY_STAGE):
+        runner.collect(runner.launch(plan([length], config.block_size, params, room=1)))
+        if length < max_model_len:
+            runner.collect(runner.launch(plan([length], config.block_size, params, decode=True)))
+        runner.collect(runner.launch(release(1)))

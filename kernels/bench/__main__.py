@@ -22,6 +22,8 @@ MOST_COPIES = 32
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is measured, and for how long."""
+
     device: Literal["cpu", "cuda"] = "cpu"
     ops: tuple[str, ...] = ()
     """Names of operations; empty: all."""
@@ -134,6 +136,7 @@ def run(options: BenchOptions) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
+    """Measure what the one JSON argument says."""
     with torch.inference_mode():
         print(json.dumps(run(msgspec.json.decode(argv[1] if len(argv) > 1 else "{}", type=BenchOptions))))
     return 0

@@ -17,6 +17,7 @@ from quire.kernels.work_list import WorkList, fill_work_list
 
 
 def case(layer: Layer, attend: Attend) -> Case:
+    """`paged_attention` of one batch in one layer."""
     cache_dtype = torch.float8_e4m3fn if attend.fp8 else layer.dtype
     bound = cost.attention(
         [query for count, query, _ in attend.rows for _ in range(count)],

@@ -19,6 +19,8 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """One operation at one shape."""
+
     operation: str
     shape: str
     cost: Cost

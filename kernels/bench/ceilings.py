@@ -8,6 +8,8 @@ from quire.kernels.bench.stopwatch import milliseconds
 
 
 class Ceilings(NamedTuple):
+    """Rates, a second."""
+
     copy_bytes_per_second: float
     """Read and written together, by a copy larger than the caches."""
     read_bytes_per_second: float

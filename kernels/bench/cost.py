@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 
 class Cost(NamedTuple):
+    """The floor of one call."""
+
     num_bytes: int
     """Read and written together."""
     num_flops: int = 0

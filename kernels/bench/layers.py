@@ -24,6 +24,7 @@ EPS = 1e-5
 
 
 def norms(layer: Layer, tokens: int) -> Iterator[Case]:
+    """`rms_norm` and `add_rms_norm`."""
     size = layer.dtype.itemsize
 
     def alone(device: torch.device) -> Pair:
@@ -47,6 +48,7 @@ def norms(layer: Layer, tokens: int) -> Iterator[Case]:
 
 
 def rotations(layer: Layer, tokens: int, cache_dtype: torch.dtype) -> Iterator[Case]:
+    """`rotate_store`, on positions and angles that need not make sense."""
     half, block_size = layer.head_dim // 2, 16
 
     def make(device: torch.device) -> Pair:
@@ -68,6 +70,8 @@ def rotations(layer: Layer, tokens: int, cache_dtype: torch.dtype) -> Iterator[C
 
 
 def activations(layer: Layer, tokens: int) -> Iterator[Case]:
+    """`gated_activation` of the feed-forward block."""
+
     def make(device: torch.device) -> Pair:
         x = normal(device, tokens, 2 * layer.intermediate, dtype=layer.dtype)
         gate, up = x.chunk(2, dim=-1)
@@ -78,6 +82,8 @@ def activations(layer: Layer, tokens: int) -> Iterator[Case]:
 
 
 def embeddings(layer: Layer, tokens: int) -> Iterator[Case]:
+    """`embed_shard` of the whole vocabulary."""
+
     def make(device: torch.device) -> Pair:
         weight = normal(device, layer.vocab, layer.hidden, dtype=layer.dtype)
         ids = torch.randint(layer.vocab, (tokens,), device=device)
@@ -89,6 +95,7 @@ def embeddings(layer: Layer, tokens: int) -> Iterator[Case]:
 
 
 def linears(layer: Layer, tokens: int, device_type: str) -> Iterator[Case]:
+    """`linear` and `norm_linear` of each layer, on weights packed for the device; on CPUs in 8 bits too."""
     size = layer.dtype.itemsize
     alone = {
         "output": (layer.heads * layer.head_dim, layer.hidden),

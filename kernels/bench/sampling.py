@@ -18,6 +18,7 @@ TOP_K, TOP_P = 50, 0.9
 
 
 def cases(layer: Layer, rows: int) -> Iterator[Case]:
+    """Every stage for `rows` rows of a vocabulary."""
     name, vocab = f"{rows} x {layer.vocab}", layer.vocab
     once = cost.logits(rows, vocab, layer.dtype.itemsize)
     twice = cost.logits(rows, 2 * vocab, layer.dtype.itemsize)

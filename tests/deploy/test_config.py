@@ -47,13 +47,12 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
     changed: dict[str, Any] = {
         "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
         "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
-        "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy", "max_model_len": 13,
-        "seed": 14,
-        "max_num_seqs": 15, "max_num_batched_tokens": 16, "scheduling_policy": "priority",
+        "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
+        "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16, "scheduling_policy": "priority",
         "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
-        "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17, "device": "cpu", "tensor_parallel_size": 3,
-        "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0, "drain_timeout": 20.0, "max_restarts": 21,
-        "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
+        "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
+        "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0,
+        "drain_timeout": 20.0, "max_restarts": 21, "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
     }  # fmt: skip
     untouched = {"run_dir"}  # made by the launcher itself
     assert set(changed) | untouched == set(ServeOptions.__slots__)

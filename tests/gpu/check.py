@@ -65,8 +65,7 @@ def _run(device: str, parts: list[str]):
         }
         for part in BUDGETS:
             if part in parts:
-                with report.part(part, BUDGETS[part]):
-                    checks[part]()
+                report.part(part, BUDGETS[part], checks[part])
                 release_memory()
     return report
 

@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,14 +40,13 @@ class Report:
     def passed(self) -> bool:
         return all(entry.passed for entry in self._entries.values())
 
-    @contextlib.contextmanager
-    def part(self, name: str, budget: float) -> Iterator[None]:
-        """What happens inside belongs to `name`; an exception is a failed entry, and the next part goes on."""
+    def part(self, name: str, budget: float, run: Callable[[], object]) -> None:
+        """What `run` adds belongs to `name`; an exception is a failed entry, and the caller goes on."""
         begun = time.monotonic()
         self._part, self._part_deadline = name, min(self._deadline, begun + budget)
         try:
             self.go_on()
-            yield
+            run()
         except Exception as error:
             print(traceback.format_exc(), flush=True)
             lines = str(error).strip().splitlines()

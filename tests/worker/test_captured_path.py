@@ -1,4 +1,4 @@
-"""The path of a GPU on tensors of this processor: Triton forms in the interpreter, padded buckets, a device that records.
+"""The path of a GPU on this processor: Triton forms in the interpreter, padded buckets, a device that records.
 
 Recorded steps run again on what their buffers hold then, with the host's numbers of the recording: exactly what a
 captured graph does. What it cannot show is the hardware; that is for `make gpu-check`.

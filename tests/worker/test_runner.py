@@ -248,7 +248,13 @@ def test_the_memory_profile_runs_the_worst_step(settings, toy):
 
 @pytest.mark.parametrize(
     ("copies", "complaint"),
-    [([0, 200], "outside"), ([-1, 3], "outside"), ([1, 3, 2, 3], "twice"), ([1], "multiple of 8"), ([1, 3, 3, 4], "both read and")],
+    [
+        ([0, 200], "outside"),
+        ([-1, 3], "outside"),
+        ([1, 3, 2, 3], "twice"),
+        ([1, 3, 3, 4], "both read and"),
+        ([1], "multiple of 8"),
+    ],
 )
 def test_impossible_copies_are_refused(toy, copies, complaint):
     _, driver = toy(torch.randn(50, 50))

@@ -11,8 +11,10 @@ namespace quire {
 template <class T, int gate> void gated_activation(const T* x, T* out, int64_t rows, int64_t n, int threads) {
     for_rows(rows, 4 * n, threads, [=](int64_t r) {
         const T *gates = x + 2 * r * n, *values = gates + n;
-        for (int64_t i = 0; i < n; i += LANES)
-            store(out + r * n + i, rounded<T>(activated(gate, load(gates + i, n - i))) * load(values + i, n - i), n - i);
+        for (int64_t i = 0; i < n; i += LANES) {
+            const Floats open = rounded<T>(activated(gate, load(gates + i, n - i)));
+            store(out + r * n + i, open * load(values + i, n - i), n - i);
+        }
     });
 }
 

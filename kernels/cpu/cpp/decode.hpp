@@ -14,9 +14,20 @@ constexpr int64_t KEY_TILE = 64;
 // `largest` and `mass` behind it.
 inline int64_t state_size(const Attention& a) { return a.padded_dim() + LANES; }
 
-inline void prefetch(const char* place, int64_t bytes) {
-    for (int64_t i = 0; place && i < bytes; i += 64) __builtin_prefetch(place + i, 0, 2);
-}
+// Asks for places[row, end) in the order they lie in memory, each of `span` bytes, a few cache lines at a time: the
+// memory is then never idle, and never has more to do at once than it can queue.
+struct Ahead {
+    const char* const* places;
+    int64_t row, end, span, offset = 0;
+
+    void ask(int64_t lines) {
+        for (; lines > 0 && row < end; lines--) {
+            __builtin_prefetch(places[row] + offset, 0, 2);
+            offset += 64;
+            if (offset >= span) offset = 0, row++;
+        }
+    }
+};
 
 template <int groups, int... i> inline Floats halve(Floats a, Floats b, std::integer_sequence<int, i...>) {
     constexpr int width = LANES / groups, half = width / 2;  // a holds `groups` partial sums of `width` lanes, b too
@@ -99,18 +110,17 @@ inline void decode_tile(const DecodeRow& r, const KeyTile& tile, const KeyTile& 
     const int64_t dim = a.padded_dim(), size = state_size(a), heads = r.last_head - r.first_head;
     const float* const query = r.query + (head - r.first_head) * a.groups * dim;
     const float* rows[KEY_TILE];
-    // the next tile in the order it lies in memory, a share with each head
+    // with each head a share of the next tile: its keys during the first product, its values during the second
     const int64_t span = heads * a.head_dim * r.cached.size, share = (KEY_TILE + heads - 1) / heads;
-    int64_t ahead = (head - r.first_head) * share;
-    const int64_t ahead_end = ahead + share < KEY_TILE ? ahead + share : KEY_TILE;
+    const int64_t begin = (head - r.first_head) * share, end = begin + share < next.count ? begin + share : next.count;
+    const int64_t lines = share * ((span + 63) / 64), num_products = KEY_TILE / LANES * a.groups;
+    Ahead keys{next.keys, begin, end, span}, values{next.values, begin, end, span};
 
     open_rows(r, tile.keys, tile.count, head, rows);
     for (int64_t j = 0; j < tile.count; j += LANES) {
-        for (int64_t g = 0; g < a.groups; g++)
+        for (int64_t g = 0; g < a.groups; g++) {
+            keys.ask(lines / num_products + 1);
             store(r.scores + g * KEY_TILE + j, products<LANES>(query + g * dim, rows + j, dim));
-        for (int64_t i = 0; i < LANES && ahead < ahead_end; i++, ahead++) {
-            prefetch(next.keys[ahead], span);
-            prefetch(next.values[ahead], span);
         }
     }
     for (int64_t g = 0; g < a.groups; g++) {
@@ -121,7 +131,8 @@ inline void decode_tile(const DecodeRow& r, const KeyTile& tile, const KeyTile& 
     for (int64_t g = 0; g < a.groups;) {
         const auto add = [&](auto together) {
             add_weighted_rows<together>(
-                rows, 0, tile.count, r.scores + g * KEY_TILE, KEY_TILE, r.factors + g, states + g * size, size, dim
+                rows, 0, tile.count, r.scores + g * KEY_TILE, KEY_TILE, r.factors + g, states + g * size, size, dim,
+                [&] { values.ask(lines / KEY_TILE + 1); }
             );
             g += together;
         };

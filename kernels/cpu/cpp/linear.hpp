@@ -65,7 +65,7 @@ void tile_sums(const int32_t* x, const int32_t* first, const int32_t* second, in
     constexpr int vectors = 2 * BLOCK_VECTORS;
     constexpr std::make_integer_sequence<int, rows> every_row{};
     constexpr std::make_integer_sequence<int, vectors> every_vector{};
-    Vector sum[rows][vectors];
+    Vector sum[rows][vectors];  // only ever indexed by constants, or it would lie in memory
     unrolled(every_row, [&](auto r) {
         unrolled(every_vector, [&](auto v) { sum[r][v] = load_vector<Vector>(sums + (r * vectors + v) * LANES); });
     });
@@ -82,7 +82,11 @@ void tile_sums(const int32_t* x, const int32_t* first, const int32_t* second, in
             unrolled(every_vector, [&](auto v) { sum[r][v] = Format::dot(sum[r][v], weights[v], lane); });
         });
     }
-    std::memcpy(sums, sum, sizeof sum);
+    unrolled(every_row, [&](auto r) {
+        unrolled(every_vector, [&](auto v) {
+            std::memcpy(sums + (r * vectors + v) * LANES, &sum[r][v], sizeof(Vector));
+        });
+    });
 }
 
 template <class Format, int... i>

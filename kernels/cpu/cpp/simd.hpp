@@ -177,7 +177,10 @@ template <int step, int... i> inline Floats swapped(Floats x, std::integer_seque
 
 template <class Combine, int step = LANES / 2> inline float fold(Floats x, Combine combine) {
     if constexpr (step == 0) return x[0];
-    else return fold<Combine, step / 2>(combine(x, swapped<step>(x, std::make_integer_sequence<int, LANES>{})), combine);
+    else {
+        const Floats other = swapped<step>(x, std::make_integer_sequence<int, LANES>{});
+        return fold<Combine, step / 2>(combine(x, other), combine);
+    }
 }
 
 inline float sum_of(Floats x) {

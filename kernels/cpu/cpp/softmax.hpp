@@ -6,8 +6,8 @@
 namespace quire {
 
 // Online softmax (Milakov and Gimelshein, 2018) of one query's next scores: [low, high), whole vectors, of which
-// [from, to) are seen. They become weights 2^(score - largest), zero where not seen; returns what sums over earlier keys
-// are to be multiplied by. NaN among the seen scores makes `mass` NaN; a query that has seen nothing keeps mass 0.
+// [from, to) are seen. They become weights 2^(score - largest), zero where not seen; returns what sums over earlier
+// keys are to be multiplied by. NaN among the seen scores makes `mass` NaN; a query that has seen nothing keeps mass 0.
 inline float soften(
     const Attention& a, float* scores, int64_t low, int64_t high, int64_t from, int64_t to, float& largest, float& mass
 ) {
@@ -36,10 +36,16 @@ inline float soften(
 
 // ---- out = factors * out + weights x rows: the second product of attention, M query rows at a time ----
 
-template <int M, int V>
+// What a kernel that does nothing else meanwhile passes as `meanwhile`.
+struct Nothing {
+    void operator()() const {}
+};
+
+// `meanwhile()` is called once for each row.
+template <int M, int V, class Meanwhile>
 inline void add_weighted(
     const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
-    const float* factors, float* out, int64_t out_stride, int64_t column
+    const float* factors, float* out, int64_t out_stride, int64_t column, Meanwhile meanwhile
 ) {
     Floats sum[M][V];
 #pragma GCC unroll 8
@@ -48,6 +54,7 @@ inline void add_weighted(
         for (int v = 0; v < V; v++)
             sum[m][v] = load_vector<Floats>(out + m * out_stride + column + v * LANES) * factors[m];
     for (int64_t j = first; j < count; j++) {
+        meanwhile();
         Floats x[V];
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) x[v] = load_vector<Floats>(rows[j] + column + v * LANES);
@@ -71,15 +78,15 @@ constexpr int PANEL = 2;  // 6 x 2 sums in 16
 #endif
 
 // All columns; `dim` is a multiple of LANES. Columns are taken in panels of nearly equal width.
-template <int M>
+template <int M, class Meanwhile = Nothing>
 inline void add_weighted_rows(
     const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
-    const float* factors, float* out, int64_t out_stride, int64_t dim
+    const float* factors, float* out, int64_t out_stride, int64_t dim, Meanwhile meanwhile = {}
 ) {
     for (int64_t left = dim / LANES, column = 0; left > 0;) {
         const int64_t panels = (left + PANEL - 1) / PANEL, width = (left + panels - 1) / panels;
         const auto add = [&](auto v) {
-            add_weighted<M, v>(rows, first, count, weights, weight_stride, factors, out, out_stride, column);
+            add_weighted<M, v>(rows, first, count, weights, weight_stride, factors, out, out_stride, column, meanwhile);
         };
         if (width == 1) add(std::integral_constant<int, 1>{});
         else if (PANEL == 2 || width == 2) add(std::integral_constant<int, 2>{});

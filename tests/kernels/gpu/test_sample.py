@@ -77,6 +77,7 @@ def test_the_only_token_of_a_row_is_chosen(token):
 @pytest.mark.parametrize("everywhere", [True, False])
 def test_unsound_rows_yield_ids_within_the_vocabulary_and_leave_the_others_alone(value, everywhere):
     logits, columns = logits_of(6, CHUNK + 130, 2), columns_of(6, 4)
+    columns[1][1], columns[1][4] = 0.0, 1.0
     expected = choose(logits, *columns)
     for row in (1, 4):
         logits[row, slice(None) if everywhere else slice(17, 30)] = value

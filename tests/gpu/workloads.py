@@ -1,0 +1,76 @@
+"""What `bench.py` runs, on a GPU and, to prove the script itself, in small on a CPU; and what each may cost."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import models
+
+
+@dataclass(frozen=True)
+class Throughput:
+    name: str
+    input_len: int
+    output_len: int
+    requests: int
+    target: float
+    """Output tokens per second on one H200."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    config: dict[str, Any]
+    options: dict[str, object]
+    """Of `quire serve`."""
+    contexts: tuple[int, ...]
+    """For the time per token of one sequence."""
+    batches: dict[int, float]
+    """Sequences at once -> target, milliseconds of a step"""
+    batch_context: int
+    first_tokens: dict[int, float]
+    """Prompt tokens -> target, milliseconds to the first token"""
+    throughput: tuple[Throughput, ...]
+    comparison: Throughput
+    """For transformers and quire alike; the target is a ratio."""
+    itl_target: float
+    """Milliseconds of one sequence's step at a short context."""
+    slope_target: float
+    """Milliseconds for each further token of context."""
+
+
+H200 = Bench(
+    config=models.LLAMA_8B,
+    options={"device": "cuda", "max_model_len": 20_000, "max_num_seqs": 512, "max_num_batched_tokens": 2048},
+    contexts=(128, 2048, 8192, 16_384),
+    batches={32: 6.4, 128: 12.9, 256: 23.0},
+    batch_context=2048,
+    first_tokens={2048: 46.0, 8192: 215.0},
+    throughput=(
+        Throughput("1000/1000", 1000, 1000, 384, 10_000.0),
+        Throughput("128/2048", 128, 2048, 256, 15_400.0),
+        Throughput("2048/128", 2048, 128, 512, 2200.0),
+    ),
+    comparison=Throughput("128/128", 128, 128, 64, 5.0),
+    itl_target=4.1,
+    slope_target=3.3e-5,
+)
+SMALL = Bench(
+    config=models.SMALL,
+    options={"device": "cpu", "max_model_len": 512, "max_num_seqs": 16, "kv_cache_memory_bytes": 64 << 20,
+             "num_threads": 1},
+    contexts=(16, 128),
+    batches={4: 1.0},
+    batch_context=32,
+    first_tokens={64: 1.0},
+    throughput=(Throughput("20/20", 20, 20, 8, 1.0), Throughput("32/400", 32, 400, 64, 1.0)),
+    comparison=Throughput("16/8", 16, 8, 8, 5.0),
+    itl_target=1.0,
+    slope_target=1.0,
+)  # fmt: skip
+
+# Seconds; together less than the run's ten minutes.
+KERNEL_SECONDS = 130.0
+START_SECONDS = 150.0
+LATENCY_SECONDS = 70.0
+THROUGHPUT_SECONDS = 36.0
+"""Of each of the three."""
+PEER_SECONDS = 80.0
