@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from quire.worker.config import Dtype, KVDtype
+from quire.worker.cores import share_of_cores
 
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -114,10 +115,13 @@ class Device:
             raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats (compute capability 8.9); use auto")
         return torch.float8_e4m3fn
 
-    def set_threads(self, wanted: int, num_ranks: int) -> int:
-        """Use `wanted` CPU threads, or for 0 this rank's share of the cores; the number used."""
-        cores = len(os.sched_getaffinity(0))
-        threads = wanted or max(1, cores // (1 if self.is_cuda else num_ranks))
+    def set_threads(self, wanted: int, rank: int, num_ranks: int) -> int:
+        """Use `wanted` CPU threads, or for 0 this rank's share of the cores; the number used.
+
+        Ranks on the CPU are pinned to their shares. Call it before the first parallel loop.
+        """
+        threads, cores = share_of_cores(rank, 1 if self.is_cuda else num_ranks, wanted)
+        os.sched_setaffinity(0, cores)
         torch.set_num_threads(threads)
         return threads
 

@@ -17,7 +17,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, read_spec
 from quire.worker.parallel import SingleGroup
-from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.choose import scheme_for
 from quire.worker.shard import ModelError
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.load import match
@@ -37,7 +37,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
             "name": device.name,
             "CUDA": torch.version.cuda or "not in this build of torch",
             "CUDA devices": torch.cuda.device_count(),
-            "threads": device.set_threads(config.num_threads, num_ranks=1),
+            "threads": device.set_threads(config.num_threads, rank=0, num_ranks=1),
             "total memory": device.total_memory(),
             "free memory": device.free_memory(),
         },
@@ -67,7 +67,8 @@ def _model(config: WorkerConfig, device: Device) -> Section:
     """
     spec = read_spec(Path(config.model))
     dtype = device.dtype(config.dtype, spec.dtype)
-    model = build_model(spec, BuildContext(SingleGroup(), torch.device("meta"), dtype, DenseScheme()))
+    scheme = scheme_for(config.quantization, device.torch)
+    model = build_model(spec, BuildContext(SingleGroup(), torch.device("meta"), dtype, scheme))
     if config.load_format != "dummy":
         with Checkpoint(Path(config.model)) as checkpoint:
             match(model, checkpoint, checkpoint_names(spec))

@@ -45,7 +45,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     Raises ModelError, CheckpointError, DeviceError or MemoryShortage for what the user must change.
     """
     phases = Phases()
-    threads = device.set_threads(config.num_threads, config.tensor_parallel_size)
+    threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
     group = join()
     phases.end("group")

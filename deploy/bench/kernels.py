@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> Outcome:
     rows, ceilings = measured["rows"], measured["ceilings"]
     if not isinstance(rows, list) or not isinstance(ceilings, dict):
         raise BenchError("the measuring process printed no rows")
+    if failed := measured["failed"]:
+        raise BenchError(f"what is wrong has no speed: {failed}")
     by_operation: dict[str, dict[str, Figure]] = {}
     for row in rows:
         by_operation.setdefault(row["op"], {})[row["shape"]] = {key: row[key] for key in KEYS}

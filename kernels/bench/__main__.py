@@ -104,7 +104,7 @@ def _disagreement(ours: Callable[[], object], peer: Callable[[], object]) -> flo
 
 
 def run(options: BenchOptions) -> dict[str, Any]:
-    """Ceilings and one row for each case; `not_measured` names those that the time limit left out."""
+    """Ceilings and a row for each case; `not_measured` names what the time limit left out, `failed` says what went wrong."""
     shapes = CUDA if options.device == "cuda" else CPU
     known = {case.operation for case in cases(shapes, options.device)}
     if unknown := set(options.ops) - known:
@@ -115,14 +115,17 @@ def run(options: BenchOptions) -> dict[str, Any]:
     device = torch.device(options.device)
     begun = time.perf_counter()
     ceilings = measure_ceilings(device, shapes.layers[0].dtype, options.seconds)
-    rows, left_out = [], []
+    rows, left_out, failed = [], [], []
     for case in cases(shapes, options.device):
         if options.ops and case.operation not in options.ops:
             continue
         if time.perf_counter() - begun > options.time_limit:
             left_out.append(f"{case.operation}, {case.shape}")
             continue
-        rows.append(measure(case, options, ceilings, shapes.cold_bytes))
+        try:
+            rows.append(measure(case, options, ceilings, shapes.cold_bytes))
+        except Exception as error:  # it is named, and the other cases are measured
+            failed.append(f"{case.operation}, {case.shape}: {type(error).__name__}: {error}"[:500])
         if device.type == "cuda":
             torch.cuda.empty_cache()
     return {
@@ -132,6 +135,7 @@ def run(options: BenchOptions) -> dict[str, Any]:
         "ceilings": ceilings._asdict(),
         "rows": rows,
         "not_measured": left_out,
+        "failed": failed,
     }
 
 

@@ -60,14 +60,16 @@ def _make(layer: Layer, attend: Attend, cache_dtype: torch.dtype, device: torch.
             .flatten(1, 2)
             .contiguous()
         )
-        bias = causal_lower_right(query_len, length) if query_len > 1 else None
+        bias = causal_lower_right(query_len, length) if 1 < query_len < length else None
         key, value = (_in_one_piece(cache, tables[rows], length, layer.dtype) for cache in (keys, values))
         whole.append((heads, key, value, bias))
         start += count
 
     def peer() -> torch.Tensor:
         parts = [
-            scaled_dot_product_attention(q, k, v, bias, enable_gqa=True).transpose(1, 2).flatten(2)
+            scaled_dot_product_attention(q, k, v, bias, is_causal=1 < q.shape[2] == k.shape[2], enable_gqa=True)
+            .transpose(1, 2)
+            .flatten(2)
             for q, k, v, bias in whole
         ]
         return torch.cat([part.flatten(0, 1) for part in parts])

@@ -1,5 +1,6 @@
 """Times operations on their device: median of many calls, each on other data than the one before it."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -8,8 +9,9 @@ import torch
 
 Call = Callable[[], object]
 
-LEAST_CALLS = 8
-"""In one timed round on CUDA, so that the round is longer than the clock's grain."""
+ROUND_MS = 5.0
+"""What one timed round on CUDA lasts at least, as far as MOST_ROUNDS goes: long beside the start of a graph."""
+MOST_ROUNDS = 64
 
 
 def milliseconds(calls: Sequence[Call], device: torch.device, seconds: float, *, waits: bool = False) -> float:
@@ -33,8 +35,8 @@ def milliseconds(calls: Sequence[Call], device: torch.device, seconds: float, *,
 
 
 def _replays(calls: Sequence[Call], device: torch.device, seconds: float) -> float:
-    rounds = -(-LEAST_CALLS // len(calls))
-    torch.cuda.synchronize(device)
+    once = _events([lambda: [call() for call in calls]], device, 0.0)
+    rounds = max(1, min(MOST_ROUNDS, math.ceil(ROUND_MS / once)))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(rounds):

@@ -46,6 +46,8 @@ class Row:
     """One build for one chip, compiled; `used` is None when it did not compile."""
 
     kernel: str
+    """The module."""
+    function: str
     name: str
     capability: int
     used: Resources | None
@@ -61,7 +63,8 @@ class Row:
 
     def document(self) -> dict[str, object]:
         used = {} if self.used is None else {**asdict(self.used), "features": sorted(self.used.features)}
-        return {"kernel": self.kernel, "build": self.name, "capability": self.capability, **used, "faults": self.faults}
+        names = {"kernel": self.kernel, "function": self.function}
+        return {**names, "build": self.name, "capability": self.capability, **used, "faults": self.faults}
 
 
 def shipped() -> list[str]:
@@ -97,8 +100,10 @@ def row(job: tuple[str, int, int]) -> Row:
     try:
         used = resources(compile_build(build, capability))
     except Exception as error:  # whatever the compiler raises is the verdict on this build, not the end of the table
-        return Row(kernel, build.name, capability, None, (f"does not compile: {_last_line(error)}",))
-    return Row(kernel, build.name, capability, used, tuple(faults(build, capability, used)))
+        return Row(
+            kernel, build.kernel.__name__, build.name, capability, None, (f"does not compile: {_last_line(error)}",)
+        )
+    return Row(kernel, build.kernel.__name__, build.name, capability, used, tuple(faults(build, capability, used)))
 
 
 def table(kernels: Sequence[str], capabilities: Sequence[int], jobs: int) -> Iterator[Row]:

@@ -83,6 +83,7 @@ class Run:
         found = measure("quire.kernels.bench", options, timeout_seconds=2 * limit)
         self.document["kernels"], self.document["ceilings"] = found["rows"], found["ceilings"]
         self.document["not_measured"] += found["not_measured"]
+        self.document["failed"] += found["failed"]
         print(f"{'operation':<18} {'shape':<46} {'ms':>9} {'GB/s':>8} {'TFLOP/s':>8} {'of limit':>8} {'vs torch':>8}")
         for row in found["rows"]:
             print(f"{row['op']:<18} {row['shape']:<46} {row['ms']:>9.4f} {row['gb_s']:>8.0f} {row['tflop_s']:>8.1f} "

@@ -22,9 +22,9 @@ LIMITS = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 DTYPES = tuple(LIMITS)
 
 
-def check_kernels(report: Report, device: torch.device, small: bool) -> None:
-    """`small`: fewer and smaller shapes, for a machine without a GPU."""
-    for check in (_norms, _activations, _rotations, _embeddings, _linears, _copies, _steps):
+def check_layers(report: Report, device: torch.device, small: bool) -> None:
+    """All but linear layers. `small`: fewer and smaller shapes, for a machine without a GPU."""
+    for check in (_norms, _activations, _rotations, _embeddings, _copies, _steps):
         report.go_on()
         check(report, device, small)
 
@@ -129,12 +129,15 @@ def _embeddings(report: Report, device: torch.device, small: bool) -> None:
         report.equal("embed_shard", got, embed_shard_reference(ids, weight, 50, 90), f"{dtype} {count} x {size}")
 
 
-def _linears(report: Report, device: torch.device, small: bool) -> None:
+def check_linears(report: Report, device: torch.device, small: bool) -> None:
+    """Alone and with norm, residual and gate, on both sides of the number of tokens from which cuBLAS takes over."""
     shapes = [(96, 80), (64, 200)]
     if not small:
         shapes += [(4096, 6144), (4096, 4096), (14336, 4096), (4096, 28672), (896, 1152), (4864, 896)]
-    for (inputs, outputs), dtype, count in itertools.product(shapes, DTYPES, (0, 1, 2, 3, 4, 8, 13, 16, 17, 64)):
+    for (inputs, outputs), dtype, count in itertools.product(shapes, DTYPES, (0, 1, 3, 8, 16, 17, 64)):
         report.go_on()
+        if dtype != torch.bfloat16 and inputs == 14336:  # every shape is a kernel to compile
+            continue
         x, residual = (torch.randn(count, inputs, device=device, dtype=dtype) for _ in range(2))
         weight = torch.randn(outputs, inputs, device=device, dtype=dtype) / inputs**0.5
         norm_weight, bias = (torch.randn(size, device=device, dtype=dtype) for size in (inputs, outputs))

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,11 +29,9 @@ class Entry:
 
 
 class Report:
-    def __init__(self, seconds: float) -> None:
-        """`seconds`: of the whole run."""
-        self._deadline = time.monotonic() + seconds
+    def __init__(self) -> None:
         self._part = ""
-        self._part_deadline = self._deadline
+        self._deadline = float("inf")
         self._entries: dict[tuple[str, str], Entry] = {}
         self.seconds: dict[str, float] = {}
 
@@ -43,7 +42,7 @@ class Report:
     def part(self, name: str, budget: float, run: Callable[[], object]) -> None:
         """What `run` adds belongs to `name`; an exception is a failed entry, and the caller goes on."""
         begun = time.monotonic()
-        self._part, self._part_deadline = name, min(self._deadline, begun + budget)
+        self._part, self._deadline = name, begun + budget
         try:
             self.go_on()
             run()
@@ -56,7 +55,7 @@ class Report:
 
     def go_on(self) -> None:
         """Raises TimeoutError when the part has used up its time: what was not checked must not look checked."""
-        if time.monotonic() > self._part_deadline:
+        if time.monotonic() > self._deadline:
             raise TimeoutError(f"{self._part}: out of time")
 
     def number(self, name: str, value: float, limit: float, detail: str = "") -> None:
@@ -87,12 +86,26 @@ class Report:
             head = f"{entry.part:<12} {entry.name:<58} {entry.count:>5}"
             print(f"{head} {entry.value:>10.3g} {entry.limit:>9.3g}{mark}")
         failed = sum(not entry.passed for entry in self._entries.values())
-        print(f"{len(self._entries)} rows, {failed} failed, {sum(self.seconds.values()):.0f} s", flush=True)
+        print(f"{len(self._entries)} rows, {failed} failed, {sum(self.seconds.values()):.0f} s of work", flush=True)
+
+    def document(self) -> dict[str, Any]:
+        entries = [{**asdict(entry), "passed": entry.passed} for entry in self._entries.values()]
+        return {"passed": self.passed, "seconds": self.seconds, "entries": entries}
+
+    def take(self, part: str, document: dict[str, Any] | None, otherwise: str) -> None:
+        """Add what another process found; without a document the part has failed, for the reason given."""
+        self._part = part
+        if document is None:
+            self._add("ran to its end", float("inf"), 0.0, otherwise)
+            return
+        self.seconds |= document["seconds"]
+        for entry in document["entries"]:
+            del entry["passed"]
+            self._entries[part, entry["name"]] = Entry(**entry)
 
     def write(self, path: Path, facts: dict[str, object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        entries = [{**asdict(entry), "passed": entry.passed} for entry in self._entries.values()]
-        document = {**facts, "passed": self.passed, "seconds": self.seconds, "entries": entries}
+        document = {**facts, **self.document()}
         path.write_text(json.dumps(document, indent=1, default=str) + "\n")
         print(f"written: {path}")
 

@@ -79,6 +79,18 @@ def test_an_unknown_operation_is_refused_by_name() -> None:
         run(BenchOptions(ops=("nonsense",)))
 
 
+def test_a_case_that_fails_is_named_and_the_others_are_measured(monkeypatch) -> None:
+    def check(case, options, ceilings, cold_bytes):
+        if case.shape == "16 x 768":
+            raise ValueError("broken")
+        return {"shape": case.shape}
+
+    monkeypatch.setattr("quire.kernels.bench.__main__.measure", check)
+    result = run(BenchOptions(ops=("rms_norm",), seconds=1e-6))
+    assert [row["shape"] for row in result["rows"]] == ["1 x 768", "1024 x 768"]
+    assert result["failed"] == ["rms_norm, 16 x 768: ValueError: broken"]
+
+
 def test_what_the_time_limit_leaves_out_is_named() -> None:
     result = run(BenchOptions(ops=("rms_norm",), seconds=1e-6, time_limit=1e-9))
     assert result["rows"] == []

@@ -65,7 +65,6 @@ def make_case(
             content = torch.randn((seq_len, num_kv_heads, head_dim), generator=generator)
             cache[blocks[place // block_size], place % block_size] = content
     query_lens, seq_lens = zip(*lengths, strict=True)
-    num_heads = num_kv_heads * group
     query = torch.randn((num_kv_heads, sum(query_lens) + 3, group, head_dim), generator=generator)
     query[:, sum(query_lens) :] = torch.nan
     batch = PagedBatch(
@@ -85,7 +84,7 @@ def make_case(
         values.to(cache_type),
         batch,
         rule or AttentionRule(head_dim**-0.5),
-        torch.randn(num_heads, generator=generator) if sinks else None,
+        torch.randn(num_kv_heads * group, generator=generator) if sinks else None,
         torch.rand(num_kv_heads, generator=generator) + 0.5 if eight_bits else None,
         torch.rand(num_kv_heads, generator=generator) + 0.5 if eight_bits else None,
     )
@@ -134,11 +133,7 @@ def assert_matches_the_reference(case, body=None):
     torch.testing.assert_close(out[own].float(), expected[own], **TOLERANCE[query.dtype])
 
 
-def several(seq):
-    return st.tuples(st.integers(2, seq), st.just(seq))
-
-
-PROMPT_ROWS = st.integers(2, 150).flatmap(several)
+PROMPT_ROWS = st.integers(2, 150).flatmap(lambda seq: st.tuples(st.integers(2, seq), st.just(seq)))
 ANY_ROW = st.one_of(st.just((0, 0)), st.integers(1, 40).map(lambda seq: (1, seq)), PROMPT_ROWS)
 ROWS = st.tuples(st.lists(ANY_ROW, max_size=3), PROMPT_ROWS, st.lists(ANY_ROW, max_size=3)).map(
     lambda parts: [*parts[0], parts[1], *parts[2]]
@@ -251,10 +246,9 @@ def test_a_nan_that_a_row_sees_shows_in_it_and_in_no_other(block_size, poisoned)
 
 @pytest.mark.parametrize("block_size", [16, 64])
 def test_very_large_scores_neither_overflow_nor_lose_the_likeliest(block_size):
-    case = make_case([(30, 70)], block_size, 1, 2, 64, AttentionRule(100.0, None, 30.0), torch.float16)
-    assert_matches_the_reference(case)
-    case = make_case([(30, 70)], block_size, 1, 2, 64, AttentionRule(100.0), torch.float16)
-    assert_matches_the_reference(case)
+    for soft_cap in (None, 30.0):
+        rule = AttentionRule(100.0, None, soft_cap)
+        assert_matches_the_reference(make_case([(30, 70)], block_size, 1, 2, 64, rule, torch.float16))
 
 
 @pytest.mark.parametrize("block_size", [16, 64])
@@ -302,17 +296,5 @@ def test_many_rows_find_their_tiles():
 
 
 def test_a_caches_type_may_differ_from_the_queries():
-    case = make_case([(30, 70)], 16, 1, 2, 64, query_type=torch.bfloat16, cache_type=torch.float16)
-    assert_matches_the_reference(case)
-    case = make_case([(30, 70)], 64, 1, 2, 64, query_type=torch.float32, cache_type=torch.bfloat16)
-    assert_matches_the_reference(case)
-
-
-def test_what_no_body_can_do_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"^rule\.scale: must be positive"):
-        run(make_case([(3, 3)], 16, rule=AttentionRule(-1.0)))
-    with pytest.raises(ValueError, match=r"^query: at most 128 query heads"):
-        run(make_case([(3, 3)], 16, group=129))
-    case = make_case([(3, 3)], 16)
-    with pytest.raises(ValueError, match=r"^query: torch\.float64 runs on the CPU only"):
-        run(dataclasses.replace(case, query=case.query.double()))
+    assert_matches_the_reference(make_case([(30, 70)], 16, query_type=torch.bfloat16, cache_type=torch.float16))
+    assert_matches_the_reference(make_case([(30, 70)], 64, query_type=torch.float32, cache_type=torch.bfloat16))

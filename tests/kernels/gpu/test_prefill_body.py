@@ -1,9 +1,10 @@
-"""Which prefill body a model gets on a chip."""
+"""Which prefill body a model gets on a chip, and what none takes."""
 
 import pytest
 import torch
 
-from quire.kernels.gpu.prefill import choose_body, tokens_per_tile
+from quire.kernels.attention import AttentionRule
+from quire.kernels.gpu.prefill import choose_body, prefill, tokens_per_tile
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,17 @@ def test_the_programs_of_a_tile_share_its_rows_evenly(capability, head_dim, quer
 
 def test_a_tile_holds_as_many_whole_tokens_as_fit_128_rows():
     assert [tokens_per_tile(group) for group in (1, 3, 4, 7, 128, 129)] == [128, 42, 32, 18, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("query", "scale", "message"),
+    [
+        (torch.zeros(1, 3, 2, 64), -1.0, r"^rule\.scale: must be positive"),
+        (torch.zeros(1, 3, 129, 64), 1.0, "^query: at most 128 query heads"),
+        (torch.zeros(1, 3, 2, 64).double(), 1.0, r"^query: torch\.float64 runs on the CPU only"),
+    ],
+)
+def test_what_no_body_can_do_is_refused_by_name(query, scale, message):
+    cache = torch.zeros(2, 16, 1, 64)
+    with pytest.raises(ValueError, match=message):
+        prefill(query, cache, cache, None, None, AttentionRule(scale), None, None, None, torch.zeros(3, 64))
