@@ -25,4 +25,8 @@ def _check(token_ids: torch.Tensor, weight: torch.Tensor, first: int, count: int
         raise ValueError(f"count: {count} tokens from {first} do not lie in a share of {weight.shape[0]} rows")
 
 
-embed_shard = Operation(embed_shard_reference, _check, {"cuda": "quire.kernels.gpu.embedding:embed_shard"})
+embed_shard = Operation(
+    embed_shard_reference,
+    _check,
+    {"cuda": "quire.kernels.gpu.embedding:embed_shard", "cpu": "quire.kernels.cpu.embedding:embed_shard"},
+)

@@ -78,4 +78,6 @@ def _check(
     check_contiguous(tokens=tokens, block_tables=block_tables, **out._asdict())
 
 
-prepare = Operation(prepare_reference, _check, {"cuda": "quire.kernels.gpu.prepare:prepare"})
+prepare = Operation(
+    prepare_reference, _check, {"cuda": "quire.kernels.gpu.prepare:prepare", "cpu": "quire.kernels.cpu.prepare:prepare"}
+)

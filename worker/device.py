@@ -3,6 +3,7 @@ done."""
 
 import contextlib
 import math
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.cores import share_of_cores
 
+_HUGE_PAGE = 2 << 20
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -223,11 +225,20 @@ class Device:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched."""
+    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched.
+
+    They lie in huge pages where the system has them: a KV cache is read all over, and small pages would cost more to
+    find than to read.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     num_bytes = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).reshape(shape)
+    if num_bytes < _HUGE_PAGE:
+        return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, num_bytes)
+    with contextlib.suppress(OSError):  # a hint, which a kernel may not know
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _machine_bytes(field: str) -> int:

@@ -88,6 +88,12 @@ class ShardedModule(nn.Module):
         self.register_parameter(name, nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False))
         self.parts[name] = parts
 
+    def stored(self, name: str) -> torch.Tensor:
+        """A parameter; several times faster than the attribute, and a step reads a hundred."""
+        parameter = self._parameters[name]
+        assert parameter is not None
+        return parameter
+
     def finish(self) -> None:
         """Called once, when the parameters are filled: a layer that stores them otherwise changes them now."""
 

@@ -84,7 +84,7 @@ def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: i
         "share_of_limit": limit * 1e3 / ms,
         "vs_torch": peer_ms / ms,
         "error": error,
-        "cold": copies * footprint > cold_bytes,
+        "cold": copies * case.cost.num_bytes > cold_bytes,
     }
 
 
@@ -104,7 +104,7 @@ def _disagreement(ours: Callable[[], object], peer: Callable[[], object]) -> flo
 
 
 def run(options: BenchOptions) -> dict[str, Any]:
-    """Ceilings and a row for each case; `not_measured` names what the time limit left out, `failed` says what went wrong."""
+    """Ceilings and a row for each case; `not_measured` names what the time limit left out, `failed` what broke."""
     shapes = CUDA if options.device == "cuda" else CPU
     known = {case.operation for case in cases(shapes, options.device)}
     if unknown := set(options.ops) - known:

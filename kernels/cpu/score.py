@@ -3,8 +3,6 @@
 import numpy as np
 import torch
 
-from quire.kernels.score import finite_rows_reference
-
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """See `quire.kernels.score.score_reference`."""
@@ -18,9 +16,11 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """See `quire.kernels.score.best_reference`."""
-    token_ids = argmax(logits)
-    value = logits.gather(1, token_ids[:, None]).squeeze(1).float()
-    return value.masked_fill_(~finite_rows_reference(logits), torch.nan), token_ids
+    rows = logits.float().numpy()
+    token_ids = rows.argmax(axis=-1)
+    value = np.take_along_axis(rows, token_ids[:, None], axis=-1)[:, 0]
+    value[~(np.isfinite(value) & np.isfinite(rows.min(axis=-1)))] = np.nan
+    return torch.from_numpy(value), torch.from_numpy(token_ids)
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:

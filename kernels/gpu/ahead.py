@@ -54,6 +54,7 @@ class Row:
     faults: tuple[str, ...]
 
     def cells(self) -> tuple[str, ...]:
+        """The row as it is printed."""
         verdict = "; ".join(self.faults) or "ok"
         if self.used is None:
             return (self.kernel, self.name, str(self.capability), "", "", "", "", "", "", verdict)
@@ -62,6 +63,7 @@ class Row:
         return (self.kernel, self.name, *map(str, numbers), ", ".join(self.used.instructions), specialized, verdict)
 
     def document(self) -> dict[str, object]:
+        """The row as one JSON object."""
         used = {} if self.used is None else {**asdict(self.used), "features": sorted(self.used.features)}
         names = {"kernel": self.kernel, "function": self.function}
         return {**names, "build": self.name, "capability": self.capability, **used, "faults": self.faults}
@@ -145,6 +147,7 @@ def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table of what the command line asks for; the exit status: 1 when a build is at fault."""
     parser = argparse.ArgumentParser(prog="python -m quire.kernels.gpu.ahead", description=__doc__.splitlines()[0])
     parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), choices=sorted(SHARED_LIMITS))
     parser.add_argument("--kernels", nargs="+", metavar="MODULE", help="of this package, or dotted; default: all")

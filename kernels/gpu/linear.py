@@ -76,6 +76,7 @@ def _tiles(x: torch.Tensor, weight: torch.Tensor, gate: Gate | None, operation: 
 def tiles_for(
     operation: str, num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype, is_gated: bool
 ) -> Tiles:
+    """The tiles of a layer of at most 16 tokens, by the device's table; looked up once."""
     shape = shape_key(num_tokens, size_in, size_out, dtype, is_gated)
     return tile(operation, shape, default_tiles(num_tokens, size_in, size_out))
 
@@ -137,6 +138,7 @@ def trials() -> Iterator[Trial]:
 def prepare(
     operation: str, num_tokens: int, size_in: int, size_out: int, gate: Gate | None, device: torch.device
 ) -> Callable[[Tiles], object]:
+    """Random arguments of a layer on `device`; a launch of it with given tiles."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:

@@ -84,6 +84,10 @@ def _time(launch: Callable[[], object]) -> float | None:
 
 
 def main(argument: str) -> dict[str, object]:
+    """Measure, write the table, and say what was chosen: {device, file, chosen}.
+
+    Raises TuneError for unknown options or operations and without a GPU.
+    """
     options = json.loads(argument)
     if unknown := set(options) - {"operations", "out"}:
         raise TuneError(f"options: {sorted(unknown)} are unknown; known: operations, out")

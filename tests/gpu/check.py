@@ -1,8 +1,8 @@
 """Whether quire is right on this machine's GPU: kernels, graphs, runner, whole engines. Any failed number fails it.
 
-`python tests/gpu/check.py [--out FILE]` runs from a plain checkout in at most ten minutes. Each part is a process of its
-own, so that one that breaks the device breaks no other. `--device cpu` runs the same checks with the CPU's kernels and
-small shapes: it proves that this script works, and nothing about a GPU.
+`python tests/gpu/check.py [--out FILE]` runs from a plain checkout in at most ten minutes. Each part is a process of
+its own, so that one that breaks the device breaks no other. `--device cpu` runs the same checks with the CPU's kernels
+and small shapes: it proves that this script works, and nothing about a GPU.
 """
 
 import argparse

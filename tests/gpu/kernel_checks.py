@@ -177,7 +177,7 @@ def _steps(report: Report, device: torch.device, small: bool) -> None:
         generator = torch.Generator().manual_seed(seed)
         spare = tokens - rows
         counts = torch.ones(rows, dtype=torch.int64)
-        counts[rows // 2 :] += torch.randint(0, max(1, spare // rows) + 1, (rows - rows // 2,), generator=generator)
+        counts[rows // 2 :] += torch.randint(0, spare // rows + 1, (rows - rows // 2,), generator=generator)
         counts[-1] = 0 if rows > 1 else 1
         computed = torch.randint(0, 500, (rows,), generator=generator)
         given = torch.stack((torch.randperm(rows + 3, generator=generator)[:rows], computed, counts)).int()

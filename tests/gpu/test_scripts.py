@@ -50,6 +50,9 @@ def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     document = json.loads(out.read_text())
     assert document["engine"]["throughput_20/20"]["output_tokens"] == 8 * 20
     assert document["engine"]["step_ms_4_at_32"] > 0
+    # what was cut off is a rate over what came by then, and says so
+    assert not document["engine"]["throughput_32/400"]["complete"]
+    assert document["engine"]["throughput_16/8"]["complete"]
     assert {"kernels", "transformers"} <= set(document["not_measured"])
 
 
@@ -109,6 +112,27 @@ def test_equality_is_of_bits_and_nan_equals_nan() -> None:
     assert not report.passed
     assert row_error(torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([[3.0, 4.0], [2.0, 0.0]])) == 0.5
     assert not row_error(nan[None], x[None]) <= 1e9
+
+
+def test_the_bench_compiles_operations_that_exist() -> None:
+    import bench
+
+    from quire.kernels.bench.__main__ import cases
+    from quire.kernels.bench.shapes import CUDA
+
+    known = {case.operation for case in cases(CUDA, "cuda")}
+    assert {operation for group in bench.TO_COMPILE for operation in group} <= known
+
+
+def test_all_that_a_run_may_take_fits_its_ten_minutes() -> None:
+    import bench
+    import check
+    import workloads
+
+    loads = sum(load.seconds for load in (*workloads.H200.throughput, workloads.H200.comparison))
+    budgets = workloads.COMPILE_SECONDS + workloads.KERNEL_SECONDS + workloads.START_SECONDS
+    assert budgets + workloads.LATENCY_SECONDS + loads + workloads.PEER_SECONDS <= bench.RUN_SECONDS + 5
+    assert sum(max(stage.values()) + check.GRACE_SECONDS for stage in check.STAGES) <= 570
 
 
 def test_the_longest_stretch_of_full_steps_is_found() -> None:

@@ -32,7 +32,7 @@ class Linear(ShardedModule):
         self, x: torch.Tensor, residual: torch.Tensor | None, norm: RMSNorm, gate: Gate | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer over `norm(x + residual)`, then the gated activation if asked for, and `x + residual`."""
-        return self.scheme.apply_normed(self, x, residual, norm.weight, norm.eps, self.bias, gate)
+        return self.scheme.apply_normed(self, x, residual, norm.stored("weight"), norm.eps, self.bias, gate)
 
 
 class ReplicatedLinear(Linear):

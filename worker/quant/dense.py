@@ -18,13 +18,13 @@ class DenseScheme:
         layer.declare("weight", dtype, consecutive(outputs, inputs))
 
     def finish(self, layer: ShardedModule) -> None:
-        weight = layer.get_parameter("weight")
+        weight = layer.stored("weight")
         packed = pack(weight)
         if packed is not weight:
             layer.register_parameter("weight", nn.Parameter(packed, requires_grad=False))
 
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x, layer.get_parameter("weight"), bias)
+        return linear(x, layer.stored("weight"), bias)
 
     def apply_normed(
         self,
@@ -36,4 +36,4 @@ class DenseScheme:
         bias: torch.Tensor | None,
         gate: Gate | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return norm_linear(x, residual, norm_weight, eps, layer.get_parameter("weight"), bias, gate)
+        return norm_linear(x, residual, norm_weight, eps, layer.stored("weight"), bias, gate)

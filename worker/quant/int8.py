@@ -17,14 +17,14 @@ class Int8Scheme:
         layer.declare("weight", dtype, consecutive(outputs, inputs))
 
     def finish(self, layer: ShardedModule) -> None:
-        packed, scale = pack(layer.get_parameter("weight"))
+        packed, scale = pack(layer.stored("weight"))
         del layer.weight
         layer.parts.pop("weight", None)
         layer.register_parameter("packed", nn.Parameter(packed, requires_grad=False))
         layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
 
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear_int8(x, layer.get_parameter("packed"), layer.get_parameter("scale"), bias)
+        return linear_int8(x, layer.stored("packed"), layer.stored("scale"), bias)
 
     def apply_normed(
         self,
@@ -36,5 +36,5 @@ class Int8Scheme:
         bias: torch.Tensor | None,
         gate: Gate | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        packed, scale = layer.get_parameter("packed"), layer.get_parameter("scale")
+        packed, scale = layer.stored("packed"), layer.stored("scale")
         return norm_linear_int8(x, residual, norm_weight, eps, packed, scale, bias, gate)
