@@ -127,7 +127,8 @@ class Runner:
         """Wait for the step and read what it drew."""
         device_seconds = step.mark.wait()
         begun = time.perf_counter()
-        bad_rows = {row for row, finite in zip(step.sampling, step.finite.tolist(), strict=True) if not finite}
+        finite = step.finite.numpy()
+        bad_rows = set() if finite.all() else {step.sampling[index] for index in np.flatnonzero(~finite)}
         logprobs: list[RowLogprobs] = []
         for scored in step.scored:
             logprobs += assemble(scored, bad_rows)
@@ -194,9 +195,12 @@ class Runner:
 
     def _score_prompts(self, rows: Rows, hidden: torch.Tensor) -> list[Scored]:
         """Logprobs of the prompt tokens that follow the positions this step computes, where asked for."""
+        asking = np.flatnonzero(self._slots.sampling.uses[rows.slots] & int(Uses.PROMPT_LOGPROBS)).tolist()
+        if not asking:
+            return []
         starts = np.cumsum(rows.counts) - rows.counts
         found = []
-        for row in np.flatnonzero(self._slots.sampling.uses[rows.slots] & Uses.PROMPT_LOGPROBS).tolist():
+        for row in asking:
             slot, first = int(rows.slots[row]), int(rows.computed[row])
             # the prompt's last position predicts the first drawn token, which is no prompt token
             stop = min(first + int(rows.counts[row]), int(self._slots.num_prompt[slot]) - 1)

@@ -21,6 +21,8 @@ from quire.worker.sampling_table import SPARSE, BadWords, Extras, Float, Int, Us
 from quire.worker.slots import Int64, Rows, Slots
 from quire.worker.staging import Staging
 
+_NONE = np.empty(0, dtype=np.int64)
+
 
 class Head(Protocol):
     """What the sampler asks of a model."""
@@ -89,25 +91,27 @@ class Sampler:
         used = int(np.bitwise_or.reduce(uses))
 
         def using(stages: int) -> Int64:
-            return np.flatnonzero(uses & stages) if used & stages else np.empty(0, dtype=np.int64)
+            return np.flatnonzero(uses & stages) if used & int(stages) else _NONE
+
+        def columns_of(chosen: Int64) -> Int64:
+            """[4, n]: rows of the draw, slots, known tokens, prompt tokens."""
+            return np.stack((chosen, slots[chosen], known[chosen], prompts[chosen]))
 
         ends = np.cumsum(rows.counts)[rows.sampling]
         columns = staging.put(np.stack((slots, known, ends - 1)))
         penalized = using(Uses.PENALTIES)
         restricted = using(int(SPARSE & ~Uses.ALLOWED))
         masked = using(Uses.ALLOWED)
-        asking = using(Uses.LOGPROBS) if self._reports_logprobs else np.empty(0, dtype=np.int64)
+        asking = using(Uses.LOGPROBS) if self._reports_logprobs else _NONE
         parts, named = self._asked(rows, asking) if asking.size else ((), None)
-        four = np.stack((penalized, slots[penalized], known[penalized], prompts[penalized]))
-        lines = np.stack((restricted, slots[restricted], known[restricted], prompts[restricted]), axis=1)
         return Draw(
             slots=columns[0],
             positions=columns[1],
             logits_rows=columns[2],
             used=used,
-            penalized=tuple(staging.put(four)) if penalized.size else (),
+            penalized=tuple(staging.put(columns_of(penalized))) if penalized.size else (),
             longest=int(known.max()),
-            restricted=tuple(tuple(line) for line in lines.tolist()),
+            restricted=tuple(map(tuple, columns_of(restricted).T.tolist())) if restricted.size else (),
             masked=(staging.put(masked), tuple(slots[masked].tolist())) if masked.size else None,
             asking=staging.put(asking) if asking.size else None,
             named=None if named is None else staging.put(named),

@@ -135,7 +135,7 @@ class Slots:
         _require(bool((samples <= 1).all()), "samples", "is 0 or 1 for each row")
         _require(bool(((slots >= 0) & (slots < self._num_slots)).all()), "slots", f"are in [0, {self._num_slots})")
         _require(bool(self.live[slots].all()), "slots", "were admitted before")
-        _require(len(np.unique(slots)) == len(slots), "slots", "run once in a step")
+        _require(np.bincount(slots, minlength=1).max(initial=0) <= 1, "slots", "run once in a step")
         _require(bool((counts >= 1).all()), "num_tokens", "is at least 1 for each row")
         _require(int(counts.sum()) <= max_tokens, "num_tokens", f"is {max_tokens} at most in all")
         computed, known = self.num_computed[slots], self.num_tokens[slots]
@@ -199,12 +199,15 @@ class Slots:
         if not appends.size:
             return None
         self._check_blocks(appends[:, 2], "appends")
+        held, most = self.num_table_blocks, self.block_tables.shape[1]
         for slot, index, _ in appends.tolist():
-            if not (0 <= slot < self._num_slots and self.live[slot]):
+            if not (0 <= slot < self._num_slots and self.live.item(slot)):
                 raise PlanError(f"appends: slot {slot} is not in use")
-            if not 0 <= index <= self.num_table_blocks[slot] or index >= self.block_tables.shape[1]:
-                raise PlanError(f"appends: slot {slot} has {self.num_table_blocks[slot]} blocks, not yet {index}")
-            self.num_table_blocks[slot] = max(index + 1, int(self.num_table_blocks[slot]))
+            blocks = held.item(slot)
+            if not 0 <= index <= blocks or index >= most:
+                raise PlanError(f"appends: slot {slot} has {blocks} blocks, not yet {index}")
+            if index == blocks:
+                held[slot] = index + 1
         return staging.put(np.ascontiguousarray(appends.T))
 
     def _check_blocks(self, blocks: Int32, where: str) -> None:

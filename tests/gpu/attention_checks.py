@@ -16,7 +16,7 @@ from quire.kernels.attention import (
 from quire.kernels.work_list import WorkList, fill_work_list
 
 Lengths = tuple[tuple[int, int], ...]
-LIMITS = {torch.float32: 3e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+LIMITS = {torch.float32: 3e-4, torch.float16: 3e-3, torch.bfloat16: 1e-2}
 FP8 = torch.float8_e4m3fn
 
 STEPS: dict[str, Lengths] = {
