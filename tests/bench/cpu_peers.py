@@ -1,9 +1,9 @@
 """The CPU rows of the targets, side by side: quire in float32 and int8, and transformers, on one random Llama shape.
 
 `python tests/bench/cpu_peers.py [--only a b ...]` prints a table and, last, one JSON object. Workloads: (a) one
-request, prompt 128, output 64; (b) 64 requests, 16 at a time, prompt 128, output 64; (c) 32 requests, 8 at a time, a shared
-prefix of 512 and 32 tokens of their own, output 32; (d) time to first token of a lone prompt of 1024. The limits are
-the model's bytes over the read bandwidth and its operations over the fastest linear layer, both of this machine,
+request, prompt 128, output 64; (b) 64 requests, 16 at a time, prompt 128, output 64; (c) 32 requests, 8 at a time, a
+shared prefix of 512 and 32 tokens of their own, output 32; (d) time to first token of a lone prompt of 1024. The limits
+are the model's bytes over the read bandwidth and its operations over the fastest linear layer, both of this machine,
 measured right before: decode steps at the one, prompts at the other, nothing else counted.
 """
 
