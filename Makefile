@@ -20,7 +20,7 @@ help:
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/cpp/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quire needs python >= 3.11; set PYTHON=...")'
 	@$(QUIETLY) "making the virtual environment $(VENV)" $(PYTHON) -m venv $(VENV)
 	@$(QUIETLY) "installing the pinned dependencies (torch is large; the first time takes minutes)" \
@@ -62,5 +62,5 @@ gpu-bench:
 	@$(PYTHON) tests/gpu/bench.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .hypothesis quire.egg-info
+	rm -rf $(VENV) .build build .mypy_cache .ruff_cache .pytest_cache .hypothesis quire.egg-info kernels/cpu/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -41,6 +41,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="as for `quire serve`")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--load-format", choices=("auto", "safetensors", "dummy"), default="auto")
+    parser.add_argument("--quantization", choices=("none", "int8"), default="none", help="as for `quire serve`")
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto")
+    parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1, metavar="N")
     parser.set_defaults(func=run)
 
 
@@ -62,8 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
         directory, refusals = "", [str(error)]
     else:
         directory, refusals = str(model.directory), []
-    config = WorkerConfig(model=directory, device=arguments.device, load_format=arguments.load_format)
-    found = _inspect(config)
+    try:
+        config = WorkerConfig(
+            model=directory,
+            device=arguments.device,
+            load_format=arguments.load_format,
+            quantization=arguments.quantization,
+            kv_cache_dtype=arguments.kv_cache_dtype,
+            tensor_parallel_size=arguments.tensor_parallel_size,
+        )
+        found = _inspect(config)
+    except ValueError as error:
+        found = {"sections": {}, "refusals": [str(error)]}
     for title, values in found["sections"].items():
         _section(title, {name: _shown(name, value) for name, value in values.items()})
     refusals += found["refusals"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from quire.kernels.checks import CACHES, FLOATS, check_tensor
+from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.work_list import WorkList
 
@@ -57,8 +57,9 @@ class PagedBatch:
         check_tensor("slots", self.slots, (num_rows,), (torch.int32,), device)
         check_tensor("seq_lens", self.seq_lens, (num_rows,), (torch.int32,), device)
         check_tensor("query_starts", self.query_starts, (num_rows + 1,), (torch.int32,), device)
-        if not self.block_tables.is_contiguous():
-            raise ValueError("block_tables: must be contiguous")
+        check_contiguous(
+            block_tables=self.block_tables, slots=self.slots, seq_lens=self.seq_lens, query_starts=self.query_starts
+        )
         if len(lengths) != num_rows:
             raise ValueError(f"seq_lens_host: expected {num_rows} rows, got {len(lengths)}")
         if queries[: self.num_decodes].count(1) != self.num_decodes:
@@ -160,14 +161,14 @@ def _check(
         raise ValueError(f"query: holds {num_tokens} tokens, the batch's rows run {batch.num_tokens}")
     if batch.block_tables.device != device:
         raise ValueError(f"batch: expected on {device}, got {batch.block_tables.device}")
-    for name, tensor in (("query", query), ("keys", keys), ("values", values)):
-        if not tensor.is_contiguous():
-            raise ValueError(f"{name}: must be contiguous")
+    check_contiguous(query=query, keys=keys, values=values)
     if sinks is not None:
         check_tensor("sinks", sinks, (num_kv_heads * groups,), (torch.float32,), device)
+        check_contiguous(sinks=sinks)
     for name, scale in (("key_scale", key_scale), ("value_scale", value_scale)):
         if scale is not None:
             check_tensor(name, scale, (num_kv_heads,), (torch.float32,), device)
+            check_contiguous(**{name: scale})
         elif keys.dtype == torch.float8_e4m3fn:
             raise ValueError(f"{name}: a cache of 8-bit floats needs one scale for each key-value head")
 

@@ -23,7 +23,3 @@ class ForwardBatch:
     attention: PagedBatch
     adapters: torch.Tensor | None = None
     """int32 [R], or None when no adapter is loaded: layers then do not even ask"""
-
-    @property
-    def num_tokens(self) -> int:
-        return self.token_ids.shape[0]

@@ -220,7 +220,10 @@ def measure(scenario: Scenario) -> dict[str, object]:
 
 
 def main(argv: list[str]) -> int:
-    print(json.dumps(measure(msgspec.json.decode(argv[1] if len(argv) > 1 else "{}", type=Scenario))))
+    try:
+        print(json.dumps(measure(msgspec.json.decode(argv[1] if len(argv) > 1 else "{}", type=Scenario))))
+    except (ValueError, MemoryError) as error:  # DeviceError among them: what the user must change
+        sys.exit(str(error))
     return 0
 
 

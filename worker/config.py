@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+MOST_THREADS = 1024
 KVDtype = Literal["auto", "fp8"]
 Quantization = Literal["none", "int8"]
 
@@ -48,6 +49,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for field in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field}: must not be negative, got {getattr(self, field)}")
+        if self.num_threads > MOST_THREADS:
+            raise ValueError(f"num_threads: must be at most {MOST_THREADS}, got {self.num_threads}; 0 takes all cores")
         if self.block_size & (self.block_size - 1) or self.block_size > 256:
             raise ValueError(f"block_size: must be a power of two up to 256, got {self.block_size}")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:

@@ -2,6 +2,7 @@
 done."""
 
 import contextlib
+import logging
 import math
 import mmap
 import os
@@ -15,6 +16,8 @@ import torch
 
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.cores import share_of_cores
+
+_log = logging.getLogger(__name__)
 
 _HUGE_PAGE = 2 << 20
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -73,8 +76,9 @@ class _CudaMark:
         return bool(self.end.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> float:
-        self.end.synchronize()
-        return float(self.start.elapsed_time(self.end)) / 1e3
+        with torch.cuda.device(self.end.device):  # a thread of its own would else wake the first device
+            self.end.synchronize()
+            return float(self.start.elapsed_time(self.end)) / 1e3
 
 
 class Device:
@@ -98,14 +102,21 @@ class Device:
             self._aside = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
 
     @property
+    def compiles(self) -> bool:
+        """Whether kernels are compiled when they are first called."""
+        return self.is_cuda
+
+    @property
     def name(self) -> str:
         """For the facts: what the scheduler and the user see."""
         return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
 
     def dtype(self, wanted: Dtype, checkpoint: torch.dtype) -> torch.dtype:
-        """auto: the checkpoint's on CUDA, float32 on CPU, where 16-bit arithmetic is slower than 32-bit."""
+        """auto: the checkpoint's on CUDA, float32 on CPU, where few processors multiply 16-bit numbers faster."""
         if wanted == "auto":
             return checkpoint if self.is_cuda else torch.float32
+        if wanted == "float16" and not self.is_cuda and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+            _log.warning("dtype: float16 has no fast product on this processor; bfloat16 and float32 do")
         return _NAMES[wanted]
 
     def kv_dtype(self, wanted: KVDtype, model: torch.dtype) -> torch.dtype:
@@ -219,8 +230,8 @@ class Device:
             torch.cuda.reset_peak_memory_stats(self.torch)
 
     def peak_memory(self) -> int:
-        """Most bytes torch held since `reset_peak`; 0 on the CPU, where nothing is profiled."""
-        return torch.cuda.max_memory_allocated(self.torch) if self.is_cuda else 0
+        """Most bytes torch held since `reset_peak`, graphs included; 0 on the CPU, where nothing is profiled."""
+        return torch.cuda.max_memory_reserved(self.torch) if self.is_cuda else 0
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -234,7 +245,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < _HUGE_PAGE:
         return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a hint, which a kernel may not know
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)

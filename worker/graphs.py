@@ -23,7 +23,7 @@ def decode_buckets(max_rows: int) -> list[Bucket]:
 def mixed_buckets(max_tokens: int, max_rows: int) -> list[Bucket]:
     """Steps with prompt chunks: four sizes for each doubling of tokens, so that padding is a fifth at most."""
     sizes = [base * quarter // 4 for base in (16, 32, 64, 128, 256) for quarter in (4, 5, 6, 7)]
-    return [Bucket(size, max_rows) for size in (*sizes, LARGEST_MIXED) if size <= min(max_tokens, LARGEST_MIXED)]
+    return [Bucket(size, max_rows, True) for size in (*sizes, LARGEST_MIXED) if size <= min(max_tokens, LARGEST_MIXED)]
 
 
 class Graphs:
@@ -59,6 +59,9 @@ class Graphs:
             graph = self._device.capture(step, pool)
             pool = graph.pool()
             self._captured[bucket] = graph, result
+        for graph, _ in self._captured.values():
+            graph.replay()  # the first replay brings the graph to the device
+        self._device.synchronize()
         _log.info("captured %d graphs, the largest of %d tokens", len(buckets), buckets[0].num_tokens)
 
     def fitting(self, num_tokens: int, num_rows: int) -> Bucket | None:

@@ -20,6 +20,8 @@ class Bucket(NamedTuple):
 
     num_tokens: int
     num_rows: int
+    mixed: bool = False
+    """Whether a row may run more than one token: attention then runs its body for prompts too."""
 
 
 class Inputs:
@@ -44,8 +46,9 @@ class Inputs:
         self._work: dict[int | None, WorkList] = {}
         if self._tiles is not None:
             for window in dict.fromkeys(windows):
-                lists = torch.zeros((2, max_rows + 1), dtype=torch.int32, device=device)
-                self._work[window] = WorkList(lists[0], lists[1])
+                # apart, so that each begins where wide loads may
+                sums = (torch.zeros(max_rows + 1, dtype=torch.int32, device=device) for _ in range(2))
+                self._work[window] = WorkList(*sums)
 
     def fill(self, bucket: Bucket) -> None:
         """Queue the work that makes the inputs out of the tables; nothing waits."""
@@ -75,7 +78,7 @@ class Inputs:
         )
 
     def _views(self, bucket: Bucket) -> StepInputs:
-        tokens, rows = bucket
+        tokens, rows, _ = bucket
         ids, positions, mapping, starts, lengths, slots = self._step
         return StepInputs(
             ids[:tokens], positions[:tokens], mapping[:tokens], starts[: rows + 1], lengths[:rows], slots[:rows]

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from quire.kernels.catalog import implementations
-from quire.kernels.cpu.native import NativeLibraryMissingError, instruction_set
+from quire.kernels.catalog import OPERATIONS, implementations
+from quire.kernels.cpu.native import instruction_set
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
@@ -30,7 +30,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     try:
         device = Device(config.device, rank=0)
         kernels = _kernels(device)
-    except (DeviceError, NativeLibraryMissingError) as error:
+    except (DeviceError, ImportError) as error:
         return {}, [str(error)]
     sections: dict[str, Section] = {
         "device": {
@@ -53,11 +53,19 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     return sections, []
 
 
+class FirstRank(SingleGroup):
+    """Rank 0 of several, for building its part of a model; it reaches no other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 def _kernels(device: Device) -> Section:
-    """What runs each operation here. Importing it is the proof that it can."""
-    named = implementations(device.torch.type)
+    """What runs each operation here; it is imported, which proves that it can be. Raises `ImportError` if not."""
+    for operation in OPERATIONS:
+        operation.implementation(device.torch.type)
     instructions = {} if device.is_cuda else {"instruction set": instruction_set()}
-    return {**instructions, **named}
+    return {**instructions, **implementations(device.torch.type)}
 
 
 def _model(config: WorkerConfig, device: Device) -> Section:
@@ -68,11 +76,13 @@ def _model(config: WorkerConfig, device: Device) -> Section:
     spec = read_spec(Path(config.model))
     dtype = device.dtype(config.dtype, spec.dtype)
     scheme = scheme_for(config.quantization, device.torch)
-    model = build_model(spec, BuildContext(SingleGroup(), torch.device("meta"), dtype, scheme))
+    model = build_model(spec, BuildContext(FirstRank(config.tensor_parallel_size), torch.device("meta"), dtype, scheme))
     if config.load_format != "dummy":
         with Checkpoint(Path(config.model)) as checkpoint:
             match(model, checkpoint, checkpoint_names(spec))
-    layout = spec.kv_layout(1, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
+    layout = spec.kv_layout(
+        config.tensor_parallel_size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype)
+    )
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return {
         "directory": config.model,

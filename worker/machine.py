@@ -146,6 +146,8 @@ def _settle(device: torch.device) -> None:
 
 
 def measure(options: MachineOptions) -> dict[str, object]:
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device: torch sees no CUDA device; use cpu")
     torch.manual_seed(options.seed)
     if options.num_threads:
         torch.set_num_threads(options.num_threads)

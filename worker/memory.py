@@ -24,11 +24,12 @@ class Capacity:
     max_model_len: int
 
 
-def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], None]) -> int:
+def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], int]) -> int:
     """Bytes for the KV cache of this rank.
 
     As configured; else on CUDA what the worst step, run by `profile`, leaves of the share of memory we may use; else on
-    the CPU 4 GiB or a quarter of the free memory, whichever is less. Raises `MemoryShortage`.
+    the CPU 4 GiB or a quarter of the free memory, whichever is less. `profile` returns the bytes of the cache it ran
+    on, which is gone afterwards. Raises `MemoryShortage`.
     """
     if config.kv_cache_memory_bytes:
         if config.kv_cache_memory_bytes > device.total_memory():
@@ -42,9 +43,10 @@ def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], None])
     device.reset_peak()
     resident = device.total_memory() - device.free_memory()
     before = device.peak_memory()
-    profile()
+    own_cache = profile()
     device.synchronize()
-    return int(device.total_memory() * config.gpu_memory_utilization) - resident - (device.peak_memory() - before)
+    needed = device.peak_memory() - before - own_cache
+    return int(device.total_memory() * config.gpu_memory_utilization) - resident - needed
 
 
 def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int) -> Capacity:

@@ -4,11 +4,24 @@ from quire.proto.params import SamplingParams
 from quire.proto.plans import Admit, StepPlan
 from quire.proto.wire import ints
 from quire.worker.config import WorkerConfig
+from quire.worker.memory import Capacity
 from quire.worker.runner import Runner
 
+GREEDY = SamplingParams(temperature=0.0)
+TRUNCATED = SamplingParams(top_p=0.9, top_k=50, min_p=0.01)
 EVERY_STAGE = SamplingParams(
-    top_p=0.9, top_k=50, min_p=0.01, repetition_penalty=1.1, logit_bias=((0, 1.0),), logprobs=20
+    top_p=0.9,
+    top_k=50,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    logit_bias=((0, 1.0),),
+    allowed_token_ids=(0,),
+    logprobs=20,
 )
+SHORT, LONG = 8, 24
+"""Prompts: kernels of one step choose other tiles for sixteen tokens and fewer than for more."""
+FEW_ROWS = (1, 2, 4, 8, 16)
+"""Numbers of rows up to which linear layers have kernels of their own."""
 
 
 def plan(
@@ -38,7 +51,8 @@ def release(num_slots: int) -> StepPlan:
 def worst_lengths(config: WorkerConfig) -> list[int]:
     """The most tokens and the most rows one step may have, together."""
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-    return [config.max_num_batched_tokens // rows] * rows
+    length, longer = divmod(config.max_num_batched_tokens, rows)
+    return [length] * (rows - longer) + [length + 1] * longer
 
 
 def run_worst(runner: Runner, config: WorkerConfig) -> None:
@@ -46,14 +60,32 @@ def run_worst(runner: Runner, config: WorkerConfig) -> None:
     runner.collect(runner.launch(plan(worst_lengths(config), config.block_size, EVERY_STAGE)))
 
 
-def warm_up(runner: Runner, config: WorkerConfig, max_model_len: int) -> None:
-    """A prefill and a decode step of one short sequence, greedy and then with every stage of sampling.
+def warm_up(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:
+    """Prefill and decode steps of short sequences, then their release: nothing of them remains in the tables.
 
-    What a request needs is compiled afterwards, and nothing of the sequence remains in the tables.
+    `thorough`: in every shape and with every stage of sampling for which a kernel is compiled at its first use, so that
+    none is compiled under a request.
     """
-    length = max(1, min(8, max_model_len - 1, config.max_num_batched_tokens))
-    for params in (SamplingParams(temperature=0.0), EVERY_STAGE):
-        runner.collect(runner.launch(plan([length], config.block_size, params, room=1)))
-        if length < max_model_len:
-            runner.collect(runner.launch(plan([length], config.block_size, params, decode=True)))
-        runner.collect(runner.launch(release(1)))
+    longest = min(capacity.max_model_len - 1, config.max_num_batched_tokens)
+    if not thorough:
+        return _rehearse(runner, config, capacity, GREEDY, 1, max(1, min(SHORT, longest)))
+    for params in (GREEDY, TRUNCATED, EVERY_STAGE):
+        for rows in FEW_ROWS:
+            _rehearse(runner, config, capacity, params, rows, 1)
+        _rehearse(runner, config, capacity, params, 1, max(1, min(LONG, longest)))
+    if capacity.num_blocks > 1:
+        runner.collect(runner.launch(StepPlan(0, 0, b"", b"", b"", b"", copies=ints([0, 1]))))
+    return None
+
+
+def _rehearse(
+    runner: Runner, config: WorkerConfig, capacity: Capacity, params: SamplingParams, rows: int, length: int
+) -> None:
+    """Admit, decode and release as many of `rows` sequences as fit."""
+    rows = min(rows, config.max_num_seqs, config.max_num_batched_tokens // length, capacity.num_blocks)
+    if length + 1 > config.block_size * (capacity.num_blocks // rows):
+        return
+    runner.collect(runner.launch(plan([length] * rows, config.block_size, params, room=1)))
+    if length < capacity.max_model_len:
+        runner.collect(runner.launch(plan([length] * rows, config.block_size, params, decode=True)))
+    runner.collect(runner.launch(release(rows)))

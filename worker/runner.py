@@ -83,6 +83,10 @@ class Runner:
     @torch.inference_mode()
     def capture(self, hidden_size: int, dtype: torch.dtype, most: int | None = None) -> None:
         """Record the graphs, or the `most` largest, on rows of padding: no cache is written."""
+        nothing = np.empty(0, dtype=np.int64)
+        self._staging.begin()
+        self._staging.put_rows((nothing, nothing, nothing), self._staging.rows.shape[1])
+        self._staging.send()
         self._graphs.capture(self._padding, hidden_size, dtype, most)
 
     @torch.inference_mode()
@@ -167,8 +171,8 @@ class Runner:
 
     def _padding(self, bucket: Bucket) -> torch.Tensor:
         """A step of the bucket's shape for the device to record; the host's lengths are only of the right sum."""
-        tokens, rows = bucket
-        lengths = (1,) * rows if tokens == rows else (tokens, *(0,) * (rows - 1))
+        tokens, rows, mixed = bucket
+        lengths = (tokens, *(0,) * (rows - 1)) if mixed else (1,) * rows
         self._inputs.fill(bucket)
         return self._model.forward(self._inputs.batch(bucket, lengths, lengths), self._cache)
 

@@ -41,12 +41,6 @@ class Rows:
     def num_tokens(self) -> int:
         return int(self.counts.sum())
 
-    @property
-    def num_decodes(self) -> int:
-        """Leading rows of one token."""
-        longer = np.flatnonzero(self.counts != 1)
-        return int(longer[0]) if longer.size else len(self.counts)
-
 
 @dataclass(frozen=True, slots=True)
 class Released:

@@ -63,7 +63,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     cache = KVCache(layout, capacity.num_blocks, device.torch)
     runner = build_runner(config, spec, loaded.decoder, cache, capacity.max_model_len, device, reports)
     phases.end("memory")
-    warm_up(runner, config, capacity.max_model_len)
+    warm_up(runner, config, capacity, thorough=device.compiles)
     phases.end("first_steps")
     runner.capture(spec.hidden_size, dtype)
     phases.end("graphs")
@@ -99,7 +99,7 @@ def build_runner(
         spec.vocab_size,
     )
     staging = Staging(device, config.max_num_seqs)
-    groups = spec.num_heads // spec.num_kv_heads
+    groups = spec.num_groups(config.tensor_parallel_size)
     inputs = Inputs(slots, staging.rows, config.max_num_batched_tokens, spec.sliding_windows, groups)
     graphs = build_graphs(config, device)
     tokens = config.max_num_batched_tokens
@@ -118,12 +118,17 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
 def _profile(
     config: WorkerConfig, spec: ModelSpec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
     reports: bool,
-) -> None:  # fmt: skip
-    """Run the worst step on a cache just big enough for it, beside the graph that takes the most memory."""
+) -> int:  # fmt: skip
+    """Run the worst step beside real tables and the graph that takes the most memory; bytes of the cache it ran on.
+
+    That cache is just big enough.
+    """
     lengths = worst_lengths(config)
     blocks = sum(-(-length // config.block_size) for length in lengths)
     with torch.inference_mode():
         cache = KVCache(layout, blocks, device.torch)
-    runner = build_runner(config, spec, model, cache, max(lengths), device, reports)
+    longest = max(config.max_model_len or spec.max_model_len, *lengths)
+    runner = build_runner(config, spec, model, cache, longest, device, reports)
     runner.capture(spec.hidden_size, dtype, most=1)
     run_worst(runner, config)
+    return cache.num_bytes

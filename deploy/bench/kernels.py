@@ -5,10 +5,12 @@ the same run, over the time taken; `vs_torch` is torch's time over ours. Caches 
 """
 
 import argparse
+import math
 
 from quire.deploy.bench.child import measure
 from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.report import Figure, Outcome
+from quire.worker.config import MOST_THREADS
 
 KEYS = ("ms", "gb_s", "tflop_s", "share_of_limit", "vs_torch", "error", "cold")
 
@@ -21,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Outcome:
-    if args.seconds <= 0:
-        raise BenchError(f"--seconds: must be positive, got {args.seconds:g}")
-    if args.num_threads < 0:
-        raise BenchError(f"--num-threads: must not be negative, got {args.num_threads}")
+    if not 0 < args.seconds < math.inf:
+        raise BenchError(f"--seconds: must be positive and finite, got {args.seconds:g}")
+    if not 0 <= args.num_threads <= MOST_THREADS:
+        raise BenchError(f"--num-threads: must be 0 to {MOST_THREADS}, got {args.num_threads}")
     options = {
         "device": args.device,
         "ops": args.op,

@@ -108,7 +108,9 @@ def run(options: BenchOptions) -> dict[str, Any]:
     shapes = CUDA if options.device == "cuda" else CPU
     known = {case.operation for case in cases(shapes, options.device)}
     if unknown := set(options.ops) - known:
-        raise ValueError(f"ops: unknown {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+        sys.exit(f"--op: unknown {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("--device: torch sees no CUDA device; use cpu")
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
     torch.manual_seed(options.seed)

@@ -14,6 +14,8 @@ import torch
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 """In the order of quire_best_instruction_set; "portable" is the least every x86-64 or arm64 processor runs."""
 
+REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: make venv), or run on a GPU"
+
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3}
 """What the library calls the dtypes; see dtype.hpp."""
 
@@ -66,7 +68,10 @@ def instruction_set() -> str:
 def runnable_sets() -> tuple[str, ...]:
     """The instruction sets this processor runs and the package was compiled for, the best one last."""
     best = int(load("portable").quire_best_instruction_set())
-    return tuple(name for name in INSTRUCTION_SETS[: best + 1] if name == "portable" or _path(name).exists())
+    runnable = INSTRUCTION_SETS[: best + 1]
+    for name in runnable:
+        load(name)  # a slower one in its place would be a silent loss
+    return runnable
 
 
 @functools.cache
@@ -74,14 +79,14 @@ def load(name: str) -> ctypes.CDLL:
     """The library compiled for the instruction set `name`."""
     path = _path(name)
     if not path.exists():
-        raise NativeLibraryMissingError(
-            f"the CPU kernels are not compiled ({path.name} is missing): install quire with a C++ compiler at hand, "
-            "for example g++ and `pip install --force-reinstall --no-deps .`, or run on a GPU"
-        )
-    library = ctypes.CDLL(str(path))
-    for function, arguments in _ARGUMENTS.items():
-        getattr(library, function).argtypes = arguments
-        getattr(library, function).restype = None
+        raise NativeLibraryMissingError(f"the CPU kernels are not compiled ({path.name} is missing): {REMEDY}")
+    try:
+        library = ctypes.CDLL(str(path))
+        for function, arguments in _ARGUMENTS.items():
+            getattr(library, function).argtypes = arguments
+            getattr(library, function).restype = None
+    except (OSError, AttributeError) as error:  # no library, or one of other sources
+        raise NativeLibraryMissingError(f"the CPU kernels do not load: {error}; {REMEDY}") from error
     return library
 
 

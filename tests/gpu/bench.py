@@ -5,6 +5,7 @@ named as not measured. `--device cpu` runs a small model through the same code: 
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -37,6 +38,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="JSON file; default: tests/gpu/results/<date>-bench.json")
     args = parser.parse_args()
     links.provide()
+    if importlib.util.find_spec("torch") is None:
+        print(f"{sys.executable} has no torch; choose another interpreter with PYTHON=", file=sys.stderr)
+        return NO_DEVICE
     import torch
 
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -7,6 +7,7 @@ and small shapes: it proves that this script works, and nothing about a GPU.
 
 import argparse
 import datetime
+import importlib.util
 import json
 import subprocess
 import sys
@@ -42,6 +43,9 @@ def main() -> int:
     if args.inside:
         return run_part(args.parts[0], args.device, args.inside)
     links.provide()
+    if importlib.util.find_spec("torch") is None:
+        print(f"{sys.executable} has no torch; choose another interpreter with PYTHON=", file=sys.stderr)
+        return NO_DEVICE
     import torch
 
     if args.device == "cuda" and not torch.cuda.is_available():

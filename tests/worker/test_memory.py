@@ -1,10 +1,14 @@
 """How much KV memory there is, and how long a sequence may be in it."""
 
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
+import torch
 
 from quire.proto.requests import ModelFacts
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device, DeviceError
+from quire.worker.device import Device, DeviceError, zeros
 from quire.worker.facts import agreement
 from quire.worker.memory import MemoryShortage, fit, kv_budget
 from quire.worker.parallel import SingleGroup
@@ -15,6 +19,16 @@ class Group(SingleGroup):
 
     def minimum(self, value):
         return min(value, 7)
+
+
+def test_a_big_table_is_zero_and_takes_huge_pages_where_there_are_any():
+    table = zeros((3, 1 << 20), torch.int32, torch.device("cpu"))
+    assert not table.any()
+    regions = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    start = f"{table.data_ptr() & ~0xFFF:x}-"
+    flags = next(after.split("\n")[0].split() for before, after in pairwise(regions) if start in before)
+    assert "hg" in flags, "advised to be huge"
+    assert "sh" not in flags, "shared memory has no huge pages here"
 
 
 def config(**fields):
@@ -46,8 +60,8 @@ def test_no_room_for_a_single_block_is_refused():
 
 def test_the_budget_is_what_was_configured_or_a_bounded_share_of_free_memory():
     device = Device("cpu", 0)
-    assert kv_budget(config(kv_cache_memory_bytes=12345), device, lambda: None) == 12345
-    budget = kv_budget(config(), device, lambda: None)
+    assert kv_budget(config(kv_cache_memory_bytes=12345), device, lambda: 0) == 12345
+    budget = kv_budget(config(), device, lambda: 0)
     assert 0 < budget <= min(4 << 30, device.free_memory() // 2)
 
 

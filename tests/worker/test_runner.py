@@ -200,7 +200,7 @@ def toy(settings, drive):
     def make(table):
         config = WorkerConfig(**{**settings, "max_num_batched_tokens": 512})
         spec = SimpleNamespace(
-            vocab_size=table.shape[1], eos_token_ids=(0,), num_heads=1, num_kv_heads=1, sliding_windows=(None,)
+            vocab_size=table.shape[1], eos_token_ids=(0,), num_groups=lambda size: 1, sliding_windows=(None,)
         )
         cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
         model = Toy(table)
@@ -240,7 +240,7 @@ def test_prompt_logprobs_of_a_long_chunk_never_need_more_than_64_rows_of_logits(
 
 def test_the_memory_profile_runs_the_worst_step(settings, toy):
     config = WorkerConfig(**{**settings, "max_num_batched_tokens": 300, "max_num_seqs": 8})
-    assert worst_lengths(config) == [37] * 8
+    assert worst_lengths(config) == [37] * 4 + [38] * 4
     model, driver = toy(torch.randn(50, 50))
     run_worst(driver.runner, config)
     assert model.asked == [8]

@@ -57,6 +57,10 @@ class ModelSpec:
     """Of the checkpoint, as its config says."""
     eos_token_ids: tuple[int, ...]
 
+    def num_groups(self, group_size: int) -> int:
+        """Query heads for each key-value head of one of `group_size` ranks: fewer where ranks share a head."""
+        return self.num_heads // group_size // kv_head_share(self.num_kv_heads, 0, group_size).length
+
     def kv_layout(self, group_size: int, block_size: int, dtype: torch.dtype) -> KVLayout:
         """Of the cache of each of `group_size` ranks: all ranks hold equally many key-value heads."""
         heads = kv_head_share(self.num_kv_heads, 0, group_size).length

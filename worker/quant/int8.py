@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from quire.kernels.activation import Gate
-from quire.kernels.linear_int8 import linear_int8, norm_linear_int8, pack
-from quire.worker.shard import ShardedModule, Slice, consecutive
+from quire.kernels.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack
+from quire.worker.shard import ModelError, ShardedModule, Slice, consecutive
 
 
 class Int8Scheme:
@@ -14,6 +14,8 @@ class Int8Scheme:
     def create(
         self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
     ) -> None:
+        if inputs.length > MOST_INPUTS:
+            raise ModelError("quantization", f"int8 sums at most {MOST_INPUTS} products, a layer has {inputs.length}")
         layer.declare("weight", dtype, consecutive(outputs, inputs))
 
     def finish(self, layer: ShardedModule) -> None:

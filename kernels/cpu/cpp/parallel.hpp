@@ -11,12 +11,12 @@ constexpr int64_t ELEMENTS_PER_THREAD = 1 << 15;
 // body(i) for i in [0, count), in equal runs. One element's work is `elements`. Results must not depend on the split.
 template <class Body> inline void for_rows(int64_t count, int64_t elements, int threads, const Body& body) {
     const int64_t worth = count * elements / ELEMENTS_PER_THREAD;
-    const int team = static_cast<int>(worth < threads ? worth : threads);
-    if (team <= 1) {
+    if (worth <= 1 || threads <= 1) {
         for (int64_t i = 0; i < count; i++) body(i);
         return;
     }
-#pragma omp parallel for num_threads(team) schedule(static)
+    // always the whole team: the runtime ends the threads that a smaller one leaves over, and starts them again after it
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < count; i++) body(i);
 }
 

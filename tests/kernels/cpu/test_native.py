@@ -14,7 +14,7 @@ def test_the_best_set_that_this_processor_runs_is_chosen():
 
 
 def test_a_library_that_was_not_compiled_is_named_with_the_remedy():
-    with pytest.raises(native.NativeLibraryMissingError, match=r"native_abacus.*C\+\+ compiler"):
+    with pytest.raises(native.NativeLibraryMissingError, match=r"native_abacus.*GCC 12"):
         native.load("abacus")
 
 
