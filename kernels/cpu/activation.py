@@ -5,7 +5,8 @@ import torch
 from quire.kernels.activation import GATES, Gate
 from quire.kernels.cpu.native import dtype_code, native
 
-_GATE_CODES = {kind: code for code, kind in enumerate(GATES)}
+GATE_CODES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
+"""What the library calls the activations; see gate.hpp."""
 
 
 def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
@@ -13,6 +14,6 @@ def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
     rows, width = x.shape
     out = x.new_empty((rows, width // 2))
     native().quire_gated_activation(
-        dtype_code("x", x), _GATE_CODES[kind], x.data_ptr(), out.data_ptr(), rows, width // 2, torch.get_num_threads()
+        dtype_code("x", x), GATE_CODES[kind], x.data_ptr(), out.data_ptr(), rows, width // 2, torch.get_num_threads()
     )
     return out

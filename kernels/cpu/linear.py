@@ -4,14 +4,12 @@
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.activation import GATES, Gate
-from quire.kernels.cpu.activation import gated_activation
+from quire.kernels.activation import Gate
+from quire.kernels.cpu.activation import GATE_CODES, gated_activation
 from quire.kernels.cpu.native import address, native
 from quire.kernels.cpu.norm import add_rms_norm, rms_norm
 from quire.kernels.pack import BLOCK, num_outputs
 
-GATE_CODES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
-"""What the library calls the activations; see gate.hpp."""
 ROW_BYTES = 8
 """Scratch memory of a row beside its packed inputs; see linear.hpp."""
 

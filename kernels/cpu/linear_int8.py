@@ -4,8 +4,8 @@ and activation on the sums while they are in the first-level cache."""
 import torch
 
 from quire.kernels.activation import Gate
-from quire.kernels.cpu.activation import gated_activation
-from quire.kernels.cpu.linear import GATE_CODES, ROW_BYTES
+from quire.kernels.cpu.activation import GATE_CODES, gated_activation
+from quire.kernels.cpu.linear import ROW_BYTES
 from quire.kernels.cpu.native import address, dtype_code, native
 from quire.kernels.linear_int8 import BLOCK, GROUP
 

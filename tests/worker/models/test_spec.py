@@ -195,3 +195,8 @@ def test_a_folder_needs_no_generation_config(tmp_path):
 def test_the_cache_of_a_rank_holds_at_least_one_head(size, expected):
     layout = spec_of(num_key_value_heads=2).kv_layout(size, 16, torch.bfloat16)
     assert (layout.num_layers, layout.num_kv_heads, layout.head_dim, layout.block_size) == (4, expected, 16, 16)
+
+
+@pytest.mark.parametrize(("size", "groups"), [(1, 4), (2, 4), (4, 2), (8, 1)])
+def test_ranks_that_share_a_key_value_head_have_fewer_queries_to_it(size, groups):
+    assert spec_of(num_attention_heads=8, num_key_value_heads=2, head_dim=16).num_groups(size) == groups
