@@ -108,9 +108,9 @@ def run(options: BenchOptions) -> dict[str, Any]:
     shapes = CUDA if options.device == "cuda" else CPU
     known = {case.operation for case in cases(shapes, options.device)}
     if unknown := set(options.ops) - known:
-        sys.exit(f"--op: unknown {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
+        raise ValueError(f"--op: unknown {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
     if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("--device: torch sees no CUDA device; use cpu")
+        raise ValueError("--device: torch sees no CUDA device; use cpu")
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
     torch.manual_seed(options.seed)
@@ -143,8 +143,11 @@ def run(options: BenchOptions) -> dict[str, Any]:
 
 def main(argv: list[str]) -> int:
     """Measure what the one JSON argument says."""
-    with torch.inference_mode():
-        print(json.dumps(run(msgspec.json.decode(argv[1] if len(argv) > 1 else "{}", type=BenchOptions))))
+    try:
+        with torch.inference_mode():
+            print(json.dumps(run(msgspec.json.decode(argv[1] if len(argv) > 1 else "{}", type=BenchOptions))))
+    except ValueError as error:  # what the user must change
+        sys.exit(str(error))
     return 0
 
 
