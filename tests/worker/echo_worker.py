@@ -13,24 +13,28 @@ from quire.worker.loop import Started, Worker, identity
 
 
 class Step:
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: StepPlan, late: bool) -> None:
         self.plan = plan
+        self._late = late
 
     def done(self) -> bool:
-        return True
+        return not self._late
 
 
 class Echo:
+    def __init__(self, late: bool) -> None:
+        self._late = late
+
     def launch(self, plan: StepPlan) -> Step:
         if plan.slots == ints([666]):
             raise RuntimeError("a fault inside the step")
-        return Step(plan)
+        return Step(plan, self._late)
 
     def collect(self, step: Step) -> StepResult:
         return StepResult(step.plan.epoch, step.plan.step, ints([7] * step.plan.samples.count(1)))
 
 
-def main(address: str, epoch: int) -> int:
+def main(address: str, epoch: int, late: bool) -> int:
     logging.basicConfig(level="INFO")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = Dealer(context, address, identity(0, epoch), plan_decoder())
@@ -38,11 +42,11 @@ def main(address: str, epoch: int) -> int:
         max_model_len=1, vocab_size=8, eos_token_ids=(), num_blocks=1, block_size=1, kv_bytes=0, weight_bytes=0,
         device="none", dtype="float32", architecture="Echo", revision="",
     )  # fmt: skip
-    code = Worker(dealer, 0, 1, epoch).run(lambda: Started(Echo(), facts, "", ()))
+    code = Worker(dealer, 0, 1, epoch).run(lambda: Started(Echo(late), facts, "", ()))
     dealer.close(linger_ms=1000)
     context.term()
     return code
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[-2], int(sys.argv[-1]), "--late" in sys.argv))
