@@ -49,6 +49,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for field in ("rows", "steps", "warm_up", "block_size", "prompt_len"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}: must be at least 1, got {getattr(self, field)}")
+        if self.block_size & (self.block_size - 1):
+            raise ValueError(f"block_size: must be a power of two, got {self.block_size}")
         if not 0.0 <= self.churn <= self.rows:
             raise ValueError(f"churn: must be in [0, {self.rows}], the number of rows, got {self.churn}")
 
