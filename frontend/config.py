@@ -15,6 +15,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     host: str = "127.0.0.1"
     grpc_port: int = 0
     """0 takes any free port; the real one is written to `ready_file`."""
+    http_port: int = -1
+    """The same; -1: no HTTP."""
     model: str = ""
     """Directory of the model: generation_config.json."""
     tokenizer: str = ""
@@ -27,6 +29,21 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Given: requests without a seed draw theirs from a repeatable sequence, in order of arrival. None: random."""
     api_key_file: str = ""
     """One bearer key per line; empty: open to everyone who can connect."""
+    admin_key_file: str = ""
+    """Keys for what touches everybody's requests. Empty: refused where keys are used, open where none are."""
+    tls_cert_file: str = ""
+    """PEM chain; with `tls_key_file` both doors speak TLS only."""
+    tls_key_file: str = ""
+    tls_client_ca_file: str = ""
+    """PEM; given: clients must show a certificate signed by it."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names an HTTP Host header may have. Empty: any, but only this machine's own on a loopback address."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages a browser lets call the HTTP API; "*" is any, empty none."""
+    tool_call_parser: str = "auto"
+    """Name in the table of tool parsers; auto: by the chat template; empty: none."""
+    reasoning_parser: str = "auto"
+    """The same for reasoning."""
     chat_template: str = ""
     """File of a Jinja template that replaces the model's own."""
     use_generation_config: bool = True
@@ -56,9 +73,30 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     drain_seconds: float = 45.0
     """What running requests get after SIGTERM."""
 
+    max_header_bytes: int = 32 << 10
+    max_num_headers: int = 100
+    header_seconds: float = 10.0
+    """How long an HTTP client may take for a request's headers, and between pieces of its body."""
+    keep_alive_seconds: float = 75.0
+    """Idle HTTP connections are closed."""
+    grammar_seconds: float = 2.0
+    """What compiling one grammar may take."""
+    grammar_memory_bytes: int = 1 << 30
+    """What the process that compiles grammars may hold."""
+    template_seconds: float = 1.0
+    """What rendering one chat may take."""
+    run_dir: str = ""
+    """Private directory of the engine: metrics and stored responses that all its frontends share."""
+    max_stored_response_bytes: int = 64 << 20
+    """Of `/v1/responses`, all frontends together; the oldest go."""
+    vllm_metric_names: bool = False
+    """`/metrics` also names vLLM's series."""
+    otlp_endpoint: str = ""
+    """Traces go there by OTLP: http(s)://host:4318 (HTTP) or grpc://host:4317; empty: none are made."""
+
     log_level: LogLevel = "info"
     ready_file: str = ""
-    """Written as JSON `{"grpc_port": ...}` once the port is open."""
+    """Written as JSON `{"grpc_port": ..., "http_port": ...}` once the ports are open."""
 
     def __post_init__(self) -> None:
         for name in ("scheduler_address", "model", "host"):
@@ -68,14 +106,22 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("served_model_names: must hold at least one name, and no empty one")
         if not 0 <= self.grpc_port <= 65_535:
             raise ValueError(f"grpc_port: must be in [0, 65535], got {self.grpc_port}")
+        if not -1 <= self.http_port <= 65_535:
+            raise ValueError(f"http_port: must be in [0, 65535], or -1 for none, got {self.http_port}")
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ValueError("tls_cert_file: needs tls_key_file, and the other way round; give both or none")
+        if self.tls_client_ca_file and not self.tls_cert_file:
+            raise ValueError("tls_client_ca_file: needs tls_cert_file and tls_key_file")
         for name in (
             "max_receive_bytes", "max_send_bytes", "max_concurrent_streams", "slow_reader_bytes", "tokenizer_threads",
+            "max_header_bytes", "max_num_headers", "grammar_memory_bytes", "max_stored_response_bytes",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         for name in (
             "default_timeout_seconds", "max_timeout_seconds", "slow_reader_seconds", "beat_seconds",
-            "lost_after_seconds", "resume_window_seconds",
+            "lost_after_seconds", "resume_window_seconds", "header_seconds", "keep_alive_seconds", "grammar_seconds",
+            "template_seconds",
         ):  # fmt: skip
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be a finite number above 0, got {getattr(self, name)}")

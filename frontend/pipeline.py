@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 from quire.frontend import validate
+from quire.frontend.call import Call
 from quire.frontend.chat import ChatTemplate
 from quire.frontend.config import FrontendConfig
 from quire.frontend.defaults import Defaults
@@ -63,8 +64,8 @@ class Pipeline:
         return self._num_preparing + self._link.num_streams
 
     @asynccontextmanager
-    async def open(self, request: GenerateRequest, deadline_seconds: float | None) -> AsyncIterator[RequestStream]:
-        """Submit a request; leaving the block aborts what still runs. `deadline_seconds` is the call's own, if any.
+    async def open(self, request: GenerateRequest, call: Call) -> AsyncIterator[RequestStream]:
+        """Submit a request; leaving the block aborts what still runs.
 
         Raises `ParameterError` or `RequestError` before anything was submitted.
         """
@@ -72,7 +73,7 @@ class Pipeline:
             raise RequestError("DRAINING", "this server is draining", retry_after_seconds=1.0)
         self._num_preparing += 1
         try:
-            prepared = await self._prepare(request, deadline_seconds)
+            prepared = await self._prepare(request, call)
             stream = self._link.open(prepared)
         finally:
             self._num_preparing -= 1
@@ -109,14 +110,14 @@ class Pipeline:
                 raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
         return await self._in_pool(self._tokenizer.decode, ids, skip_special_tokens is not False)
 
-    async def _prepare(self, request: GenerateRequest, deadline_seconds: float | None) -> Prepared:
+    async def _prepare(self, request: GenerateRequest, call: Call) -> Prepared:
         model = validate.check_model(request.model, self._config)
         self._link.check_accepts()
         limits, facts = self._facts()
         arrived = time.monotonic()
         validate.check_labels(request, limits)
         validate.check_stop(request.stop)
-        budget = validate.budget_seconds(request.timeout_seconds, deadline_seconds, self._config, limits)
+        budget = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, limits)
         adapter = validate.check_adapter(request.adapter, facts)
         seed = self._draw_seed(63)
         # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc.aio
 
+from quire.frontend.call import Call
 from quire.frontend.collect import collect
 from quire.frontend.config import FrontendConfig
 from quire.frontend.defaults import Defaults
@@ -31,7 +32,7 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         generate = grpc_map.generate_request(request)
-        async with self._pipeline.open(generate, context.time_remaining()) as stream:
+        async with self._pipeline.open(generate, _call(context)) as stream:
             generation = await collect(stream)
             if generate.logprobs is None and generate.prompt_logprobs is None:
                 return grpc_map.generation_message(generation)
@@ -40,7 +41,7 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
 
     async def Stream(self, request: pb.GenerateRequest, context: Context) -> None:
         generate = grpc_map.generate_request(request)
-        async with self._pipeline.open(generate, context.time_remaining()) as stream:
+        async with self._pipeline.open(generate, _call(context)) as stream:
             sequence = 0
             try:
                 while events := await stream.take():
@@ -139,6 +140,11 @@ class ControlServicer(quire_pb2_grpc.ControlServicer):
                 for label, count in zip(labels, counts, strict=True)
             ]
         )
+
+
+def _call(context: Context) -> Call:
+    metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return Call("grpc", context.time_remaining(), metadata.get("traceparent", ""), metadata.get("tracestate", ""))
 
 
 def _model(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> str | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quire.proto.errors import REASONS, Status
-from quire.proto.requests import Usage
+from quire.proto.params import Structured
+from quire.proto.requests import LiveOutput, StepRecord, Usage
 
 FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
 
@@ -43,11 +44,46 @@ class RequestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model made. `arguments` is the text of a JSON object, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """What one call grew by: `id` and `name` come once, with its first delta; `arguments` is to be appended."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call. `parameters` is the text of a JSON Schema of an object; empty: no parameters."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation."""
 
     role: str
-    content: str
+    content: str = ""
+    name: str = ""
+    reasoning: str = ""
+    """Of an assistant's earlier turn."""
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str = ""
+    """Of a `tool` turn: the call it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +93,13 @@ class Chat:
     messages: Sequence[ChatMessage]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    tools: Sequence[Tool] = ()
+    tool_choice: str | None = None
+    """"auto", "none", "required", or "function:NAME"; None is auto with tools, none without."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one call per answer."""
+    template_kwargs: str = ""
+    """A JSON object of scalars for the template; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +141,61 @@ class GenerateRequest:
     skip_special_tokens: bool | None = None
     return_prompt_token_ids: bool | None = None
     return_token_ids: bool | None = None
+    structured: Structured | None = None
+    best_of: int | None = None
+    """Outputs drawn, of which the `n` likeliest (mean logprob) are answered. Whole answers only."""
+    include_reasoning: bool | None = None
+    """False drops the reasoning of a chat's answer. Default true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """Texts or token ids to turn into vectors."""
+
+    inputs: Sequence[str | Sequence[int]] = ()
+    request_id: str | None = None
+    model: str | None = None
+    dimensions: int | None = None
+    """Keep this many leading components, then normalise again. Default: all."""
+    normalize: bool | None = None
+    """Default: as the model was trained to be used."""
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One float32 vector per input, in their order."""
+
+    request_id: str
+    model: str
+    vectors: Sequence[Sequence[float]]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """How near each document is to the query: the cosine of their vectors."""
+
+    query: str
+    documents: Sequence[str] = ()
+    request_id: str | None = None
+    model: str | None = None
+    truncate_prompt_tokens: int | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One score in [-1, 1] per document, in their order."""
+
+    request_id: str
+    model: str
+    scores: Sequence[float]
+    prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +254,9 @@ class Delta:
     text: str
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprobs] = ()
+    reasoning: str = ""
+    """Of a chat: what the model thought aloud; never part of `text`."""
+    tool_calls: Sequence[ToolCallDelta] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +282,8 @@ class Output:
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprobs]
     finished: Finished
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCall] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +353,11 @@ class ServerInfo:
     default_repetition_penalty: float
     supports_chat: bool
     supports_priority: bool
+    task: str = "generate"
+    embedding_size: int = 0
+    tool_parser: str = ""
+    """Empty: calls are recognised only where they are forced."""
+    reasoning_parser: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,3 +380,43 @@ class EngineLoad:
     num_finished: int
     num_rejected: int
     used_slots_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened to an output, `seconds` after the request arrived; see `Moment` in quire.proto."""
+
+    seconds: float
+    what: str
+    num_tokens: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """How one output fared."""
+
+    output_index: int
+    state: str
+    ahead: int
+    usage: Usage
+    moments: Sequence[Moment]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Answer to explain."""
+
+    request_id: str
+    stories: Sequence[Story]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What the status page shows; see `GetStatusResponse` in quire.proto for the codes of `blocks`."""
+
+    now: float
+    load: EngineLoad
+    outputs: Sequence[LiveOutput]
+    blocks: Sequence[int]
+    steps: Sequence[StepRecord]

@@ -94,6 +94,26 @@ class Client:
         response: pb.AbortResponse = self._call(self._control.Abort, pb.AbortRequest(request_ids=request_ids))
         return {entry.request_id: entry.count for entry in response.aborted}
 
+    def embed(self, request: api.EmbedRequest, timeout_seconds: float | None = None) -> api.Embeddings:
+        """One vector per input; needs an embedding model."""
+        message = grpc_map.embed_request_message(request)
+        return grpc_map.embeddings(self._call(self._inference.Embed, message, timeout_seconds))
+
+    def score(self, request: api.ScoreRequest, timeout_seconds: float | None = None) -> api.Scores:
+        """How near each document is to the query; needs an embedding model."""
+        message = grpc_map.score_request_message(request)
+        return grpc_map.scores(self._call(self._inference.Score, message, timeout_seconds))
+
+    def explain(self, request_id: str) -> api.Explained:
+        """Why a live or lately ended request waits, or how it went."""
+        return grpc_map.explanation(
+            self._call(self._control.ExplainRequest, pb.ExplainRequestRequest(request_id=request_id))
+        )
+
+    def status(self, after_step: int | None = None) -> api.EngineStatus:
+        """What the status page shows, with step records newer than `after_step`."""
+        return grpc_map.status(self._call(self._control.GetStatus, pb.GetStatusRequest(after_step=after_step)))
+
     def _call(self, method: Any, message: Any, timeout_seconds: float | None = None) -> Any:
         with _errors():
             return method(message, timeout=timeout_seconds or self._timeout, metadata=self._metadata)
@@ -164,6 +184,26 @@ class AsyncClient:
         """End live requests by id, whoever sent them; how many each id had."""
         response: pb.AbortResponse = await self._call(self._control.Abort, pb.AbortRequest(request_ids=request_ids))
         return {entry.request_id: entry.count for entry in response.aborted}
+
+    async def embed(self, request: api.EmbedRequest, timeout_seconds: float | None = None) -> api.Embeddings:
+        """One vector per input; needs an embedding model."""
+        message = grpc_map.embed_request_message(request)
+        return grpc_map.embeddings(await self._call(self._inference.Embed, message, timeout_seconds))
+
+    async def score(self, request: api.ScoreRequest, timeout_seconds: float | None = None) -> api.Scores:
+        """How near each document is to the query; needs an embedding model."""
+        message = grpc_map.score_request_message(request)
+        return grpc_map.scores(await self._call(self._inference.Score, message, timeout_seconds))
+
+    async def explain(self, request_id: str) -> api.Explained:
+        """Why a live or lately ended request waits, or how it went."""
+        return grpc_map.explanation(
+            await self._call(self._control.ExplainRequest, pb.ExplainRequestRequest(request_id=request_id))
+        )
+
+    async def status(self, after_step: int | None = None) -> api.EngineStatus:
+        """What the status page shows, with step records newer than `after_step`."""
+        return grpc_map.status(await self._call(self._control.GetStatus, pb.GetStatusRequest(after_step=after_step)))
 
     async def _call(self, method: Any, message: Any, timeout_seconds: float | None = None) -> Any:
         async with _async_errors():

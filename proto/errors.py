@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple
 
 Status = Literal[
     "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED",
-    "UNAUTHENTICATED", "ABORTED",
+    "UNAUTHENTICATED", "PERMISSION_DENIED", "ABORTED",
 ]  # fmt: skip
 
 
@@ -24,9 +24,12 @@ REASONS: Final[dict[str, Meaning]] = {
     "EXCEEDS_CAPACITY": Meaning("INVALID_ARGUMENT", 400, False),
     "UNKNOWN_FIELD": Meaning("INVALID_ARGUMENT", 400, False),
     "UNSUPPORTED": Meaning("INVALID_ARGUMENT", 400, False),
+    "INVALID_GRAMMAR": Meaning("INVALID_ARGUMENT", 400, False),
     "UNKNOWN_MODEL": Meaning("NOT_FOUND", 404, False),
     "UNKNOWN_ADAPTER": Meaning("NOT_FOUND", 404, False),
+    "UNKNOWN_REQUEST": Meaning("NOT_FOUND", 404, False),
     "UNAUTHENTICATED": Meaning("UNAUTHENTICATED", 401, False),
+    "PERMISSION_DENIED": Meaning("PERMISSION_DENIED", 403, False),
     "QUEUE_FULL": Meaning("RESOURCE_EXHAUSTED", 429, True),
     "SLOW_READER": Meaning("RESOURCE_EXHAUSTED", 429, False),
     "STARTING": Meaning("UNAVAILABLE", 503, True),
@@ -37,6 +40,7 @@ REASONS: Final[dict[str, Meaning]] = {
     "DEADLINE": Meaning("DEADLINE_EXCEEDED", 504, False),
     "CANCELLED": Meaning("CANCELLED", 499, False),
     "NUMERICAL": Meaning("INTERNAL", 500, False),
+    "GRAMMAR_FAILED": Meaning("INTERNAL", 500, False),
     "POISON_REQUEST": Meaning("INTERNAL", 500, False),
     "BUG": Meaning("INTERNAL", 500, False),
 }

@@ -21,7 +21,10 @@ MAX_BAD_WORDS = 128
 MAX_BAD_WORD_TOKENS = 64
 MAX_ALLOWED_TOKEN_IDS = 65_536
 MAX_CACHE_SALT = 128
+MAX_STRUCTURED_BYTES = 64 << 10
 INT64_MAX = 2**63 - 1
+
+StructuredKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "rejected", "error"]
 """How an output ended. Exactly one per output, and nothing after it."""
@@ -34,6 +37,26 @@ class ParameterError(ValueError):
         super().__init__(f"{field}: {message}")
         self.field = field
         self.reason = reason
+
+
+class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The language an output must belong to. `text` is a JSON Schema, a regular expression, a JSON list of strings
+    (`choice`), an EBNF grammar or a structural tag (JSON); empty for `json_object`.
+    """
+
+    kind: StructuredKind
+    text: str = ""
+    after: str = ""
+    """Free text up to and including this comes first (the end of a reasoning section); empty: none."""
+
+    def __post_init__(self) -> None:
+        size = len(self.text.encode(errors="surrogatepass"))
+        if size > MAX_STRUCTURED_BYTES:
+            raise ParameterError(
+                "structured",
+                f"{self.kind} has {size} bytes; at most {MAX_STRUCTURED_BYTES} are allowed",
+                "INVALID_GRAMMAR",
+            )
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
@@ -68,6 +91,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     logprob_token_ids: tuple[int, ...] = ()
     """Report these tokens' logprobs too, wherever logprobs or prompt logprobs are reported."""
     prompt_logprobs: int = -1
+    structured: Structured | None = None
+    """None: any text."""
 
     def __post_init__(self) -> None:
         _float("temperature", self.temperature, 0.0, 2.0)
@@ -94,6 +119,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
                 raise ParameterError(
                     "bad_words", f"each word must be 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(word)}"
                 )
+        if self.structured is not None and (self.ignore_eos or self.min_tokens):
+            field = "ignore_eos" if self.ignore_eos else "min_tokens"
+            raise ParameterError(field, "excludes structured output, which ends where its grammar ends; leave it unset")
         if self.logprob_token_ids and self.logprobs < 0 and self.prompt_logprobs < 0:
             raise ParameterError("logprob_token_ids", "needs logprobs or prompt_logprobs; set one of them to 0 or more")
 

@@ -126,7 +126,11 @@ class StepResult(Message, frozen=True):
     """Tokens per sampling row, one to num_draft + 1; empty: one each."""
     bad_rows: tuple[int, ...] = ()
     """Rows (of the plan) whose logits were not finite; their token is meaningless."""
+    stuck_rows: tuple[int, ...] = ()
+    """Rows whose grammar allows no further token or gave up; their token is meaningless."""
     logprobs: tuple[RowLogprobs, ...] = ()
+    embeddings: tuple[bytes, ...] = ()
+    """Of an `embed` model: float32 [embedding_size] per sampling row; their token ids are 0 and mean nothing."""
     device_seconds: float = 0.0
     host_seconds: float = 0.0
 

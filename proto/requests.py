@@ -11,11 +11,12 @@ import msgspec
 
 from quire.proto.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 EngineState = Literal["starting", "ready", "draining", "recovering", "failed"]
 Role = Literal["frontend", "supervisor"]
+Task = Literal["generate", "embed"]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -73,6 +74,27 @@ class AskLoad(Message, frozen=True):
     query: int
 
 
+class AskFigures(Message, frozen=True):
+    """For `/metrics`; answered by `Figures` with the same query number."""
+
+    query: int
+
+
+class AskStatus(Message, frozen=True):
+    """For the status page; answered by `Status` with the same query number."""
+
+    query: int
+    after_step: int = -1
+    """Step records newer than this one of the same epoch are wanted; -1: all that are kept."""
+
+
+class AskExplanation(Message, frozen=True):
+    """`Control.ExplainRequest`; answered by `Explanation` with the same query number."""
+
+    query: int
+    label: str
+
+
 class FrontendBeat(Message, frozen=True):
     """Sent once a second; a frontend silent for the lease loses its requests."""
 
@@ -96,7 +118,10 @@ class GroupFailed(Message, frozen=True):
     reason: str
 
 
-FrontendMessage = Submit | Abort | AbortLabels | AskLoad | FrontendBeat | Hello | Drain | GroupLost | GroupFailed
+FrontendMessage = (
+    Submit | Abort | AbortLabels | AskLoad | AskFigures | AskStatus | AskExplanation | FrontendBeat | Hello | Drain
+    | GroupLost | GroupFailed
+)  # fmt: skip
 """Everything a scheduler accepts on its request socket."""
 
 
@@ -117,6 +142,11 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     revision: str
     """Digest of the model's files; part of every prefix-cache key."""
     adapters: tuple[str, ...] = ()
+    task: Task = "generate"
+    embedding_size: int = 0
+    """Width of the vectors of an `embed` model; 0 for `generate`."""
+    whole_prompts: bool = False
+    """A prompt cannot be split over steps and shares no prefix: the model reads it in both directions."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
@@ -205,6 +235,14 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     retry_after_seconds: float = 0.0
 
 
+class Embedding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The vector of one request of an `embed` model; its `Finish` ("stop", no tokens) is in the same message."""
+
+    number: int
+    vector: bytes
+    """float32 [embedding_size], pooled, not normalised."""
+
+
 class Outputs(Message, frozen=True):
     """All that happened to one frontend's requests in one step: one message per frontend per step.
 
@@ -223,6 +261,7 @@ class Outputs(Message, frozen=True):
     """int32 [tokens]"""
     finishes: tuple[Finish, ...] = ()
     logprobs: tuple[OutputLogprobs, ...] = ()
+    embeddings: tuple[Embedding, ...] = ()
 
 
 class AbortedLabels(Message, frozen=True):
@@ -259,6 +298,128 @@ class Load(Message, frozen=True):
     """Written KV slots over reserved ones; 1 - this is the KV waste."""
 
 
+class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One counter or gauge of the scheduler. Which it is, and its help text, are the frontend's to know by `name`."""
+
+    name: str
+    """Native name without the prefix `quire_`."""
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Distribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One histogram of the scheduler."""
+
+    name: str
+    bounds: tuple[float, ...]
+    """Upper bounds, ascending, without infinity."""
+    counts: tuple[int, ...]
+    """Not cumulative; one more than `bounds`."""
+    sum: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Figures(Message, frozen=True):
+    """Answer to `AskFigures`: everything the scheduler counts, at one instant."""
+
+    query: int
+    figures: tuple[Figure, ...]
+    distributions: tuple[Distribution, ...]
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One acknowledged step, for the timeline. Times in seconds."""
+
+    step: int
+    at: float
+    """When its result arrived, on the scheduler's monotonic clock."""
+    num_decodes: int
+    num_prefills: int
+    num_prefill_tokens: int
+    num_admitted: int
+    num_preempted: int
+    schedule_seconds: float
+    """Spent by the core on drafting it."""
+    send_seconds: float
+    device_seconds: float
+    """As its worker measured it."""
+    host_seconds: float
+    idle_seconds: float
+    """Between the result of the step before and the sending of this one, when nothing else was in flight."""
+
+
+class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One output that waits or runs."""
+
+    label: str
+    output_index: int
+    state: Literal["waiting", "running"]
+    priority: int
+    age_seconds: float
+    num_prompt: int
+    cached_tokens: int
+    num_tokens: int
+    """Known tokens, prompt included."""
+    num_scheduled: int
+    """Of these, computed or planned."""
+    max_tokens: int
+    num_blocks: int
+    num_preemptions: int
+
+
+BLOCK_FREE, BLOCK_CACHED, BLOCK_SHARED, BLOCK_FENCED, BLOCK_OWNER = 0, 1, 2, 3, 16
+"""Codes of `Status.blocks`; `BLOCK_OWNER + i` is a block of `outputs[i]` alone."""
+
+
+class Status(Message, frozen=True):
+    """Answer to `AskStatus`, all at one instant."""
+
+    query: int
+    now: float
+    """The scheduler's monotonic clock."""
+    load: Load
+    outputs: tuple[LiveOutput, ...]
+    """Running ones first, then waiting ones in rank order; at most MAX_STATUS_OUTPUTS."""
+    blocks: bytes
+    """uint16 per block of the pool, at most MAX_STATUS_BLOCKS of them: see BLOCK_FREE and its neighbours."""
+    steps: tuple[StepRecord, ...]
+
+
+MAX_STATUS_OUTPUTS = 512
+MAX_STATUS_BLOCKS = 16_384
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Something that happened to an output."""
+
+    seconds: float
+    """Since the request arrived."""
+    what: Literal["queued", "blocked", "admitted", "chunk", "first_token", "preempted", "restarted", "finished"]
+    num_tokens: int = 0
+    """Of the chunk; cached ones for `admitted`; known ones otherwise."""
+    detail: str = ""
+    """For a person: why it waits, who preempted it, how it ended."""
+
+
+class Story(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One output of a live or recently ended request."""
+
+    output_index: int
+    state: Literal["waiting", "running", "finished"]
+    ahead: int
+    """Outputs that are before it in the queue; 0 unless it waits."""
+    usage: Usage
+    moments: tuple[Moment, ...]
+
+
+class Explanation(Message, frozen=True):
+    """Answer to `AskExplanation`: the newest request of that label; no stories when nobody remembers one."""
+
+    query: int
+    label: str
+    stories: tuple[Story, ...]
+
+
 class SchedulerBeat(Message, frozen=True):
     """Sent once a second to every frontend, with the step counter: progress, not a ping."""
 
@@ -273,5 +434,7 @@ class Drained(Message, frozen=True):
     """Outputs the drain's time-out ended."""
 
 
-SchedulerMessage = Welcome | Refused | Outputs | AbortedLabels | Load | SchedulerBeat | Drained
+SchedulerMessage = (
+    Welcome | Refused | Outputs | AbortedLabels | Load | Figures | Status | Explanation | SchedulerBeat | Drained
+)
 """Everything a frontend or the supervisor accepts from the scheduler."""

@@ -29,26 +29,86 @@ class TokenIds(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class ToolCall(_message.Message):
+    __slots__ = ("id", "name", "arguments")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    arguments: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
+
 class ChatMessage(_message.Message):
-    __slots__ = ("role", "content")
+    __slots__ = ("role", "content", "name", "reasoning", "tool_calls", "tool_call_id")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALL_ID_FIELD_NUMBER: _ClassVar[int]
     role: str
     content: str
-    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+    name: str
+    reasoning: str
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    tool_call_id: str
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., name: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_call_id: _Optional[str] = ...) -> None: ...
+
+class Tool(_message.Message):
+    __slots__ = ("name", "description", "parameters", "strict")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    parameters: str
+    strict: bool
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[str] = ..., strict: _Optional[bool] = ...) -> None: ...
 
 class Chat(_message.Message):
-    __slots__ = ("messages", "add_generation_prompt", "continue_final_message")
+    __slots__ = ("messages", "add_generation_prompt", "continue_final_message", "tools", "tool_choice", "parallel_tool_calls", "template_kwargs")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    PARALLEL_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_KWARGS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     add_generation_prompt: bool
     continue_final_message: bool
-    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ...) -> None: ...
+    tools: _containers.RepeatedCompositeFieldContainer[Tool]
+    tool_choice: str
+    parallel_tool_calls: bool
+    template_kwargs: str
+    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[str] = ..., parallel_tool_calls: _Optional[bool] = ..., template_kwargs: _Optional[str] = ...) -> None: ...
+
+class Choices(_message.Message):
+    __slots__ = ("choices",)
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    choices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, choices: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Structured(_message.Message):
+    __slots__ = ("json_object", "json_schema", "regex", "choice", "grammar", "structural_tag")
+    JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
+    json_object: bool
+    json_schema: str
+    regex: str
+    choice: Choices
+    grammar: str
+    structural_tag: str
+    def __init__(self, json_object: _Optional[bool] = ..., json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Union[Choices, _Mapping]] = ..., grammar: _Optional[str] = ..., structural_tag: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "prompt_token_ids", "chat", "request_id", "model", "adapter", "add_special_tokens", "truncate_prompt_tokens", "priority", "cache_salt", "timeout_seconds", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "allowed_token_ids", "bad_words", "logprobs", "logprob_token_ids", "prompt_logprobs", "include_stop_str_in_output", "skip_special_tokens", "return_prompt_token_ids", "return_token_ids")
+    __slots__ = ("prompt", "prompt_token_ids", "chat", "request_id", "model", "adapter", "add_special_tokens", "truncate_prompt_tokens", "priority", "cache_salt", "timeout_seconds", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "n", "max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "allowed_token_ids", "bad_words", "logprobs", "logprob_token_ids", "prompt_logprobs", "include_stop_str_in_output", "skip_special_tokens", "return_prompt_token_ids", "return_token_ids", "structured", "best_of", "include_reasoning")
     class LogitBiasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +151,9 @@ class GenerateRequest(_message.Message):
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     RETURN_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_FIELD_NUMBER: _ClassVar[int]
+    BEST_OF_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_REASONING_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     prompt_token_ids: TokenIds
     chat: Chat
@@ -126,7 +189,10 @@ class GenerateRequest(_message.Message):
     skip_special_tokens: bool
     return_prompt_token_ids: bool
     return_token_ids: bool
-    def __init__(self, prompt: _Optional[str] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., adapter: _Optional[str] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ..., logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., prompt_logprobs: _Optional[int] = ..., include_stop_str_in_output: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., return_prompt_token_ids: _Optional[bool] = ..., return_token_ids: _Optional[bool] = ...) -> None: ...
+    structured: Structured
+    best_of: int
+    include_reasoning: bool
+    def __init__(self, prompt: _Optional[str] = ..., prompt_token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., adapter: _Optional[str] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_seconds: _Optional[float] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., n: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[str]] = ..., logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., prompt_logprobs: _Optional[int] = ..., include_stop_str_in_output: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., return_prompt_token_ids: _Optional[bool] = ..., return_token_ids: _Optional[bool] = ..., structured: _Optional[_Union[Structured, _Mapping]] = ..., best_of: _Optional[int] = ..., include_reasoning: _Optional[bool] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_tokens", "completion_tokens", "queue_seconds", "prefill_seconds", "decode_seconds", "num_preemptions", "num_restarts")
@@ -205,16 +271,32 @@ class PromptLogprobs(_message.Message):
     def __init__(self, first_position: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("output_index", "text", "token_ids", "logprobs")
+    __slots__ = ("output_index", "text", "token_ids", "logprobs", "reasoning", "tool_calls")
     OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     output_index: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
-    def __init__(self, output_index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    reasoning: str
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCallDelta]
+    def __init__(self, output_index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCallDelta, _Mapping]]] = ...) -> None: ...
+
+class ToolCallDelta(_message.Message):
+    __slots__ = ("index", "id", "name", "arguments")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    id: str
+    name: str
+    arguments: str
+    def __init__(self, index: _Optional[int] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("output_index", "finish_reason", "usage", "stop_string", "stop_token_id", "error")
@@ -247,16 +329,20 @@ class StreamEvent(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Output(_message.Message):
-    __slots__ = ("text", "token_ids", "logprobs", "finished")
+    __slots__ = ("text", "token_ids", "logprobs", "finished", "reasoning", "tool_calls")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
     finished: Finished
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    reasoning: str
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("request_id", "model", "prompt_tokens", "prompt_token_ids", "prompt_logprobs", "outputs")
@@ -317,7 +403,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority")
+    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_DETAIL_FIELD_NUMBER: _ClassVar[int]
@@ -348,6 +434,10 @@ class GetServerInfoResponse(_message.Message):
     DEFAULT_REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_CHAT_FIELD_NUMBER: _ClassVar[int]
     SUPPORTS_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOOL_PARSER_FIELD_NUMBER: _ClassVar[int]
+    REASONING_PARSER_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: str
     state_detail: str
@@ -378,7 +468,11 @@ class GetServerInfoResponse(_message.Message):
     default_repetition_penalty: float
     supports_chat: bool
     supports_priority: bool
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ...) -> None: ...
+    task: str
+    embedding_size: int
+    tool_parser: str
+    reasoning_parser: str
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -458,3 +552,197 @@ class AbortResponse(_message.Message):
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     aborted: _containers.RepeatedCompositeFieldContainer[AbortResponse.Aborted]
     def __init__(self, aborted: _Optional[_Iterable[_Union[AbortResponse.Aborted, _Mapping]]] = ...) -> None: ...
+
+class EmbedInput(_message.Message):
+    __slots__ = ("text", "token_ids")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    token_ids: TokenIds
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
+
+class EmbedRequest(_message.Message):
+    __slots__ = ("inputs", "request_id", "model", "dimensions", "normalize", "add_special_tokens", "truncate_prompt_tokens", "priority", "timeout_seconds")
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    inputs: _containers.RepeatedCompositeFieldContainer[EmbedInput]
+    request_id: str
+    model: str
+    dimensions: int
+    normalize: bool
+    add_special_tokens: bool
+    truncate_prompt_tokens: int
+    priority: int
+    timeout_seconds: float
+    def __init__(self, inputs: _Optional[_Iterable[_Union[EmbedInput, _Mapping]]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., add_special_tokens: _Optional[bool] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class Vector(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class EmbedResponse(_message.Message):
+    __slots__ = ("request_id", "model", "vectors", "prompt_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    prompt_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("query", "documents", "request_id", "model", "truncate_prompt_tokens", "priority", "timeout_seconds")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    query: str
+    documents: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    model: str
+    truncate_prompt_tokens: int
+    priority: int
+    timeout_seconds: float
+    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("request_id", "model", "scores", "prompt_tokens")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model: str
+    scores: _containers.RepeatedScalarFieldContainer[float]
+    prompt_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., scores: _Optional[_Iterable[float]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class ExplainRequestRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class Moment(_message.Message):
+    __slots__ = ("seconds", "what", "num_tokens", "detail")
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    what: str
+    num_tokens: int
+    detail: str
+    def __init__(self, seconds: _Optional[float] = ..., what: _Optional[str] = ..., num_tokens: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Story(_message.Message):
+    __slots__ = ("output_index", "state", "ahead", "usage", "moments")
+    OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    output_index: int
+    state: str
+    ahead: int
+    usage: Usage
+    moments: _containers.RepeatedCompositeFieldContainer[Moment]
+    def __init__(self, output_index: _Optional[int] = ..., state: _Optional[str] = ..., ahead: _Optional[int] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., moments: _Optional[_Iterable[_Union[Moment, _Mapping]]] = ...) -> None: ...
+
+class ExplainRequestResponse(_message.Message):
+    __slots__ = ("request_id", "stories")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STORIES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    stories: _containers.RepeatedCompositeFieldContainer[Story]
+    def __init__(self, request_id: _Optional[str] = ..., stories: _Optional[_Iterable[_Union[Story, _Mapping]]] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ("after_step",)
+    AFTER_STEP_FIELD_NUMBER: _ClassVar[int]
+    after_step: int
+    def __init__(self, after_step: _Optional[int] = ...) -> None: ...
+
+class LiveOutput(_message.Message):
+    __slots__ = ("label", "output_index", "state", "priority", "age_seconds", "num_prompt", "cached_tokens", "num_tokens", "num_scheduled", "max_tokens", "num_blocks", "num_preemptions")
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_SCHEDULED_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    label: str
+    output_index: int
+    state: str
+    priority: int
+    age_seconds: float
+    num_prompt: int
+    cached_tokens: int
+    num_tokens: int
+    num_scheduled: int
+    max_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    def __init__(self, label: _Optional[str] = ..., output_index: _Optional[int] = ..., state: _Optional[str] = ..., priority: _Optional[int] = ..., age_seconds: _Optional[float] = ..., num_prompt: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_scheduled: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+
+class StepRecord(_message.Message):
+    __slots__ = ("step", "at", "num_decodes", "num_prefills", "num_prefill_tokens", "num_admitted", "num_preempted", "schedule_seconds", "send_seconds", "device_seconds", "host_seconds", "idle_seconds")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    NUM_DECODES_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREFILLS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SEND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HOST_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    at: float
+    num_decodes: int
+    num_prefills: int
+    num_prefill_tokens: int
+    num_admitted: int
+    num_preempted: int
+    schedule_seconds: float
+    send_seconds: float
+    device_seconds: float
+    host_seconds: float
+    idle_seconds: float
+    def __init__(self, step: _Optional[int] = ..., at: _Optional[float] = ..., num_decodes: _Optional[int] = ..., num_prefills: _Optional[int] = ..., num_prefill_tokens: _Optional[int] = ..., num_admitted: _Optional[int] = ..., num_preempted: _Optional[int] = ..., schedule_seconds: _Optional[float] = ..., send_seconds: _Optional[float] = ..., device_seconds: _Optional[float] = ..., host_seconds: _Optional[float] = ..., idle_seconds: _Optional[float] = ...) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("now", "load", "outputs", "blocks", "steps")
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    now: float
+    load: GetLoadResponse
+    outputs: _containers.RepeatedCompositeFieldContainer[LiveOutput]
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    steps: _containers.RepeatedCompositeFieldContainer[StepRecord]
+    def __init__(self, now: _Optional[float] = ..., load: _Optional[_Union[GetLoadResponse, _Mapping]] = ..., outputs: _Optional[_Iterable[_Union[LiveOutput, _Mapping]]] = ..., blocks: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[_Union[StepRecord, _Mapping]]] = ...) -> None: ...

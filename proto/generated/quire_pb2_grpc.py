@@ -56,6 +56,16 @@ class InferenceStub:
                 request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.DetokenizeRequest.SerializeToString,
                 response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.DetokenizeResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_unary(
+                '/quire.v1.Inference/Embed',
+                request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/quire.v1.Inference/Score',
+                request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -88,6 +98,20 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """Vectors of texts; needs a server with an embedding model (task "embed").
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """How near documents are to a query: the cosine of their vectors. Needs an embedding model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +134,16 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Detokenize,
                     request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.DetokenizeRequest.FromString,
                     response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.EmbedRequest.FromString,
+                    response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreRequest.FromString,
+                    response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -231,9 +265,64 @@ class Inference:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.v1.Inference/Embed',
+            quire_dot_proto_dot_generated_dot_quire__pb2.EmbedRequest.SerializeToString,
+            quire_dot_proto_dot_generated_dot_quire__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.v1.Inference/Score',
+            quire_dot_proto_dot_generated_dot_quire__pb2.ScoreRequest.SerializeToString,
+            quire_dot_proto_dot_generated_dot_quire__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class ControlStub:
-    """What serves, how busy it is, and ending requests by name.
+    """What serves, how busy it is, and ending requests by name. Abort, ExplainRequest and GetStatus touch everybody's
+    requests: they need the admin key where keys are used.
     """
 
     def __init__(self, channel):
@@ -262,10 +351,21 @@ class ControlStub:
                 request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.AbortRequest.SerializeToString,
                 response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.ExplainRequest = channel.unary_unary(
+                '/quire.v1.Control/ExplainRequest',
+                request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ExplainRequestRequest.SerializeToString,
+                response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ExplainRequestResponse.FromString,
+                _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/quire.v1.Control/GetStatus',
+                request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServicer:
-    """What serves, how busy it is, and ending requests by name.
+    """What serves, how busy it is, and ending requests by name. Abort, ExplainRequest and GetStatus touch everybody's
+    requests: they need the admin key where keys are used.
     """
 
     def GetServerInfo(self, request, context):
@@ -288,6 +388,20 @@ class ControlServicer:
 
     def Abort(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainRequest(self, request, context):
+        """Why a request waits or how it went: live ones, and those that ended a short while ago.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """Everything the status page shows, at one instant.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -315,6 +429,16 @@ def add_ControlServicer_to_server(servicer, server):
                     request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.AbortRequest.FromString,
                     response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.AbortResponse.SerializeToString,
             ),
+            'ExplainRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRequest,
+                    request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ExplainRequestRequest.FromString,
+                    response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ExplainRequestResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.GetStatusRequest.FromString,
+                    response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.GetStatusResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'quire.v1.Control', rpc_method_handlers)
@@ -324,7 +448,8 @@ def add_ControlServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Control:
-    """What serves, how busy it is, and ending requests by name.
+    """What serves, how busy it is, and ending requests by name. Abort, ExplainRequest and GetStatus touch everybody's
+    requests: they need the admin key where keys are used.
     """
 
     @staticmethod
@@ -425,6 +550,60 @@ class Control:
             '/quire.v1.Control/Abort',
             quire_dot_proto_dot_generated_dot_quire__pb2.AbortRequest.SerializeToString,
             quire_dot_proto_dot_generated_dot_quire__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.v1.Control/ExplainRequest',
+            quire_dot_proto_dot_generated_dot_quire__pb2.ExplainRequestRequest.SerializeToString,
+            quire_dot_proto_dot_generated_dot_quire__pb2.ExplainRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.v1.Control/GetStatus',
+            quire_dot_proto_dot_generated_dot_quire__pb2.GetStatusRequest.SerializeToString,
+            quire_dot_proto_dot_generated_dot_quire__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,1 @@
+"""The HTTP door: OpenAI-compatible routes over the one pipeline."""

@@ -1,0 +1,1 @@
+"""Splitting what a model thinks aloud from its answer."""
