@@ -5,7 +5,7 @@ import os
 import sys
 from importlib.metadata import version
 
-from quire.deploy import doctor, generate, launch
+from quire.deploy import doctor, generate, launch, top
 from quire.deploy.arguments import Parser, UsageError
 from quire.deploy.bench import commands as bench
 
@@ -20,6 +20,7 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     launch.add_parser(subparsers)
     generate.add_parser(subparsers)
+    top.add_parser(subparsers)
     bench_parser = subparsers.add_parser("bench", help="measure", description="Measure an engine or parts of one.")
     bench.register(bench_parser.add_subparsers(title="benches", metavar="BENCH", required=True))
     doctor.add_parser(subparsers)

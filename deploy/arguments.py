@@ -9,9 +9,11 @@ from typing import Any, NoReturn
 
 import yaml
 
+from quire.deploy.foreign import BARE, FOREIGN, refusal
 from quire.deploy.options import ServeOptions, Spec, specs
 
 MODEL_KEY = "model"
+API_KEY = "api-key"
 
 
 class UsageError(ValueError):
@@ -58,6 +60,19 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_flag(groups[title], spec)
+    for name, foreign in FOREIGN.items():
+        how: dict[str, Any] = {"nargs": 0} if foreign.bare else {}
+        parser.add_argument(f"--{name}", action=ForeignFlag, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **how)
+
+
+class ForeignFlag(argparse.Action):
+    """A flag of `vllm serve` alone: it changes nothing, or is refused with the way out."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if why := refusal(str(option).removeprefix("--"), values or BARE):
+            parser.error(why)
 
 
 def _add_flag(group: "argparse._ArgumentGroup", spec: Spec) -> None:
@@ -73,7 +88,7 @@ def _add_flag(group: "argparse._ArgumentGroup", spec: Spec) -> None:
         common["metavar"] = spec.flag.metavar or None
         if spec.kind == "names":
             common["nargs"] = "+"
-    group.add_argument(f"--{spec.name}", *spec.flag.short, **common)
+    group.add_argument(f"--{spec.name}", *spec.flag.also, **common)
 
 
 def _argparse_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -94,8 +109,8 @@ def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
     values = written | {key: value for key, value in said.items() if key in known or key == MODEL_KEY}
     model = values.pop(MODEL_KEY, "")
     for key, value in values.items():
-        if isinstance(value, list):
-            values[key] = tuple(value)
+        if isinstance(value, list):  # of several words, each a name or a list of names
+            values[key] = tuple(name for names in value for name in names)
     return model, ServeOptions(**values)
 
 
@@ -109,20 +124,32 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: expected `flag-name: value` lines, got a {type(content).__name__}")
-    by_name = {spec.name: spec for spec in specs()}
+    by_name = {name: spec for spec in specs() for name in spec.names}
     values: dict[str, Any] = {}
     for key, value in content.items():
         name = str(key).replace("_", "-")
+        if name == API_KEY:
+            raise UsageError(f"--config {path}: {key}: a configuration is no place for a key; use api-key-file")
+        if name in FOREIGN:
+            unsaid = FOREIGN[name].bare and value is False
+            if not unsaid and (why := refusal(name, _text(value))):
+                raise UsageError(f"--config {path}: {why}")
+            continue
         field = name if name == MODEL_KEY else by_name[name].field if name in by_name else ""
         if not field:
             raise UsageError(f"--config {path}: unknown key {key!r}{near(name, [*by_name, MODEL_KEY])}")
         if field in values:
-            raise UsageError(f"--config {path}: {key!r} is there twice, with dashes and with underscores")
+            raise UsageError(f"--config {path}: {key!r} is there twice, under two spellings")
         try:
             values[field] = _yaml_model(value) if name == MODEL_KEY else _yaml_value(by_name[name], value)
         except ValueError as error:
             raise UsageError(f"--config {path}: {key}: {error}") from error
     return values
+
+
+def _text(value: object) -> str:
+    """As the command line would say it."""
+    return BARE if value is True else str(value)
 
 
 def _yaml_model(value: object) -> str:
@@ -137,8 +164,7 @@ def _yaml_value(spec: Spec, value: object) -> Any:
             raise ValueError(f"expected true or false, got {value!r}")
         return value
     if spec.kind == "names":
-        names = value if isinstance(value, list) else [value]
-        return tuple(str(name) for name in names)
+        return tuple(str(name) for name in value) if isinstance(value, list) else spec.parse(str(value))
     if isinstance(value, (bool, list, dict)) or value is None:
         raise ValueError(f"expected a single value, got {value!r}")
     text = str(value)

@@ -17,6 +17,9 @@ Role = Literal["scheduler", "worker", "frontend"]
 # threads costs a step a tenth of its time.
 GENTLE = {"GOMP_SPINCOUNT": "5000"}
 
+API_KEY_VARIABLE = "QUIRE_API_KEY"
+ADMIN_KEY_VARIABLE = "QUIRE_ADMIN_KEY"
+
 KEPT_LINES = 30
 LONGEST_LINE = 64 << 10
 
@@ -37,13 +40,17 @@ class Child:
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._relay = relay
         self._partial = b""
+        given = GENTLE | os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+        if role != "frontend":
+            for secret in (API_KEY_VARIABLE, ADMIN_KEY_VARIABLE):
+                given.pop(secret, None)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=GENTLE | os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
+            env=given,
         )
         assert self._process.stdout is not None
         self._log = self._process.stdout

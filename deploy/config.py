@@ -41,7 +41,7 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
             timers=_timers(options),
             scheduler=_scheduler(options, frontends_address, workers_address),
             worker=_worker(options, model, workers_address, str(run_dir.path)),
-            frontend=_frontend(options, model, frontends_address),
+            frontend=_frontend(options, model, frontends_address, str(run_dir.path)),
             num_frontends=options.frontends,
         )
     except ValueError as error:
@@ -71,6 +71,8 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
         scheduler_address=workers_address,
         run_dir=run_dir,
         model=str(model.directory),
+        tokenizer=options.tokenizer,
+        task=options.task,
         load_format=options.load_format,
         dtype=dtype,
         quantization=options.quantization,
@@ -90,16 +92,29 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
     )
 
 
-def _frontend(options: ServeOptions, model: Model, frontends_address: str) -> FrontendConfig:
+def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_dir: str) -> FrontendConfig:
     return FrontendConfig(
         scheduler_address=frontends_address,
+        run_dir=run_dir,
         host=options.host,
+        http_port=options.http_port,
         grpc_port=options.grpc_port,
         model=str(model.directory),
         tokenizer=options.tokenizer,
         served_model_names=options.served_model_name or (model.name,),
         seed=options.seed,
         api_key_file=options.api_key_file,
+        admin_key_file=options.admin_key_file,
+        tls_cert_file=options.ssl_certfile,
+        tls_key_file=options.ssl_keyfile,
+        tls_client_ca_file=options.ssl_ca_certs,
+        allowed_hosts=options.allowed_hosts,
+        allowed_origins=options.allowed_origins,
+        max_receive_bytes=options.max_body_bytes,
+        tool_call_parser=options.tool_call_parser if options.enable_auto_tool_choice else "",
+        reasoning_parser=options.reasoning_parser,
+        vllm_metric_names=options.vllm_metric_names,
+        otlp_endpoint=options.otlp_traces_endpoint,
         chat_template=options.chat_template,
         use_generation_config=options.generation_config == "auto",
         drain_seconds=options.drain_timeout,

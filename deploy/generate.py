@@ -1,19 +1,15 @@
 """`quire generate`: a small client of the public API that streams to the terminal."""
 
 import argparse
-import re
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-from quire.deploy.arguments import UsageError
+from quire.deploy.connect import add_connection_arguments, connect, failure
 from quire.proto.api import Chat, ChatMessage, Delta, Event, Finished, GenerateRequest, RequestError, Started
-
-DEFAULT_TARGET = "localhost:50051"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,8 +19,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Send one prompt to a running `quire serve` and print the text as it is made.",
     )
     parser.add_argument("text", metavar="TEXT", help="the prompt; - reads it from standard input")
-    parser.add_argument("--target", default=DEFAULT_TARGET, metavar="HOST:PORT", help="(default: %(default)s)")
-    parser.add_argument("--api-key-file", default="", metavar="FILE", help="of which the first key is sent")
+    add_connection_arguments(parser)
     parser.add_argument("--model", metavar="NAME", help="one of the served names (default: the served model)")
     parser.add_argument("--chat", action="store_true", help="send TEXT as a chat message of the user")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="(default: the server's)")
@@ -40,18 +35,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when every output ended well, 1 otherwise. Raises `UsageError` for a target or file that cannot be used."""
-    from quire.proto.client import Client  # loads gRPC, which no other command needs
-
-    port = arguments.target.rpartition(":")[2]
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise UsageError(f"--target: must be HOST:PORT with a port in [1, 65535], got {arguments.target!r}")
-    client = Client(arguments.target, api_key=_api_key(arguments.api_key_file))
+    client = connect(arguments)
     answer = Answer(stream=not arguments.json and arguments.n in (None, 1))
     try:
         answer.take(client.stream(_request(arguments)))
     except RequestError as error:
-        hint = "; is `quire serve` running there?" if not error.reason and error.status == "UNAVAILABLE" else ""
-        print(f"quire: error: {error.message}{hint} [{error.reason or error.status}]", file=sys.stderr)
+        print(failure(error), file=sys.stderr)
         return 1
     finally:
         client.close()
@@ -75,21 +64,6 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
         max_tokens=arguments.max_tokens,
         stop=tuple(arguments.stop),
     )
-
-
-def _api_key(path: str) -> str | None:
-    if not path:
-        return None
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--api-key-file {path}: {error}") from error
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not keys:
-        raise UsageError(f"--api-key-file {path}: holds no key; put one on its first line")
-    if not re.fullmatch(r"[\x21-\x7e]+", keys[0]):
-        raise UsageError(f"--api-key-file {path}: a key is visible ASCII characters without spaces; correct the first")
-    return keys[0]
 
 
 class Answer:

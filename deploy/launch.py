@@ -12,9 +12,11 @@ from typing import TextIO
 import msgspec
 
 from quire.deploy.arguments import UsageError, add_serve_arguments, gather
+from quire.deploy.child import API_KEY_VARIABLE
 from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
+from quire.deploy.options import ServeOptions
 from quire.deploy.port import Port
-from quire.deploy.report import engine_summary, ready_to_paste, target_of
+from quire.deploy.report import addresses, engine_summary, ready_to_paste
 from quire.deploy.resolve import resolve
 from quire.deploy.rundir import RunDir
 from quire.deploy.supervisor import Supervisor
@@ -52,7 +54,7 @@ class QuireEngine:
         return self._run_dir.address(FRONTENDS_SOCKET)
 
     def ready_file(self, index: int) -> Path:
-        """Where frontend `index` says that its port is open, and which port that is."""
+        """Where frontend `index` says that its ports are open, and which ports those are."""
         return self._run_dir.path / f"frontend-{index}.ready"
 
     def _write(self, name: str, config: msgspec.Struct) -> Path:
@@ -89,7 +91,31 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Start scheduler, workers and frontends for one model and serve until SIGTERM or Ctrl-C.",
     )
     add_serve_arguments(parser)
+    parser.add_argument(
+        "--api-key", nargs="+", default=[], metavar="KEY",
+        help="accepted API keys; other users of this machine can read a command line: prefer --api-key-file",
+    )  # fmt: skip
     parser.set_defaults(func=run)
+
+
+def _check_files(options: ServeOptions) -> None:
+    if not 0 <= options.grpc_port <= 65_535:
+        raise UsageError(f"--grpc-port: must be in [0, 65535], got {options.grpc_port}")
+    if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
+        raise UsageError("--ssl-certfile and --ssl-keyfile: give both or none")
+    for field in ("api_key_file", "admin_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "chat_template"):
+        path = getattr(options, field)
+        if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
+            raise UsageError(f"--{field.replace('_', '-')} {path}: no readable file")
+    if options.tokenizer and not (Path(options.tokenizer) / "tokenizer.json").is_file():
+        raise UsageError(f"--tokenizer {options.tokenizer}: must be a directory with tokenizer.json")
+
+
+def _pass_keys_on(keys: list[str]) -> None:
+    """To the frontends, by the environment; vLLM's variable counts too, or a door believed locked would stand open."""
+    known = [os.environ.get(name, "") for name in (API_KEY_VARIABLE, "VLLM_API_KEY")]
+    if together := " ".join(filter(None, [*known, *keys])):
+        os.environ[API_KEY_VARIABLE] = together
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -101,19 +127,19 @@ def run(namespace: argparse.Namespace) -> int:
         out(f"[{time.monotonic() - started:6.1f} s] {line}")
 
     asked, options = gather(namespace)
-    if not 0 <= options.grpc_port <= 65_535:
-        raise UsageError(f"--grpc-port: must be in [0, 65535], got {options.grpc_port}")
-    for flag, path in (("--api-key-file", options.api_key_file), ("--chat-template", options.chat_template)):
-        if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
-            raise UsageError(f"{flag} {path}: no readable file")
-    if options.tokenizer and not (Path(options.tokenizer) / "tokenizer.json").is_file():
-        raise UsageError(f"--tokenizer {options.tokenizer}: must be a directory with tokenizer.json")
+    _check_files(options)
+    if namespace.api_key:
+        say("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
+    _pass_keys_on(namespace.api_key)
     say(f"model: {asked or 'the one that ships with quire'}")
     model = resolve(asked, options.load_format)
     with ExitStack() as held:
         run_dir = held.enter_context(closing(RunDir(options.run_dir)))
-        port = held.enter_context(closing(Port(options.host, options.grpc_port)))
-        options = replace(options, grpc_port=port.number)
+        grpc_port = held.enter_context(closing(Port(options.host, options.grpc_port))).number
+        http_port = -1
+        if options.http_port >= 0:
+            http_port = held.enter_context(closing(Port(options.host, options.http_port, "--http-port"))).number
+        options = replace(options, grpc_port=grpc_port, http_port=http_port)
         composed = compose(options, model, run_dir)
         out(show(composed))
         engine = QuireEngine(composed, run_dir)
@@ -123,7 +149,7 @@ def run(namespace: argparse.Namespace) -> int:
             assert welcome.facts is not None
             for line in engine_summary(welcome.facts):
                 say(line)
-            say(f"ready: gRPC on {target_of(composed.frontend.host, port.number)}")
+            say(addresses(composed.frontend))
             out(ready_to_paste(composed.frontend))
 
         code = Supervisor(engine, composed.timers, say, Lines(sys.stderr), on_ready).run()

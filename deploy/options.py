@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from quire.deploy.sizes import parse_bytes, parse_count, parse_seed
+from quire.deploy.sizes import parse_bytes, parse_count, parse_names, parse_port, parse_seed
 
 Parse = Callable[[str], Any]
 
@@ -21,7 +21,8 @@ class Flag:
     metavar: str = ""
     parse: Parse | None = None
     """Text -> value; None: chosen by the field's type."""
-    short: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    """Other spellings of the flag."""
     default: str = ""
     """Words for the help text when the default value itself says nothing."""
 
@@ -31,19 +32,59 @@ class ServeOptions:
     """Everything a user can say to `quire serve`. 0 and "" stand for "decide at the start"."""
 
     host: Annotated[str, Flag("server", "address to listen on; 0.0.0.0 for every interface")] = "127.0.0.1"
+    http_port: Annotated[
+        int, Flag("server", "port of the HTTP API; -1: no HTTP", "PORT", parse_port, also=("--port",))
+    ] = 8000
     grpc_port: Annotated[int, Flag("server", "port of the gRPC API", "PORT")] = 50051
-    frontends: Annotated[int, Flag("server", "frontend processes that share the port", "N")] = 1
+    frontends: Annotated[
+        int, Flag("server", "frontend processes that share the ports", "N", also=("--api-server-count",))
+    ] = 1
     served_model_name: Annotated[
         tuple[str, ...], Flag("server", "names clients may use; the first is reported", "NAME", default="MODEL")
     ] = ()
-    api_key_file: Annotated[str, Flag("server", "file with one accepted API key per line", "FILE")] = ""
+    max_body_bytes: Annotated[int, Flag("server", "of one request", "SIZE", parse_bytes)] = 8 << 20
     max_num_queued_reqs: Annotated[int, Flag("server", "waiting requests; more are refused", "N")] = 10_000
     max_num_queued_tokens: Annotated[int, Flag("server", "waiting prompt tokens; more are refused", "N")] = 10_000_000
 
+    api_key_file: Annotated[
+        str, Flag("security", "accepted API keys, one per line, besides $QUIRE_API_KEY", "FILE", default="open to all")
+    ] = ""
+    admin_key_file: Annotated[
+        str,
+        Flag(
+            "security", "the same for aborting, explaining and watching all requests, besides $QUIRE_ADMIN_KEY", "FILE"
+        ),
+    ] = ""
+    ssl_certfile: Annotated[str, Flag("security", "PEM chain; both APIs then speak TLS only", "FILE")] = ""
+    ssl_keyfile: Annotated[str, Flag("security", "PEM key of --ssl-certfile", "FILE")] = ""
+    ssl_ca_certs: Annotated[
+        str, Flag("security", "PEM; clients must show a certificate signed by one of these", "FILE")
+    ] = ""
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Flag(
+            "security", "names an HTTP Host header may have", "NAME", default="any; on a loopback address only its own"
+        ),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        Flag("security", "origins whose pages may call the HTTP API, * for any", "ORIGIN", default="none"),
+    ] = ()
+
+    task: Annotated[
+        Literal["auto", "generate", "embed"], Flag("model", "what the model is asked for; auto: by the checkpoint")
+    ] = "auto"
     tokenizer: Annotated[str, Flag("model", "directory of another tokenizer", "DIR", default="the model's")] = ""
     chat_template: Annotated[
         str, Flag("model", "file with another Jinja chat template", "FILE", default="the model's")
     ] = ""
+    tool_call_parser: Annotated[
+        str, Flag("model", "how the model writes tool calls; auto: by its chat template", "NAME")
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str, Flag("model", "how the model writes its reasoning; auto: by its chat template", "NAME")
+    ] = "auto"
+    enable_auto_tool_choice: Annotated[bool, Flag("model", "let the model itself decide to call a tool")] = True
     generation_config: Annotated[
         Literal["auto", "vllm"],
         Flag("model", "auto: sampling defaults of the model's generation_config.json; vllm: neutral ones"),
@@ -81,9 +122,14 @@ class ServeOptions:
     ] = 0
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Flag("device", "where the model runs")] = "auto"
-    tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", short=("-tp",))] = 1
+    tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", also=("-tp",))] = 1
     enforce_eager: Annotated[bool, Flag("device", "run without captured CUDA graphs")] = False
     num_threads: Annotated[int, Flag("device", "CPU threads of one worker", "N", default="cores / workers")] = 0
+
+    vllm_metric_names: Annotated[bool, Flag("observing", "/metrics also has vLLM's names")] = False
+    otlp_traces_endpoint: Annotated[
+        str, Flag("observing", "traces go there: http(s)://host:4318 or grpc://host:4317", "URL", default="no traces")
+    ] = ""
 
     run_dir: Annotated[
         str, Flag("process", "private directory for sockets and lock", "DIR", default="a new temporary one")
@@ -114,6 +160,11 @@ class Spec:
         """`max-model-len` for the field `max_model_len`."""
         return self.field.replace("_", "-")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every long spelling, without dashes in front: keys of the YAML file."""
+        return (self.name, *(also[2:] for also in self.flag.also if also.startswith("--")))
+
 
 _PARSE_BY_TYPE: dict[Any, Parse] = {int: parse_count, float: float, str: str}
 
@@ -130,5 +181,5 @@ def _spec(name: str, default: object, annotation: Any, flag: Flag) -> Spec:
     if get_origin(annotation) is Literal:
         return Spec(name, flag, "choice", default, str, get_args(annotation))
     if get_origin(annotation) is tuple:
-        return Spec(name, flag, "names", default, str)
+        return Spec(name, flag, "names", default, parse_names)
     return Spec(name, flag, "value", default, flag.parse or _PARSE_BY_TYPE[annotation])

@@ -1,4 +1,4 @@
-"""The public port, claimed before anything starts and kept for the engine's life.
+"""A public port, claimed before anything starts and kept for the engine's life.
 
 Frontends share a port through SO_REUSEPORT, with which the kernel would also let a second engine in and spread clients
 over both. So the launcher binds it first, alone, and only then opens it to its own frontends; it never listens.
@@ -13,7 +13,7 @@ from quire.deploy.arguments import UsageError
 class Port:
     """`number` is the port that was asked for, or for 0 a free one. Raises `UsageError` when it is taken."""
 
-    def __init__(self, host: str, asked: int) -> None:
+    def __init__(self, host: str, asked: int, flag: str = "--grpc-port") -> None:
         self.number = asked
         self._claims = contextlib.ExitStack()
         try:
@@ -22,7 +22,7 @@ class Port:
                 self._claim(family, str(address[0]), address[2:])
         except OSError as error:
             self.close()
-            raise UsageError(f"--host {host} --grpc-port {asked}: {error.strerror or error}; name another") from error
+            raise UsageError(f"--host {host} {flag} {asked}: {error.strerror or error}; name another") from error
 
     def _claim(self, family: socket.AddressFamily, address: str, scope: tuple[int | bytes, ...]) -> None:
         claim = self._claims.enter_context(socket.socket(family, socket.SOCK_STREAM))

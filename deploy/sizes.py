@@ -1,5 +1,6 @@
-"""Counts and sizes as people write them: 4K, 12k, 1.5M, 8GiB, 500MB."""
+"""Values as people write them: counts and sizes (4K, 12k, 1.5M, 8GiB, 500MB), ports, lists of names."""
 
+import json
 import re
 
 # Lower-case k, m, g are decimal and upper-case K, M, G binary, as vLLM reads `--max-model-len`.
@@ -34,6 +35,26 @@ def parse_seed(text: str) -> int:
     if not -(1 << 63) <= seed < 1 << 63:
         raise ValueError(f"expected a 64-bit integer, got {text!r}")
     return seed
+
+
+def parse_port(text: str) -> int:
+    """A port, 0 for any free one, -1 for none. Raises `ValueError`."""
+    if not re.fullmatch(r"-1|[0-9]{1,5}", text) or int(text) > 65_535:
+        raise ValueError(f"expected a port in [0, 65535], or -1 for none, got {text!r}")
+    return int(text)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """One name, or several as a JSON list (`["a", "b"]`). Raises `ValueError`."""
+    if not text.startswith("["):
+        return (text,)
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"expected a name or a JSON list of names, got {text!r}")
+    return tuple(names)
 
 
 def _parse(text: str, units: dict[str, int], expected: str) -> int:

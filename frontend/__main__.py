@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import sys
 from pathlib import Path
 
@@ -25,6 +26,8 @@ async def serve(config: FrontendConfig) -> None:
 
 def main() -> int:
     tie_to_parent()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection is a descriptor
     try:
         config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=FrontendConfig)
         logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -1,79 +1,178 @@
-"""Bearer keys. Default deny: every method needs a key, known or not, except the health service."""
+"""Keys. Default deny: every method and path needs one, known or not, except what tells health.
+
+Both doors ask `Keyring.refusal`, so what a key may do cannot differ between them.
+"""
 
 import hashlib
 import hmac
+import logging
+import os
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
 
+from quire.frontend.config import FrontendConfig
+from quire.frontend.watched import Clock, WatchedFiles
 from quire.proto.api import RequestError
 from quire.proto.grpc_status import to_status
 
+USER_VARIABLE = "QUIRE_API_KEY"
+ADMIN_VARIABLE = "QUIRE_ADMIN_KEY"
+"""Environment variables with keys, separated by spaces, beside those of the files."""
+
+KEY = re.compile(r"[\x21-\x7e]{8,1024}")
+
+Need = Literal["nothing", "key", "admin"]
+"""What a call asks of its caller: nothing at all, a key of either kind, or an admin key."""
+
 EXEMPT = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/List"})
+ADMIN = frozenset({"/quire.v1.Control/Abort", "/quire.v1.Control/ExplainRequest", "/quire.v1.Control/GetStatus"})
+"""Methods that reach everybody's requests."""
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any]"]]
 
+log = logging.getLogger("quire.frontend")
+
 
 class KeyFileError(ValueError):
-    """The file of keys cannot be used."""
+    """Keys that cannot be used; the message names the file or variable, never a key."""
 
 
 class Keys:
-    """Digests of the accepted keys; a comparison takes the same time whichever key, if any, is right."""
+    """Keys of one file and one environment variable, kept as digests.
 
-    def __init__(self, keys: list[str]) -> None:
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+    The file is read again when it changes; one that cannot be used leaves the keys as they were.
+    """
 
-    @classmethod
-    def read(cls, path: str) -> "Keys":
-        """One key per line; empty lines and lines that begin with # do not count. Raises `KeyFileError`."""
+    def __init__(self, field: str, path: str, variable: str, given: str, clock: Clock = time.monotonic) -> None:
+        """`field` is the option that named the file, `given` the value of `variable`. Raises `KeyFileError`."""
+        self._field = field
+        self._path = path
+        self._fixed = _digests(given.split(), f"${variable}") if given.strip() else ()
+        self._files = WatchedFiles([path], clock)
+        self._of_file = self._read()
+
+    def __bool__(self) -> bool:
+        """Whether there is any key."""
+        return bool(self._fixed or self._of_file)
+
+    def accept(self, digest: bytes) -> bool:
+        """Takes the same time whichever key, if any, is right."""
+        if self._files.changed():
+            try:
+                self._of_file = self._read()
+                log.info("%s: %s: read again, %d keys", self._field, self._path, len(self._of_file))
+            except KeyFileError as error:
+                log.error("%s; the keys of before stay in use", error)
+        matches = [hmac.compare_digest(digest, known) for known in (*self._fixed, *self._of_file)]
+        return any(matches)
+
+    def _read(self) -> tuple[bytes, ...]:
+        """One key per line; empty lines and lines that begin with # do not count."""
+        if not self._path:
+            return ()
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(self._path, encoding="utf-8") as file:
                 lines = [line.strip() for line in file]
-        except (OSError, UnicodeDecodeError) as error:
-            raise KeyFileError(f"api_key_file: {path}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise KeyFileError(f"{self._field}: {self._path}: not text in UTF-8") from error
+        except OSError as error:
+            raise KeyFileError(f"{self._field}: {self._path}: {error.strerror}") from error
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise KeyFileError(f"api_key_file: {path}: holds no key; write one per line")
-        for number, key in enumerate(keys, 1):
-            if not re.fullmatch(r"[\x21-\x7e]{8,1024}", key):
-                raise KeyFileError(f"api_key_file: {path}: key {number} must be 8 to 1024 visible ASCII characters")
-        return cls(keys)
+            raise KeyFileError(f"{self._field}: {self._path}: holds no key; write one per line")
+        return _digests(keys, f"{self._field}: {self._path}")
 
-    def accept(self, authorization: str | bytes | None) -> bool:
-        """Whether `authorization` is `Bearer KEY` with one of the keys."""
-        if not isinstance(authorization, str):
-            return False
-        scheme, _, key = authorization.partition(" ")
-        digest = hashlib.sha256(key.encode(errors="surrogatepass")).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
+
+class Keyring:
+    """The keys of users and of admins, and what they open. An admin key opens everything."""
+
+    def __init__(
+        self, config: FrontendConfig, environment: Mapping[str, str] = os.environ, clock: Clock = time.monotonic
+    ) -> None:
+        """Raises `KeyFileError`."""
+        user, admin = environment.get(USER_VARIABLE, ""), environment.get(ADMIN_VARIABLE, "")
+        self._users = Keys("api_key_file", config.api_key_file, USER_VARIABLE, user, clock)
+        self._admins = Keys("admin_key_file", config.admin_key_file, ADMIN_VARIABLE, admin, clock)
+
+    @property
+    def locked(self) -> bool:
+        """Whether ordinary calls need a key."""
+        return bool(self._users)
+
+    def refusal(self, need: Need, key: str | None) -> RequestError | None:
+        """Why the bearer of `key` (None: of no key, or of several) may not; None when he may.
+
+        Without admin keys, what needs one is refused where users have keys, and open where they have none.
+        """
+        if need == "nothing":
+            return None
+        digest = _digest(key) if key is not None else b""
+        is_user, is_admin = self._users.accept(digest), self._admins.accept(digest)
+        if is_admin:
+            return None
+        if need == "key":
+            return None if is_user or not self._users else _unknown()
+        if not self._users and not self._admins:
+            return None
+        if not is_user:
+            return _unknown()
+        hint = "" if self._admins else "; the server has none: start it with --admin-key-file"
+        return RequestError("PERMISSION_DENIED", f"this needs an admin key{hint}")
+
+
+def _unknown() -> RequestError:
+    return RequestError("UNAUTHENTICATED", "a valid bearer key is needed")
+
+
+def bearer(authorization: object) -> str | None:
+    """KEY of `Bearer KEY`."""
+    if not isinstance(authorization, str):
+        return None
+    scheme, _, key = authorization.partition(" ")
+    return key.strip(" ") if scheme.lower() == "bearer" else None
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses before a request is read. Says nothing about which part of a credential was wrong."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> "grpc.RpcMethodHandler[Any, Any]":
-        if handler_call_details.method in EXEMPT:
-            return await continuation(handler_call_details)
-        given = [value for key, value in handler_call_details.invocation_metadata or () if key == "authorization"]
-        if len(given) == 1 and self._keys.accept(given[0]):
-            return await continuation(handler_call_details)
-        return _REFUSAL
+        metadata = handler_call_details.invocation_metadata or ()
+        given = [value for key, value in metadata if key == "authorization"]
+        key = bearer(given[0]) if len(given) == 1 else None
+        refusal = self._keyring.refusal(_need(handler_call_details.method), key)
+        return await continuation(handler_call_details) if refusal is None else _refuse(refusal)
 
 
-async def _refuse(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-    code, message, trailers = to_status(RequestError("UNAUTHENTICATED", "a valid bearer key is needed"))
-    await context.abort(code, message, trailers)
+def _need(method: str) -> Need:
+    return "nothing" if method in EXEMPT else "admin" if method in ADMIN else "key"
 
 
-_REFUSAL = grpc.stream_stream_rpc_method_handler(_refuse)
-"""Fits every arity: it reads nothing and answers with a status."""
+def _refuse(error: RequestError) -> "grpc.RpcMethodHandler[Any, Any]":
+    """Fits every arity: it reads nothing and answers with a status."""
+
+    async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        code, message, trailers = to_status(error)
+        await context.abort(code, message, trailers)
+
+    return grpc.stream_stream_rpc_method_handler(answer)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+def _digests(keys: list[str], where: str) -> tuple[bytes, ...]:
+    for number, key in enumerate(keys, 1):
+        if not KEY.fullmatch(key):
+            raise KeyFileError(f"{where}: key {number} must be 8 to 1024 visible ASCII characters")
+    return tuple(_digest(key) for key in keys)

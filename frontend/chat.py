@@ -1,145 +1,169 @@
-"""Chat templates: the model's own Jinja source, sandboxed and bounded.
-
-Text of special tokens inside a message must stay text. Before rendering, its first character is swapped for a stand-in
-that no message contains (a Unicode noncharacter); after the template's own special tokens were cut out, the stand-ins
-are swapped back. Templates see everything else as it is.
-"""
+"""Chat templates: what they are given, and where they come from. They are rendered in a process of their own."""
 
 import json
 import os
-import re
-import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any
 
-import jinja2
-import jinja2.sandbox
-
-from quire.proto.api import Chat
+from quire.frontend.chat_checks import arguments_value, template_kwargs, tool_parameters
+from quire.frontend.disguise import Disguise, StandIns
+from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxTimeout
+from quire.frontend.template_process import RENDERED, TemplateError, check_source
+from quire.proto.api import Chat, ChatMessage
 from quire.proto.params import ParameterError
 
-MAX_MESSAGES = 4096
-MAX_RENDERED_CHARS = 16 << 20
-MAX_RENDER_SECONDS = 1.0
-STAND_INS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+NUM_PROCESSES = 2
+"""One that is stuck leaves the other to everybody else."""
+MEMORY_BYTES = 512 << 20
+TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+DEFAULT, WITH_TOOLS = "default", "tool_use"
 
 
-class TemplateError(ValueError):
-    """The model's chat template cannot be used."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt whose special tokens are the template's; `restore` turns the users' back (for `str.translate`)."""
+
+    text: str
+    restore: Mapping[int, str]
 
 
-class Disguise:
-    """Hides special tokens spelled in messages. `restore` is a table for `str.translate`."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One chat, ready for the template's process."""
 
-    def __init__(self, special_texts: Sequence[str]) -> None:
-        longest_first = sorted(special_texts, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self._beginnings = {text[:size] for text in special_texts for size in range(1, len(text))}
-        self._endings = {text[size:] for text in special_texts for size in range(1, len(text))}
-        self._longest = max(map(len, special_texts), default=0)
-
-    def hide(self, text: str, stand_in: "StandIns") -> str:
-        """The text with every special token broken, also one that a neighbouring text would complete."""
-        text = self._pattern.sub(lambda match: stand_in(match.group()[0]) + match.group()[1:], text)
-        begin = len(text) - len(text.lstrip())
-        for size in range(min(self._longest, len(text) - begin), 0, -1):
-            if text[begin : begin + size] in self._endings:
-                text = text[:begin] + stand_in(text[begin]) + text[begin + 1 :]
-                break
-        end = len(text.rstrip())
-        for size in range(min(self._longest, end), 0, -1):
-            if text[end - size : end] in self._beginnings:
-                return text[: end - size] + stand_in(text[end - size]) + text[end - size + 1 :]
-        return text
-
-
-class StandIns:
-    """Which noncharacter stands for which character, in one request."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._free = [char for char in STAND_INS if not any(char in text for text in texts)]
-        self._used: dict[str, str] = {}
-
-    def __call__(self, char: str) -> str:
-        """Raises `ParameterError` when the messages themselves use up the noncharacters."""
-        if char not in self._used:
-            if not self._free:
-                raise ParameterError("chat.messages", "contain too many Unicode noncharacters; remove U+FDD0 to U+FDEF")
-            self._used[char] = self._free.pop()
-        return self._used[char]
-
-    @property
-    def restore(self) -> dict[int, str]:
-        return {ord(stand_in): char for char, stand_in in self._used.items()}
+    payload: bytes
+    restore: Mapping[int, str]
+    mark: str
+    """Stands where a message that is to be continued ends; empty: none is."""
 
 
 class ChatTemplate:
-    """A compiled template with the tokens its source may name."""
+    """The model's template, or templates, with the tokens their sources may name."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str], special_texts: Sequence[str]) -> None:
-        """Raises `TemplateError` for a source that does not compile."""
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"chat template: {error}") from error
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        tokens: Mapping[str, str],
+        special_texts: Sequence[str],
+        seconds: float,
+    ) -> None:
+        """`sources`: "default", and perhaps "tool_use" for chats with tools. `seconds`: what one chat may take.
+
+        Raises `TemplateError` for a source that cannot be used.
+        """
+        for source in sources.values():
+            check_source(source)
+        self.sources = dict(sources)
         self._tokens = dict(tokens)
         self._disguise = Disguise(special_texts)
+        self._seconds = seconds
+        setup = json.dumps(self.sources).encode()
+        module = "quire.frontend.template_process"
+        self._num_waiting = {Sandbox(module, setup, memory_bytes=MEMORY_BYTES): 0 for _ in range(NUM_PROCESSES)}
 
-    def render(self, chat: Chat) -> tuple[str, dict[int, str]]:
-        """The prompt, with special tokens of messages disguised, and the table that undoes the disguise.
+    @property
+    def text(self) -> str:
+        """All sources: what formats they teach is read from it."""
+        return "\n".join(self.sources.values())
 
-        Raises `ParameterError` for messages the template refuses.
-        """
-        _check(chat)
-        stand_in = StandIns([text for one in chat.messages for text in (one.role, one.content)])
-        messages = [
-            {"role": self._disguise.hide(one.role, stand_in), "content": self._disguise.hide(one.content, stand_in)}
-            for one in chat.messages
+    async def start(self) -> None:
+        """Have the processes ready. Raises `SandboxCrashed` or `SandboxTimeout`."""
+        for sandbox in self._num_waiting:
+            await sandbox.start()
+
+    async def close(self) -> None:
+        for sandbox in self._num_waiting:
+            await sandbox.close()
+
+    def job(self, chat: Chat) -> Job:
+        """What the process gets. The chat has been checked. Raises `ParameterError`."""
+        kwargs = template_kwargs(chat)
+        shown = [
+            {"name": tool.name, "description": tool.description, "parameters": tool_parameters(tool.parameters, "")}
+            for tool in chat.tools
+            if chat.tool_choice != "none"
         ]
-        resume = bool(chat.continue_final_message)
-        opens = not resume if chat.add_generation_prompt is None else chat.add_generation_prompt
-        rendered = self._run(messages=messages, add_generation_prompt=opens)
-        if resume:
-            final = messages[-1]["content"].strip()
-            at = rendered.rfind(final)
-            if not final or at < 0:
-                raise ParameterError(
-                    "chat.continue_final_message",
-                    "the template does not show the last message, or its content is empty",
-                )
-            rendered = rendered[: at + len(final)]
-        return rendered, stand_in.restore
+        messages = [_message(one) for one in chat.messages]
+        texts = [json.dumps(value, ensure_ascii=False) for value in (messages, shown, kwargs)]
+        stand_in = StandIns(texts)
+        hide = self._disguise.hide_all
+        messages = [hide(one, stand_in, f"chat.messages[{index}]") for index, one in enumerate(messages)]
+        tools = [
+            {"type": "function", "function": hide(one, stand_in, f"chat.tools[{index}].parameters")}
+            for index, one in enumerate(shown)
+        ]
+        mark = ""
+        if chat.continue_final_message:
+            mark = stand_in.mark()
+            messages[-1]["content"] += mark + " "  # the space shows whether the template trims
+        opens = not mark if chat.add_generation_prompt is None else chat.add_generation_prompt
+        variables = {
+            **self._tokens,
+            **hide(kwargs, stand_in, "chat.template_kwargs"),
+            "messages": messages,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": opens,
+        }
+        template = WITH_TOOLS if tools and WITH_TOOLS in self.sources else DEFAULT
+        payload = json.dumps({"template": template, "variables": variables}, ensure_ascii=False).encode()
+        return Job(payload, stand_in.restore, mark)
 
-    def _run(self, **variables: Any) -> str:
-        pieces: list[str] = []
-        size, limit = 0, time.monotonic() + MAX_RENDER_SECONDS
+    async def render(self, job: Job) -> Rendered:
+        """The prompt. Raises `ParameterError` for what the template refuses, or takes too long for."""
+        sandbox = min(self._num_waiting, key=self._num_waiting.__getitem__)
+        self._num_waiting[sandbox] += 1
         try:
-            for piece in self._template.generate(**self._tokens, **variables):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_RENDERED_CHARS:
-                    raise ParameterError("chat", f"renders to more than {MAX_RENDERED_CHARS} characters")
-                if time.monotonic() > limit:
-                    raise ParameterError("chat", f"the chat template took more than {MAX_RENDER_SECONDS:g} s")
-        except ParameterError:
-            raise
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise ParameterError("chat.messages", f"the chat template refused them: {_first_line(error)}") from error
-        return "".join(pieces)
+            answer = await sandbox.call(job.payload, self._seconds)
+        except SandboxTimeout as error:
+            raise ParameterError("chat", f"the chat template took more than {self._seconds:g} s") from error
+        except SandboxCrashed as error:
+            raise ParameterError("chat", "the chat template broke the process it was rendered in") from error
+        finally:
+            self._num_waiting[sandbox] -= 1
+        text = answer[1:].decode()
+        if answer[:1] != RENDERED:
+            shown = text.translate(dict(job.restore))
+            raise ParameterError("chat.messages", f"the chat template refused them: {shown}")
+        return Rendered(_cut(text, job.mark) if job.mark else text, job.restore)
 
 
-def load_template(directory: str, override: str, special_texts: Sequence[str]) -> ChatTemplate | None:
+def _message(one: ChatMessage) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": one.role, "content": one.content}
+    if one.name:
+        message["name"] = one.name
+    if one.reasoning:
+        message["reasoning_content"] = one.reasoning
+    if one.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": arguments_value(call.arguments)},
+            }
+            for call in one.tool_calls
+        ]
+    if one.tool_call_id:
+        message["tool_call_id"] = one.tool_call_id
+    return message
+
+
+def _cut(text: str, mark: str) -> str:
+    """The prompt up to the mark; space before it goes where the template took the space behind it."""
+    at = text.rfind(mark)
+    if at < 0:
+        raise ParameterError("chat.continue_final_message", "the template does not show the last message")
+    return text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
+
+
+def load_template(
+    directory: str, override: str, special_texts: Sequence[str], seconds: float = 1.0
+) -> ChatTemplate | None:
     """The model's template, or None when it has none.
 
-    Looked for in `override`, chat_template.jinja, and tokenizer_config.json (a string, or a list with one named
-    "default"). Raises `TemplateError`.
+    Looked for in `override`, chat_template.jinja (and additional_chat_templates/tool_use.jinja), and
+    tokenizer_config.json (a string, or a list of named ones). Raises `TemplateError`.
     """
     config: dict[str, Any] = {}
     path = os.path.join(directory, "tokenizer_config.json")
@@ -147,55 +171,33 @@ def load_template(directory: str, override: str, special_texts: Sequence[str]) -
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
     source = config.get("chat_template")
-    if isinstance(source, list):
-        source = next((entry.get("template") for entry in source if entry.get("name") == "default"), None)
+    named = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
+    sources = {entry.get("name"): entry.get("template") for entry in named if entry.get("template") is not None}
     beside = os.path.join(directory, "chat_template.jinja")
     chosen = override or (beside if os.path.isfile(beside) else "")
     if chosen:
-        try:
-            with open(chosen, encoding="utf-8") as file:
-                source = file.read()
-        except OSError as error:
-            raise TemplateError(f"chat_template: {chosen}: {error.strerror}") from error
-    if source is None:
+        sources = {DEFAULT: _read(chosen)}
+        with_tools = os.path.join(directory, "additional_chat_templates", f"{WITH_TOOLS}.jinja")
+        if not override and os.path.isfile(with_tools):
+            sources[WITH_TOOLS] = _read(with_tools)
+    sources = {name: source for name, source in sources.items() if name in (DEFAULT, WITH_TOOLS)}
+    if DEFAULT not in sources:
         return None
-    tokens = {name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    tokens = {name: text for name in TOKEN_NAMES if (text := _token_text(config.get(name)))}
     try:
-        return ChatTemplate(source, tokens, special_texts)
+        return ChatTemplate(sources, tokens, special_texts, seconds)
     except TemplateError as error:
         raise TemplateError(f"{chosen or path}: {error}") from error
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise TemplateError(f"chat_template: {path}: {error.strerror}") from error
 
 
 def _token_text(entry: object) -> str:
     text = entry.get("content") if isinstance(entry, dict) else entry
     return text if isinstance(text, str) else ""
-
-
-def _check(chat: Chat) -> None:
-    if not chat.messages:
-        raise ParameterError("chat.messages", "must not be empty", "EMPTY_PROMPT")
-    if len(chat.messages) > MAX_MESSAGES:
-        raise ParameterError("chat.messages", f"has {len(chat.messages)} entries; at most {MAX_MESSAGES} are allowed")
-    for index, message in enumerate(chat.messages):
-        if not 1 <= len(message.role) <= 64:
-            raise ParameterError(f"chat.messages[{index}].role", "must be 1 to 64 characters")
-    if chat.continue_final_message and chat.add_generation_prompt:
-        raise ParameterError("chat.continue_final_message", "excludes add_generation_prompt; set only one of them")
-
-
-def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    """Plain JSON: unlike Jinja's own filter it does not escape for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:200] if text else type(error).__name__

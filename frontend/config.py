@@ -28,9 +28,12 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     seed: int | None = None
     """Given: requests without a seed draw theirs from a repeatable sequence, in order of arrival. None: random."""
     api_key_file: str = ""
-    """One bearer key per line; empty: open to everyone who can connect."""
+    """One bearer key per line, besides those of $QUIRE_API_KEY; without any: open to everyone who can connect."""
     admin_key_file: str = ""
-    """Keys for what touches everybody's requests. Empty: refused where keys are used, open where none are."""
+    """Keys for what touches everybody's requests, besides $QUIRE_ADMIN_KEY. An admin key opens everything.
+
+    Without any, such calls are refused where users have keys, and open where they have none.
+    """
     tls_cert_file: str = ""
     """PEM chain; with `tls_key_file` both doors speak TLS only."""
     tls_key_file: str = ""

@@ -28,12 +28,13 @@ class Detokenizer(Protocol):
 class TokenBytes:
     """The bytes of every token of a byte-level vocabulary."""
 
-    def __init__(self, shown: list[bytes], skipped: list[bytes]) -> None:
+    def __init__(self, shown: list[bytes]) -> None:
         self._shown = shown
-        self._skipped = skipped
+        self._without: dict[frozenset[int], list[bytes]] = {}
+        """One table for each set of tokens that somebody hides: with and without those a parser must see."""
 
     @classmethod
-    def of(cls, vocabulary: Mapping[str, int], special_ids: frozenset[int]) -> "TokenBytes":
+    def of(cls, vocabulary: Mapping[str, int]) -> "TokenBytes":
         """A token with a character outside the byte alphabet stands for its own UTF-8 text, as the library has it."""
         alphabet = _byte_alphabet()
         shown = [b""] * (max(vocabulary.values(), default=-1) + 1)
@@ -42,10 +43,17 @@ class TokenBytes:
                 shown[token] = bytes(alphabet[char] for char in text)
             except KeyError:
                 shown[token] = text.encode()
-        return cls(shown, [b"" if token in special_ids else data for token, data in enumerate(shown)])
+        return cls(shown)
 
-    def detokenizer(self, skip_special_tokens: bool) -> Detokenizer:
-        return ByteDetokenizer(self._skipped if skip_special_tokens else self._shown)
+    def detokenizer(self, hidden: frozenset[int]) -> Detokenizer:
+        """`hidden`: tokens without text."""
+        if not hidden:
+            return ByteDetokenizer(self._shown)
+        table = self._without.get(hidden)
+        if table is None:
+            table = [b"" if token in hidden else data for token, data in enumerate(self._shown)]
+            self._without[hidden] = table
+        return ByteDetokenizer(table)
 
 
 class ByteDetokenizer:
@@ -69,13 +77,16 @@ class WindowDetokenizer:
     tokens since. Text that ends in U+FFFD may be an incomplete character and waits.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, hidden: frozenset[int]) -> None:
+        """`hidden`: tokens without text."""
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
+        self._hidden = hidden
         self._context: list[int] = []
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
+        if token_id in self._hidden:
+            return ""
         self._pending.append(token_id)
         text = self._new_text()
         if not text or (text.endswith(REPLACEMENT) and len(self._pending) < MAX_PENDING_TOKENS):
@@ -89,8 +100,8 @@ class WindowDetokenizer:
         return text
 
     def _new_text(self) -> str:
-        before = self._tokenizer.decode(self._context, skip_special_tokens=self._skip)
-        after = self._tokenizer.decode(self._context + self._pending, skip_special_tokens=self._skip)
+        before = self._tokenizer.decode(self._context, skip_special_tokens=False)
+        after = self._tokenizer.decode(self._context + self._pending, skip_special_tokens=False)
         return after[len(before) :]
 
 

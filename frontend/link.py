@@ -17,7 +17,9 @@ import msgspec
 import numpy as np
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.metrics import Metrics
 from quire.frontend.prepared import Prepared
+from quire.frontend.queries import Queries
 from quire.frontend.stream import AbortReason, RequestStream
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
@@ -26,22 +28,27 @@ from quire.proto.requests import (
     PROTOCOL_VERSION,
     Abort,
     AbortedLabels,
-    AbortLabels,
-    AskLoad,
     EngineState,
+    Explanation,
+    Figures,
     FrontendBeat,
     Hello,
     Load,
     Outputs,
     Refused,
+    SchedulerBeat,
     SchedulerMessage,
+    Status,
     Welcome,
 )
 from quire.proto.wire import WireError, unpack
 
 LinkState = EngineState | Literal["lost"]
 
-QUERY_SECONDS = 5.0
+STALLED_SECONDS = 60.0
+"""How long a request may be open without any step before the engine counts as stalled; the scheduler's own time-out
+of a step is longer and ends the workers.
+"""
 UNREAD_STEPS = 16
 """Steps that any reader may lag behind, however much one step adds."""
 
@@ -51,7 +58,13 @@ log = logging.getLogger("quire.frontend")
 class SchedulerLink:
     """One task sends, one receives, one beats; everything else is plain calls on the loop."""
 
-    def __init__(self, config: FrontendConfig, dealer: AsyncDealer[SchedulerMessage], tokenizer: TextTokenizer) -> None:
+    def __init__(
+        self,
+        config: FrontendConfig,
+        dealer: AsyncDealer[SchedulerMessage],
+        tokenizer: TextTokenizer,
+        metrics: Metrics,
+    ) -> None:
         self.state: LinkState = "starting"
         self.detail = "waiting for the scheduler"
         self.welcome: Welcome | None = None
@@ -60,14 +73,18 @@ class SchedulerLink:
         self._config = config
         self._dealer = dealer
         self._tokenizer = tokenizer
+        self._metrics = metrics
         self._numbers = itertools.count(1)
-        self._queries = itertools.count(1)
         self._streams: dict[int, RequestStream] = {}
-        self._answers: dict[int, asyncio.Future[Load | AbortedLabels]] = {}
+        self._queries = Queries(self._post, self._check_reachable)
+        self.ask = self._queries.ask
+        """`await ask(AskLoad)`; raises `RequestError` when the scheduler does not answer."""
         self._outbox: deque[msgspec.Struct] = deque()
         self._posted = asyncio.Event()
         self._epoch = 0
         self._last_heard = self._now()
+        self._last_step = (0, 0)
+        self._last_progress = self._now()
         self._resume_since: float | None = None
         """Since when live requests wait to be submitted again."""
 
@@ -78,6 +95,11 @@ class SchedulerLink:
     @property
     def num_streams(self) -> int:
         return len(self._streams)
+
+    def progress(self) -> LinkState | Literal["stalled"]:
+        """The engine's state, or "stalled": a request is open and the step counter stands still."""
+        stalled = self._now() - self._last_progress > STALLED_SECONDS
+        return "stalled" if stalled and self.state == "ready" else self.state
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -92,7 +114,7 @@ class SchedulerLink:
         """Submit a request. Raises `RequestError` when the engine takes none now."""
         self.check_accepts()
         max_unread_bytes = max(self._config.slow_reader_bytes, UNREAD_STEPS * prepared.step_bytes)
-        stream = RequestStream(prepared, self._tokenizer, self._abort, max_unread_bytes)
+        stream = RequestStream(prepared, self._tokenizer, self._abort, max_unread_bytes, self._metrics)
         stream.number = next(self._numbers)
         self._streams[stream.number] = stream
         self._post(prepared.submit(stream.number, max(prepared.deadline - self._now(), 0.001)))
@@ -110,31 +132,11 @@ class SchedulerLink:
             text = f"the engine is {self.state}" + (f": {self.detail}" if self.detail else "")
             raise RequestError(reason, text, retry_after_seconds=0.0 if self.state == "failed" else 1.0)
 
-    async def ask_load(self) -> Load:
-        """Raises `RequestError` when the scheduler does not answer."""
-        answer = await self._ask(AskLoad(next(self._queries)))
-        assert isinstance(answer, Load)
-        return answer
-
-    async def abort_labels(self, labels: tuple[str, ...]) -> tuple[int, ...]:
-        """End every live request with one of these labels; how many each had. Raises `RequestError`."""
-        answer = await self._ask(AbortLabels(next(self._queries), labels))
-        assert isinstance(answer, AbortedLabels)
-        return answer.counts
-
-    async def _ask(self, question: AskLoad | AbortLabels) -> Load | AbortedLabels:
-        if self.state == "lost" or self.welcome is None:
+    def _check_reachable(self) -> None:
+        if self.welcome is None:
+            raise RequestError("STARTING", "the scheduler has not been heard yet", retry_after_seconds=1.0)
+        if self.state == "lost":
             raise RequestError("SCHEDULER_LOST", "the scheduler is not reachable", retry_after_seconds=1.0)
-        answer = self._answers[question.query] = asyncio.get_running_loop().create_future()
-        self._post(question)
-        try:
-            async with asyncio.timeout(QUERY_SECONDS):
-                received: Load | AbortedLabels = await answer
-                return received
-        except TimeoutError:
-            raise RequestError("SCHEDULER_LOST", "the scheduler did not answer", retry_after_seconds=1.0) from None
-        finally:
-            self._answers.pop(question.query, None)
 
     def _abort(self, stream: RequestStream, reason: AbortReason, output_index: int) -> None:
         self._post(Abort((stream.number,), reason, output_index))
@@ -186,16 +188,18 @@ class SchedulerLink:
         match message:
             case Outputs():
                 self._on_outputs(message)
+            case SchedulerBeat():
+                step = (message.epoch, message.step)
+                if step != self._last_step or not self._streams:
+                    self._last_step, self._last_progress = step, self._now()
             case Welcome():
                 self._on_welcome(message)
             case Refused():
                 self._lose(f"refused: {message.reason}")
                 if not self._outbox:
                     self._post(Hello("frontend", PROTOCOL_VERSION))
-            case Load() | AbortedLabels():
-                answer = self._answers.get(message.query)
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
+            case Load() | Figures() | Status() | Explanation() | AbortedLabels():
+                self._queries.answer(message)
 
     def _on_outputs(self, outputs: Outputs) -> None:
         if outputs.epoch < self._epoch:
@@ -206,17 +210,22 @@ class SchedulerLink:
             if (stream := streams.get(finish.number)) is not None:
                 stream.announce(finish)
         gaps: list[RequestStream] = []
+        now = self._now()
         numbers = np.frombuffer(outputs.numbers, dtype="<i8").tolist()
+        self._metrics.count("generation_tokens_total", (), len(numbers))
         columns = (unpack(outputs.output_indices), unpack(outputs.positions), unpack(outputs.token_ids))
         for number, index, position, token in zip(numbers, *(column.tolist() for column in columns), strict=True):
             stream = streams.get(number)
-            if stream is not None and not stream.push(index, position, token):
+            if stream is not None and not stream.push(index, position, token, now):
                 gaps.append(stream)
+        for embedding in outputs.embeddings:
+            if (stream := streams.get(embedding.number)) is not None:
+                stream.vector = embedding.vector
         for logprobs in outputs.logprobs:
             if (stream := streams.get(logprobs.number)) is not None:
                 stream.push_logprobs(logprobs)
         for finish in outputs.finishes:
-            if (stream := streams.get(finish.number)) is not None and not stream.finish(finish):
+            if (stream := streams.get(finish.number)) is not None and not stream.finish(finish, now):
                 gaps.append(stream)
         for stream in dict.fromkeys(gaps):
             log.error("request %r: tokens are missing, submitting it again", stream.prepared.request_id)
@@ -265,6 +274,7 @@ class SchedulerLink:
                 stream.fail(RequestError("SCHEDULER_LOST", "the engine was lost too often", request_id=request_id))
             submit = stream.resubmission(next(self._numbers), self._now())
             if submit is not None:
+                self._metrics.count("request_resumes_total")
                 self._post(submit)
                 self._streams[stream.number] = stream
 

@@ -18,12 +18,14 @@ class OutputBuffer:
 
     __slots__ = (
         "_detokenizer", "_logprobs", "_min_tokens", "_num_logprobs", "_num_read", "_stops", "_text", "_token_ids",
-        "ended", "finished", "index", "num_tokens", "read_end", "silent_position",
+        "ended", "finished", "index", "last_token_at", "num_tokens", "read_end", "silent_position",
     )  # fmt: skip
 
     def __init__(self, index: int, detokenizer: Detokenizer, stops: StopMatcher | None, min_tokens: int) -> None:
         self.index = index
         self.num_tokens = 0
+        self.last_token_at = 0.0
+        """When its newest token arrived; 0.0: none did."""
         self.silent_position = -1
         """Position of the stop token, which has no text."""
         self.ended = False

@@ -5,23 +5,30 @@
 import asyncio
 import random
 import secrets
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import ParamSpec, TypeVar
 
+import msgspec
+
 from quire.frontend import validate
+from quire.frontend.answer import Answer
 from quire.frontend.call import Call
 from quire.frontend.chat import ChatTemplate
+from quire.frontend.chat_checks import check_chat
 from quire.frontend.config import FrontendConfig
 from quire.frontend.defaults import Defaults
+from quire.frontend.embed import Embedder
+from quire.frontend.grammar import Grammars
 from quire.frontend.link import SchedulerLink
+from quire.frontend.observer import Observer
 from quire.frontend.prepared import Prepared
+from quire.frontend.reading import Formats, with_forced_calls, with_reasoning_first
 from quire.frontend.stream import RequestStream
 from quire.frontend.tokenizer import TextTokenizer
-from quire.proto.api import Chat, GenerateRequest, RequestError, Tokens
+from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
 from quire.proto.params import ParameterError, check_token_ids
 from quire.proto.requests import Limits, ModelFacts
 
@@ -29,6 +36,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_DETOKENIZE_IDS = 1 << 20
+PROMPT_END = 64
+"""So many characters show in which state a template leaves the model: longer than any mark."""
 
 
 class Pipeline:
@@ -42,13 +51,22 @@ class Pipeline:
         defaults: Defaults,
         link: SchedulerLink,
         pool: Executor,
+        observer: Observer,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._template = template
+        self.formats = Formats.of(
+            config.tool_call_parser, config.reasoning_parser, template.text if template is not None else ""
+        )
         self._defaults = defaults
         self._link = link
         self._pool = pool
+        self._grammars = Grammars(config)
+        self._embedder = Embedder(config, tokenizer, link, pool, observer)
+        self._observer = observer
+        self._metrics = observer.metrics
+        self._metrics.num_open = lambda: self.num_open
         repeatable = random.Random(f"{config.seed}/{config.index}")
         self._draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
         self._num_preparing = 0
@@ -59,28 +77,68 @@ class Pipeline:
         self._draining = True
 
     @property
+    def is_draining(self) -> bool:
+        return self._draining
+
+    async def start(self) -> None:
+        """Have the processes of the chat template ready. Raises `TemplateError`."""
+        if self._template is not None:
+            await self._template.start()
+
+    async def close(self) -> None:
+        """End the processes it started."""
+        if self._template is not None:
+            await self._template.close()
+        await self._grammars.close()
+
+    @property
     def num_open(self) -> int:
         """Requests between arrival and their last event."""
         return self._num_preparing + self._link.num_streams
 
     @asynccontextmanager
-    async def open(self, request: GenerateRequest, call: Call) -> AsyncIterator[RequestStream]:
+    async def open(self, request: GenerateRequest, call: Call) -> AsyncIterator[RequestStream | Answer]:
         """Submit a request; leaving the block aborts what still runs.
 
         Raises `ParameterError` or `RequestError` before anything was submitted.
         """
+        with self._observer.request(request, call) as observed:
+            if self._draining:
+                raise RequestError("DRAINING", "this server is draining", retry_after_seconds=1.0)
+            self._num_preparing += 1
+            try:
+                prepared = await self._prepare(request, call, observed.arrived)
+                stream = self._link.open(prepared)
+                observed.submitted(stream)
+            finally:
+                self._num_preparing -= 1
+            try:
+                yield Answer.of(stream)
+            finally:
+                self._link.close(stream)
+
+    async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
+        """`names`: what the door calls the inputs, one for each. Raises `ParameterError` or `RequestError`."""
+        with self._preparing():
+            return await self._embedder.embed(request, call, names)
+
+    async def score(
+        self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
+    ) -> Scores:
+        """The same for scores. Raises `ParameterError` or `RequestError`."""
+        with self._preparing():
+            return await self._embedder.score(request, call, query, documents)
+
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """Something is open that has no stream yet. Raises `RequestError` while draining."""
         if self._draining:
             raise RequestError("DRAINING", "this server is draining", retry_after_seconds=1.0)
         self._num_preparing += 1
         try:
-            prepared = await self._prepare(request, call)
-            stream = self._link.open(prepared)
+            yield
         finally:
             self._num_preparing -= 1
-        try:
-            yield stream
-        finally:
-            self._link.close(stream)
 
     async def tokenize(self, text: str | Chat | None, model: str | None, add_special_tokens: bool | None) -> Tokens:
         """Raises `ParameterError` or `RequestError`."""
@@ -90,7 +148,8 @@ class Pipeline:
         if isinstance(text, Chat):
             if add_special_tokens is not None:
                 raise ParameterError("add_special_tokens", "applies to text only; leave it unset")
-            ids = await self._in_pool(self._render, text)
+            check_chat(text)
+            ids, _ = await self._render(text)
         else:
             ids = await self._in_pool(self._tokenizer.encode, text, add_special_tokens is not False)
         texts = await self._in_pool(lambda: [self._tokenizer.token_text(token) for token in ids])
@@ -110,48 +169,69 @@ class Pipeline:
                 raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
         return await self._in_pool(self._tokenizer.decode, ids, skip_special_tokens is not False)
 
-    async def _prepare(self, request: GenerateRequest, call: Call) -> Prepared:
+    async def _prepare(self, request: GenerateRequest, call: Call, arrived: float) -> Prepared:
         model = validate.check_model(request.model, self._config)
         self._link.check_accepts()
         limits, facts = self._facts()
-        arrived = time.monotonic()
+        validate.check_task("generate", facts)
         validate.check_labels(request, limits)
         validate.check_stop(request.stop)
         budget = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, limits)
         adapter = validate.check_adapter(request.adapter, facts)
         seed = self._draw_seed(63)
+        chat = request.input if isinstance(request.input, Chat) else None
+        if chat is not None:
+            check_chat(chat)
+            request = with_forced_calls(request, chat)
         # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation
         validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
         bad_words = validate.bad_word_tokens(request.bad_words, self._tokenizer)
-        prompt = await self._tokens(request, facts)
+        prompt, prompt_end = await self._tokens(request, facts)
+        reading = None
+        if chat is not None:
+            reading = self.formats.reading(chat, prompt_end, request.include_reasoning is not False)
+            request = with_reasoning_first(request, reading)
         room = validate.check_length(len(prompt), request.max_tokens, facts)
         max_tokens = validate.default_max_tokens(request, len(prompt), room, facts)
         params = validate.sampling_params(request, self._defaults, seed, max_tokens, bad_words)
         check_token_ids(params, prompt, facts.vocab_size)
+        if params.structured is not None:
+            with self._metrics.compiling():
+                await self._grammars.check(params.structured, facts)
+        n = 1 if request.n is None else request.n
+        num_drawn = n if request.best_of is None else request.best_of
+        if num_drawn > n and params.logprobs < 0:
+            params = msgspec.structs.replace(params, logprobs=0)
         return Prepared(
             request_id=request.request_id or uuid.uuid4().hex,
             model=model,
             prompt=prompt,
             params=params,
-            n=1 if request.n is None else request.n,
+            n=num_drawn,
             priority=request.priority or 0,
             cache_salt=request.cache_salt or "",
             adapter=adapter,
+            arrived=arrived,
             deadline=arrived + budget,
             stop=tuple(request.stop),
             include_stop=bool(request.include_stop_str_in_output),
             skip_special_tokens=request.skip_special_tokens is not False,
             return_prompt_token_ids=bool(request.return_prompt_token_ids),
             return_token_ids=request.return_token_ids is not False,
+            reading=reading,
+            num_best=n if num_drawn > n else 0,
+            show_logprobs=request.logprobs is not None,
         )
 
-    async def _tokens(self, request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
-        source, keep = request.input, request.truncate_prompt_tokens
+    async def _tokens(self, request: GenerateRequest, facts: ModelFacts) -> tuple[Sequence[int], str]:
+        """The prompt, and how a chat's text ends."""
+        source, keep, end = request.input, request.truncate_prompt_tokens, ""
         if source is None:
             raise ParameterError("input", "is empty; set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
         ids: Sequence[int]
         if isinstance(source, Chat):
-            field, ids = "chat", await self._in_pool(self._render, source)
+            field = "chat"
+            ids, end = await self._render(source)
         elif isinstance(source, str):
             if keep is None and len(source) > facts.max_model_len * self._tokenizer.max_token_chars:
                 raise ParameterError(
@@ -160,18 +240,24 @@ class Pipeline:
                     "CONTEXT_LENGTH_EXCEEDED",
                 )
             field = "prompt"
-            ids = await self._in_pool(self._tokenizer.encode, source, request.add_special_tokens is not False)
+            with self._metrics.timed("tokenize_seconds"):
+                ids = await self._in_pool(self._tokenizer.encode, source, request.add_special_tokens is not False)
         else:
             field, ids = "prompt_token_ids", source
         if not ids:
             raise ParameterError(field, "is empty; at least one token is needed", "EMPTY_PROMPT")
-        return ids if keep is None else ids[-keep:]
+        return (ids if keep is None else ids[-keep:]), end
 
-    def _render(self, chat: Chat) -> list[int]:
+    async def _render(self, chat: Chat) -> tuple[list[int], str]:
+        """Tokens of a checked chat, and how its text ends."""
         if self._template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
-        rendered, disguises = self._template.render(chat)
-        return self._tokenizer.encode_template(rendered, disguises)
+        job = await self._in_pool(self._template.job, chat)
+        with self._metrics.timed("render_seconds"):
+            rendered = await self._template.render(job)
+        with self._metrics.timed("tokenize_seconds"):
+            ids = await self._in_pool(self._tokenizer.encode_template, rendered.text, rendered.restore)
+        return ids, rendered.text[-PROMPT_END:]
 
     def _facts(self) -> tuple[Limits, ModelFacts]:
         welcome = self._link.welcome

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.frontend.output import COST_PER_LOGPROB, COST_PER_TOKEN, OutputBuffer
+from quire.frontend.reading import Reading
 from quire.frontend.stops import StopMatcher
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto import api
 from quire.proto.params import SamplingParams
-from quire.proto.requests import Submit
+from quire.proto.requests import Submit, Task
 from quire.proto.wire import ints
 
 
@@ -19,9 +20,12 @@ class Prepared:
     prompt: Sequence[int]
     params: SamplingParams
     n: int
+    """Outputs that are drawn."""
     priority: int
     cache_salt: str
     adapter: str
+    arrived: float
+    """On the loop's monotonic clock."""
     deadline: float
     """On the loop's monotonic clock."""
     stop: tuple[str, ...]
@@ -29,6 +33,13 @@ class Prepared:
     skip_special_tokens: bool
     return_prompt_token_ids: bool
     return_token_ids: bool
+    reading: Reading | None = None
+    """How a chat's answers are taken apart; None: they are text."""
+    num_best: int = 0
+    """So many of the outputs are answered, the likeliest; 0: all are."""
+    show_logprobs: bool = True
+    """False: logprobs were asked for here, not by the client."""
+    task: Task = "generate"
 
     @property
     def step_bytes(self) -> int:
@@ -52,11 +63,14 @@ class Prepared:
             adapter=self.adapter,
             resumed=resumed,
             finished_outputs=finished,
+            task=self.task,
         )
 
     def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:
         stops = StopMatcher(self.stop, self.include_stop) if self.stop else None
-        return OutputBuffer(index, tokenizer.detokenizer(self.skip_special_tokens), stops, self.params.min_tokens)
+        shown = self.reading.markers if self.reading is not None else frozenset[str]()
+        detokenizer = tokenizer.detokenizer(self.skip_special_tokens, shown)
+        return OutputBuffer(index, detokenizer, stops, self.params.min_tokens)
 
     def started(self) -> api.Started:
         ids = self.prompt if self.return_prompt_token_ids else ()

@@ -1,4 +1,4 @@
-"""One frontend process: tokenizer, link, gRPC server, and how they start and end together."""
+"""One frontend process: tokenizer, link, the gRPC and the HTTP door, and how they start and end together."""
 
 import asyncio
 import json
@@ -15,16 +15,26 @@ import zmq.asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from quire.frontend.auth import KeyInterceptor, Keys
+from quire.frontend.auth import KeyInterceptor, Keyring
 from quire.frontend.chat import load_template
 from quire.frontend.config import FrontendConfig
+from quire.frontend.control import Control
 from quire.frontend.defaults import Defaults, load_defaults
 from quire.frontend.errors import ErrorInterceptor
+from quire.frontend.grpc_meter import GrpcMeter
 from quire.frontend.health import HealthServicer
+from quire.frontend.http.app import build_app
+from quire.frontend.http.door import HttpDoor
+from quire.frontend.http.listener import HttpListener
 from quire.frontend.link import SchedulerLink
+from quire.frontend.metrics import Metrics
+from quire.frontend.metrics_page import MetricsPage
+from quire.frontend.observer import Observer
 from quire.frontend.pipeline import Pipeline
 from quire.frontend.services import ControlServicer, InferenceServicer
+from quire.frontend.tls import ServerTls
 from quire.frontend.tokenizer import TextTokenizer
+from quire.frontend.tracing import start_tracing
 from quire.proto.channel import AsyncDealer
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.requests import SchedulerMessage
@@ -44,13 +54,15 @@ class FrontendServer:
     """Construct on a running loop; `start`, then `run` until a signal or `drain`."""
 
     def __init__(self, config: FrontendConfig) -> None:
-        """Raises `ValueError` (of the tokenizer, template, defaults or key file) naming the file and the remedy."""
+        """Raises `ValueError` (of a tokenizer, template, defaults, key or TLS file) naming the file and the remedy."""
         tokenizer = TextTokenizer(config.tokenizer_dir)
         template = load_template(config.tokenizer_dir, config.chat_template, tokenizer.special_texts)
         defaults = load_defaults(config.model) if config.use_generation_config else Defaults()
-        interceptors: list[Any] = [ErrorInterceptor()]
-        if config.api_key_file:
-            interceptors.append(KeyInterceptor(Keys.read(config.api_key_file)))
+        self.keyring = Keyring(config)
+        self._tls = ServerTls(config) if config.tls_cert_file else None
+        metrics = Metrics(config.index)
+        self.tracing = start_tracing(config, version("quire"), metrics)
+        interceptors: list[Any] = [GrpcMeter(metrics), ErrorInterceptor(), KeyInterceptor(self.keyring)]
         self._config = config
         self._stopping = asyncio.Event()
         self._now = asyncio.Event()
@@ -60,54 +72,78 @@ class FrontendServer:
             self._context, config.scheduler_address, identity, scheduler_decoder()
         )
         self._pool = ThreadPoolExecutor(config.tokenizer_threads, thread_name_prefix="tokenizer")
-        self.link = SchedulerLink(config, self._dealer, tokenizer)
-        self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool)
+        self.link = SchedulerLink(config, self._dealer, tokenizer, metrics)
+        self.metrics_page = MetricsPage(config, self.link, metrics, version("quire"))
+        observer = Observer(metrics, self.tracing)
+        self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool, observer)
         self.health = HealthServicer(self.link)
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(config))
-        control = ControlServicer(config, self.link, defaults, template is not None, version("quire"))
+        self.control = Control(config, self.link, defaults, template is not None, version("quire"))
         add: Any = quire_pb2_grpc  # made without annotations
         add.add_InferenceServicer_to_server(InferenceServicer(self.pipeline), self._server)
-        add.add_ControlServicer_to_server(control, self._server)
+        add.add_ControlServicer_to_server(ControlServicer(self.control), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         if config.reflection:
             services = [service.full_name for service in quire_pb2.DESCRIPTOR.services_by_name.values()]
             services += [service.full_name for service in health_pb2.DESCRIPTOR.services_by_name.values()]
             reflection.enable_server_reflection([*services, reflection.SERVICE_NAME], self._server)
+        self.door = HttpDoor(config, self.pipeline, self.link, self.control, self.metrics_page)
+        self._http: HttpListener | None = None
+        if config.http_port >= 0:
+            context = self._tls.http_context() if self._tls is not None else None
+            self._http = HttpListener(config, build_app(self.door, self.keyring), context)
+        self.http_port = -1
+        """The real one, once it is open."""
 
     async def start(self) -> int:
-        """Open the port and say so in `ready_file`; the real port. Raises `ListenError`."""
+        """Open the ports and say so in `ready_file`; the real gRPC port. Raises `ListenError`."""
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         address = f"{host}:{self._config.grpc_port}"
         try:
-            port = self._server.add_insecure_port(address)
+            if self._tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._tls.grpc_credentials())
         except RuntimeError as error:
             raise ListenError(
                 f"{address}: the port cannot be opened; is it taken, is the host one of this machine?"
             ) from error
         await self._server.start()
+        if self._http is not None:
+            try:
+                self.http_port = await self._http.start()
+            except OSError as error:
+                raise ListenError(f"http_port {self._config.http_port}: cannot be opened: {error.strerror}") from error
         if self._config.ready_file:
-            _write_whole(self._config.ready_file, json.dumps({"grpc_port": port}))
+            ports = {"grpc_port": port, "http_port": self.http_port}
+            _write_whole(self._config.ready_file, json.dumps(ports))
         log.info("frontend %d listens on %s:%d", self._config.index, host, port)
         return port
 
     async def run(self) -> None:
         """Serve until `drain` was called, then let open requests end for `drain_seconds`."""
         link = asyncio.create_task(self.link.run())
+        snapshots = asyncio.create_task(self.metrics_page.run())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((link, stopping), return_when=asyncio.FIRST_COMPLETED)
             if link.done():
                 await link  # a bug: end loudly, the supervisor starts another
             await self._drained()
-            await self._server.stop(0.0 if self._now.is_set() else LAST_WRITES_SECONDS)
+            grace = 0.0 if self._now.is_set() else LAST_WRITES_SECONDS
+            await asyncio.gather(self._server.stop(grace), self._stop_http(grace))
         finally:
             stopping.cancel()
             link.cancel()
-            await asyncio.gather(link, stopping, return_exceptions=True)
-            await self._server.stop(0.0)
+            snapshots.cancel()
+            await asyncio.gather(link, stopping, snapshots, return_exceptions=True)
+            await asyncio.gather(self._server.stop(0.0), self._stop_http(0.0))
+            await self.pipeline.close()
             self._dealer.close()
             self._context.term()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            if self.tracing is not None:
+                self.tracing.close()
 
     def drain(self) -> None:
         """Take nothing more and end when nothing is open; called again, end now."""
@@ -116,6 +152,10 @@ class FrontendServer:
         self.pipeline.drain()
         self.health.drain()
         self._stopping.set()
+
+    async def _stop_http(self, grace_seconds: float) -> None:
+        if self._http is not None:
+            await self._http.close(grace_seconds)
 
     def handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,27 +1,19 @@
 """The gRPC services: protobuf in, pipeline, protobuf out. No logic of their own."""
 
 import asyncio
-import time
-from dataclasses import fields
 from typing import Any
 
 import grpc.aio
 
 from quire.frontend.call import Call
 from quire.frontend.collect import collect
-from quire.frontend.config import FrontendConfig
-from quire.frontend.defaults import Defaults
-from quire.frontend.link import SchedulerLink
+from quire.frontend.control import Control
 from quire.frontend.pipeline import Pipeline
 from quire.proto import api, grpc_map
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
-from quire.proto.params import ParameterError
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
-MAX_ABORT_IDS = 1024
 
 
 class InferenceServicer(quire_pb2_grpc.InferenceServicer):
@@ -53,6 +45,14 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
                     raise failure from None  # the stream itself cancelled a write that did not move
                 raise
 
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
+        embeddings = await self._pipeline.embed(grpc_map.embed_request(request), _call(context))
+        # a million numbers take a while, in which the loop must beat
+        return await asyncio.to_thread(grpc_map.embeddings_message, embeddings)
+
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
+        return grpc_map.scores_message(await self._pipeline.score(grpc_map.score_request(request), _call(context)))
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         grpc_map.refuse_unknown_fields(request)
         text: str | api.Chat | None = None
@@ -73,73 +73,36 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
 class ControlServicer(quire_pb2_grpc.ControlServicer):
     """`quire.v1.Control`."""
 
-    def __init__(
-        self, config: FrontendConfig, link: SchedulerLink, defaults: Defaults, supports_chat: bool, version: str
-    ) -> None:
-        self._config = config
-        self._link = link
-        self._defaults = defaults
-        self._supports_chat = supports_chat
-        self._version = version
-        self._started = time.monotonic()
+    def __init__(self, control: Control) -> None:
+        self._control = control
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
         grpc_map.refuse_unknown_fields(request)
-        config, welcome, defaults = self._config, self._link.welcome, self._defaults
-        facts = welcome.facts if welcome is not None else None
-        measured: dict[str, Any] = {}
-        if facts is not None:
-            names = {field.name for field in fields(api.ServerInfo)} & set(facts.__struct_fields__)
-            measured = {name: getattr(facts, name) for name in names}
-        limits: dict[str, Any] = {}
-        if welcome is not None:
-            limits = {name: getattr(welcome.limits, name) for name in LIMITS}
-        info = api.ServerInfo(
-            version=self._version,
-            state=self._link.state,
-            state_detail=self._link.detail,
-            model_names=config.served_model_names,
-            uptime_seconds=time.monotonic() - self._started,
-            **measured,
-            **limits,
-            default_timeout_seconds=config.default_timeout_seconds,
-            max_timeout_seconds=config.max_timeout_seconds,
-            default_temperature=defaults.temperature,
-            default_top_p=defaults.top_p,
-            default_top_k=defaults.top_k,
-            default_min_p=defaults.min_p,
-            default_repetition_penalty=defaults.repetition_penalty,
-            supports_chat=self._supports_chat,
-            supports_priority=welcome is not None and welcome.limits.priority_enabled,
-        )
-        return grpc_map.server_info_message(info)
+        return grpc_map.server_info_message(self._control.server_info())
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         grpc_map.refuse_unknown_fields(request)
-        welcome = self._link.welcome
-        facts = welcome.facts if welcome is not None else None
-        length = facts.max_model_len if facts is not None else 0
-        models = [api.Model(name, "", length) for name in self._config.served_model_names]
-        base = self._config.served_model_names[0]
-        models += [api.Model(name, base, length) for name in (facts.adapters if facts is not None else ())]
-        return grpc_map.models_message(models)
+        return grpc_map.models_message(self._control.models())
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
         grpc_map.refuse_unknown_fields(request)
-        return grpc_map.load_message(await self._link.ask_load())
+        return grpc_map.load_message(await self._control.load())
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         grpc_map.refuse_unknown_fields(request)
-        labels = tuple(request.request_ids)
-        if not 1 <= len(labels) <= MAX_ABORT_IDS or not all(labels):
-            raise ParameterError("request_ids", f"must be 1 to {MAX_ABORT_IDS} request ids, none of them empty")
-        counts = await self._link.abort_labels(labels)
+        aborted = await self._control.abort(request.request_ids)
         return pb.AbortResponse(
-            aborted=[
-                pb.AbortResponse.Aborted(request_id=label, count=count)
-                for label, count in zip(labels, counts, strict=True)
-            ]
+            aborted=[pb.AbortResponse.Aborted(request_id=label, count=count) for label, count in aborted]
         )
+
+    async def ExplainRequest(self, request: pb.ExplainRequestRequest, context: Context) -> pb.ExplainRequestResponse:
+        grpc_map.refuse_unknown_fields(request)
+        return grpc_map.explanation_message(await self._control.explain(request.request_id))
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        grpc_map.refuse_unknown_fields(request)
+        after_step = request.after_step if request.HasField("after_step") else -1
+        return grpc_map.status_message(await self._control.status(after_step))
 
 
 def _call(context: Context) -> Call:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.frontend.metrics import Metrics
 from quire.frontend.output import OutputBuffer, with_text
 from quire.frontend.prepared import Prepared
 from quire.frontend.tokenizer import TextTokenizer
@@ -23,6 +24,7 @@ AbortReason = Literal["client", "stop_string", "slow_reader"]
 
 INTERNAL_TEXTS = {
     "NUMERICAL": "the model produced numbers that are not finite for this request",
+    "GRAMMAR_FAILED": "the grammar of this request allowed no further token",
     "POISON_REQUEST": "this request was running in repeated crashes and is not run again",
 }
 
@@ -38,8 +40,16 @@ class RequestStream:
         tokenizer: TextTokenizer,
         abort: Callable[["RequestStream", AbortReason, int], None],
         max_unread_bytes: int,
+        metrics: Metrics,
     ) -> None:
         self.prepared = prepared
+        self.was_accepted = True
+        """The scheduler has not refused it."""
+        self.first_token_at = 0.0
+        self.ended_at = 0.0
+        """When its newest output ended, as the scheduler said."""
+        self.vector = b""
+        """float32, of a prompt that was embedded."""
         self.number = -1
         self.num_resumes = 0
         self.is_slow = False
@@ -47,6 +57,7 @@ class RequestStream:
         self._token_text = tokenizer.token_text
         self._abort = abort
         self._max_unread_bytes = max_unread_bytes
+        self._metrics = metrics
         self._unread_bytes = 0
         self._dirty: list[OutputBuffer] = []
         self._prompt_logprobs: list[TokenLogprobs] = []
@@ -62,13 +73,24 @@ class RequestStream:
         """The scheduler still owes something."""
         return self._failure is None and any(output.finished is None for output in self.outputs)
 
+    @property
+    def failure(self) -> RequestError | None:
+        """Why the request as a whole failed, if it did."""
+        return self._failure
+
     # ---- fed by the link
 
-    def push(self, output_index: int, position: int, token_id: int) -> bool:
+    def push(self, output_index: int, position: int, token_id: int, now: float) -> bool:
         """Take a token if it is the next one. False when tokens before it are missing; repeats are ignored."""
         output = self.outputs[output_index]
         if position != output.num_tokens or output.ended:
             return position < output.num_tokens or output.ended
+        if output.last_token_at:
+            self._metrics.interval(now - output.last_token_at)
+        elif not self.first_token_at:
+            self.first_token_at = now
+            self._metrics.first_token(now - self.prepared.arrived, len(self.prepared.prompt))
+        output.last_token_at = now
         self._grew(output, output.push(token_id))
         if self.prepared.stop and output.stop_string is not None and not self.is_slow:
             self._abort(self, "stop_string", output_index)
@@ -91,7 +113,7 @@ class RequestStream:
         if finish.stop_token_id >= 0 and not self.prepared.include_stop:
             self.outputs[finish.output_index].silent_position = finish.num_tokens - 1
 
-    def finish(self, finish: Finish) -> bool:
+    def finish(self, finish: Finish, now: float) -> bool:
         """Take an output's end. False when tokens before it are missing."""
         output = self.outputs[finish.output_index]
         if output.finished is not None or self.is_slow:
@@ -100,8 +122,10 @@ class RequestStream:
             return False
         failure = self._failure_of(finish)
         if finish.reason == "rejected" and failure is not None:
+            self.was_accepted = False
             self.fail(failure)
             return True
+        self.ended_at = now
         usage = msgspec.structs.replace(
             finish.usage,
             completion_tokens=output.num_tokens,
@@ -229,7 +253,7 @@ class RequestStream:
         if live:
             self._abort(self, "slow_reader", -1)
         if self._reader is not None and self._waiter is None:
-            self._reader.cancel()
+            self._reader.cancel(self._failure)
         self._wake()
 
     def _known_usage(self, output: OutputBuffer) -> Usage:

@@ -7,7 +7,7 @@ as plain (`encode_special_tokens`); `encode_template` cuts the template's specia
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tokenizers import Tokenizer
 
@@ -43,7 +43,7 @@ class TextTokenizer:
         self._special_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)
-        self._table = TokenBytes.of(vocabulary, self.special_ids) if _is_byte_level(path) else None
+        self._table = TokenBytes.of(vocabulary) if _is_byte_level(path) else None
 
     @property
     def special_texts(self) -> Sequence[str]:
@@ -81,11 +81,17 @@ class TextTokenizer:
         """What one token stands for, alone; special tokens show."""
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
-    def detokenizer(self, skip_special_tokens: bool) -> Detokenizer:
-        """A new incremental decoder for one output."""
+    def detokenizer(self, skip_special_tokens: bool, shown: Collection[str] = ()) -> Detokenizer:
+        """A new incremental decoder for one output. Special tokens of `shown` are never skipped."""
+        hidden = self._hidden(frozenset(shown)) if skip_special_tokens else frozenset[int]()
         if self._table is not None:
-            return self._table.detokenizer(skip_special_tokens)
-        return WindowDetokenizer(self._tokenizer, skip_special_tokens)
+            return self._table.detokenizer(hidden)
+        return WindowDetokenizer(self._tokenizer, hidden)
+
+    def _hidden(self, shown: frozenset[str]) -> frozenset[int]:
+        if not shown.isdisjoint(self._specials):
+            return frozenset(token for text, (token, _) in self._specials.items() if text not in shown)
+        return self.special_ids
 
 
 def _is_byte_level(path: str) -> bool:

@@ -20,7 +20,7 @@ from quire.proto.params import (
     ParameterError,
     SamplingParams,
 )
-from quire.proto.requests import Limits, ModelFacts
+from quire.proto.requests import Limits, ModelFacts, Task
 
 MAX_REQUEST_ID = 128
 DEFAULT_MAX_TOKENS = 16
@@ -34,6 +34,17 @@ def check_model(name: str | None, config: FrontendConfig) -> str:
     if name not in config.served_model_names:
         raise RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
     return name
+
+
+def check_task(task: Task, facts: ModelFacts) -> None:
+    """Raises `RequestError` (UNSUPPORTED) when the model served here does something else."""
+    if facts.task == task:
+        return
+    if task == "embed":
+        message = f"{facts.architecture} generates here; serve an embedding model, or this one with --task embed"
+    else:
+        message = f"{facts.architecture} makes vectors here and generates nothing; ask it for embeddings or scores"
+    raise RequestError("UNSUPPORTED", message, field="model")
 
 
 def check_adapter(name: str | None, facts: ModelFacts) -> str:
@@ -55,6 +66,8 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
         raise ParameterError("priority", f"must be a 64-bit integer, got {request.priority}")
     if request.n is not None and not 1 <= request.n <= MAX_N:
         raise ParameterError("n", f"must be an integer in [1, {MAX_N}], got {request.n}")
+    if request.best_of is not None and not (request.n or 1) <= request.best_of <= MAX_N:
+        raise ParameterError("best_of", f"must be an integer in [n, {MAX_N}], got {request.best_of}")
     if request.truncate_prompt_tokens is not None and request.truncate_prompt_tokens < 1:
         raise ParameterError("truncate_prompt_tokens", f"must be at least 1, got {request.truncate_prompt_tokens}")
     if request.add_special_tokens is not None and not isinstance(request.input, str):
@@ -130,9 +143,11 @@ def sampling_params(
         logprobs=_count(request.logprobs, "logprobs"),
         logprob_token_ids=tuple(request.logprob_token_ids),
         prompt_logprobs=_count(request.prompt_logprobs, "prompt_logprobs"),
+        structured=request.structured,
     )
-    if request.n is not None and request.n > 1 and params.greedy:
-        raise ParameterError("n", f"must be 1 when temperature is 0: all outputs would be equal; got {request.n}")
+    for field, count in (("n", request.n), ("best_of", request.best_of)):
+        if count is not None and count > 1 and params.greedy:
+            raise ParameterError(field, f"must be 1 when temperature is 0: all outputs would be equal; got {count}")
     return params
 
 

@@ -1,4 +1,4 @@
-"""The gated activation of the feed-forward block (Shazeer, 2020)."""
+"""The activation of the feed-forward block, alone and as a gate (Shazeer, 2020)."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -42,3 +42,19 @@ gated_activation = Operation(
     _check,
     {"cuda": "quire.kernels.gpu.activation:gated_activation", "cpu": "quire.kernels.cpu.activation:gated_activation"},
 )
+
+
+def activation_reference(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """`kind(x)` of every element: [T, D] -> [T, D]."""
+    return GATES[kind](x)
+
+
+def _check_activation(x: torch.Tensor, kind: Gate) -> None:
+    check_tensor("x", x, (None, None), FLOATS, x.device)
+    check_contiguous(x=x)
+    if kind not in GATES:
+        raise ValueError(f"kind: must be one of {', '.join(GATES)}, got {kind!r}")
+
+
+# on CPUs the reference is torch's own vectorised loop: there is nothing to gain
+activation = Operation(activation_reference, _check_activation, {"cuda": "quire.kernels.gpu.activation:activation"})

@@ -1,10 +1,12 @@
 """All operations of a step in their order, and what runs each on a device."""
 
-from quire.kernels.activation import gated_activation
+from quire.kernels.activation import activation, gated_activation
 from quire.kernels.attention import paged_attention
 from quire.kernels.block_copy import copy_blocks
 from quire.kernels.cut import cut
 from quire.kernels.embedding import embed_shard
+from quire.kernels.encoder_attention import encoder_attention
+from quire.kernels.layer_norm import layer_norm
 from quire.kernels.linear import linear, norm_linear
 from quire.kernels.linear_int8 import linear_int8, norm_linear_int8
 from quire.kernels.norm import add_rms_norm, rms_norm
@@ -29,6 +31,9 @@ OPERATIONS = (
     rotate_store,
     paged_attention,
     gated_activation,
+    encoder_attention,
+    layer_norm,
+    activation,
     best,
     finite_rows,
     penalize,

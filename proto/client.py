@@ -10,6 +10,7 @@ Every failure is a `RequestError` with its status, reason and field. Leaving a s
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,9 +33,21 @@ OPTIONS = (
 class Client:
     """One connection to one target (`host:port`), usable from several threads."""
 
-    def __init__(self, target: str, api_key: str | None = None, timeout_seconds: float | None = None) -> None:
-        """`timeout_seconds` is the deadline of every call that names none; None leaves it to the server."""
-        self._channel = grpc.insecure_channel(target, options=OPTIONS)
+    def __init__(
+        self, target: str, api_key: str | None = None, timeout_seconds: float | None = None, *, tls: bool = False,
+        tls_ca_file: str = "", tls_cert_file: str = "", tls_key_file: str = "",
+    ) -> None:  # fmt: skip
+        """`timeout_seconds` is the deadline of every call that names none; None leaves it to the server.
+
+        `tls`, or any of the PEM files, makes it a TLS connection: `tls_ca_file` holds who may have signed the server's
+        certificate (empty: gRPC's own list), the other two are what a server with a client CA asks for.
+        Raises `ValueError` naming a file that cannot be read.
+        """
+        credentials = _credentials(tls, tls_ca_file, tls_cert_file, tls_key_file)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target, options=OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(target, credentials, options=OPTIONS)
         stubs: Any = quire_pb2_grpc  # made without annotations
         self._inference: Any = stubs.InferenceStub(self._channel)
         self._control: Any = stubs.ControlStub(self._channel)
@@ -122,8 +135,15 @@ class Client:
 class AsyncClient:
     """`Client` for asyncio; construct it on a running loop."""
 
-    def __init__(self, target: str, api_key: str | None = None, timeout_seconds: float | None = None) -> None:
-        self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
+    def __init__(
+        self, target: str, api_key: str | None = None, timeout_seconds: float | None = None, *, tls: bool = False,
+        tls_ca_file: str = "", tls_cert_file: str = "", tls_key_file: str = "",
+    ) -> None:  # fmt: skip
+        credentials = _credentials(tls, tls_ca_file, tls_cert_file, tls_key_file)
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(target, credentials, options=OPTIONS)
         stubs: Any = quire_pb2_grpc  # made without annotations
         self._inference: Any = stubs.InferenceStub(self._channel)
         self._control: Any = stubs.ControlStub(self._channel)
@@ -212,6 +232,22 @@ class AsyncClient:
 
 def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {api_key}"),) if api_key is not None else ()
+
+
+def _credentials(tls: bool, ca_file: str, cert_file: str, key_file: str) -> grpc.ChannelCredentials | None:
+    """None: plain text."""
+    files = {"tls_ca_file": ca_file, "tls_cert_file": cert_file, "tls_key_file": key_file}
+    if not (tls or any(files.values())):
+        return None
+    if bool(cert_file) != bool(key_file):
+        raise ValueError("tls_cert_file: needs tls_key_file, and the other way round; give both or none")
+    contents: dict[str, bytes | None] = {}
+    for name, path in files.items():
+        try:
+            contents[name] = Path(path).read_bytes() if path else None
+        except OSError as error:
+            raise ValueError(f"{name} {path}: {error.strerror}") from error
+    return grpc.ssl_channel_credentials(contents["tls_ca_file"], contents["tls_key_file"], contents["tls_cert_file"])
 
 
 def _tokenize_request(text: str | api.Chat, add_special_tokens: bool | None) -> pb.TokenizeRequest:

@@ -11,7 +11,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.params import ParameterError, Structured
-from quire.proto.requests import Explanation, Load, Status, Usage
+from quire.proto.requests import Explanation, LiveOutput, Load, Status, StepRecord, Usage
 
 M = TypeVar("M", bound=Message)
 D = TypeVar("D")
@@ -81,7 +81,8 @@ def structured_message(value: Structured) -> pb.Structured:
         return pb.Structured(json_object=True)
     if value.kind == "choice":
         return pb.Structured(choice=pb.Choices(choices=msgspec.json.decode(value.text, type=list[str])))
-    return pb.Structured(**{value.kind: value.text})
+    text: Any = {value.kind: value.text}
+    return pb.Structured(**text)
 
 
 def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest:
@@ -464,9 +465,9 @@ def status(message: pb.GetStatusResponse) -> api.EngineStatus:
     return api.EngineStatus(
         message.now,
         load(message.load),
-        tuple(_read(api.LiveOutput, one) for one in message.outputs),
+        tuple(_read(LiveOutput, one) for one in message.outputs),
         tuple(message.blocks),
-        tuple(_read(api.StepRecord, one) for one in message.steps),
+        tuple(_read(StepRecord, one) for one in message.steps),
     )
 
 

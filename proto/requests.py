@@ -50,6 +50,8 @@ class Submit(Message, frozen=True):
     """After a scheduler's death: per output index the token ids already delivered (int32). Empty, or one per output."""
     finished_outputs: tuple[int, ...] = ()
     """Indexes of outputs that had ended already when the request was resubmitted."""
+    task: Task = "generate"
+    """`embed`: the answer is one vector; of `params` nothing matters then."""
 
 
 class Abort(Message, frozen=True):
@@ -147,6 +149,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """Width of the vectors of an `embed` model; 0 for `generate`."""
     whole_prompts: bool = False
     """A prompt cannot be split over steps and shares no prefix: the model reads it in both directions."""
+    shares_prefixes: bool = True
+    """Equal beginnings of prompts may be computed once; not where a vector needs every token's hidden state."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 
 from quire.proto.params import INT64_MAX, MAX_CACHE_SALT, MAX_N, ParameterError, SamplingParams, check_token_ids
@@ -12,6 +13,9 @@ from quire.scheduler.waiting import Waiting
 
 MIN_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
+
+VECTOR = SamplingParams(temperature=0.0, max_tokens=1)
+"""Of a prompt that is embedded: it ends where its last token has run, as if it were to draw one."""
 
 
 class Refusal(Exception):
@@ -46,6 +50,21 @@ def check_queue(waiting: Waiting, num_prompt: int, config: SchedulerConfig) -> N
         raise Refusal("QUEUE_FULL", "", f"{message}{config.max_num_queued_tokens}; try again in {retry:.0f} s", retry)
 
 
+def fit_task(submit: Submit, facts: ModelFacts) -> Submit:
+    """The request as the model's task runs it. Raises `Refusal` (UNSUPPORTED) when that is not the request's."""
+    if submit.task == facts.task == "embed":
+        if submit.n > 1:
+            raise _invalid("n", f"must be 1: a prompt has one vector, got {submit.n}")
+        return msgspec.structs.replace(submit, params=VECTOR, resumed=())
+    if submit.task == facts.task:
+        return submit
+    if facts.task == "embed":
+        message = f"{facts.architecture} makes vectors here and generates nothing; ask it for embeddings, or send this "
+        raise Refusal("UNSUPPORTED", "", f"{message}to an engine that serves a generating model")
+    message = f"{facts.architecture} generates here; ask an engine with an embedding model"
+    raise Refusal("UNSUPPORTED", "", f"{message}, or one started with --task embed")
+
+
 def check_form(submit: Submit, config: SchedulerConfig) -> None:
     """What needs no model. Raises `Refusal`."""
     if not 0 <= submit.number <= INT64_MAX:
@@ -74,14 +93,28 @@ def read_prompt(submit: Submit) -> Int32:
     return prompt
 
 
-def check_model(prompt: Int32, params: SamplingParams, adapter: str, facts: ModelFacts) -> None:
+def check_model(
+    prompt: Int32, params: SamplingParams, adapter: str, facts: ModelFacts, config: SchedulerConfig
+) -> None:
     """What the model and its memory can take. Raises `Refusal`."""
-    num_prompt, longest = len(prompt), len(prompt) + params.max_tokens
     if adapter and adapter not in facts.adapters:
         known = ", ".join(facts.adapters) or "none"
         raise Refusal("UNKNOWN_ADAPTER", "adapter", f"{adapter!r} is not loaded; loaded are: {known}")
+    if facts.task == "embed":
+        _check_embedded(len(prompt), facts, config.max_num_batched_tokens)
+    else:
+        _check_generated(len(prompt), params.max_tokens, facts)
+    in_range = int(prompt.min()) >= 0 and int(prompt.max()) < facts.vocab_size
+    try:
+        check_token_ids(params, () if in_range else prompt.tolist(), facts.vocab_size)
+    except ParameterError as error:
+        raise Refusal(error.reason, error.field, str(error)) from error
+
+
+def _check_generated(num_prompt: int, max_tokens: int, facts: ModelFacts) -> None:
+    longest = num_prompt + max_tokens
     if longest > facts.max_model_len:
-        message = f"{num_prompt} prompt tokens and max_tokens {params.max_tokens} are {longest}, more than the context "
+        message = f"{num_prompt} prompt tokens and max_tokens {max_tokens} are {longest}, more than the context "
         message += f"length {facts.max_model_len}; shorten the prompt or lower max_tokens"
         raise Refusal("CONTEXT_LENGTH_EXCEEDED", "max_tokens", message)
     # The last token is drawn but never run, so it needs no slot.
@@ -89,11 +122,27 @@ def check_model(prompt: Int32, params: SamplingParams, adapter: str, facts: Mode
     if needed > facts.num_blocks:
         message = f"{longest} tokens need {needed} KV blocks of {facts.block_size}, the engine has {facts.num_blocks}; "
         raise Refusal("EXCEEDS_CAPACITY", "max_tokens", f"{message}shorten the prompt or lower max_tokens")
-    in_range = int(prompt.min()) >= 0 and int(prompt.max()) < facts.vocab_size
-    try:
-        check_token_ids(params, () if in_range else prompt.tolist(), facts.vocab_size)
-    except ParameterError as error:
-        raise Refusal(error.reason, error.field, str(error)) from error
+
+
+def _check_embedded(num_prompt: int, facts: ModelFacts, most_step_tokens: int) -> None:
+    """Nothing is drawn, so a prompt may fill the context."""
+    if num_prompt > facts.max_model_len:
+        message = (
+            f"{num_prompt} tokens are more than the context length {facts.max_model_len}; shorten the text or set "
+        )
+        raise Refusal("CONTEXT_LENGTH_EXCEEDED", "prompt_token_ids", f"{message}truncate_prompt_tokens")
+    if facts.whole_prompts and num_prompt > most_step_tokens:
+        message = (
+            f"{num_prompt} tokens are more than one step takes, {most_step_tokens}, and this model reads a prompt "
+        )
+        message += "in one step; shorten the text, or start the engine with a larger max_num_batched_tokens"
+        raise Refusal("EXCEEDS_CAPACITY", "prompt_token_ids", message)
+    needed = -(-num_prompt // facts.block_size)
+    if facts.num_blocks < needed:
+        message = (
+            f"{num_prompt} tokens need {needed} KV blocks of {facts.block_size}, the engine has {facts.num_blocks}"
+        )
+        raise Refusal("EXCEEDS_CAPACITY", "prompt_token_ids", f"{message}; shorten the text")
 
 
 def read_resumed(submit: Submit, facts: ModelFacts) -> list[Int32]:

@@ -3,6 +3,9 @@
 from collections import deque
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 
 class IdleList:
     """Blocks without a reader whose content is cached, least recently used first.
@@ -28,6 +31,10 @@ class IdleList:
         while block != self._end:
             yield block
             block = self._next[block]
+
+    def mask(self, num_blocks: int) -> npt.NDArray[np.bool_]:
+        """Which of the first `num_blocks` blocks are in the list: bool [num_blocks]."""
+        return np.array(self._next[:num_blocks]) >= 0
 
     def append(self, block: int) -> None:
         last, end = self._before[self._end], self._end

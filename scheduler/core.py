@@ -4,7 +4,7 @@ Equal events at equal times give byte-equal instructions.
 """
 
 from quire.proto.plans import StepAck, StepResult
-from quire.proto.requests import Abort, AbortedLabels, AbortLabels, EngineState, ModelFacts, Submit
+from quire.proto.requests import Abort, AbortedLabels, AbortLabels, Embedding, EngineState, ModelFacts, Submit
 from quire.scheduler import admission
 from quire.scheduler.admission import Refusal
 from quire.scheduler.config import SchedulerConfig
@@ -12,6 +12,7 @@ from quire.scheduler.counters import Counters
 from quire.scheduler.era import Era
 from quire.scheduler.events import (
     Aborted,
+    Asked,
     ChangeState,
     DrainAsked,
     Event,
@@ -21,7 +22,6 @@ from quire.scheduler.events import (
     GroupReady,
     Instruction,
     LabelsAborted,
-    LoadAsked,
     Reply,
     ReportDrained,
     SendPlan,
@@ -34,8 +34,10 @@ from quire.scheduler.faults import InvariantError
 from quire.scheduler.ledger import Ledger
 from quire.scheduler.outputs import Effects
 from quire.scheduler.policy import Policy
-from quire.scheduler.report import load
+from quire.scheduler.report import answer
 from quire.scheduler.results import accept
+from quire.scheduler.timeline import Timeline
+from quire.scheduler.view import View
 
 
 class Core:
@@ -48,6 +50,7 @@ class Core:
         """Of the newest worker group that was ready; 0 before the first."""
         self.facts: ModelFacts | None = None
         self.counters = Counters()
+        self.timeline = Timeline()
         self.ledger = Ledger(self.counters)
         self.era: Era | None = None
         """None while no group lives."""
@@ -85,10 +88,9 @@ class Core:
                 self._abort(frontend, abort, effects, now)
             case LabelsAborted(frontend, ask):
                 self._abort_labels(frontend, ask, effects, now)
-            case LoadAsked(frontend, ask):
-                waiting = self.ledger.waiting
-                figures = load(ask.query, self.state, self.epoch, self.era, waiting, self.counters)
-                effects.say(Reply(frontend, figures))
+            case Asked(frontend, ask, outside):
+                view = View(now, self.state, self.epoch, self.era, self.ledger, self.counters, self.timeline)
+                effects.say(Reply(frontend, answer(ask, view, outside)))
             case FrontendLost(frontend):
                 requests = self.ledger.registry.of_frontend(frontend)
                 self.ledger.end_all(requests, "abort", self.era, None, now)
@@ -127,11 +129,19 @@ class Core:
         """The next plan, when fewer than `PIPELINE_DEPTH` are unacknowledged and some row can run."""
         if self.era is None or self._policy is None or not self.era.pipeline.has_room:
             return []
+        pipeline = self.era.pipeline
         draft = self._policy.draft(now)
         if draft is None:
             return []
-        frame = self.era.pipeline.send(draft)
+        self.timeline.drafted(draft, now, self.ledger.live_since, pipeline.is_idle, self.counters.num_preemptions)
+        frame = pipeline.send(draft)
         return [SendPlan(self.era.epoch, draft.step, frame)]
+
+    def sent(self, at: float, schedule_seconds: float, send_seconds: float) -> None:
+        """How long the newest plan took to draft, until `at`, and then to hand to the workers. For figures only."""
+        if self.era is not None and self.era.pipeline.flight:
+            draft = self.era.pipeline.flight[-1]
+            draft.sent_at, draft.schedule_seconds, draft.send_seconds = at, schedule_seconds, send_seconds
 
     def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
         try:
@@ -141,8 +151,9 @@ class Core:
             if self.ledger.registry.find(identity, submit.number) is not None:
                 raise Refusal("INVALID_PARAMETER", "number", f"request {submit.number} of this frontend is live")
             admission.check_form(submit, self.config)
+            submit = admission.fit_task(submit, self.facts)
             prompt = admission.read_prompt(submit)
-            admission.check_model(prompt, submit.params, submit.adapter, self.facts)
+            admission.check_model(prompt, submit.params, submit.adapter, self.facts, self.config)
             resumed = admission.read_resumed(submit, self.facts)
             if submit.timeout_seconds <= 0:
                 self.ledger.expire(identity, submit, effects)
@@ -155,16 +166,7 @@ class Core:
         request = self.ledger.enter(identity, submit, prompt, resumed, now)
         if request is None or not submit.resumed:
             return
-        for sequence in request.sequences:
-            # The tokens had all been delivered, only the word that it was the end got lost.
-            last = int(sequence.tokens[-1])
-            if sequence.state == "finished" or sequence.num_known == request.num_prompt:
-                continue
-            is_eos = last in self.facts.eos_token_ids and not request.params.ignore_eos
-            if (is_eos or last in request.stop_ids) and sequence.num_known >= request.stop_from:
-                self.ledger.end(sequence, "stop", self.era, effects, now, stop_token_id=last)
-            elif sequence.num_known >= request.limit:
-                self.ledger.end(sequence, "length", self.era, effects, now)
+        self.ledger.end_complete(request, self.facts, self.era, effects, now)
 
     def _abort(self, identity: bytes, abort: Abort, effects: Effects, now: float) -> None:
         for number in abort.numbers:
@@ -175,13 +177,7 @@ class Core:
             live = [sequence for sequence in sequences if sequence.state != "finished"]
             self.counters.num_stale += not live
             for sequence in live:
-                if abort.reason == "stop_string":
-                    self.ledger.end(sequence, "stop", self.era, effects, now)
-                elif abort.reason == "slow_reader":
-                    text = "the client read too slowly; its output was not kept any longer"
-                    self.ledger.end(sequence, "error", self.era, effects, now, error="SLOW_READER", message=text)
-                else:
-                    self.ledger.end(sequence, "abort", self.era, effects, now)
+                self.ledger.give_up(sequence, abort.reason, self.era, effects, now)
 
     def _abort_labels(self, identity: bytes, ask: AbortLabels, effects: Effects, now: float) -> None:
         counts: list[int] = []
@@ -198,16 +194,26 @@ class Core:
             self.counters.num_stale += 1
             return
         accepted = accept(era, plan, result)
+        seconds = self.timeline.done(plan, result, now)
+        self.counters.generated_tokens += sum(len(tokens) for tokens in accepted.tokens)
+        for sequence, num_tokens in accepted.chunks:
+            sequence.note_chunk(now, num_tokens, seconds)
         effects.tokens(era.running, self.ledger.registry.by_index, accepted)
         for sequence, logprobs in accepted.logprobs:
             effects.logprobs(sequence.request.frontend.identity, logprobs)
+        for sequence, vector in accepted.vectors:
+            effects.embedding(sequence.request.frontend.identity, Embedding(sequence.request.number, vector))
         for sequence in accepted.first:
             sequence.first_token_at = now
+            sequence.note(now, "first_token", sequence.request.num_prompt)
         for sequence, reason, stop_token_id in accepted.ended:
             self.ledger.end(sequence, reason, era, effects, now, stop_token_id=stop_token_id)
         for sequence in accepted.bad:
             text = "the model computed a value that is no number; nothing of this output is reused"
             self.ledger.end(sequence, "error", era, effects, now, error="NUMERICAL", message=text, tainted=True)
+        for sequence in accepted.stuck:
+            text = "no token can follow what this output's grammar has taken so far, or its limits do not allow to tell"
+            self.ledger.end(sequence, "error", era, effects, now, error="GRAMMAR_FAILED", message=text)
         era.pipeline.acknowledge(result.epoch, 0, result.step)
         era.land()
 
@@ -236,10 +242,11 @@ class Core:
         self._policy = Policy(self.config, self.era, self.ledger.waiting, self.counters)
         for request in list(self.ledger.registry.requests()):
             try:
-                admission.check_model(request.prompt, request.params, request.adapter, event.facts)
+                admission.check_model(request.prompt, request.params, request.adapter, event.facts, self.config)
             except Refusal as refusal:
                 text = f"after a restart of the workers: {refusal.message}"
                 self.ledger.end_all([request], "error", None, effects, now, error=refusal.reason, message=text)
+        self.timeline.begin_epoch(now)
         self._become("ready", "", effects)
 
     def _lose_group(self, effects: Effects, now: float) -> None:
@@ -250,14 +257,7 @@ class Core:
         self.era, self._policy = None, None
         for sequence in sorted(running.live(), key=lambda sequence: sequence.rank):
             running.leave(sequence, keep_tokens=True)
-            sequence.forget_memory()
-            sequence.move("waiting")
-            sequence.num_restarts += 1
-            self.counters.num_restarts += 1
-            self.ledger.waiting.push(sequence)
-            if sequence.num_restarts > self.config.max_restarts_per_request:
-                text = f"the workers died {sequence.num_restarts} times while this output ran; it is not tried again"
-                self.ledger.end(sequence, "error", None, effects, now, error="POISON_REQUEST", message=text)
+            self.ledger.requeue(sequence, self.config.max_restarts_per_request, effects, now)
 
     def _fail(self, detail: str, effects: Effects, now: float) -> None:
         self.ledger.end_all(

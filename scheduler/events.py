@@ -7,11 +7,18 @@ from quire.proto.requests import (
     Abort,
     AbortedLabels,
     AbortLabels,
+    AskExplanation,
+    AskFigures,
     AskLoad,
+    AskStatus,
     EngineState,
+    Explanation,
+    Figure,
+    Figures,
     Load,
     ModelFacts,
     Outputs,
+    Status,
     Submit,
 )
 
@@ -35,9 +42,12 @@ class LabelsAborted:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadAsked:
+class Asked:
+    """A frontend wants to know something. `outside`: figures of the process and its sockets, for `AskFigures`."""
+
     frontend: bytes
-    ask: AskLoad
+    ask: AskLoad | AskFigures | AskStatus | AskExplanation
+    outside: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class Tick:
 
 
 Event = (
-    Submitted | Aborted | LabelsAborted | LoadAsked | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
+    Submitted | Aborted | LabelsAborted | Asked | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
     | StepAcked | DrainAsked | Tick
 )  # fmt: skip
 
@@ -115,7 +125,7 @@ class SendOutputs:
 @dataclass(frozen=True, slots=True)
 class Reply:
     frontend: bytes
-    message: Load | AbortedLabels
+    message: Load | Figures | Status | Explanation | AbortedLabels
 
 
 @dataclass(frozen=True, slots=True)

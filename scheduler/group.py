@@ -68,6 +68,12 @@ class WorkerGroup:
         return GroupReady(self.epoch, self.world_size, ready.facts)
 
     @property
+    def all_phases(self) -> tuple[tuple[int, str, float], ...]:
+        """(rank, phase, seconds) of every rank that is ready."""
+        ready = sorted(self._ready.items())
+        return tuple((rank, phase, seconds) for rank, one in ready for phase, seconds in one.phases)
+
+    @property
     def phases(self) -> tuple[tuple[str, float], ...]:
         """Start-up phases of rank 0, for the log."""
         return self._ready[0].phases if 0 in self._ready else ()

@@ -1,11 +1,28 @@
 """What a message on the request socket means to the core. No I/O."""
 
-from quire.proto.requests import Abort, AbortLabels, AskLoad, Drain, FrontendMessage, GroupFailed, GroupLost, Submit
+from collections.abc import Callable
+
+from quire.proto.requests import (
+    Abort,
+    AbortLabels,
+    AskExplanation,
+    AskFigures,
+    AskLoad,
+    AskStatus,
+    Drain,
+    Figure,
+    FrontendMessage,
+    GroupFailed,
+    GroupLost,
+    Submit,
+)
 from quire.scheduler import events
 
 
-def event_of(identity: bytes, message: FrontendMessage, *, supervisor: bool) -> events.Event | None:
-    """The event, or None for what this peer may not say."""
+def event_of(
+    identity: bytes, message: FrontendMessage, *, supervisor: bool, outside: Callable[[], tuple[Figure, ...]]
+) -> events.Event | None:
+    """The event, or None for what this peer may not say. `outside` tells the figures that the core cannot see."""
     match message:
         case Submit():
             return events.Submitted(identity, message)
@@ -13,8 +30,10 @@ def event_of(identity: bytes, message: FrontendMessage, *, supervisor: bool) -> 
             return events.Aborted(identity, message)
         case AbortLabels():
             return events.LabelsAborted(identity, message)
-        case AskLoad():
-            return events.LoadAsked(identity, message)
+        case AskFigures():
+            return events.Asked(identity, message, outside())
+        case AskLoad() | AskStatus() | AskExplanation():
+            return events.Asked(identity, message)
         case Drain() if supervisor:
             return events.DrainAsked(message.timeout_seconds)
         case GroupLost() if supervisor:

@@ -30,6 +30,10 @@ class Leases:
         return self._roles.get(identity)
 
     @property
+    def num_frontends(self) -> int:
+        return sum(role == "frontend" for role in self._roles.values())
+
+    @property
     def peers(self) -> tuple[bytes, ...]:
         return tuple(self._roles)
 

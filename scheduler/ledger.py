@@ -1,11 +1,12 @@
 """Every live request from its entry to its end: the one place where an output gets its terminal event."""
 
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 
 from quire.proto.params import MAX_N, FinishReason
-from quire.proto.requests import Finish, Submit, Usage
+from quire.proto.requests import Finish, ModelFacts, Submit, Usage
 from quire.proto.wire import Int32
 from quire.scheduler.admission import Refusal
 from quire.scheduler.counters import Counters
@@ -14,7 +15,10 @@ from quire.scheduler.era import Era
 from quire.scheduler.outputs import Effects
 from quire.scheduler.registry import Registry
 from quire.scheduler.sequence import Request, Sequence
+from quire.scheduler.story import Archive, Ended
 from quire.scheduler.waiting import Waiting
+
+AbortReason = Literal["client", "stop_string", "slow_reader"]
 
 
 class Ledger:
@@ -26,6 +30,9 @@ class Ledger:
         self.deadlines = Deadlines()
         self.num_live = 0
         """Outputs without a terminal event."""
+        self.live_since = 0.0
+        """Since when there is always one."""
+        self.archive = Archive()
         self._counters = counters
         self._num_arrivals = 0
 
@@ -60,8 +67,11 @@ class Ledger:
             if len(tokens) > len(prompt):
                 # Prompt logprobs come with the first token at the latest.
                 sequence.next_prompt_logprob = len(prompt)
+            if not self.num_live:
+                self.live_since = now
             request.num_live += 1
             self.num_live += 1
+            sequence.note(now, "queued", sequence.num_known, f"{self.waiting.num_seqs} outputs wait already")
             self.waiting.push(sequence)
         return request
 
@@ -86,7 +96,11 @@ class Ledger:
             sequence.move("finished")
             self.waiting.discard(sequence)
         request = sequence.request
+        usage = sequence.usage(now)
+        sequence.note(now, "finished", sequence.num_known, ": ".join(filter(None, (reason, error, message))))
+        self.archive.keep(Ended(request.label, request.arrival, sequence.output_index, usage, sequence.tale))
         self._counters.num_finished += 1
+        self._counters.finished[reason] += 1
         self.num_live -= 1
         request.num_live -= 1
         if not request.num_live:
@@ -99,13 +113,47 @@ class Ledger:
                 request.number,
                 sequence.output_index,
                 reason,
-                sequence.usage(now),
+                usage,
                 sequence.num_known - request.num_prompt,
                 stop_token_id=stop_token_id,
                 error=error,
                 message=message,
             )
             effects.finish(request.frontend.identity, finish)
+
+    def give_up(self, sequence: Sequence, reason: AbortReason, era: Era | None, effects: Effects, now: float) -> None:
+        """End what its frontend does not want any more."""
+        if reason == "stop_string":
+            self.end(sequence, "stop", era, effects, now)
+        elif reason == "slow_reader":
+            text = "the client read too slowly; its output was not kept any longer"
+            self.end(sequence, "error", era, effects, now, error="SLOW_READER", message=text)
+        else:
+            self.end(sequence, "abort", era, effects, now)
+
+    def requeue(self, sequence: Sequence, max_restarts: int, effects: Effects, now: float) -> None:
+        """Its worker group died under it: back into the queue, or, too often restarted, taken for the cause."""
+        sequence.forget_memory()
+        sequence.move("waiting")
+        sequence.num_restarts += 1
+        sequence.note(now, "restarted", sequence.num_known, "its worker group died")
+        self._counters.num_restarts += 1
+        self.waiting.push(sequence)
+        if sequence.num_restarts > max_restarts:
+            text = f"the workers died {sequence.num_restarts} times while this output ran; it is not tried again"
+            self.end(sequence, "error", None, effects, now, error="POISON_REQUEST", message=text)
+
+    def end_complete(self, request: Request, facts: ModelFacts, era: Era | None, effects: Effects, now: float) -> None:
+        """End what was delivered to its last token before a scheduler died: only the word of the end got lost."""
+        for sequence in request.sequences:
+            last = int(sequence.tokens[-1])
+            if sequence.state == "finished" or sequence.num_known == request.num_prompt:
+                continue
+            is_eos = last in facts.eos_token_ids and not request.params.ignore_eos
+            if (is_eos or last in request.stop_ids) and sequence.num_known >= request.stop_from:
+                self.end(sequence, "stop", era, effects, now, stop_token_id=last)
+            elif sequence.num_known >= request.limit:
+                self.end(sequence, "length", era, effects, now)
 
     def end_all(
         self,
@@ -144,6 +192,7 @@ class Ledger:
                 continue
             resumed = len(submit.resumed[index]) // 4 if index < len(submit.resumed) else 0
             self._counters.num_rejected += 1
+            self._counters.rejected[refusal.reason or "DEADLINE"] += 1
             finish = Finish(
                 submit.number,
                 index,

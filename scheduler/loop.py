@@ -17,6 +17,7 @@ from quire.proto.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, Wo
 from quire.proto.requests import (
     PROTOCOL_VERSION,
     Drained,
+    Figure,
     FrontendBeat,
     FrontendMessage,
     Hello,
@@ -32,6 +33,7 @@ from quire.scheduler.faults import ResultError
 from quire.scheduler.group import GroupError, WorkerGroup
 from quire.scheduler.intake import event_of
 from quire.scheduler.leases import Leases
+from quire.scheduler.outside import outside
 from quire.scheduler.watch import Watch
 
 TICK_SECONDS = 0.05
@@ -88,18 +90,28 @@ class SchedulerLoop:
 
     def _turn(self, now: float) -> None:
         asked = self._take_worker_messages(now)
-        self._execute(self._core.plan(now))
+        self._plan(now)
         asked += self._take_frontend_messages(now)
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             asked += self._tick(now)
-        self._execute(self._core.plan(now))
+        self._plan(now)
         self._late = asked + self._late
         while self._late:
             asked, self._late = self._late, []
             self._execute(asked)
         self._audit(now)
         self._collect_garbage(now)
+
+    def _plan(self, now: float) -> None:
+        begin = time.monotonic()
+        if asked := self._core.plan(now):
+            drafted = time.monotonic()
+            self._execute(asked)
+            self._core.sent(drafted, drafted - begin, time.monotonic() - drafted)
+
+    def _outside(self) -> tuple[Figure, ...]:
+        return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)
 
     def _take_worker_messages(self, now: float) -> list[events.Instruction]:
         asked: list[events.Instruction] = []
@@ -175,7 +187,8 @@ class SchedulerLoop:
             return []
         if isinstance(message, FrontendBeat):
             return []
-        event = event_of(identity, message, supervisor=self._leases.role(identity) == "supervisor")
+        is_supervisor = self._leases.role(identity) == "supervisor"
+        event = event_of(identity, message, supervisor=is_supervisor, outside=self._outside)
         if event is None:
             log.warning("%s is not for a frontend to say; dropped", type(message).__name__)
             return []

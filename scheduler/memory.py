@@ -36,7 +36,7 @@ class Memory:
         self.fences: deque[Fence] = deque()
         self.acked = 0
         """Every rank has acknowledged this plan and all before."""
-        self._caching = caching
+        self._caching = caching and facts.shares_prefixes
 
     @property
     def available(self) -> int:

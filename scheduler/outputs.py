@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from quire.proto.requests import Finish, OutputLogprobs, Outputs
+from quire.proto.requests import Embedding, Finish, OutputLogprobs, Outputs
 from quire.scheduler.events import Instruction, SendOutputs
 from quire.scheduler.results import Accepted
 from quire.scheduler.running import Int64, Running
@@ -12,12 +12,13 @@ from quire.scheduler.sequence import Frontend
 
 
 class _Columns:
-    __slots__ = ("finishes", "logprobs", "numbers", "output_indices", "positions", "token_ids")
+    __slots__ = ("embeddings", "finishes", "logprobs", "numbers", "output_indices", "positions", "token_ids")
 
     def __init__(self) -> None:
         self.numbers = self.output_indices = self.positions = self.token_ids = b""
         self.finishes: list[Finish] = []
         self.logprobs: list[OutputLogprobs] = []
+        self.embeddings: list[Embedding] = []
 
 
 class Effects:
@@ -35,6 +36,9 @@ class Effects:
 
     def logprobs(self, frontend: bytes, logprobs: OutputLogprobs) -> None:
         self._of(frontend).logprobs.append(logprobs)
+
+    def embedding(self, frontend: bytes, embedding: Embedding) -> None:
+        self._of(frontend).embeddings.append(embedding)
 
     def tokens(self, running: Running, frontends: list[Frontend | None], accepted: Accepted) -> None:
         """Split a step's tokens by frontend. Call it while every slot still has its output."""
@@ -79,6 +83,7 @@ class Effects:
                     columns.token_ids,
                     tuple(columns.finishes),
                     tuple(columns.logprobs),
+                    tuple(columns.embeddings),
                 ),
             )
             for identity, columns in self._columns.items()

@@ -28,6 +28,16 @@ class Draft:
     copies: list[int] = field(default_factory=list)
     """Flat pairs (from block, to block)."""
     step: int = 0
+    num_decodes: int = 0
+    """One-token rows of outputs that were already running; the rows after them are chunks of prompts."""
+    num_prefill_tokens: int = 0
+    num_preempted: int = 0
+    """Outputs that lost their slot since the plan before."""
+    sent_at: float = 0.0
+    schedule_seconds: float = 0.0
+    send_seconds: float = 0.0
+    idle_from: float = -1.0
+    """Since when outputs lived but nothing was in flight; -1: something was."""
 
 
 class Pipeline:
@@ -51,6 +61,11 @@ class Pipeline:
     def oldest(self) -> tuple[int, int] | None:
         """Epoch and step of the oldest plan some rank has not acknowledged."""
         return (self.epoch, self.flight[0].step) if self.flight else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Every plan sent has its result."""
+        return self._acks[0] == self.step
 
     @property
     def has_room(self) -> bool:

@@ -4,6 +4,8 @@ First come, first served within a priority, without overtaking: when the best wa
 behind it is tried. A running output that needs a block when there is none takes it from the worst ranked one.
 """
 
+from typing import Final, Literal
+
 import numpy as np
 
 from quire.proto.plans import Admit
@@ -19,6 +21,15 @@ from quire.scheduler.waiting import Waiting
 HEADROOM_SHARE = 64
 """While others run, an admission leaves one block and one in so many available, or it would be preempted at once."""
 
+Cause = Literal["slots", "budget", "blocks", "fences", "parent"]
+WHY: Final[dict[Cause, str]] = {
+    "slots": "it is next, but every slot is taken",
+    "budget": "it is next, but the token budget of the step is spent",
+    "blocks": "it is next, but blocks are short",
+    "fences": "it is next, but running outputs wait for blocks themselves",
+    "parent": "it is next, but shares the prompt of output 0, which is not planned to its end yet",
+}
+
 
 class Policy:
     """Drafts the plans of one era. Counts tokens, never looks at their values."""
@@ -32,10 +43,15 @@ class Policy:
         self._counters = counters
         self._blocked: tuple[Sequence, int] | None = None
         """The best waiting output and the available blocks it lacked; not matched again before they are there."""
+        self._held: tuple[Sequence, set[Cause]] | None = None
+        """The best waiting output and why it has been held back."""
+        self._cause: Cause = "blocks"
+        self._now = 0.0
 
     def draft(self, now: float) -> Draft | None:
         """The next plan, or None when no row can run. Reserves what the plan needs."""
         running = self._running
+        self._now = now
         plan = Draft(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
         slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
@@ -54,6 +70,8 @@ class Policy:
                 budget -= count
         if not stalled:
             self._admit(budget, chunks, plan, now)
+        elif (best := self._waiting.first()) is not None:
+            self._hold(best, "fences")
         return self._close(plan, singles, chunks)
 
     def _extend(self, slots: Int64, plan: Draft) -> tuple[Int64, bool]:
@@ -90,12 +108,17 @@ class Policy:
                 return True
             if len(memory.pool.fenced) > num_promised:
                 return False
-            self._preempt(max(self._running.live(), key=_rank))
+            self._preempt(max(self._running.live(), key=_rank), sequence)
         return False
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, by: Sequence) -> None:
         """Out of its slot and back into the queue; what is in flight for it is dropped and drawn again."""
+        who = f"request {by.request.label!r} output {by.output_index}"
+        detail = f"its {len(sequence.blocks)} blocks went to {who}, which needed one and is before it in rank"
+        if by is sequence:
+            detail = "it needed a block, none was available, and nobody of a lower rank ran"
         self._era.leave(sequence, keep_tokens=True)
+        sequence.note(self._now, "preempted", sequence.num_known, detail)
         sequence.move("waiting")
         sequence.num_preemptions += 1
         self._counters.num_preemptions += 1
@@ -109,15 +132,33 @@ class Policy:
                 return
             num_computed = self._reserve(sequence, budget, plan)
             if num_computed < 0:
+                self._hold(sequence, self._cause)
                 return
             self._waiting.pop(now)
             if sequence.first_ran_at < 0:
                 sequence.first_ran_at = now
+                self._counters.queue_seconds.add(now - sequence.request.arrived_at)
             slot = running.enter(sequence, num_computed)
+            detail = f"{num_computed} of {sequence.num_known} tokens are there, {len(sequence.blocks)} blocks reserved"
+            sequence.note(now, "admitted", num_computed, detail)
             plan.admits.append(self._describe(sequence, num_computed))
             count = min(budget, sequence.num_known - num_computed)
             chunks.append((slot, count))
             budget -= count
+        if (sequence := self._waiting.first()) is not None:
+            self._hold(sequence, "slots" if budget else "budget")
+
+    def _hold(self, sequence: Sequence, cause: Cause) -> None:
+        """Note, once per cause, why the best waiting output does not run yet."""
+        if self._held is None or self._held[0] is not sequence:
+            self._held = sequence, set()
+        if cause in self._held[1]:
+            return
+        self._held[1].add(cause)
+        detail = WHY[cause]
+        if cause == "blocks" and self._blocked is not None:
+            detail = f"{detail}: it needs {self._blocked[1]}, {self._memory.available} are available"
+        sequence.note(self._now, "blocked", sequence.num_known, detail)
 
     def _reserve(self, sequence: Sequence, budget: int, plan: Draft) -> int:
         """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or -1: not now."""
@@ -126,17 +167,22 @@ class Policy:
         is_new = sequence.num_known == request.num_prompt
         if is_new and sequence.output_index and parent.state == "running":
             return self._fork(parent, sequence, plan)
+        self._cause = "blocks"
         if self._is_blocked(sequence):
             return -1
         hits = memory.match(sequence)
         num_computed = len(hits) * memory.block_size
-        if not self._config.enable_chunked_prefill and sequence.num_known - num_computed > budget:
+        is_whole = self._era.facts.whole_prompts or not self._config.enable_chunked_prefill
+        if is_whole and sequence.num_known - num_computed > budget:
+            self._cause = "budget"
             return -1
         shared = [entry.block for entry in hits]
         if not self._fits(sequence, shared):
             return -1
         memory.reserve(sequence, sequence.num_known, shared)
         sequence.entries = hits
+        if sequence.first_ran_at < 0:
+            self._counters.began(request.num_prompt, min(num_computed, request.num_prompt))
         if sequence.root is not None and sequence.first_ran_at < 0:
             self._counters.prefix_queries += request.num_prompt
             self._counters.prefix_hits += min(num_computed, request.num_prompt)
@@ -148,8 +194,10 @@ class Policy:
         running, memory = self._running, self._memory
         num_prompt = sequence.request.num_prompt
         # num_scheduled is of the plans already sent: copies are done before the rows of this one.
+        self._cause = "parent"
         if running.num_scheduled[parent.slot] < num_prompt:
             return -1
+        self._cause = "blocks"
         num_shared, offset = divmod(num_prompt - 1, memory.block_size)
         shared = parent.blocks[:num_shared]
         if not self._fits(sequence, shared):
@@ -204,6 +252,8 @@ class Policy:
         plan.generations = running.generation[plan.slots]
         plan.ends = running.num_scheduled[plan.slots] + plan.num_tokens
         plan.samples = plan.ends == running.num_tokens[plan.slots]
+        plan.num_decodes = len(singles)
+        plan.num_prefill_tokens = sum(count for _, count in chunks)
         running.num_scheduled[plan.slots] = plan.ends
         running.num_tokens[plan.slots] += plan.samples
         plan.releases, running.released = running.released, []

@@ -7,7 +7,7 @@ import numpy as np
 
 from quire.proto.params import FinishReason
 from quire.proto.plans import RowLogprobs, StepResult
-from quire.proto.requests import OutputLogprobs
+from quire.proto.requests import ModelFacts, OutputLogprobs
 from quire.proto.wire import Int32, unpack
 from quire.scheduler.era import Era
 from quire.scheduler.faults import ResultError
@@ -31,7 +31,13 @@ class Accepted:
     ended: list[tuple[Sequence, FinishReason, int]] = field(default_factory=list)
     """With reason and the token that stopped it, or -1."""
     bad: list[Sequence] = field(default_factory=list)
+    stuck: list[Sequence] = field(default_factory=list)
+    """Outputs whose grammar allowed no further token."""
+    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
+    """Parts of prompts that were computed, with their tokens."""
     logprobs: list[tuple[Sequence, OutputLogprobs]] = field(default_factory=list)
+    vectors: list[tuple[Sequence, bytes]] = field(default_factory=list)
+    """float32 of prompts that were embedded; each of them ended."""
 
 
 def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
@@ -40,6 +46,7 @@ def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
     rows = np.flatnonzero(plan.samples)
     slots = plan.slots[rows]
     tokens, counts = _columns(plan, result, len(rows))
+    _check_vectors(plan, result, len(rows), era.facts)
     alive = running.generation[plan.slots] == plan.generations
     accepted = Accepted()
     outside = (tokens < 0) | (tokens >= era.facts.vocab_size)
@@ -51,12 +58,21 @@ def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
         if alive[row]:
             accepted.bad.append(running.at(int(plan.slots[row])))
             alive[row] = False
+    for row in result.stuck_rows:
+        if alive[row]:
+            accepted.stuck.append(running.at(int(plan.slots[row])))
+            alive[row] = False
     live = alive[rows]
-    if counts is None:
+    if era.facts.task == "embed":
+        _take_vectors(era, slots, live, result.embeddings, accepted)
+    elif counts is None:
         _append(era, slots[live], tokens[live], accepted)
     else:
         _append_many(era, plan, rows, live, tokens, counts, accepted)
     running.num_computed[plan.slots[alive]] = plan.ends[alive]
+    for row in range(plan.num_decodes, len(plan.slots)):
+        if alive[row]:
+            accepted.chunks.append((running.at(int(plan.slots[row])), int(plan.num_tokens[row])))
     accepted.logprobs.extend(_logprobs(era, plan, alive, result.logprobs))
     return accepted
 
@@ -73,9 +89,28 @@ def _columns(plan: Draft, result: StepResult, num_samples: int) -> tuple[Int32, 
     expected = num_samples if counts is None else int(counts.sum())
     if len(tokens) != expected:
         raise ResultError(f"step {plan.step}: {len(tokens)} tokens for {expected} draws of {num_samples} sampling rows")
-    if result.bad_rows and not 0 <= min(result.bad_rows) <= max(result.bad_rows) < len(plan.slots):
-        raise ResultError(f"step {plan.step}: bad rows {result.bad_rows} of a plan with {len(plan.slots)} rows")
+    for kind, bad in (("bad", result.bad_rows), ("stuck", result.stuck_rows)):
+        if bad and not 0 <= min(bad) <= max(bad) < len(plan.slots):
+            raise ResultError(f"step {plan.step}: {kind} rows {bad} of a plan with {len(plan.slots)} rows")
     return tokens, counts
+
+
+def _check_vectors(plan: Draft, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
+    expected = [4 * facts.embedding_size] * num_samples if facts.task == "embed" else []
+    if [len(vector) for vector in result.embeddings] != expected:
+        sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.embedding_size} numbers"
+        raise ResultError(f"step {plan.step}: {sizes}")
+
+
+def _take_vectors(era: Era, slots: Int64, live: Mask, vectors: tuple[bytes, ...], accepted: Accepted) -> None:
+    """Each live prompt that ended in this step has its vector, and is done."""
+    for row in np.flatnonzero(live).tolist():
+        slot = int(slots[row])
+        era.running.awaits_first[slot] = False
+        sequence = era.running.at(slot)
+        accepted.vectors.append((sequence, vectors[row]))
+        accepted.first.append(sequence)
+        accepted.ended.append((sequence, "stop", -1))
 
 
 def _append(era: Era, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:

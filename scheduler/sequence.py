@@ -10,6 +10,7 @@ from quire.proto.params import SamplingParams
 from quire.proto.requests import Usage
 from quire.proto.wire import Int32
 from quire.scheduler.faults import InvariantError
+from quire.scheduler.story import MAX_DETAIL, Event, Tale, What
 
 if TYPE_CHECKING:
     from quire.scheduler.prefix import Entry
@@ -98,7 +99,7 @@ class Sequence:
 
     __slots__ = (
         "blocks", "cached_tokens", "entries", "first_ran_at", "first_token_at", "next_prompt_logprob", "num_known",
-        "num_preemptions", "num_restarts", "output_index", "request", "root", "slot", "state", "tokens",
+        "num_preemptions", "num_restarts", "output_index", "request", "root", "slot", "state", "tale", "tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, output_index: int, tokens: Int32) -> None:
@@ -121,6 +122,7 @@ class Sequence:
         """The prompt position whose logprob is delivered next; the first token has none."""
         self.num_preemptions = 0
         self.num_restarts = 0
+        self.tale = Tale()
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -140,6 +142,14 @@ class Sequence:
                 "I8", f"output {self.request.number}/{self.output_index} cannot go from {self.state} to {state}"
             )
         self.state = state
+
+    def note(self, now: float, what: What, num_tokens: int, detail: str = "") -> None:
+        """Something happened to it that its user may ask about."""
+        self.tale.add(Event(now - self.request.arrived_at, what, num_tokens, detail[:MAX_DETAIL]))
+
+    def note_chunk(self, now: float, num_tokens: int, seconds: float) -> None:
+        """A chunk of it was computed, in a step of so many seconds."""
+        self.tale.add(Event(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
 
     def forget_memory(self) -> None:
         """Its blocks are given back, or their worker group is gone."""

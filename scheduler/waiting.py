@@ -46,6 +46,25 @@ class Waiting:
             self._heap = [entry for entry in self._heap if entry[3].state == "waiting"]
             heapq.heapify(self._heap)
 
+    def best(self, count: int) -> list[Sequence]:
+        """The `count` best ranked, best first, without a look at the others: the heap is walked from its top."""
+        found: list[Sequence] = []
+        heap = self._heap
+        border = [(heap[0][:3], 0)] if heap else []
+        while border and len(found) < count:
+            _, place = heapq.heappop(border)
+            if heap[place][3].state == "waiting":
+                found.append(heap[place][3])
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(heap):
+                    heapq.heappush(border, (heap[child][:3], child))
+        return found
+
+    def num_before(self, sequence: Sequence) -> int:
+        """Outputs that wait and are before this one in rank."""
+        rank = sequence.rank
+        return sum(1 for entry in self._heap if entry[:3] < rank and entry[3].state == "waiting")
+
     def sequences(self) -> list[Sequence]:
         """All that wait, in no order; for checks."""
         return [entry[3] for entry in self._heap if entry[3].state == "waiting"]

@@ -7,6 +7,7 @@ import msgspec
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 MOST_THREADS = 1024
 KVDtype = Literal["auto", "fp8"]
+AskedTask = Literal["auto", "generate", "embed"]
 Quantization = Literal["none", "int8"]
 
 
@@ -18,6 +19,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Private directory of the deployment; the rendezvous file of an epoch lies in it."""
     model: str = ""
     """Directory with config.json and the weights."""
+    tokenizer: str = ""
+    """Directory of tokenizer.json, for grammars; empty is `model`."""
+    task: AskedTask = "auto"
+    """auto: by the checkpoint."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     dtype: Dtype = "auto"
     """auto: the checkpoint's on CUDA, float32 on CPU."""

@@ -73,7 +73,7 @@ def _model(config: WorkerConfig, device: Device) -> Section:
 
     Raises `ModelError` or `CheckpointError`.
     """
-    spec = read_spec(Path(config.model))
+    spec = read_spec(Path(config.model), config.task)
     dtype = device.dtype(config.dtype, spec.dtype)
     scheme = scheme_for(config.quantization, device.torch)
     model = build_model(spec, BuildContext(FirstRank(config.tensor_parallel_size), torch.device("meta"), dtype, scheme))
@@ -87,6 +87,7 @@ def _model(config: WorkerConfig, device: Device) -> Section:
     return {
         "directory": config.model,
         "architecture": spec.architecture,
+        "task": "generate" if spec.pooling is None else f"embed, {spec.pooling} pooling",
         "parameters": num_parameters,
         "dtype": str(dtype).removeprefix("torch."),
         "context length": spec.max_model_len,

@@ -49,15 +49,22 @@ def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], int]) 
     return int(device.total_memory() * config.gpu_memory_utilization) - resident - needed
 
 
+def unpaged(config: WorkerConfig, context_length: int) -> Capacity:
+    """For a model without a cache: blocks take no memory and only account for prompts, one whole one for each slot.
+
+    Raises `MemoryShortage`.
+    """
+    _check_length(config, context_length)
+    longest = config.max_model_len or context_length
+    return Capacity(config.max_num_seqs * -(-longest // config.block_size), longest)
+
+
 def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int) -> Capacity:
     """Blocks and context length for the least budget of all ranks. Raises `MemoryShortage`.
 
     A context length the user named is kept or refused; the model's own is lowered to what one sequence can have.
     """
-    if config.max_model_len > context_length:
-        raise MemoryShortage(
-            f"max_model_len: {config.max_model_len} is more than the model's context length {context_length}; lower it"
-        )
+    _check_length(config, context_length)
     num_blocks = group.minimum(max(0, budget_bytes) // block_bytes)
     held = num_blocks * config.block_size
     wanted = config.max_model_len or context_length
@@ -71,3 +78,10 @@ def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int,
     if held < wanted:
         _log.warning("max_model_len lowered from %d to %d: the KV memory holds no more", wanted, held)
     return Capacity(num_blocks, min(wanted, held))
+
+
+def _check_length(config: WorkerConfig, context_length: int) -> None:
+    if config.max_model_len > context_length:
+        raise MemoryShortage(
+            f"max_model_len: {config.max_model_len} is more than the model's context length {context_length}; lower it"
+        )

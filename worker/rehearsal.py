@@ -78,6 +78,21 @@ def warm_up(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thoroug
     return None
 
 
+def warm_up_vectors(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:
+    """Steps of whole prompts, then their release, for a model that embeds.
+
+    `thorough`: also a step as large as any, which finds out whether there is memory for it.
+    """
+    longest = min(capacity.max_model_len, config.max_num_batched_tokens)
+    shapes = [(rows, 1) for rows in FEW_ROWS] + [(1, LONG), (config.max_num_seqs, longest)] if thorough else []
+    for rows, wanted in shapes or [(1, SHORT)]:
+        length = min(wanted, longest)
+        held = capacity.num_blocks // -(-length // config.block_size)
+        rows = min(rows, config.max_num_seqs, config.max_num_batched_tokens // length, held)
+        runner.collect(runner.launch(plan([length] * rows, config.block_size, GREEDY)))
+        runner.collect(runner.launch(release(rows)))
+
+
 def _rehearse(
     runner: Runner, config: WorkerConfig, capacity: Capacity, params: SamplingParams, rows: int, length: int
 ) -> None:

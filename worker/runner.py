@@ -1,8 +1,9 @@
-"""Turns a plan into tokens: tables, batch, forward pass, sampling. The step in flight is a value, not a thread."""
+"""Turns a plan into tokens or vectors: tables, batch, forward pass, then sampling or pooling. The step in flight is a
+value, not a thread."""
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -12,11 +13,13 @@ from quire.proto.plans import RowLogprobs, StepPlan, StepResult
 from quire.proto.wire import WireError, ints, unpack
 from quire.worker.batch import ForwardBatch
 from quire.worker.device import Device, Mark, Start
+from quire.worker.grammar import Matchers
 from quire.worker.graphs import Graphs
 from quire.worker.inputs import Bucket, Inputs
 from quire.worker.kv_cache import KVCache
 from quire.worker.logprobs import Part, Scored, assemble, concatenate, score
-from quire.worker.sampling import Drawn, Head, Sampler
+from quire.worker.pooler import Pooled, Pooler
+from quire.worker.sampling import Draw, Drawn, Head, Sampler
 from quire.worker.sampling_table import Uses
 from quire.worker.slots import PlanError, Rows, Slots
 from quire.worker.staging import Staging
@@ -25,8 +28,8 @@ _PROMPT_PIECE = 64
 """Prompt positions whose logits exist at a time: prompt logprobs must not need memory that grows with the prompt."""
 
 
-class Model(Head, Protocol):
-    """What the runner asks of a model; `models.decoder.Decoder` is one."""
+class Model(Protocol):
+    """What the runner asks of every model; of one that generates it asks a head too."""
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Hidden states [T, hidden] of the step's tokens, whose KV is written to the cache."""
@@ -43,6 +46,10 @@ class InFlight:
     """Rows of the plan that drew a token."""
     token_ids: torch.Tensor
     finite: torch.Tensor
+    stuck: tuple[int, ...]
+    """Rows of the plan whose grammar allowed no token"""
+    vectors: torch.Tensor | None
+    """float32 [S, hidden] of an embedding model"""
     scored: tuple[Scored, ...]
     mark: Mark
     host_seconds: float
@@ -67,8 +74,14 @@ class Runner:
         max_num_batched_tokens: int,
         *,
         reports: bool,
+        pooler: Pooler | None = None,
+        matchers: Matchers | None = None,
     ) -> None:
-        """`reports`: whether this rank's results are sent, so that the others need not score logprobs."""
+        """`reports`: whether this rank's results are sent, so that the others need not score logprobs.
+
+        `pooler`: makes vectors, so that nothing is drawn; without one the model must have a head. Without `matchers`
+        a plan with a grammar is refused.
+        """
         self._model = model
         self._cache = cache
         self._slots = slots
@@ -78,7 +91,11 @@ class Runner:
         self._device = device
         self._max_tokens = max_num_batched_tokens
         self._reports = reports
-        self._sampler = Sampler(slots, reports)
+        self._matchers = matchers
+        self._sampler = Sampler(slots, reports, matchers)
+        self._head = cast(Head, model)
+        """Never asked where there is a pooler."""
+        self._pooler = pooler
 
     @torch.inference_mode()
     def capture(self, hidden_size: int, dtype: torch.dtype, most: int | None = None) -> None:
@@ -103,29 +120,42 @@ class Runner:
         self._device.rejoin()
         self._staging.begin()
         changes = self._slots.apply(plan, self._staging)
+        if self._matchers is not None:
+            self._matchers.apply(plan)
+        elif any(admit.params.structured for admit in plan.admits):
+            raise PlanError("admits: this worker has no grammars")
         copies = self._copies(plan)
         rows = self._slots.rows(plan, self._max_tokens)
         num_rows = len(rows.slots)
         bucket = self._graphs.fitting(rows.num_tokens, num_rows)
         self._staging.put_rows((rows.slots, rows.computed, rows.counts), bucket.num_rows if bucket else num_rows)
-        draw = self._sampler.stage(rows, self._staging) if rows.sampling.size else None
+        pool = draw = None
+        if self._pooler is not None:
+            pool = self._pooler.stage(rows, self._staging)
+        elif rows.sampling.size:
+            draw = self._sampler.stage(rows, self._staging)
         start = self._device.begin()
         prepared = time.perf_counter()
         self._staging.send()
         self._slots.write(changes)
         self._copy_blocks(copies)
-        drawn, scored = None, []
+        drawn: Drawn | Pooled | None = None
+        scored: list[Scored] = []
         if num_rows:
             hidden = self._eager(rows) if bucket is None else self._graphs.replay(bucket)
             with self._device.aside() as stored:
+                if self._pooler is not None and pool is not None:
+                    drawn = self._pooler.run(pool, hidden)
+                    stored()
+                    return self._in_flight(plan, rows, draw, drawn, scored, start, begun, prepared)
                 scored = self._score_prompts(rows, hidden)
                 if draw is None:
                     stored()
                 else:
-                    drawn = self._sampler.run(draw, hidden.index_select(0, draw.logits_rows), self._model, stored)
+                    drawn = self._sampler.run(draw, hidden.index_select(0, draw.logits_rows), self._head, stored)
                     scored += [] if drawn.logprobs is None else [drawn.logprobs]
-                return self._in_flight(plan, rows, drawn, scored, start, begun, prepared)
-        return self._in_flight(plan, rows, drawn, scored, start, begun, prepared)
+                return self._in_flight(plan, rows, draw, drawn, scored, start, begun, prepared)
+        return self._in_flight(plan, rows, draw, drawn, scored, start, begun, prepared)
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the step and read what it drew."""
@@ -141,18 +171,24 @@ class Runner:
             step.step,
             ints(step.token_ids.numpy()),
             bad_rows=tuple(sorted(bad_rows)),
+            stuck_rows=step.stuck,
             logprobs=tuple(logprobs),
+            embeddings=() if step.vectors is None else tuple(vector.tobytes() for vector in step.vectors.numpy()),
             device_seconds=device_seconds,
             host_seconds=step.host_seconds + time.perf_counter() - begun,
         )
 
     def _in_flight(
-        self, plan: StepPlan, rows: Rows, drawn: Drawn | None, scored: list[Scored], start: Start, begun: float,
-        prepared: float,
+        self, plan: StepPlan, rows: Rows, draw: Draw | None, drawn: Drawn | Pooled | None, scored: list[Scored],
+        start: Start, begun: float, prepared: float,
     ) -> InFlight:  # fmt: skip
         """Queue the way back to the host."""
         self._slots.advance(rows)
-        if drawn is None:
+        vectors = None
+        if isinstance(drawn, Pooled):
+            vectors, finite = self._device.fetch(drawn)
+            token_ids = torch.zeros(len(vectors), dtype=torch.int64)
+        elif drawn is None:
             token_ids, finite = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
         else:
             token_ids, finite = self._device.fetch((drawn.token_ids, drawn.finite))
@@ -161,7 +197,8 @@ class Runner:
         mark = self._device.mark(start, ended - prepared)
         host_seconds = (ended if start is not None else prepared) - begun
         sampling = tuple(rows.sampling.tolist())
-        return InFlight(plan.epoch, plan.step, sampling, token_ids, finite, on_host, mark, host_seconds)
+        stuck = () if draw is None else tuple(sampling[row] for row in self._sampler.drew(draw, token_ids, mark))
+        return InFlight(plan.epoch, plan.step, sampling, token_ids, finite, stuck, vectors, on_host, mark, host_seconds)
 
     def _eager(self, rows: Rows) -> torch.Tensor:
         bucket = Bucket(rows.num_tokens, len(rows.slots))
@@ -218,7 +255,7 @@ class Runner:
             for low in range(0, stop - first, _PROMPT_PIECE):
                 high = min(low + _PROMPT_PIECE, stop - first)
                 # every rank takes part in gathering the logits
-                logits = self._model.logits(hidden[starts[row] + low : starts[row] + high])
+                logits = self._head.logits(hidden[starts[row] + low : starts[row] + high])
                 if self._reports:
                     pieces.append(score(logits, targets[low:high], num_top, named[low:high]))
             if pieces:

@@ -1,11 +1,13 @@
 """Draws one token for each row of a step, running only the stages that some row of it uses.
 
-The order of the stages is fixed: penalties, logit bias, allowed ids, bad words, min_tokens; then greedy rows take the
-likeliest token (the lowest id among equals), the others go on with temperature, min_p, top_k, top_p and the draw.
-Bans that would leave no token at all are dropped for that token: allowed ids outrank bad words and min_tokens.
+The order of the stages is fixed: penalties, logit bias, allowed ids, grammar, bad words, min_tokens; then greedy rows
+take the likeliest token (the lowest id among equals), the others go on with temperature, min_p, top_k, top_p and the
+draw. Bans that would leave no token at all are dropped for that token: allowed ids and grammars outrank bad words and
+min_tokens.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,6 +18,8 @@ from quire.kernels.cut import cut
 from quire.kernels.penalize import mask_tokens, penalize
 from quire.kernels.sample import choose
 from quire.kernels.score import finite_rows
+from quire.worker.device import Mark
+from quire.worker.grammar import Masks, Matchers
 from quire.worker.logprobs import Part, Scored, score
 from quire.worker.sampling_table import SPARSE, BadWords, Extras, Float, Int, Uses
 from quire.worker.slots import Int64, Rows, Slots
@@ -47,6 +51,19 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Guided:
+    """G rows that have a grammar."""
+
+    rows: torch.Tensor
+    """int64 [G]: rows of the draw, on the device"""
+    indices: tuple[int, ...]
+    """the same on the host, and their slots"""
+    slots: tuple[int, ...]
+    masks: "Future[Masks]"
+    """made meanwhile"""
+
+
+@dataclass(frozen=True, slots=True)
 class Draw:
     """What one step draws, decided on the host; the tensors are parts of the step's upload. S rows."""
 
@@ -66,6 +83,7 @@ class Draw:
     """(row of the draw, slot, known tokens, prompt tokens) of rows with a bias or forbidden tokens"""
     masked: tuple[torch.Tensor, tuple[int, ...]] | None
     """rows of the draw, int64 [A], and their slots, that have allowed ids"""
+    guided: Guided | None
     asking: torch.Tensor | None
     """int64 [Q]: rows of the draw whose logprobs are asked for"""
     named: torch.Tensor | None
@@ -77,8 +95,10 @@ class Draw:
 class Sampler:
     """Stateless but for the tables it reads; every rank draws the same tokens from the same logits."""
 
-    def __init__(self, slots: Slots, reports_logprobs: bool) -> None:
+    def __init__(self, slots: Slots, reports_logprobs: bool, matchers: Matchers | None = None) -> None:
+        """`matchers`: needed for rows that have a grammar."""
         self._slots = slots
+        self._matchers = matchers
         self._table = slots.sampling
         self._reports_logprobs = reports_logprobs
 
@@ -100,7 +120,7 @@ class Sampler:
         ends = np.cumsum(rows.counts)[rows.sampling]
         columns = staging.put(np.stack((slots, known, ends - 1)))
         penalized = using(Uses.PENALTIES)
-        restricted = using(int(SPARSE & ~Uses.ALLOWED))
+        restricted = using(int(SPARSE & ~Uses.ALLOWED & ~Uses.GRAMMAR))
         masked = using(Uses.ALLOWED)
         asking = using(Uses.LOGPROBS) if self._reports_logprobs else _NONE
         parts, named = self._asked(rows, asking) if asking.size else ((), None)
@@ -113,11 +133,18 @@ class Sampler:
             longest=int(known.max()),
             restricted=tuple(map(tuple, columns_of(restricted).T.tolist())) if restricted.size else (),
             masked=(staging.put(masked), tuple(slots[masked].tolist())) if masked.size else None,
+            guided=self._guided(using(Uses.GRAMMAR), slots, staging) if used & Uses.GRAMMAR else None,
             asking=staging.put(asking) if asking.size else None,
             named=None if named is None else staging.put(named),
             parts=parts,
             num_top=max((part.num_top for part in parts), default=0),
         )
+
+    def _guided(self, guided: Int64, slots: Int64, staging: Staging) -> Guided:
+        """Their masks are begun here, so that they are made while the device runs the layers."""
+        assert self._matchers is not None
+        its_slots = tuple(slots[guided].tolist())
+        return Guided(staging.put(guided), tuple(guided.tolist()), its_slots, self._matchers.masks(its_slots))
 
     def run(self, draw: Draw, hidden: torch.Tensor, head: Head, stored: Callable[[], None]) -> Drawn:
         """Draw from the model's head over `hidden` [S, hidden], and put the tokens into the token table.
@@ -141,6 +168,13 @@ class Sampler:
             return Drawn(token_ids, finite, None)
         return Drawn(token_ids, finite, Scored(score(raw, asked, draw.num_top, named), draw.parts))
 
+    def drew(self, draw: Draw, token_ids: torch.Tensor, mark: Mark) -> tuple[int, ...]:
+        """Tell the grammars where on the host the tokens will be; the rows of the draw whose grammar was stuck."""
+        if draw.guided is None or self._matchers is None:
+            return ()
+        self._matchers.drew(draw.guided.slots, draw.guided.indices, token_ids, mark)
+        return tuple(draw.guided.indices[row] for row in draw.guided.masks.result().stuck)
+
     def _edited(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         """After penalties, biases and bans."""
         if not draw.used & (Uses.PENALTIES | SPARSE):
@@ -158,6 +192,8 @@ class Sampler:
         if draw.masked is not None:
             masks = [self._table.extras[slot].allowed for slot in draw.masked[1]]
             mask_tokens(logits, draw.masked[0], torch.stack([mask for mask in masks if mask is not None]))
+        if draw.guided is not None and self._matchers is not None:
+            mask_tokens(logits, draw.guided.rows, self._matchers.upload(draw.guided.masks.result()))
         for row, slot, known_tokens, prompt in draw.restricted:
             self._ban(logits[row], slot, known_tokens, prompt)
         return logits

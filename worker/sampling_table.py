@@ -25,12 +25,13 @@ class Uses(enum.IntFlag):
     MIN_TOKENS = 64
     LOGPROBS = 128
     PROMPT_LOGPROBS = 256
+    GRAMMAR = 512
 
 
 _LEAST_DIVISOR = 1e-30
 """Logits divided by this are still finite in float32."""
 
-SPARSE = Uses.BIAS | Uses.ALLOWED | Uses.BAD_WORDS | Uses.MIN_TOKENS
+SPARSE = Uses.BIAS | Uses.ALLOWED | Uses.BAD_WORDS | Uses.MIN_TOKENS | Uses.GRAMMAR
 
 
 class Float(enum.IntEnum):
@@ -138,6 +139,7 @@ class SamplingTable:
             (Uses.MIN_TOKENS, extras.stop_ids is not None),
             (Uses.LOGPROBS, p.logprobs >= 0),
             (Uses.PROMPT_LOGPROBS, p.prompt_logprobs >= 0),
+            (Uses.GRAMMAR, p.structured is not None),
         )
         for flag, is_asked in asked:
             if is_asked:

@@ -11,17 +11,18 @@ from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device
 from quire.worker.facts import agreement
+from quire.worker.grammar import Matchers
 from quire.worker.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.inputs import Inputs
 from quire.worker.kv_cache import KVCache, KVLayout
 from quire.worker.loop import Phases, Started
-from quire.worker.memory import fit, kv_budget
+from quire.worker.memory import Capacity, fit, kv_budget, unpaged
 from quire.worker.models.load import load_model
-from quire.worker.models.registry import read_spec
-from quire.worker.models.spec import ModelSpec
+from quire.worker.models.registry import Spec, read_spec
 from quire.worker.parallel import Group, ProcessGroup, SingleGroup
+from quire.worker.pooler import Pooler
 from quire.worker.quant.choose import scheme_for
-from quire.worker.rehearsal import run_worst, warm_up, worst_lengths
+from quire.worker.rehearsal import run_worst, warm_up, warm_up_vectors, worst_lengths
 from quire.worker.runner import InFlight, Model, Runner
 from quire.worker.sampling_table import SamplingTable
 from quire.worker.slots import Slots
@@ -50,7 +51,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     group = join()
     phases.end("group")
     folder = Path(config.model)
-    spec = read_spec(folder)
+    spec = read_spec(folder, config.task)
     dtype = device.dtype(config.dtype, spec.dtype)
     context = BuildContext(group, device.torch, dtype, scheme_for(config.quantization, device.torch))
     loaded = load_model(folder, spec, context, config.load_format, config.seed)
@@ -58,12 +59,12 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("weights")
     layout = spec.kv_layout(group.size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
     reports = rank == 0
-    budget = kv_budget(config, device, lambda: _profile(config, spec, loaded.decoder, layout, dtype, device, reports))
-    capacity = fit(config, group, budget, layout.block_bytes, spec.max_model_len)
+    capacity = _capacity(config, group, spec, loaded.model, layout, dtype, device, reports)
     cache = KVCache(layout, capacity.num_blocks, device.torch)
-    runner = build_runner(config, spec, loaded.decoder, cache, capacity.max_model_len, device, reports)
+    runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, reports)
     phases.end("memory")
-    warm_up(runner, config, capacity, thorough=device.compiles)
+    rehearse = warm_up if spec.pooling is None else warm_up_vectors
+    rehearse(runner, config, capacity, thorough=device.compiles)
     phases.end("first_steps")
     runner.capture(spec.hidden_size, dtype)
     phases.end("graphs")
@@ -79,12 +80,16 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         dtype=str(dtype).removeprefix("torch."),
         architecture=spec.architecture,
         revision=revision,
+        task="generate" if spec.pooling is None else "embed",
+        embedding_size=0 if spec.pooling is None else spec.hidden_size,
+        whole_prompts=spec.whole_prompts,
+        shares_prefixes=not spec.whole_prompts and spec.pooling != "mean",
     )
     return Started(runner, facts, agreement(config, facts), phases.ended)
 
 
 def build_runner(
-    config: WorkerConfig, spec: ModelSpec, model: Model, cache: KVCache, max_model_len: int, device: Device,
+    config: WorkerConfig, spec: Spec, model: Model, cache: KVCache, max_model_len: int, device: Device,
     reports: bool,
 ) -> Runner:  # fmt: skip
     """Tables and runner around a model and its cache."""
@@ -101,9 +106,18 @@ def build_runner(
     staging = Staging(device, config.max_num_seqs)
     groups = spec.num_groups(config.tensor_parallel_size)
     inputs = Inputs(slots, staging.rows, config.max_num_batched_tokens, spec.sliding_windows, groups)
-    graphs = build_graphs(config, device)
+    # an encoder's attention reads the host's lengths, which a graph could not
+    graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
     tokens = config.max_num_batched_tokens
-    return Runner(model, cache, slots, inputs, staging, graphs, device, tokens, reports=reports)
+    pooler = None
+    if spec.pooling is not None:
+        pooler = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
+    matchers = Matchers(
+        Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
+    )  # fmt: skip
+    return Runner(
+        model, cache, slots, inputs, staging, graphs, device, tokens, reports=reports, pooler=pooler, matchers=matchers
+    )  # fmt: skip
 
 
 def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
@@ -115,8 +129,19 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
     return Graphs(device, decode_buckets(rows), mixed)
 
 
+def _capacity(
+    config: WorkerConfig, group: Group, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
+    reports: bool,
+) -> Capacity:  # fmt: skip
+    """Raises MemoryShortage."""
+    if spec.whole_prompts:
+        return unpaged(config, spec.max_model_len)
+    budget = kv_budget(config, device, lambda: _profile(config, spec, model, layout, dtype, device, reports))
+    return fit(config, group, budget, layout.block_bytes, spec.max_model_len)
+
+
 def _profile(
-    config: WorkerConfig, spec: ModelSpec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
+    config: WorkerConfig, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
     reports: bool,
 ) -> int:  # fmt: skip
     """Run the worst step beside real tables and the graph that takes the most memory; bytes of the cache it ran on.

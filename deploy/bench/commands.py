@@ -13,7 +13,7 @@ from quire.deploy.bench.report import report
 BENCHES: dict[str, tuple[ModuleType, str]] = {
     "scheduler": (scheduler, "cost of one scheduler step, alone in a process"),
     "control": (control, "tokens per second through real frontends and scheduler, with a worker of fixed step time"),
-    "serve": (serve, "load a running server over gRPC: latencies and throughput"),
+    "serve": (serve, "load a running server over gRPC or HTTP: latencies and throughput"),
     "offline": (offline, "throughput of one engine given all prompts at once"),
     "latency": (latency, "prefill and decode time of one batch, against the limit of memory"),
     "worker": (worker, "cost of one step to a worker's host, with the device's work taken out"),

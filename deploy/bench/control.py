@@ -71,7 +71,11 @@ def _check(args: argparse.Namespace) -> None:
 def _start(stage: Stage, args: argparse.Namespace, device_file: Path) -> tuple[range, list[Child], list[str]]:
     """Ordinary token ids of the embedded model, the processes, and the frontends' gRPC targets."""
     options = ServeOptions(
-        grpc_port=0, max_num_seqs=args.streams, max_num_batched_tokens=max(2048, 2 * args.streams), log_level="warning"
+        grpc_port=0,
+        http_port=-1,
+        max_num_seqs=args.streams,
+        max_num_batched_tokens=max(2048, 2 * args.streams),
+        log_level="warning",
     )
     model = resolve("", options.load_format)
     special = json.loads((model.directory / "tokenizer.json").read_text())["added_tokens"]

@@ -44,6 +44,25 @@ def _gated_kernel(x, out, D: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constex
     tl.store(out + token * D + column, activated.to(tl.float32) * up.to(tl.float32), inside)
 
 
+@triton.jit(do_not_specialize=["size"])
+def _activation_kernel(x, out, size, BLOCK: tl.constexpr, KIND: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    value = tl.load(x + place, inside, other=0.0)
+    tl.store(out + place, activate(value.to(tl.float32), KIND).to(value.dtype), inside)
+
+
+def activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """See `quire.kernels.activation`."""
+    out = torch.empty_like(x)
+    if x.numel():
+        block = DEFAULT["block"]
+        _activation_kernel[(triton.cdiv(x.numel(), block),)](
+            x, out, x.numel(), BLOCK=block, KIND=kind, num_warps=DEFAULT["num_warps"]
+        )
+    return out
+
+
 def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
     """See `quire.kernels.activation`."""
     out = x.new_empty((x.shape[0], x.shape[1] // 2))
@@ -95,3 +114,12 @@ def builds(capability: int) -> Iterator[Build]:
                 num_warps=DEFAULT["num_warps"],
                 divisible=("x", "out"),
             )
+    for kind in GATES:
+        yield Build(
+            name=f"alone {kind} bf16",
+            kernel=_activation_kernel,
+            signature={"x": "*bf16", "out": "*bf16", "size": "i64"},
+            constants={"BLOCK": DEFAULT["block"], "KIND": kind},
+            num_warps=DEFAULT["num_warps"],
+            divisible=("x", "out"),
+        )

@@ -2,11 +2,16 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -86,3 +91,85 @@ def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
         if deployment.process.poll() is None:
             deployment.process.kill()
             deployment.process.communicate()
+
+
+@dataclass(frozen=True)
+class Page:
+    """The metrics of a real engine that served one request."""
+
+    kinds: dict[str, str]
+    """Family name, a counter's with `_total` -> kind."""
+    labels: dict[str, dict[str, set[str]]]
+    """Sample name -> label -> the values it has."""
+
+    def missing(self, expression: str) -> list[str]:
+        """What a PromQL expression reads that is not on the page: metrics, their labels, bounds of buckets."""
+        wrong = []
+        for name, matchers in metrics_of(expression):
+            family = name if name in self.kinds else re.sub(r"_(bucket|count|sum)$", "", name)
+            if family not in self.kinds or (family != name and self.kinds[family] != "histogram"):
+                wrong.append(name)
+            for label, operator, value in matchers:
+                known = self.labels.get(name)
+                if label in TARGET_LABELS or known is None:
+                    continue
+                if label not in known or (operator == "=" and value not in known[label]):
+                    wrong.append(f"{name}{{{label}{operator}{value}}}")
+        return wrong
+
+
+TARGET_LABELS = {"job", "instance"}
+GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)")
+SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{([^}]*)\})?(\s*\()?")
+MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
+KEYWORDS = {"and", "or", "unless", "bool", "offset", "inf", "nan", "by", "without", "on", "ignoring"}
+
+
+def metrics_of(expression: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """(metric, its matchers) of every selector: names that are neither functions nor keywords."""
+    plain = re.sub(r"\[[^\]]*\]", "", GROUPING.sub("", expression))
+    found = []
+    for name, matchers, call in SELECTOR.findall(plain):
+        if not call and name.lower() not in KEYWORDS:
+            found.append((name, MATCHER.findall(matchers)))
+    return found
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """Starts `quire serve` on the model that comes with it, asks it once, scrapes it and ends it."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    run_dir = Path(tempfile.mkdtemp(prefix="quire-page-"))
+    command = [sys.executable, "-P", "-m", "quire.deploy", "serve", "--grpc-port=0", "--http-port=0"]
+    engine = subprocess.Popen(
+        [*command, "--num-threads=1", f"--run-dir={run_dir}", "--vllm-metric-names"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert engine.stdout is not None
+        lines = []
+        for line in engine.stdout:
+            lines.append(line)
+            if "ready: " in line:
+                break
+        assert engine.poll() is None, "".join(lines)
+        port = json.loads((run_dir / "frontend-0.ready").read_text())["http_port"]
+        url = f"http://127.0.0.1:{port}"
+        models = json.loads(urllib.request.urlopen(f"{url}/v1/models", timeout=30).read())
+        body = json.dumps({"model": models["data"][0]["id"], "prompt": "def", "max_tokens": 3}).encode()
+        request = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
+        urllib.request.urlopen(request, timeout=30).read()
+        text = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
+    finally:
+        engine.send_signal(signal.SIGTERM)
+        engine.communicate(timeout=60)
+        shutil.rmtree(run_dir, ignore_errors=True)
+    kinds: dict[str, str] = {}
+    labels: dict[str, dict[str, set[str]]] = {}
+    for family in text_string_to_metric_families(text):
+        kinds[family.name + "_total" * (family.type == "counter")] = family.type
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                labels.setdefault(sample.name, {}).setdefault(label, set()).add(value)
+    return Page(kinds, labels)

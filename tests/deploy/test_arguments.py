@@ -1,12 +1,14 @@
 """The command line and the YAML file: what they accept, what they refuse, and who wins."""
 
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
 
 from quire.deploy.__main__ import build_parser, main
 from quire.deploy.arguments import UsageError, gather
-from quire.deploy.options import ServeOptions
+from quire.deploy.foreign import FOREIGN
+from quire.deploy.options import ServeOptions, specs
 
 GOLDEN = Path(__file__).parent / "golden_cli.txt"
 
@@ -32,6 +34,8 @@ def surface(command: str) -> list[str]:
     commands = next(action for action in build_parser()._actions if action.choices)
     lines = []
     for action in commands.choices[command]._actions:
+        if action.help == SUPPRESS:
+            continue
         spellings = "|".join(action.option_strings) or action.metavar
         choices = " {" + ",".join(action.choices) + "}" if action.choices else ""
         lines.append(f"{command} {spellings}{choices}")
@@ -76,6 +80,39 @@ def test_abbreviations_are_refused(capsys) -> None:
     assert "'--grpc'" in refusal(capsys, "serve", "--grpc", "3")
 
 
+def test_flags_have_the_spellings_of_vllm() -> None:
+    assert options("--port", "9000").http_port == 9000
+    assert options("--http-port", "-1").http_port == -1
+    assert options("--api-server-count", "2").frontends == 2
+    assert options("--allowed-origins", '["*"]').allowed_origins == ("*",)
+    assert options("--allowed-hosts", "a", '["b", "c"]').allowed_hosts == ("a", "b", "c")
+    assert options("--ssl-certfile", "c", "--ssl-keyfile", "k", "--ssl-ca-certs", "r").ssl_ca_certs == "r"
+
+
+def test_flags_of_vllm_that_change_nothing_here_are_taken() -> None:
+    assert options("--disable-log-requests", "--pipeline-parallel-size", "1", "--swap-space=0") == ServeOptions()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trust-remote-code"], "--trust-remote-code: quire runs no code of a checkpoint"),
+        (["--pipeline-parallel-size", "2"], "use --tensor-parallel-size"),
+        (["--swap-space", "4"], "nothing is swapped"),
+        (["--revision", "main"], "MODEL@REVISION"),
+        (["--allowed-origins", "[1]"], "a JSON list of names"),
+        (["--http-port", "65536"], "expected a port in [0, 65535], or -1 for none, got '65536'"),
+        (["--http-port", "-2"], "got '-2'"),
+    ],
+)
+def test_flags_of_vllm_that_quire_lacks_are_refused_with_the_way_out(capsys, arguments: list[str], words: str) -> None:
+    assert words in refusal(capsys, "serve", *arguments)
+
+
+def test_no_foreign_flag_is_also_one_of_ours() -> None:
+    assert not {name for spec in specs() for name in spec.names} & set(FOREIGN)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -113,7 +150,8 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     file.write_text(
         "model: some/model\nmax-model-len: 8K\nmax_num_seqs: 7\nenable-prefix-caching: false\n"
-        "served-model-name: [x, y]\nkv-cache-memory-bytes: 1GiB\nseed: 5\n"
+        "served-model-name: [x, y]\nkv-cache-memory-bytes: 1GiB\nseed: 5\nport: 9\n"
+        "disable-log-requests: true\ntrust-remote-code: false\npipeline_parallel_size: 1\n"
     )
     model, chosen = gather(build_parser().parse_args(["serve", "--config", str(file), "--max-num-seqs", "9"]))
     assert model == "some/model"
@@ -123,6 +161,7 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
     assert chosen.served_model_name == ("x", "y")
     assert chosen.kv_cache_memory_bytes == 1 << 30
     assert chosen.seed == 5
+    assert chosen.http_port == 9
     assert gather(build_parser().parse_args(["serve", "other", "--config", str(file)]))[0] == "other"
 
 
@@ -138,6 +177,9 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("dtype: int3", "expected one of auto"),
         ("model:", "expected a directory or hub id"),
         ("max-num-seqs: 3\nmax_num_seqs: 4", "there twice"),
+        ("port: 3\nhttp-port: 4", "there twice"),
+        ("trust-remote-code: true", "quire runs no code of a checkpoint"),
+        ("api-key: secret-secret", "use api-key-file"),
         ("- a\n- b", "got a list"),
         ("a: [", "--config"),
         ("a: !!python/object/apply:os.system [ls]", "--config"),

@@ -12,7 +12,7 @@ from quire.deploy.arguments import UsageError
 from quire.deploy.config import Composed, compose, show
 from quire.deploy.launch import QuireEngine
 from quire.deploy.options import ServeOptions
-from quire.deploy.report import engine_summary, ready_to_paste, target_of
+from quire.deploy.report import addresses, engine_summary, ready_to_paste, target_of
 from quire.deploy.resolve import Model
 from quire.deploy.rundir import RunDir
 from quire.proto.requests import ModelFacts
@@ -20,6 +20,12 @@ from quire.scheduler.config import SchedulerConfig
 from quire.worker.config import WorkerConfig
 
 MODEL = Model(Path("/models/m"), "m")
+
+PAIR = {"ssl_certfile": "c", "ssl_keyfile": "k"}
+NEEDS: dict[str, dict[str, Any]] = {
+    "max_num_batched_tokens": {"max_num_seqs": 15}, "ssl_certfile": PAIR, "ssl_keyfile": PAIR, "ssl_ca_certs": PAIR,
+}  # fmt: skip
+"""What an option cannot be without."""
 
 
 @pytest.fixture
@@ -46,6 +52,10 @@ def test_addresses_and_shared_values_agree(run_dir: RunDir) -> None:
 def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
     changed: dict[str, Any] = {
         "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
+        "http_port": 2, "admin_key_file": "a", "ssl_ca_certs": "ca", "allowed_hosts": ("h",),
+        "allowed_origins": ("https://o",), "max_body_bytes": 10, "task": "embed", "tool_call_parser": "hermes",
+        "reasoning_parser": "deepseek_r1", "enable_auto_tool_choice": False, "vllm_metric_names": True,
+        "otlp_traces_endpoint": "http://t:4318", "ssl_certfile": "c", "ssl_keyfile": "k",
         "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
         "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
         "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16,
@@ -59,9 +69,7 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
     assert set(changed) | untouched == set(ServeOptions.__slots__)
     plain = show(composed(run_dir))
     for name, value in changed.items():
-        extra = (
-            {"max_num_batched_tokens": 16, "max_num_seqs": 15} if name == "max_num_batched_tokens" else {name: value}
-        )
+        extra: dict[str, Any] = {name: value} | NEEDS.get(name, {})
         assert show(composed(run_dir, **extra)) != plain, name
 
 
@@ -70,6 +78,8 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
     [
         ({"frontends": 0}, "frontends: must be at least 1"),
         ({"grpc_port": 70_000}, "grpc_port"),
+        ({"http_port": -2}, "http_port"),
+        ({"max_body_bytes": 0}, "max_receive_bytes"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 is less than max_num_seqs 64"),
         ({"block_size": 24}, "power of two"),
@@ -124,3 +134,23 @@ def test_examples_name_an_address_a_client_can_reach(run_dir: RunDir) -> None:
     assert target_of("::1", 5) == "[::1]:5"
     text = ready_to_paste(composed(run_dir, api_key_file="/k eys").frontend)
     assert "--target 127.0.0.1:50051 --api-key-file '/k eys'" in text
+    assert "curl http://127.0.0.1:8000/v1/completions" in text
+    assert "$(head -n 1 '/k eys')" in text
+
+
+def test_the_start_up_line_names_both_addresses(run_dir: RunDir) -> None:
+    both = composed(run_dir, host="0.0.0.0", http_port=81, ssl_certfile="c", ssl_keyfile="k")
+    assert addresses(both.frontend) == "ready: gRPC on localhost:50051, HTTP on https://localhost:81"
+    assert "--tls-ca-file" in ready_to_paste(both.frontend)
+    alone = composed(run_dir, http_port=-1).frontend
+    assert addresses(alone) == "ready: gRPC on 127.0.0.1:50051"
+    assert "curl" not in ready_to_paste(alone)
+
+
+def test_the_frontends_share_the_private_directory(run_dir: RunDir) -> None:
+    assert composed(run_dir).frontend.run_dir == str(run_dir.path)
+
+
+def test_without_auto_tool_choice_no_tool_call_is_looked_for(run_dir: RunDir) -> None:
+    assert composed(run_dir, tool_call_parser="hermes").frontend.tool_call_parser == "hermes"
+    assert composed(run_dir, enable_auto_tool_choice=False).frontend.tool_call_parser == ""

@@ -24,9 +24,10 @@ class StandInClient:
     asked: GenerateRequest
     target: str
     api_key: str | None
+    tls: dict[str, object]
 
-    def __init__(self, target: str, api_key: str | None = None) -> None:
-        StandInClient.target, StandInClient.api_key = target, api_key
+    def __init__(self, target: str, api_key: str | None = None, **tls: object) -> None:
+        StandInClient.target, StandInClient.api_key, StandInClient.tls = target, api_key, tls
 
     def stream(self, request: GenerateRequest) -> Iterator[Event]:
         StandInClient.asked = request
@@ -56,6 +57,7 @@ def test_text_is_streamed_to_standard_output_and_figures_to_standard_error(serve
     assert "; length]" in captured.err
     assert server.target == "h:1"
     assert server.api_key is None
+    assert not any(server.tls.values())
     assert server.asked.input == "Say it"
     assert server.asked.max_tokens == 2
     assert server.asked.temperature is None  # what was not said is the server's to choose
@@ -157,3 +159,8 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
             [sys.executable, "-c", command], stdout=nobody_reads, stderr=subprocess.PIPE, timeout=60, check=False
         )
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_certificate_that_cannot_be_read_is_named(capsys) -> None:
+    assert main(["generate", "x", "--tls-ca-file", "/no_such/ca_file.pem"]) == 2
+    assert capsys.readouterr().err == "quire: error: --tls-ca-file /no_such/ca_file.pem: No such file or directory\n"

@@ -22,7 +22,10 @@ from quire.proto.requests import (
     Abort,
     AbortedLabels,
     AbortLabels,
+    AskFigures,
     AskLoad,
+    Figure,
+    Figures,
     Finish,
     Hello,
     Limits,
@@ -101,6 +104,8 @@ class FakeScheduler:
         self.epoch = 1
         self.step = 0
         self.muted = False
+        self.stands_still = False
+        self.figures = (Figure("requests_running", 3.0), Figure("requests_waiting", 4.0), Figure("kv_usage_ratio", 0.5))
         self.peers: set[bytes] = set()
         self._decoder = frontend_decoder()
         self._outbox: deque[tuple[bytes, bytes]] = deque()
@@ -187,6 +192,8 @@ class FakeScheduler:
                 self.aborts.append(message)
             elif isinstance(message, AskLoad):
                 self.say(Load(message.query, "ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5))
+            elif isinstance(message, AskFigures):
+                self.say(Figures(message.query, self.figures, ()))
             elif isinstance(message, AbortLabels):
                 live = [submit.label for submit in self.submits]
                 self.say(AbortedLabels(message.query, tuple(live.count(label) for label in message.labels)))
@@ -201,7 +208,7 @@ class FakeScheduler:
     async def _beat(self) -> None:
         while True:
             if not self.muted:
-                self.step += 1
+                self.step += not self.stands_still
                 self.say(SchedulerBeat(self.epoch, self.step))
             await asyncio.sleep(0.05)
 

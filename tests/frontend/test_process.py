@@ -136,6 +136,8 @@ def _read_until(process, word: str) -> str:
         ({"unknown": 1}, "unknown"),
         ({"grpc_port": 70_000}, "grpc_port"),
         ({"tokenizer": "/nowhere"}, "tokenizer.json"),
+        ({"admin_key_file": "/nowhere"}, "admin_key_file: /nowhere: No such file"),
+        ({"tls_cert_file": "/nowhere.pem", "tls_key_file": "/x"}, "tls_cert_file: /nowhere.pem: No such file"),
         ({"host": "203.0.113.7", "grpc_port": 1}, "cannot be opened"),
     ],
 )

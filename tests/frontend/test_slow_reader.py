@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from quire.frontend.call import Call
 from quire.proto.api import Delta, GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_status import from_status
@@ -17,7 +18,7 @@ def test_what_a_slow_reader_has_not_taken_is_merged_into_one_delta(serving, toke
     async def main():
         async with serving() as s:
             tokens = tokenizer.encode("hello world").ids
-            async with s.server.pipeline.open(GenerateRequest(input="x"), None) as stream:
+            async with s.server.pipeline.open(GenerateRequest(input="x"), Call("grpc")) as stream:
                 for position, token in enumerate(tokens):
                     s.scheduler.outputs(stream.number, [(0, position, token)])
                 await s.until(lambda: stream.outputs[0].num_tokens == len(tokens))
@@ -38,7 +39,7 @@ def test_a_reader_beyond_the_bound_is_refused_and_its_request_aborted(serving, l
                 await stream.take()
                 await stuck.wait()
 
-            async with s.server.pipeline.open(GenerateRequest(input="x", max_tokens=400), None) as stream:
+            async with s.server.pipeline.open(GenerateRequest(input="x", max_tokens=400), Call("grpc")) as stream:
                 reader = asyncio.create_task(read(stream))
                 s.scheduler.outputs(stream.number, [(0, 0, 70)])
                 await s.until(lambda: stream._reader is not None and stream._waiter is None)
@@ -91,7 +92,7 @@ def test_a_few_steps_of_many_logprobs_make_no_reader_slow(serving):
     async def main():
         async with serving() as s:
             request = GenerateRequest(input="x", n=64, logprobs=20, logprob_token_ids=range(128), temperature=1.0)
-            async with s.server.pipeline.open(request, None) as stream:
+            async with s.server.pipeline.open(request, Call("grpc")) as stream:
                 per_step = stream.prepared.step_bytes
                 assert per_step > s.server._config.slow_reader_bytes
                 assert stream._max_unread_bytes >= 2 * per_step

@@ -74,6 +74,7 @@ class Engine:
         self.now = 100.0
         self.tokens = defaultdict(list)
         self.finishes = {}
+        self.vectors = {}
         self.messages = []
         self.others = []
         self.plans = deque()
@@ -138,12 +139,17 @@ class Engine:
         self.sent.append(plan)
         return plan
 
-    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None):
+    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None, vectors=None):
         """Rank 0 is done with the oldest plan; with `acks` the others are, too."""
         plan = self.plans.popleft()
         drawn = plan.drawn if tokens is None else tokens
+        if vectors is None:
+            vectors = tuple(self.vector(self.slots[row[0]][0]) for row in plan.rows if row[2] and self.embeds)
         self.now += 0.01
-        done = self.handle(StepDone(StepResult(plan.epoch, plan.step, ints(drawn), b"", bad_rows, logprobs)))
+        result = StepResult(
+            plan.epoch, plan.step, ints(drawn), bad_rows=bad_rows, logprobs=logprobs, embeddings=vectors
+        )
+        done = self.handle(StepDone(result))
         if acks:
             for rank in range(1, self.world_size):
                 self.ack(rank, plan.step)
@@ -171,6 +177,15 @@ class Engine:
     def default_tokens(self, seed, count, output_index=0):
         """What the stand-in model draws for an output without a script."""
         return [100 + (seed * 37 + output_index * 11 + position) % 800 for position in range(count)]
+
+    @property
+    def embeds(self):
+        return self.facts.task == "embed"
+
+    def vector(self, admit):
+        """What the stand-in model makes of a prompt: its first token and its length."""
+        tokens = unpack(admit.tokens)
+        return np.array([tokens[0], len(tokens)] + [0] * (self.facts.embedding_size - 2), np.float32).tobytes()
 
     def _apply(self, plan):
         """As a worker does; refuses what a worker would."""
@@ -221,6 +236,11 @@ class Engine:
                 assert (number, index) not in self.finishes, "a token after the end"
                 assert position == len(stream), "a token is missing or repeated"
                 stream.append(token)
+            ended = {finish.number for finish in outputs.finishes}
+            for embedding in outputs.embeddings:
+                assert embedding.number not in self.vectors, "a second vector"
+                assert embedding.number in ended, "a vector without its end"
+                self.vectors[embedding.number] = np.frombuffer(embedding.vector, np.float32).tolist()
             for finish in outputs.finishes:
                 key = finish.number, finish.output_index
                 assert key not in self.finishes, "ended twice"

@@ -5,7 +5,7 @@ import pytest
 
 from quire.proto.requests import AbortedLabels, AbortLabels, AskLoad
 from quire.proto.wire import ints, unpack
-from quire.scheduler.events import DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, LoadAsked, Reply
+from quire.scheduler.events import Asked, DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
 from quire.scheduler.faults import InvariantError
 from quire.scheduler.sequence import TRANSITIONS
 
@@ -198,7 +198,7 @@ def test_load_is_true(engine, facts):
     e.step()
 
     def load():
-        (reply,) = e.handle(LoadAsked(b"f", AskLoad(3)))
+        (reply,) = e.handle(Asked(b"f", AskLoad(3)))
         return reply.message
 
     now = load()

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from admission import needed_blocks
+from answers import Answers
 from clients import Clients, Key, Output, Request
 from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
 
 from quire.proto.plans import PIPELINE_DEPTH, StepAck, StepResult
-from quire.proto.requests import EngineState, Load, ModelFacts, Outputs
+from quire.proto.requests import AbortedLabels, EngineState, Load, ModelFacts, Outputs
 from quire.proto.wire import encode, scheduler_decoder, worker_decoder
 from quire.scheduler import events, invariants
 from quire.scheduler.core import Core
@@ -33,6 +34,7 @@ class Engine:
         self.now = rng.uniform(0, 1e6)
         self.clients = Clients(lambda: self.now, self._allowed_errors, self.log)
         self.core = Core(knobs.config)
+        self.answers = Answers(self.clients)
         self.state: EngineState = "starting"
         """What the core told last."""
         self.group: FakeGroup | None = None
@@ -72,6 +74,7 @@ class Engine:
         """The scheduler process is another one, which knows nothing."""
         self.log("a new scheduler")
         self.core = Core(self.knobs.config)
+        self.answers = Answers(self.clients)
         self.group, self.state, self.drain_until = None, "starting", None
         self.num_drained = self.clients.num_drained = 0
         self.outboxes.clear()
@@ -149,6 +152,10 @@ class Engine:
         self._audit()
         if self.rng.random() < self.knobs.plan_rate:
             self.plan()
+
+    def ask(self, event: events.Asked) -> None:
+        """A question changes nothing: no time passes, no plan follows."""
+        self._execute(self.core.handle(event, self.now))
 
     def plan(self) -> None:
         asked = self.core.plan(self.now)
@@ -241,10 +248,15 @@ class Engine:
 
     def _check_reply(self, reply: events.Reply) -> None:
         message = reply.message
-        if not isinstance(message, Load):
+        if isinstance(message, AbortedLabels):
             demand(message.query == 7 and message.counts == self.expected_counts, f"labels answered {message}")
             return
-        demand(message.query == 9, f"load answered {message}")
+        demand(message.query == 9, f"answered {message}")
+        if not isinstance(message, Load):
+            answer = _OUTPUTS.decode(encode(message))
+            assert not isinstance(answer, Outputs)
+            self.answers.check(answer)  # type: ignore[arg-type]
+            return
         demand(message.state == self.state, f"load says {message.state}, state is {self.state}")
         config = self.knobs.config
         demand(message.num_running <= config.max_num_seqs, f"{message.num_running} run")

@@ -182,7 +182,7 @@ class FakeGroup:
                 elif slot.params.logprobs >= 0:
                     logprobs.append(RowLogprobs(row, False, end, (_entry(drawn[-1]),)))
         counts = ints([1] * len(drawn)) if self.step % 3 == 0 else b""  # both ways to say one each
-        return StepResult(self.epoch, self.step, ints(drawn), counts, tuple(bad), tuple(logprobs))
+        return StepResult(self.epoch, self.step, ints(drawn), counts, tuple(bad), logprobs=tuple(logprobs))
 
     def _draw(self, slot: Slot, finite: bool) -> int:
         eos, output = self.facts.eos_token_ids, len(slot.tokens) - slot.num_prompt

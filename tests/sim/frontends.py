@@ -7,7 +7,7 @@ from engine import Engine
 from fake_memory import demand
 from knobs import draw_submit
 
-from quire.proto.requests import Abort, AbortLabels, AskLoad, Submit
+from quire.proto.requests import Abort, AbortLabels, AskExplanation, AskFigures, AskLoad, AskStatus, Submit
 from quire.scheduler import events
 
 
@@ -106,7 +106,10 @@ class Frontends:
 
     def ask_load(self) -> None:
         self._engine.num_asked = sum(output.finish is None for r in self._clients.live.values() for output in r.outputs)
-        self._engine.handle(events.LoadAsked(b"frontend-0", AskLoad(9)))
+        self._engine.handle(events.Asked(b"frontend-0", AskLoad(9)))
+        label = f"label-{self._engine.num_handled % 8}"
+        for ask in (AskFigures(9), AskStatus(9), AskExplanation(9, label)):
+            self._engine.ask(events.Asked(b"frontend-0", ask))
 
     def frontend_lost(self) -> None:
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)

@@ -64,7 +64,7 @@ class World:
             demand(engine.num_drained == 1, f"drained was told {engine.num_drained} times")
         demand(engine.core.num_live == 0, f"{engine.core.num_live} live after everything ended")
         invariants.check(engine.core)
-        for instruction in engine.core.handle(events.LoadAsked(b"frontend-0", AskLoad(9)), engine.now):
+        for instruction in engine.core.handle(events.Asked(b"frontend-0", AskLoad(9)), engine.now):
             assert isinstance(instruction, events.Reply)
             load = instruction.message
             assert isinstance(load, Load)

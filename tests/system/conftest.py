@@ -14,6 +14,8 @@ import pytest
 
 from quire.proto.client import Client
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
 STARTUP_SECONDS = 120.0
 # `quire serve`, but a test run that is killed leaves no engine behind
 TIED_MAIN = """
@@ -30,7 +32,7 @@ class Engine:
 
     def __init__(self, *flags: str) -> None:
         # one thread per worker: tiny layers gain nothing from more
-        arguments = ["serve", *flags, "--grpc-port=0", "--num-threads=1"]
+        arguments = ["serve", *flags, "--grpc-port=0", "--http-port=0", "--num-threads=1"]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", TIED_MAIN, *arguments],
             stdout=subprocess.PIPE,
@@ -41,7 +43,7 @@ class Engine:
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        address = self.wait_for_line(r"ready: gRPC on (\S+)", STARTUP_SECONDS).group(1)
+        address = self.wait_for_line(r"ready: gRPC on ([^\s,]+)", STARTUP_SECONDS).group(1)
         self.target = address
         self.client = Client(address)
 

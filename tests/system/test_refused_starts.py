@@ -20,7 +20,7 @@ SHARD = "model.safetensors"
     ],
 )
 def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
-    made = quire("serve", str(tiny_checkpoint()), "--grpc-port=0", *flags)
+    made = quire("serve", str(tiny_checkpoint()), "--grpc-port=0", "--http-port=0", *flags)
     assert made.returncode == 2, made.stdout + made.stderr
     assert any(word in made.stdout + made.stderr for word in said.split("|"))
     assert "Traceback" not in made.stdout + made.stderr
@@ -35,7 +35,7 @@ def broken(tiny_checkpoint, tmp_path) -> Path:
 
 
 def test_doctor_and_serve_agree_on_a_cut_off_checkpoint(quire, broken):
-    for made in (quire("doctor", str(broken)), quire("serve", str(broken), "--grpc-port=0")):
+    for made in (quire("doctor", str(broken)), quire("serve", str(broken), "--grpc-port=0", "--http-port=0")):
         assert made.returncode in (1, 2)
         assert SHARD in made.stdout + made.stderr
         assert "Traceback" not in made.stdout + made.stderr

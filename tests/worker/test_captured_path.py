@@ -67,7 +67,7 @@ def gpu_runner(folder, captured, kv_dtype=None):
     """A runner of the checkpoint as `start` would build it on CUDA."""
     device, spec = RecordingDevice("cpu", 0), read_spec(folder)
     context = BuildContext(SingleGroup(), device.torch, torch.float32, DenseScheme())
-    decoder = load_model(folder, spec, context).decoder
+    decoder = load_model(folder, spec, context).model
     cache = KVCache(spec.kv_layout(1, BLOCK, kv_dtype or torch.float32), 40, device.torch)
     for layer in cache.layers:
         if kv_dtype is None:

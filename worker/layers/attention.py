@@ -1,9 +1,11 @@
-"""Multi-head attention with grouped queries (Ainslie et al., 2023), rotary positions and a paged cache."""
+"""Multi-head attention: with grouped queries (Ainslie et al., 2023), rotary positions and a paged cache; or in both
+directions over whole prompts (Devlin et al., 2019)."""
 
 import torch
 from torch import nn
 
 from quire.kernels.attention import AttentionRule
+from quire.kernels.encoder_attention import encoder_attention
 from quire.worker.attention.paged import HeadNorm, attend
 from quire.worker.batch import ForwardBatch
 from quire.worker.build import BuildContext
@@ -51,3 +53,21 @@ class Attention(nn.Module):
             heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
         out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule))
         return out, total
+
+
+class EncoderAttention(nn.Module):
+    """Every token sees its whole row. Nothing is cached."""
+
+    def __init__(self, context: BuildContext, hidden: int, num_heads: int) -> None:
+        super().__init__()
+        head_dim = hidden // num_heads
+        self.qkv = QKVLinear(context, hidden, num_heads, num_heads, head_dim, bias=True)
+        self.output = RowLinear(context, hidden, hidden, "num_attention_heads", bias=True)
+        self.scale = head_dim**-0.5
+
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]"""
+        rows = batch.attention
+        mixed = encoder_attention(self.qkv(x), rows.query_starts, rows.query_lens_host, self.qkv.num_heads, self.scale)
+        out: torch.Tensor = self.output(mixed)
+        return out

@@ -1,4 +1,5 @@
-"""The vocabulary, dealt out to the ranks by rows: as the input embedding, as the output head, or as both when tied."""
+"""The vocabulary, dealt out to the ranks by rows: as the input embedding, as the output head, or as both when tied; and
+small tables that every rank holds."""
 
 import torch
 
@@ -62,3 +63,15 @@ class Vocabulary(ShardedModule):
     def _product(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> this rank's share of the logits, with its padding."""
         return self.scheme.apply(self.head, hidden, None)
+
+
+class Table(ShardedModule):
+    """Learned rows [size, hidden], whole on every rank: positions, token types."""
+
+    def __init__(self, context: BuildContext, size: int, hidden: int) -> None:
+        super().__init__()
+        self.declare("weight", context.dtype, (Part("", (whole(size), whole(hidden))),))
+
+    def forward(self, indices: torch.Tensor) -> torch.Tensor:
+        """int64 [T] -> [T, hidden]"""
+        return self.stored("weight").index_select(0, indices)

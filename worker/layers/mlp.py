@@ -1,11 +1,11 @@
-"""The gated feed-forward block."""
+"""The feed-forward block, gated and plain."""
 
 import torch
 from torch import nn
 
-from quire.kernels.activation import Gate
+from quire.kernels.activation import Gate, activation
 from quire.worker.build import BuildContext
-from quire.worker.layers.linear import MergedLinear, RowLinear
+from quire.worker.layers.linear import ColumnLinear, MergedLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
 
 
@@ -24,3 +24,19 @@ class GatedMLP(nn.Module):
         gated, total = self.gate_up.normed(x, residual, norm, self.kind)
         out: torch.Tensor = self.down(gated)
         return out, total
+
+
+class MLP(nn.Module):
+    """`down(kind(up(x)))`, with biases."""
+
+    def __init__(self, context: BuildContext, hidden: int, intermediate: int, kind: Gate) -> None:
+        super().__init__()
+        axis = "intermediate_size"
+        self.kind: Gate = kind
+        self.up = ColumnLinear(context, hidden, intermediate, axis, bias=True)
+        self.down = RowLinear(context, intermediate, hidden, axis, bias=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]"""
+        out: torch.Tensor = self.down(activation(self.up(x), self.kind))
+        return out

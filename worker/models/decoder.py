@@ -50,16 +50,17 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, a stack of blocks, a last norm, and the head."""
+    """Embedding, a stack of blocks, a last norm, and the head, which an embedding model does without."""
 
     def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
         super().__init__()
         self.spec = spec
-        tied = spec.tied_embeddings
-        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size, multiplied=tied)
+        has_head, tied = spec.pooling is None, spec.tied_embeddings
+        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size, multiplied=tied and has_head)
         self.blocks = nn.ModuleList(Block(context, spec, layer) for layer in range(spec.num_layers))
         self.norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        self.head = None if tied else Vocabulary(context, spec.vocab_size, spec.hidden_size, looked_up=False)
+        own_head = has_head and not tied
+        self.head = Vocabulary(context, spec.vocab_size, spec.hidden_size, looked_up=False) if own_head else None
         self.rotary = Rotary(spec.rope, context.device)
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:

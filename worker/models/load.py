@@ -1,13 +1,11 @@
-"""From a model folder to a decoder with its weights in place."""
+"""From a model folder to a model with its weights in place."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from quire.worker.build import BuildContext
-from quire.worker.models.decoder import Decoder
-from quire.worker.models.registry import build_model, checkpoint_names
-from quire.worker.models.spec import ModelSpec
+from quire.worker.models.registry import AnyModel, Spec, build_model, checkpoint_names
 from quire.worker.shard import ShardedModule
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import fill_dummy
@@ -16,7 +14,7 @@ from quire.worker.weights.load import fill_from_checkpoint
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    decoder: Decoder
+    model: AnyModel
     weight_bytes: int
     """Memory of this rank's weights."""
     bytes_read: int
@@ -25,7 +23,7 @@ class LoadedModel:
 
 def load_model(
     model_dir: Path,
-    spec: ModelSpec,
+    spec: Spec,
     context: BuildContext,
     load_format: Literal["auto", "safetensors", "dummy"] = "auto",
     seed: int = 0,
@@ -34,14 +32,14 @@ def load_model(
 
     ModelError if it cannot be divided among the ranks, CheckpointError if the files do not fit the model.
     """
-    decoder = build_model(spec, context)
+    model = build_model(spec, context)
     if load_format == "dummy":
-        fill_dummy(decoder, seed, context.device)
+        fill_dummy(model, seed, context.device)
         bytes_read = 0
     else:
         with Checkpoint(model_dir) as checkpoint:
-            bytes_read = fill_from_checkpoint(decoder, checkpoint, checkpoint_names(spec), context.device)
-    for module in list(decoder.modules()):
+            bytes_read = fill_from_checkpoint(model, checkpoint, checkpoint_names(spec), context.device)
+    for module in list(model.modules()):
         if isinstance(module, ShardedModule):
             module.finish()
-    return LoadedModel(decoder, decoder.weight_bytes, bytes_read)
+    return LoadedModel(model, model.weight_bytes, bytes_read)

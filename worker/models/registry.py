@@ -1,7 +1,7 @@
 """The supported architectures, as data: how each config reads, and how its checkpoint names its tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -9,42 +9,80 @@ from typing import Any, Final
 import msgspec
 
 from quire.worker.build import BuildContext
+from quire.worker.config import AskedTask
 from quire.worker.models.decoder import Decoder
+from quire.worker.models.encoder import Encoder
+from quire.worker.models.encoder_spec import EncoderSpec, bert, roberta
 from quire.worker.models.fields import Config
+from quire.worker.models.pooling import MODULES, read_pooling
 from quire.worker.models.spec import ModelSpec, llama, mistral, qwen2, qwen3
 from quire.worker.shard import ModelError
 from quire.worker.weights.names import NameMap, Rule
 
+Spec = ModelSpec | EncoderSpec
+AnyModel = Decoder | Encoder
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    read: Callable[[Config, Config], ModelSpec]
+    read: Callable[[Config, Config], Spec]
     """(config.json, generation_config.json or empty) -> spec; ModelError for what cannot be served."""
     names: NameMap
 
 
 LLAMA_NAMES: Final = NameMap(
     (
-        Rule(r"model\.embed_tokens\.weight", "embedding.weight"),
-        Rule(r"model\.norm\.weight", "norm.weight"),
+        Rule(r"(model\.)?embed_tokens\.weight", "embedding.weight"),
+        Rule(r"(model\.)?norm\.weight", "norm.weight"),
         Rule(r"lm_head\.weight", "head.weight"),
-        Rule(r"model\.layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
-        Rule(r"model\.layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
+        Rule(r"(model\.)?layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
+        Rule(r"(model\.)?layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
         Rule(
-            r"model\.layers\.(?P<n>\d+)\.self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)",
+            r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)",
             "blocks.{n}.attention.qkv.{tensor}",
         ),
-        Rule(r"model\.layers\.(?P<n>\d+)\.self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"),
-        Rule(r"model\.layers\.(?P<n>\d+)\.self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
-        Rule(r"model\.layers\.(?P<n>\d+)\.self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
         Rule(
-            r"model\.layers\.(?P<n>\d+)\.mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)",
+            r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"
+        ),
+        Rule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
+        Rule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
+        Rule(
+            r"(model\.)?layers\.(?P<n>\d+)\.mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)",
             "blocks.{n}.mlp.gate_up.{tensor}",
         ),
-        Rule(r"model\.layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
+        Rule(r"(model\.)?layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
     ),
-    ignored=(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"model\.rotary_emb\.inv_freq"),
+    ignored=(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(model\.)?rotary_emb\.inv_freq"),
 )
+"""A checkpoint of the model without its head leaves out the prefix."""
+
+_LAYER = r"(?:\w+\.)?encoder\.layer\.(?P<n>\d+)\."
+_LEARNED = r"\.(?P<tensor>weight|bias)"
+ENCODER_NAMES: Final = NameMap(
+    (
+        Rule(r"(?:\w+\.)?embeddings\.word_embeddings\.weight", "embedding.weight"),
+        Rule(r"(?:\w+\.)?embeddings\.position_embeddings\.weight", "positions.weight"),
+        Rule(r"(?:\w+\.)?embeddings\.token_type_embeddings\.weight", "token_types.weight"),
+        Rule(r"(?:\w+\.)?embeddings\.LayerNorm" + _LEARNED, "norm.{tensor}"),
+        Rule(r"(?:\w+\.)?embeddings\.LayerNorm\.gamma", "norm.weight"),
+        Rule(r"(?:\w+\.)?embeddings\.LayerNorm\.beta", "norm.bias"),
+        Rule(
+            _LAYER + r"attention\.self\.(?P<part>[qkv])(?:uery|ey|alue)" + _LEARNED, "blocks.{n}.attention.qkv.{tensor}"
+        ),
+        Rule(_LAYER + r"attention\.output\.dense" + _LEARNED, "blocks.{n}.attention.output.{tensor}"),
+        Rule(_LAYER + r"attention\.output\.LayerNorm" + _LEARNED, "blocks.{n}.attention_norm.{tensor}"),
+        Rule(_LAYER + r"attention\.output\.LayerNorm\.gamma", "blocks.{n}.attention_norm.weight"),
+        Rule(_LAYER + r"attention\.output\.LayerNorm\.beta", "blocks.{n}.attention_norm.bias"),
+        Rule(_LAYER + r"intermediate\.dense" + _LEARNED, "blocks.{n}.mlp.up.{tensor}"),
+        Rule(_LAYER + r"output\.dense" + _LEARNED, "blocks.{n}.mlp.down.{tensor}"),
+        Rule(_LAYER + r"output\.LayerNorm" + _LEARNED, "blocks.{n}.mlp_norm.{tensor}"),
+        Rule(_LAYER + r"output\.LayerNorm\.gamma", "blocks.{n}.mlp_norm.weight"),
+        Rule(_LAYER + r"output\.LayerNorm\.beta", "blocks.{n}.mlp_norm.bias"),
+    ),
+    ignored=(r"(?:\w+\.)?embeddings\.position_ids", r"(?:\w+\.)?pooler\..*", r"cls\..*", r"lm_head\..*"),
+)
+"""With any one prefix or none. Oldest checkpoints call a norm's parameters gamma and beta. Heads for training and the
+pooler, which no embedding model uses, are left out."""
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
@@ -52,19 +90,44 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "MistralForCausalLM": Architecture(mistral, LLAMA_NAMES),
         "Qwen2ForCausalLM": Architecture(qwen2, LLAMA_NAMES),
         "Qwen3ForCausalLM": Architecture(qwen3, LLAMA_NAMES),
+        "LlamaModel": Architecture(llama, LLAMA_NAMES),
+        "MistralModel": Architecture(mistral, LLAMA_NAMES),
+        "Qwen2Model": Architecture(qwen2, LLAMA_NAMES),
+        "Qwen3Model": Architecture(qwen3, LLAMA_NAMES),
+        "BertModel": Architecture(bert, ENCODER_NAMES),
+        "BertForMaskedLM": Architecture(bert, ENCODER_NAMES),
+        "RobertaModel": Architecture(roberta, ENCODER_NAMES),
+        "RobertaForMaskedLM": Architecture(roberta, ENCODER_NAMES),
+        "XLMRobertaModel": Architecture(roberta, ENCODER_NAMES),
+        "XLMRobertaForMaskedLM": Architecture(roberta, ENCODER_NAMES),
     }
 )
 
 
-def read_spec(model_dir: Path) -> ModelSpec:
-    """The model in `model_dir`, from config.json and generation_config.json; ModelError says what cannot be served."""
+def read_spec(model_dir: Path, task: AskedTask = "auto") -> Spec:
+    """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
+
+    Task "auto" embeds with every model that cannot generate, and with one that brings the files of
+    sentence-transformers; such a decoder pools its last token unless they say otherwise.
+    """
     config = _read_json(model_dir / "config.json")
     generation_file = model_dir / "generation_config.json"
-    return parse_spec(config, _read_json(generation_file) if generation_file.exists() else {})
+    spec = parse_spec(config, _read_json(generation_file) if generation_file.exists() else {})
+    can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith("ForCausalLM")
+    if task == "generate" and not can_generate:
+        raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
+    if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
+        return spec
+    if isinstance(spec, EncoderSpec):
+        return replace(spec, pooling=read_pooling(model_dir, spec.pooling))
+    pooling = read_pooling(model_dir, "last")
+    if pooling == "cls":
+        raise ModelError("pooling_mode", "the first token of a decoder has seen nothing else; supported: mean, last")
+    return replace(spec, pooling=pooling)
 
 
-def parse_spec(config: Config, generation: Config) -> ModelSpec:
-    """The same, from the files' contents."""
+def parse_spec(config: Config, generation: Config) -> Spec:
+    """From the files' contents."""
     stated = config.get("architectures")
     name = str(stated[0]) if isinstance(stated, list) and stated else ""
     if name not in ARCHITECTURES:
@@ -72,15 +135,18 @@ def parse_spec(config: Config, generation: Config) -> ModelSpec:
     return ARCHITECTURES[name].read(config, generation)
 
 
-def checkpoint_names(spec: ModelSpec) -> NameMap:
-    """Checkpoint tensor -> parameter. A tied model has no head of its own, though some checkpoints store one."""
+def checkpoint_names(spec: Spec) -> NameMap:
+    """Checkpoint tensor -> parameter. Some checkpoints store a head that the model does without."""
     names = ARCHITECTURES[spec.architecture].names
-    return names.ignoring(r"lm_head\.weight") if spec.tied_embeddings else names
+    if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
+        return names.ignoring(r"lm_head\.weight")
+    return names
 
 
-def build_model(spec: ModelSpec, context: BuildContext) -> Decoder:
+def build_model(spec: Spec, context: BuildContext) -> AnyModel:
     """The model's modules, parameters still on the meta device: nothing is allocated, yet all shapes are checked."""
-    return Decoder(spec, context).eval()
+    model = Encoder(spec, context) if isinstance(spec, EncoderSpec) else Decoder(spec, context)
+    return model.eval()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

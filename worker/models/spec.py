@@ -10,6 +10,7 @@ from quire.worker.kv_cache import KVLayout
 from quire.worker.layers.linear import kv_head_share
 from quire.worker.layers.rotary import RopeSpec
 from quire.worker.models.fields import Config, flag, integer, number, token_ids
+from quire.worker.models.pooling import Pooling
 from quire.worker.models.rope import max_model_len, read_rope
 from quire.worker.shard import ModelError
 
@@ -56,6 +57,13 @@ class ModelSpec:
     dtype: torch.dtype
     """Of the checkpoint, as its config says."""
     eos_token_ids: tuple[int, ...]
+    pooling: Pooling | None = None
+    """How an embedding model makes one vector of a prompt; None: it generates, and has an output head."""
+
+    @property
+    def whole_prompts(self) -> bool:
+        """A prompt may be run in chunks."""
+        return False
 
     def num_groups(self, group_size: int) -> int:
         """Query heads for each key-value head of one of `group_size` ranks: fewer where ranks share a head."""
@@ -93,7 +101,7 @@ def qwen3(config: Config, generation: Config) -> ModelSpec:
 
 def _common(config: Config, generation: Config) -> ModelSpec:
     """What all architectures here read alike; `generation` is generation_config.json, empty if there is none."""
-    _refuse_unsupported(config)
+    refuse_unsupported(config)
     hidden, num_heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     num_kv_heads = integer(config, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -120,12 +128,13 @@ def _common(config: Config, generation: Config) -> ModelSpec:
         activation=ACTIVATIONS[config.get("hidden_act", "silu")],
         tied_embeddings=flag(config, "tie_word_embeddings", False),
         max_model_len=max_model_len(rope, integer(config, "max_position_embeddings")),
-        dtype=_dtype(config),
+        dtype=stated_dtype(config),
         eos_token_ids=token_ids(generation, "eos_token_id") or token_ids(config, "eos_token_id"),
     )
 
 
-def _refuse_unsupported(config: Config) -> None:
+def refuse_unsupported(config: Config) -> None:
+    """Raises ModelError for what no architecture here can do."""
     if config.get("auto_map") is not None:
         raise ModelError("auto_map", "the model brings its own code, which is never run; use a checkpoint without it")
     if config.get("quantization_config") is not None:
@@ -137,7 +146,8 @@ def _refuse_unsupported(config: Config) -> None:
         raise ModelError("hidden_act", f"{config['hidden_act']!r} is not supported; supported: {supported}")
 
 
-def _dtype(config: Config) -> torch.dtype:
+def stated_dtype(config: Config) -> torch.dtype:
+    """Of the checkpoint. Raises ModelError."""
     name = config.get("dtype") or config.get("torch_dtype") or "float32"
     if name not in DTYPES:
         raise ModelError("dtype", f"{name!r} is not supported; supported: {', '.join(DTYPES)}")

@@ -103,7 +103,7 @@ def load() -> Callable[..., Decoder]:
 
     def load_decoder(folder: Path, group: Group | None = None, dtype: torch.dtype = torch.float32) -> Decoder:
         context = BuildContext(group or SingleGroup(), torch.device("cpu"), dtype, DenseScheme())
-        return load_model(folder, read_spec(folder), context).decoder
+        return load_model(folder, read_spec(folder), context).model
 
     return load_decoder
 

@@ -35,7 +35,7 @@ def main() -> None:
 def generate(group: ProcessGroup, folder: Path, prompts: list[list[int]]) -> dict[str, object]:
     context = BuildContext(group, CPU, torch.float32, DenseScheme())
     loaded = load_model(folder, read_spec(folder), context)
-    rows = Greedy(loaded.decoder, group.size).generate(prompts, 24, chunk=32)
+    rows = Greedy(loaded.model, group.size).generate(prompts, 24, chunk=32)
     return {"tokens": [row.tokens for row in rows], "bytes_read": loaded.bytes_read}
 
 

@@ -9,6 +9,7 @@ from quire.worker.layers.rotary import RopeSpec
 from quire.worker.models.registry import ARCHITECTURES, parse_spec, read_spec
 from quire.worker.shard import ModelError
 
+DECODERS = [name for name in ARCHITECTURES if name.endswith("ForCausalLM")]
 BASE = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 320,
@@ -34,7 +35,7 @@ def test_what_a_config_leaves_out_takes_the_published_default():
     assert (spec.sliding_windows, spec.max_model_len, spec.eos_token_ids) == ((None,) * 4, 256, ())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", DECODERS)
 def test_a_config_written_by_transformers_reads_as_transformers_reads_it(architecture, tiny_checkpoint):
     from transformers import AutoConfig
 

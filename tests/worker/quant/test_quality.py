@@ -30,7 +30,7 @@ def perplexity(quantization: str, texts: list[str]) -> float:
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     spec = read_spec(MODEL)
     context = BuildContext(SingleGroup(), CPU, torch.float32, scheme_for(quantization, CPU))
-    decoder = load_model(MODEL, spec, context).decoder
+    decoder = load_model(MODEL, spec, context).model
     cache = KVCache(spec.kv_layout(1, BLOCK, torch.float32), TOKENS // BLOCK, CPU)
     losses = []
     for text in texts:

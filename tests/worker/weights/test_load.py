@@ -38,7 +38,7 @@ def load(folder, context, **options):
 def test_ranks_together_hold_exactly_the_checkpoint(architecture, size, tiny_checkpoint, context, put_together):
     folder = tiny_checkpoint(architecture, vocab_size=321)
     loaded = [load(folder, context(rank, size)) for rank in range(size)]
-    full = put_together([rank.decoder for rank in loaded])
+    full = put_together([rank.model for rank in loaded])
     names = checkpoint_names(read_spec(folder))
     stored = load_file(folder / "model.safetensors")
     assert len(full) == len(stored)
@@ -49,7 +49,7 @@ def test_ranks_together_hold_exactly_the_checkpoint(architecture, size, tiny_che
 @pytest.mark.parametrize("size", [2, 4])
 def test_rows_of_the_vocabulary_past_its_end_are_zeros(size, tiny_checkpoint, context):
     folder = tiny_checkpoint(vocab_size=321)
-    embedding = load(folder, context(size - 1, size)).decoder.embedding
+    embedding = load(folder, context(size - 1, size)).model.embedding
     assert embedding.weight.shape[0] > embedding.share.length
     assert not embedding.weight[embedding.share.length :].any()
 
@@ -62,8 +62,8 @@ def test_dtypes_are_converted_while_streaming(stored, wanted, tiny_checkpoint, c
     assert spec.dtype == getattr(torch, stored)
     loaded = load(folder, context(dtype=wanted))
     tensor = load_file(folder / "model.safetensors")["model.layers.1.mlp.down_proj.weight"]
-    assert torch.equal(loaded.decoder.blocks[1].mlp.down.weight, tensor.to(wanted))
-    assert loaded.weight_bytes == sum(parameter.nbytes for parameter in loaded.decoder.parameters())
+    assert torch.equal(loaded.model.blocks[1].mlp.down.weight, tensor.to(wanted))
+    assert loaded.weight_bytes == sum(parameter.nbytes for parameter in loaded.model.parameters())
     assert loaded.bytes_read == sum(t.nbytes for t in load_file(folder / "model.safetensors").values())
 
 
@@ -71,7 +71,7 @@ def test_several_files_give_the_same_model_as_one(tiny_checkpoint, context, put_
     one, many = tiny_checkpoint(), tiny_checkpoint(max_shard_size="100KB")
     assert len(list(many.glob("*.safetensors"))) > 2
     assert (many / "model.safetensors.index.json").exists()
-    first, second = (put_together([load(folder, context()).decoder]) for folder in (one, many))
+    first, second = (put_together([load(folder, context()).model]) for folder in (one, many))
     assert all(torch.equal(first[target], second[target]) for target in first | second)
 
 
@@ -142,7 +142,7 @@ def test_dummy_weights_are_the_same_full_tensors_for_any_group_size(
 ):
     folder = tiny_checkpoint(architecture, vocab_size=321)
     whole, halves, quarters, other = (
-        put_together([load(folder, context(r, size), load_format="dummy", seed=seed).decoder for r in range(size)])
+        put_together([load(folder, context(r, size), load_format="dummy", seed=seed).model for r in range(size)])
         for size, seed in ((1, 3), (2, 3), (4, 3), (1, 4))
     )
     for target, tensor in whole.items():

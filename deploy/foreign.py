@@ -1,0 +1,80 @@
+"""Flags of `vllm serve` that quire has under no name: some change nothing here, the rest are refused with the way out.
+
+Flags of the same meaning are spellings in `quire.deploy.options`.
+"""
+
+from dataclasses import dataclass
+
+BARE = "true"
+"""What a flag without a value says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """`same`: the values with which quire behaves as vLLM would; every other is refused."""
+
+    why: str
+    same: tuple[str, ...] = ()
+    bare: bool = False
+
+
+def _always(why: str) -> Foreign:
+    return Foreign(why, (BARE,), bare=True)
+
+
+def _never(why: str) -> Foreign:
+    return Foreign(why, bare=True)
+
+
+_NO_ADAPTERS = "quire serves no adapters yet"
+_NO_CORS_DETAIL = "--allowed-origins decides alone; an allowed origin may use every method and header"
+_NOT_LOGGED = "requests are never logged"
+
+FOREIGN: dict[str, Foreign] = {
+    # no effect
+    "async-scheduling": _always("steps always overlap"),
+    "disable-fastapi-docs": _always("there are no such pages"),
+    "disable-log-requests": _always(_NOT_LOGGED),
+    "disable-log-stats": _always("figures are not logged; read /metrics or `quire top`"),
+    "disable-uvicorn-access-log": _always("calls are not logged"),
+    "enable-ssl-refresh": _always("certificates are always read again when their files change"),
+    "no-enable-log-requests": _always(_NOT_LOGGED),
+    "uvicorn-log-level": Foreign(
+        "use --log-level", ("debug", "info", "warning", "error", "critical", "trace")
+    ),
+    # one value has no effect
+    "allowed-headers": Foreign(_NO_CORS_DETAIL, ('["*"]',)),
+    "allowed-methods": Foreign(_NO_CORS_DETAIL, ('["*"]',)),
+    "chat-template-content-format": Foreign("found out from the template", ("auto",)),
+    "cpu-offload-gb": Foreign("weights stay on the device; use more devices or --quantization", ("0",)),
+    "data-parallel-size": Foreign("start one `quire serve` per replica behind a load balancer", ("1",)),
+    "distributed-executor-backend": Foreign("workers are processes of this host", ("mp",)),
+    "guided-decoding-backend": Foreign("grammars are always compiled by llguidance", ("auto", "guidance")),
+    "pipeline-parallel-size": Foreign("use --tensor-parallel-size", ("1",)),
+    "ssl-cert-reqs": Foreign("--ssl-ca-certs alone makes clients show a certificate", ("0",)),
+    "swap-space": Foreign("nothing is swapped: a preempted request is computed again", ("0",)),
+    "tokenizer-mode": Foreign("tokenizer.json is read", ("auto", "hf")),
+    # refused
+    "allow-credentials": _never("browsers send no cookies here; use keys"),
+    "compilation-config": Foreign("--enforce-eager is the only choice"),
+    "download-dir": Foreign("set HF_HOME in the environment"),
+    "enable-log-requests": _never("prompts never reach the log; use --otlp-traces-endpoint and request ids"),
+    "enable-lora": _never(_NO_ADAPTERS),
+    "enable-reasoning": _never("reasoning is always split off; see --reasoning-parser"),
+    "hf-overrides": Foreign("edit the checkpoint's config.json"),
+    "limit-mm-per-prompt": Foreign("quire takes text only"),
+    "lora-modules": Foreign(_NO_ADAPTERS),
+    "middleware": Foreign("quire imports no code named on the command line; use a reverse proxy"),
+    "revision": Foreign("write it behind the hub id, MODEL@REVISION"),
+    "root-path": Foreign("let the reverse proxy strip the prefix"),
+    "runner": Foreign("use --task: pooling is embed", ("auto",)),
+    "speculative-config": Foreign("quire does not speculate yet"),
+    "trust-remote-code": _never("quire runs no code of a checkpoint; `quire doctor MODEL` says what it can serve"),
+    "uds": Foreign("use --host and --http-port"),
+}  # fmt: skip
+
+
+def refusal(name: str, value: str) -> str:
+    """Why a foreign flag cannot be had with that value; empty when it changes nothing."""
+    foreign = FOREIGN[name]
+    return "" if value in foreign.same else f"--{name}: {foreign.why}"

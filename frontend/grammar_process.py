@@ -1,0 +1,49 @@
+"""`python -m quire.frontend.grammar_process`, in a sandbox: compiles grammars until it is told no more, or killed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from quire.frontend.sandboxed import serve
+from quire.proto.params import ParameterError, Structured
+from quire.proto.structured import TokenizerUnfit, load_vocabulary, new_matcher
+
+
+class GrammarSetup(msgspec.Struct, frozen=True):
+    """The tokenizer's directory, the width of the logits, and the tokens that end an output."""
+
+    folder: str
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """An empty reason: it compiles."""
+
+    reason: str = ""
+    message: str = ""
+
+
+def prepare(setup: bytes) -> Callable[[bytes], bytes]:
+    """A function from `Structured` to `Verdict`, both as msgpack."""
+    wanted = msgspec.msgpack.decode(setup, type=GrammarSetup)
+    encode, decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Structured).decode
+    try:
+        vocabulary = load_vocabulary(Path(wanted.folder), wanted.vocab_size, wanted.eos_token_ids)
+    except TokenizerUnfit as error:
+        unfit = encode(Verdict("UNSUPPORTED", str(error)))
+        return lambda payload: unfit
+
+    def check(payload: bytes) -> bytes:
+        try:
+            new_matcher(vocabulary, decode(payload))
+        except ParameterError as error:
+            return encode(Verdict(error.reason, str(error).removeprefix(f"{error.field}: ")))
+        return encode(Verdict())
+
+    return check
+
+
+if __name__ == "__main__":
+    serve(prepare)

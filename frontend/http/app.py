@@ -1,0 +1,31 @@
+"""The HTTP API: every route, and the layers around them."""
+
+from starlette.routing import BaseRoute, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.frontend.auth import Keyring
+from quire.frontend.http import chat, completions, embeddings, engine, health, messages, metrics, models, responses, tokens
+from quire.frontend.http.door import HttpDoor
+from quire.frontend.http.errors import ErrorLayer
+from quire.frontend.http.guard import AnswerHeaders, Guard
+from quire.frontend.http.meter import Meter
+
+MODULES = (health, metrics, models, completions, chat, responses, messages, tokens, engine, embeddings)
+"""Each has `routes(door) -> list[Route]`."""
+
+
+def all_routes(door: HttpDoor) -> list[BaseRoute]:
+    return [route for module in MODULES for route in module.routes(door)]
+
+
+def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
+    """Errors around the rest, so that a refusal of any layer has the same shape; around them what every answer says."""
+    routes = all_routes(door)
+    router = Router(routes, redirect_slashes=False)
+
+    async def configured(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["config"] = door.config
+        await router(scope, receive, send)
+
+    guarded = Guard(door.config, keyring, configured)
+    return Meter(AnswerHeaders(door.config, ErrorLayer(guarded)), routes, door.metrics_page.metrics)

@@ -1,0 +1,53 @@
+"""`POST /v1/chat/completions`, in OpenAI's shape."""
+
+from collections.abc import AsyncGenerator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.call import Call
+from quire.frontend.collect import collect
+from quire.frontend.http import body
+from quire.frontend.http.chat_answer import ChatAnswer
+from quire.frontend.http.chat_types import ChatRequest
+from quire.frontend.http.completions import stop_reason
+from quire.frontend.http.conversation import fingerprint, json_answer, renamed
+from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.sse import DONE, data, event_stream
+from quire.proto.api import GenerateRequest
+
+NAMES = {
+    "chat.messages": "messages",
+    "chat.tools": "tools",
+    "chat.template_kwargs": "chat_template_kwargs",
+    "chat": "messages",
+}
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    async def create(request: Request) -> Response:
+        asked = await body.read(request, ChatRequest)
+        generate = asked.request(request_id(request))
+        answer = ChatAnswer(
+            asked, str(generate.request_id), fingerprint(door), lambda finished: stop_reason(door, finished)
+        )
+        if asked.stream:
+            return event_stream(_chunks(door, asked, generate, call_of(request), answer))
+        with renamed(NAMES):
+            async with door.pipeline.open(generate, call_of(request)) as stream:
+                generation = await collect(stream)
+        has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
+        return await json_answer(answer.whole(generation), has_logprobs)
+
+    return [Route("/v1/chat/completions", create, methods=["POST"])]
+
+
+async def _chunks(
+    door: HttpDoor, asked: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
+) -> AsyncGenerator[bytes, None]:
+    with renamed(NAMES):
+        async with door.pipeline.open(generate, call) as stream:
+            while events := await stream.take():
+                yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))
+    yield (data(answer.usage_chunk()) if asked.usage_at_end else b"") + DONE

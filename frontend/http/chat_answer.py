@@ -1,0 +1,167 @@
+"""Answers of `/v1/chat/completions`: the whole one, and the chunks of a stream."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from quire.frontend.http.answer import usage_block
+from quire.frontend.http.chat_types import ChatRequest
+from quire.frontend.http.legacy_logprobs import prompt_logprobs
+from quire.proto import api
+from quire.proto.requests import Usage
+
+Json = dict[str, Any]
+
+
+class ChatAnswer:
+    """Of one request. Fields beyond OpenAI's (`reasoning_content`, `stop_reason`, `token_ids`, ...) are vLLM's."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        label: str,
+        fingerprint: str,
+        stop_reason: Callable[[api.Finished], str | int | None],
+    ) -> None:
+        self._request = request
+        self._stop_reason = stop_reason
+        self._head: Json = {
+            "id": f"chatcmpl-{label}",
+            "object": "chat.completion.chunk" if request.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": "",
+            "system_fingerprint": fingerprint,
+        }
+        self._prompt_tokens = 0
+        self._roles: set[int] = set()
+        self._called: set[int] = set()
+        self._completion_tokens: dict[int, int] = {}
+        self._usages: dict[int, Usage] = {}
+
+    def whole(self, generation: api.Generation) -> Json:
+        """The answer to a request that does not stream."""
+        usages = [output.finished.usage for output in generation.outputs]
+        answer = self._head | {
+            "model": generation.model,
+            "choices": [self._choice(index, output) for index, output in enumerate(generation.outputs)],
+            "usage": usage_block(usages),
+        }
+        if self._request.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
+        if self._request.return_token_ids:
+            answer["prompt_token_ids"] = list(generation.prompt_token_ids)
+        return answer
+
+    def chunks(self, event: api.Event) -> Iterator[Json]:
+        """What one event says: the role first, then what came, then the end of its output."""
+        if isinstance(event, api.Started):
+            self._head["model"] = event.model
+            self._prompt_tokens = event.prompt_tokens
+            for index in range(self._request.n or 1):
+                first = self._chunk(index, {"role": "assistant", "content": ""})
+                if self._request.return_token_ids:
+                    first["prompt_token_ids"] = list(event.prompt_token_ids)
+                yield first
+        elif isinstance(event, api.PromptLogprobs):
+            shown = prompt_logprobs(event.entries)
+            yield self._head | {"choices": [], "prompt_logprobs": shown[event.first_position != 1 :]}
+        elif isinstance(event, api.Delta):
+            grown = _delta(event)
+            if event.tool_calls:
+                self._called.add(event.output_index)
+            count = self._completion_tokens.get(event.output_index, 0) + len(event.token_ids)
+            self._completion_tokens[event.output_index] = count
+            if grown or event.logprobs:
+                yield self._chunk(event.output_index, grown, event.logprobs, event.token_ids)
+        else:
+            index = event.output_index
+            self._usages[index] = event.usage
+            self._completion_tokens[index] = event.usage.completion_tokens
+            ended = self._chunk(index, {})
+            ended["choices"][0] |= self._end(event, index in self._called)
+            yield ended
+
+    def usage_chunk(self) -> Json:
+        """The last chunk, for those who asked for it."""
+        return self._head | {"choices": [], "usage": usage_block(list(self._usages.values()))}
+
+    def _chunk(
+        self, index: int, delta: Json, entries: Sequence[api.TokenLogprobs] = (), token_ids: Sequence[int] = ()
+    ) -> Json:
+        request = self._request
+        choice: Json = {
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs(entries, bool(request.return_tokens_as_token_ids)) if entries else None,
+            "finish_reason": None,
+        }
+        if request.return_token_ids and token_ids:
+            choice["token_ids"] = list(token_ids)
+        chunk = self._head | {"choices": [choice]}
+        if request.usage_always:
+            chunk["usage"] = _counts(self._prompt_tokens, sum(self._completion_tokens.values()))
+        elif request.usage_at_end:
+            chunk["usage"] = None
+        return chunk
+
+    def _choice(self, index: int, output: api.Output) -> Json:
+        request = self._request
+        message: Json = {"role": "assistant", "content": output.text if output.text or not output.tool_calls else None}
+        if output.reasoning:
+            message |= {"reasoning_content": output.reasoning, "reasoning": output.reasoning}
+        if output.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in output.tool_calls
+            ]
+        shown = logprobs(output.logprobs, bool(request.return_tokens_as_token_ids)) if request.logprobs else None
+        choice = {"index": index, "message": message, "logprobs": shown}
+        if request.return_token_ids:
+            choice["token_ids"] = list(output.token_ids)
+        return choice | self._end(output.finished, bool(output.tool_calls))
+
+    def _end(self, finished: api.Finished, called: bool) -> Json:
+        """An output that failed while its siblings did not says why."""
+        word = "tool_calls" if finished.finish_reason == "stop" and called else finished.finish_reason
+        end: Json = {"finish_reason": word, "stop_reason": self._stop_reason(finished)}
+        if finished.error is not None:
+            end["error"] = {"code": finished.error.reason.lower(), "message": finished.error.message}
+        return end
+
+
+def _delta(event: api.Delta) -> Json:
+    delta: Json = {}
+    if event.reasoning:
+        delta |= {"reasoning_content": event.reasoning, "reasoning": event.reasoning}
+    if event.text:
+        delta["content"] = event.text
+    if event.tool_calls:
+        delta["tool_calls"] = [_call_delta(call) for call in event.tool_calls]
+    return delta
+
+
+def _call_delta(call: api.ToolCallDelta) -> Json:
+    function: Json = {"arguments": call.arguments}
+    if not call.name:
+        return {"index": call.index, "function": function}
+    return {"index": call.index, "id": call.id, "type": "function", "function": {"name": call.name} | function}
+
+
+def _counts(prompt_tokens: int, completion_tokens: int) -> Json:
+    total = prompt_tokens + completion_tokens
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+
+
+def logprobs(entries: Iterable[api.TokenLogprobs], as_ids: bool = False) -> Json:
+    """OpenAI's `logprobs` of a choice. `as_ids`: tokens show as `token_id:N`."""
+    return {
+        "content": [
+            _token(entry, as_ids) | {"top_logprobs": [_token(one, as_ids) for one in (*entry.top, *entry.named)]}
+            for entry in entries
+        ]
+    }
+
+
+def _token(one: api.TokenLogprobs | api.Candidate, as_ids: bool) -> Json:
+    shown = f"token_id:{one.token_id}" if as_ids else one.text
+    return {"token": shown, "logprob": one.logprob, "bytes": list(one.text.encode())}

@@ -1,0 +1,32 @@
+"""What every HTTP route is given, and what it may know of a request besides its body."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from quire.frontend.call import Call
+from quire.frontend.config import FrontendConfig
+from quire.frontend.control import Control
+from quire.frontend.link import SchedulerLink
+from quire.frontend.metrics_page import MetricsPage
+from quire.frontend.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class HttpDoor:
+    config: FrontendConfig
+    pipeline: Pipeline
+    link: SchedulerLink
+    control: Control
+    metrics_page: MetricsPage
+
+
+def request_id(request: Request) -> str:
+    """The request's label: its `x-request-id` header, or a new one. The answer's `x-request-id` header says it."""
+    label: str = request.scope["state"]["request_id"]
+    return label
+
+
+def call_of(request: Request) -> Call:
+    headers = request.headers
+    return Call("http", None, headers.get("traceparent", ""), headers.get("tracestate", ""))

@@ -1,0 +1,127 @@
+"""Errors over HTTP: OpenAI's shape, the right status, and never an exception's own text for a bug of ours.
+
+`{"error": {"message", "type", "param", "code", "request_id"}}`. `code` is the reason word of `proto/errors.py` in lower
+case; a 429 or 503 that is worth a retry carries Retry-After, and `x-should-retry` says the same to OpenAI's clients.
+"""
+
+import asyncio
+import math
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.frontend.errors import as_request_error
+from quire.proto.api import RequestError
+from quire.proto.errors import REASONS
+from quire.proto.params import ParameterError
+
+TYPES = {
+    401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error",
+    503: "service_unavailable_error", 504: "timeout_error",
+}  # fmt: skip
+CODES = {404: "not_found", 405: "method_not_allowed"}
+STATUS_OF = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 429, "UNAVAILABLE": 503}
+MAX_MESSAGE = 600
+LABEL = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class HttpError(Exception):
+    """A refusal that only HTTP knows. `code` is a lower-case word."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+def error_body(error: RequestError, request_id: str = "") -> dict[str, Any]:
+    """The JSON object of an error, also of one inside a stream."""
+    return _body(status_of(error), error.reason.lower(), error.message, error.field, error.request_id or request_id)
+
+
+def status_of(error: RequestError) -> int:
+    if error.reason in REASONS:
+        return REASONS[error.reason].http
+    return STATUS_OF.get(error.status, 500)
+
+
+def as_http_error(error: Exception) -> RequestError | HttpError:
+    """What a client may know of an exception."""
+    if isinstance(error, HttpError):
+        return error
+    if isinstance(error, HTTPException):
+        message = "no such path" if error.status_code == 404 else "this path does not take this method"
+        return HttpError(error.status_code, CODES.get(error.status_code, "refused"), message, error.headers)
+    return as_request_error(error)
+
+
+def render(error: RequestError | HttpError, request_id: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an error's answer."""
+    if isinstance(error, HttpError):
+        status, headers = error.status, dict(error.headers)
+        body = _body(status, error.code, error.message, "", request_id)
+    else:
+        status, headers = status_of(error), {}
+        body = error_body(error, request_id)
+        if status >= 429:
+            headers["x-should-retry"] = "true" if error.retryable else "false"
+        if error.retryable and status in (429, 503):
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds)))
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
+    return status, headers, msgspec.json.encode(body)
+
+
+def _body(status: int, code: str, message: str, field: str, request_id: str) -> dict[str, Any]:
+    kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+    message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
+    param = field[:MAX_MESSAGE] or None
+    return {"error": {"message": message, "type": kind, "param": param, "code": code, "request_id": request_id}}
+
+
+class ErrorLayer:
+    """The outermost ASGI layer: gives a request its id, answers whatever is raised, ends quietly when cancelled.
+
+    It is cancelled when its client went away, or when a reader is too slow; there is nobody left to tell.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+        given = [value for name, value in scope["headers"] if name == b"x-request-id"]
+        fits = not given or (len(given) == 1 and LABEL.fullmatch(given[0]) is not None)
+        label = given[0].decode() if given and fits else uuid.uuid4().hex
+
+        async def labelled(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", label.encode())]
+            await send(message)
+
+        scope["app"] = self
+        scope.setdefault("state", {})["request_id"] = label
+        try:
+            if not fits:
+                raise ParameterError("x-request-id", "must be one header of 1 to 128 visible ASCII characters")
+            await self._app(scope, receive, labelled)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:
+            failure = as_http_error(error)
+            if started:
+                return  # the connection closes within the answer, so that no client takes it for whole
+            status, headers, body = render(failure, label)
+            headers |= {"content-type": "application/json", "content-length": str(len(body))}
+            raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+            await labelled({"type": "http.response.start", "status": status, "headers": raw})
+            await send({"type": "http.response.body", "body": body})

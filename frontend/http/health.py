@@ -1,0 +1,49 @@
+"""Probes and facts: GET /health, /ready, /ping, /version, /load.
+
+`/health` tells what the scheduler's beats and its step counter show, not that this process lives. `/ready` says whether
+to route here. `/load` has vLLM's field, for balancers that know it.
+"""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.http.answer import json_response
+from quire.frontend.http.door import HttpDoor
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    async def health(request: Request) -> Response:
+        """200 while the scheduler beats, is not failed, and steps whenever a request runs; 503 with the state word."""
+        state = door.link.progress()
+        return _verdict(state in ("ready", "draining"), state, door.link.detail)
+
+    async def ready(request: Request) -> Response:
+        """200 while a new request would be taken here and the engine makes progress."""
+        state = "draining" if door.pipeline.is_draining else door.link.progress()
+        return _verdict(state == "ready", state, door.link.detail)
+
+    async def version(request: Request) -> Response:
+        return json_response({"version": door.control.version})
+
+    async def load(request: Request) -> Response:
+        """Requests open in this frontend process."""
+        return json_response({"server_load": door.pipeline.num_open})
+
+    return [
+        Route("/health", health, methods=["GET"]),
+        Route("/ready", ready, methods=["GET"]),
+        Route("/ping", health, methods=["GET", "POST"]),
+        Route("/version", version, methods=["GET"]),
+        Route("/load", load, methods=["GET"]),
+    ]
+
+
+def _verdict(good: bool, state: str, detail: str) -> Response:
+    response = json_response(
+        {"status": state} | ({"detail": detail} if detail and not good else {}), 200 if good else 503
+    )
+    response.headers["cache-control"] = "no-store"
+    if not good and state != "failed":
+        response.headers["retry-after"] = "1"
+    return response

@@ -1,0 +1,49 @@
+"""Several streams read as one, for a call with several prompts."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from quire.proto.api import Event, RequestError
+
+Batches = AsyncGenerator[Sequence[Event], None]
+
+
+async def merged(sources: Sequence[Batches]) -> AsyncGenerator[tuple[int, Sequence[Event]], None]:
+    """What the sources yield, with the source's index, as it comes. The first failure ends all and is raised.
+
+    At most one batch per source waits here: a reader that stands still stands still for every source, whose own rule
+    for slow readers then cancels it; what it gives as the reason is raised too.
+    """
+    ready: asyncio.Queue[tuple[int, Sequence[Event] | Exception | None]] = asyncio.Queue(1)
+
+    async def pump(index: int, source: Batches) -> None:
+        try:
+            async with aclosing(source):
+                async for batch in source:
+                    await ready.put((index, batch))
+            await ready.put((index, None))
+        except asyncio.CancelledError as cancelled:
+            if not cancelled.args or not isinstance(cancelled.args[0], RequestError):
+                raise
+            reader.cancel(cancelled.args[0])
+        except Exception as error:
+            await ready.put((index, error))
+
+    reader = asyncio.current_task()
+    assert reader is not None
+    pumps = [asyncio.create_task(pump(index, source)) for index, source in enumerate(sources)]
+    try:
+        open_sources = len(sources)
+        while open_sources:
+            index, item = await ready.get()
+            if item is None:
+                open_sources -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield index, item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

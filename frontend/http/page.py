@@ -1,0 +1,48 @@
+"""The status page at `/`: files of this package, no build step, nothing from elsewhere.
+
+A browser may open it with HTTP Basic and the admin key as the password; see `guard`.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from importlib import resources
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.http.door import HttpDoor
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    """One route for each file: no path of a request is ever joined to a directory."""
+    folder = resources.files("quire.frontend.http") / "page"
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES}
+    made = [Route(f"/page/{name}", _serve(name, content), methods=["GET"]) for name, content in sorted(files.items())]
+    return [Route("/", _serve("index.html", files["index.html"]), methods=["GET"]), *made]
+
+
+def _serve(name: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {**_HEADERS, "etag": tag}
+    kind = _TYPES[name.rpartition(".")[2]]
+
+    async def serve(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=kind)
+
+    return serve

@@ -1,0 +1,53 @@
+"""Responses this frontend makes while nobody waits for them: their tasks, and the leases on them."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Coroutine
+
+from quire.frontend.http.response_store import LEASE_SECONDS, ResponseStore
+
+RENEW_SECONDS = LEASE_SECONDS / 5
+
+log = logging.getLogger("quire.frontend")
+
+
+class Background:
+    """A response that was cancelled or deleted through another frontend is noticed when leases are renewed."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leased: dict[str, asyncio.Task[None]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run it; whoever asked for it may leave."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def lease(self, id: str) -> None:
+        """The running task, started here, has stored response `id` and makes it until the task ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._leased[id] = task
+        task.add_done_callback(lambda _: self._leased.pop(id))
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew())
+
+    def stop(self, id: str) -> None:
+        """Stop making it, if it is made here."""
+        if id in self._leased:
+            self._leased[id].cancel()
+
+    async def _renew(self) -> None:
+        while self._leased:
+            await asyncio.sleep(RENEW_SECONDS)
+            try:
+                wanted = await self._store.renew(self._leased)
+            except sqlite3.Error as error:
+                log.error("leases of responses could not be renewed: %s", error)
+                continue
+            for id in set(self._leased) - wanted:
+                self.stop(id)

@@ -1,0 +1,196 @@
+"""Stored responses of `/v1/responses`: one sqlite3 database that all frontends of an engine share.
+
+It is bounded in bytes and in age; the oldest finished responses go first. A response that is still being made belongs
+to the frontend that makes it, which renews a lease on it; once the lease ran out, that frontend is gone and the
+response counts as failed.
+"""
+
+import asyncio
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Concatenate, Literal, ParamSpec, TypeVar
+
+from quire.proto.api import RequestError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+FILE_NAME = "responses.sqlite3"
+MAX_AGE_SECONDS = 30 * 86_400.0
+LEASE_SECONDS = 10.0
+BUSY_SECONDS = 5.0
+MAX_CHAIN = 1000
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY, previous TEXT NOT NULL, status TEXT NOT NULL, created REAL NOT NULL, lease REAL NOT NULL,
+    size INTEGER NOT NULL, input BLOB NOT NULL, answer BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_age ON responses (created, status, size);
+"""
+SELECT = "SELECT id, previous, status, created, lease, input, answer FROM responses WHERE id = ?"
+
+
+def now() -> float:
+    """Of all processes of this machine: leases are read by others than who wrote them."""
+    return time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One response. `input` and `answer` are JSON: the request's own items, and the response object."""
+
+    id: str
+    previous: str
+    """Id of the response this one continues; empty: none."""
+    status: Status
+    created: float
+    """Seconds since 1970; of `lease` too."""
+    lease: float
+    """Until when its frontend is believed to be making it."""
+    input: bytes
+    answer: bytes
+
+
+class ResponseStore:
+    """Every method is one transaction, in a thread. Opened at its first use."""
+
+    def __init__(self, directory: str, max_bytes: int) -> None:
+        """An empty `directory`: kept in memory, for this process alone."""
+        self._path = os.path.join(directory, FILE_NAME) if directory else ":memory:"
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+
+    async def put(self, id: str, previous: str, status: Status, input: bytes, answer: bytes) -> None:
+        """Raises `RequestError` (QUEUE_FULL) when what is still being made fills the store."""
+        time = now()
+        await self._run(_put, Stored(id, previous, status, time, time + LEASE_SECONDS, input, answer), self._max_bytes)
+
+    async def get(self, id: str) -> Stored:
+        """Raises `RequestError` (UNKNOWN_REQUEST)."""
+        return await self._run(_get, id, now())
+
+    async def chain(self, id: str) -> list[Stored]:
+        """The response and those it continues, oldest first. Raises `RequestError` (UNKNOWN_REQUEST)."""
+        return await self._run(_chain, id, now())
+
+    async def finish(self, id: str, status: Status, answer: bytes) -> bool:
+        """Replace what was being made. False: it was cancelled or deleted meanwhile, and stays so."""
+        return await self._run(_finish, id, status, answer, self._max_bytes, now())
+
+    async def cancel(self, id: str) -> Stored:
+        """Mark what is still being made as cancelled; what it is now. Raises `RequestError` (UNKNOWN_REQUEST)."""
+        return await self._run(_cancel, id, now())
+
+    async def delete(self, id: str) -> None:
+        """Raises `RequestError` (UNKNOWN_REQUEST)."""
+        await self._run(_delete, id, now())
+
+    async def renew(self, ids: Iterable[str]) -> set[str]:
+        """Extend the leases of those of `ids` that are still wanted; they are returned."""
+        return await self._run(_renew, tuple(ids), now() + LEASE_SECONDS)
+
+    async def _run(
+        self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        def transaction() -> R:
+            with self._lock:
+                database = self._database = self._database or _open(self._path)
+                database.execute("BEGIN IMMEDIATE")
+                try:
+                    result = function(database, *args, **kwargs)
+                except BaseException:
+                    database.execute("ROLLBACK")
+                    raise
+                database.execute("COMMIT")
+                return result
+
+        return await asyncio.to_thread(transaction)
+
+
+def _open(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    database.executescript(SCHEMA)
+    return database
+
+
+def _put(database: sqlite3.Connection, stored: Stored, max_bytes: int) -> None:
+    size = _size(stored.input, stored.answer)
+    if stored.status == "in_progress":
+        query = "SELECT coalesce(sum(size), 0) FROM responses WHERE status = 'in_progress' AND lease >= ?"
+        if database.execute(query, (stored.created,)).fetchone()[0] + size > max_bytes:
+            raise RequestError(
+                "QUEUE_FULL",
+                f"responses in progress fill the store of {max_bytes} bytes; try later, or without background",
+                retry_after_seconds=1.0,
+            )
+    values = (stored.id, stored.previous, stored.status, stored.created, stored.lease, size, stored.input)
+    database.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*values, stored.answer))
+    _trim(database, max_bytes, stored.created)
+
+
+def _trim(database: sqlite3.Connection, max_bytes: int, now: float) -> None:
+    idle = "(status != 'in_progress' OR lease < ?)"
+    database.execute(f"DELETE FROM responses WHERE created < ? AND {idle}", (now - MAX_AGE_SECONDS, now))
+    excess: int = database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0] - max_bytes
+    for id, size in database.execute(
+        f"SELECT id, size FROM responses WHERE {idle} ORDER BY created", (now,)
+    ).fetchall():
+        if excess <= 0:
+            return
+        database.execute("DELETE FROM responses WHERE id = ?", (id,))
+        excess -= size
+
+
+def _get(database: sqlite3.Connection, id: str, now: float) -> Stored:
+    row = database.execute(SELECT, (id,)).fetchone()
+    if row is None:
+        raise RequestError("UNKNOWN_REQUEST", f"response {id!r} is not stored here: never was, deleted or too old")
+    if row[2] == "in_progress" and row[4] < now:
+        database.execute("UPDATE responses SET status = 'failed' WHERE id = ?", (id,))
+        row = database.execute(SELECT, (id,)).fetchone()
+    return Stored(*row)
+
+
+def _chain(database: sqlite3.Connection, id: str, now: float) -> list[Stored]:
+    chain = [_get(database, id, now)]
+    while chain[-1].previous and len(chain) < MAX_CHAIN:
+        chain.append(_get(database, chain[-1].previous, now))
+    return chain[::-1]
+
+
+def _finish(database: sqlite3.Connection, id: str, status: Status, answer: bytes, max_bytes: int, now: float) -> bool:
+    changed = database.execute(
+        "UPDATE responses SET status = ?, answer = ?, size = size - length(answer) + ? "
+        "WHERE id = ? AND status = 'in_progress'",
+        (status, answer, len(answer), id),
+    )
+    _trim(database, max_bytes, now)
+    return changed.rowcount == 1
+
+
+def _cancel(database: sqlite3.Connection, id: str, now: float) -> Stored:
+    if _get(database, id, now).status == "in_progress":
+        database.execute("UPDATE responses SET status = 'cancelled' WHERE id = ?", (id,))
+    return _get(database, id, now)
+
+
+def _delete(database: sqlite3.Connection, id: str, now: float) -> None:
+    _get(database, id, now)
+    database.execute("DELETE FROM responses WHERE id = ?", (id,))
+
+
+def _renew(database: sqlite3.Connection, ids: tuple[str, ...], lease: float) -> set[str]:
+    query = "UPDATE responses SET lease = ? WHERE id = ? AND status = 'in_progress'"
+    return {id for id in ids if database.execute(query, (lease, id)).rowcount}
+
+
+def _size(*texts: bytes) -> int:
+    return 200 + sum(map(len, texts))

@@ -1,0 +1,83 @@
+"""Server-sent events: one send for everything that happened since the last one, and an honest end.
+
+The answer starts with the first item, so that a request refused by the scheduler still gets its own status. A failure
+after that is one last item with an error object, and no `[DONE]`: a stream without `[DONE]` did not end well.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.frontend.errors import as_request_error
+from quire.frontend.http.errors import error_body
+from quire.proto.api import RequestError
+
+DONE = b"data: [DONE]\n\n"
+LAST_WRITE_SECONDS = 1.0
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+_encode = msgspec.json.Encoder().encode
+
+
+def data(item: Any, event: str = "") -> bytes:
+    """One item; `event` names it for clients that dispatch by name."""
+    named = b"event: " + event.encode() + b"\n" if event else b""
+    return b"".join((named, b"data: ", _encode(item), b"\n\n"))
+
+
+def error_item(error: RequestError, request_id: str) -> bytes:
+    """The last item of a stream that failed, in OpenAI's shape."""
+    return data(error_body(error, request_id))
+
+
+class EventStream(Response):
+    """Sends what `events` yields; each yield is one write. See `event_stream`."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None], failed: Callable[[RequestError, str], bytes]) -> None:
+        super().__init__()
+        self._events = events
+        self._failed = failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id: str = scope["state"]["request_id"]
+        started = False
+        try:
+            try:
+                async for piece in self._events:
+                    if not started:
+                        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                        started = True
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+            except asyncio.CancelledError as cancelled:
+                if not cancelled.args or not isinstance(cancelled.args[0], RequestError):
+                    raise  # the client is gone
+                raise cancelled.args[0] from None  # the request's own stream found this reader too slow
+        except Exception as error:
+            if not started:
+                raise
+            last = self._failed(as_request_error(error), request_id)
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
+                await send({"type": "http.response.body", "body": last, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            await self._events.aclose()
+
+
+def event_stream(
+    events: AsyncGenerator[bytes, None], failed: Callable[[RequestError, str], bytes] = error_item
+) -> Response:
+    """Stream `events`. A client that leaves, or reads too slowly, closes the generator, whose blocks then exit.
+
+    `failed` makes the last item of a stream that breaks, for doors whose errors have another shape. The generator must
+    read its `RequestStream` in the task that iterates it: that task is the one a slow reader's stream cancels.
+    """
+    return EventStream(events, failed)

@@ -1,0 +1,26 @@
+"""Literal marks in a text that arrives in pieces."""
+
+import re
+
+
+class Marks:
+    """None of them begins another."""
+
+    def __init__(self, *marks: str) -> None:
+        self._marks = marks
+        self._pattern = re.compile("|".join(map(re.escape, marks)))
+        self._longest = max(map(len, marks))
+
+    def find(self, text: str, start: int) -> tuple[int, str]:
+        """Where the first mark from `start` on begins, and which one it is.
+
+        Without one: where the text's end begins that more text may turn into a mark (or the text's length), and "".
+        """
+        match = self._pattern.search(text, start)
+        if match is not None:
+            return match.start(), match.group()
+        for at in range(max(start, len(text) - self._longest + 1), len(text)):
+            end = text[at:]
+            if any(mark.startswith(end) for mark in self._marks):
+                return at, ""
+        return len(text), ""

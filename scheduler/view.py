@@ -1,0 +1,21 @@
+"""What a question about the engine is answered from: everything the core has, at one instant."""
+
+from dataclasses import dataclass
+
+from quire.proto.requests import EngineState
+from quire.scheduler.counters import Counters
+from quire.scheduler.era import Era
+from quire.scheduler.ledger import Ledger
+from quire.scheduler.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    now: float
+    state: EngineState
+    epoch: int
+    era: Era | None
+    """None while no worker group lives: there is no memory then, and all block figures are 0."""
+    ledger: Ledger
+    counters: Counters
+    timeline: Timeline

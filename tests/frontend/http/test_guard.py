@@ -1,0 +1,304 @@
+"""Who may come in over HTTP: keys, hosts and origins, over real sockets and from the real table of routes."""
+
+import asyncio
+import base64
+import logging
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from starlette.routing import Route
+
+from quire.frontend.http.app import all_routes
+from quire.frontend.http.guard import ADMIN, EXEMPT
+from quire.proto.api import RequestError
+from quire.proto.client import AsyncClient
+
+USER, BOSS = "user-key-1234", "boss-key-1234"
+ODD = "canary-odd-key"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key == name]
+
+
+async def raw(port: int, request: bytes, context: ssl.SSLContext | None = None) -> Answer:
+    """One request as it is, one answer; the connection is closed by the server or after the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        writer.write(request)
+        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode("latin-1").split("\r\n")
+        headers = [(key.lower(), value.strip()) for key, _, value in (line.partition(":") for line in head[1:] if line)]
+        length = int(dict(headers).get("content-length", 0))
+        body = b"" if request.startswith(b"HEAD") else await reader.readexactly(length)
+        return Answer(int(head[0].split()[1]), headers, body)
+    finally:
+        writer.close()
+
+
+async def ask(
+    port: int, target: str, method: str = "GET", key: str | None = None, host: str | None = "127.0.0.1", body: str = "",
+    **headers: str,
+) -> Answer:  # fmt: skip
+    lines = [f"{method} {target} HTTP/1.1", f"content-length: {len(body)}"]
+    lines += [f"host: {host}"] if host is not None else []
+    lines += [f"authorization: Bearer {key}"] if key is not None else []
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return await raw(port, "\r\n".join([*lines, "", body]).encode())
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "keys").write_text(USER)
+    (tmp_path / "admins").write_text(BOSS)
+    return {"api_key_file": str(tmp_path / "keys"), "admin_key_file": str(tmp_path / "admins"), "http_port": 0}
+
+
+@pytest.fixture
+def guarded(serving, keys):
+    """`guarded(check, **config)` runs `check(port, serving)` beside a server with a user's and an admin's key."""
+
+    def run(check, **changes: object) -> None:
+        async def main() -> None:
+            async with serving(wait=False, **{**keys, **changes}) as s:
+                await s.ready()
+                await check(s.server.http_port, s)
+
+        asyncio.run(main())
+
+    return run
+
+
+def routes_of(s) -> list[tuple[str, str]]:
+    """Method and path of everything the real app would route."""
+    found = [route for route in all_routes(s.server.door) if isinstance(route, Route)]
+    return [(method, route.path.replace("{", "").replace("}", "")) for route in found for method in route.methods]
+
+
+def test_every_route_but_health_needs_a_key(guarded):
+    async def check(port, s):
+        routes = routes_of(s)
+        assert len(routes) > 10
+        unknown = [("GET", "/no/such/path"), ("GET", "/docs"), ("TRACE", "/v1/models"), ("PUT", "/v1/models")]
+        for method, path in [*routes, *unknown]:
+            for key in (None, "wrong-key-1234", ""):
+                answer = await ask(port, path, method, key)
+                if path in EXEMPT:
+                    assert answer.status in (200, 503), path
+                    continue
+                assert answer.status == 401, (method, path)
+                assert answer.all("www-authenticate") == ["Bearer", 'Basic realm="quire", charset="UTF-8"']
+                assert method == "HEAD" or b"a valid bearer key is needed" in answer.body
+
+    guarded(check)
+
+
+def test_what_reaches_everybodys_requests_needs_an_admin_key(guarded):
+    async def check(port, s):
+        for method, path in routes_of(s):
+            is_admin = path.startswith(ADMIN)
+            assert ((await ask(port, path, method, USER)).status == 403) == is_admin, path
+            assert (await ask(port, path, method, BOSS)).status not in (401, 403), path
+        for path in ("/v1/status", "/v1/status/", "/v1/requests/x", "/v1/requests", "/v1/%73tatus", "/v1/status?x=1"):
+            assert (await ask(port, path, key=USER)).status == 403, path
+
+    guarded(check)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        ("authorization", f"Bearer {USER}", 200),
+        ("authorization", f"bearer {USER}", 200),
+        ("authorization", USER, 401),
+        ("authorization", f"Basic {USER}", 401),
+        ("authorization", "Basic " + base64.b64encode(f"anyone:{USER}".encode()).decode(), 200),
+        ("authorization", "Basic " + base64.b64encode(f"{USER}:".encode()).decode(), 401),
+        ("authorization", "Basic ***", 401),
+        ("x-api-key", USER, 200),
+        ("x-api-key", USER[:-1], 401),
+    ],
+)
+def test_a_key_comes_as_bearer_as_x_api_key_or_as_the_password_of_basic(guarded, header, value, status):
+    async def check(port, s):
+        assert (await ask(port, "/v1/models", **{header: value})).status == status
+
+    guarded(check)
+
+
+def test_two_credentials_are_none(guarded):
+    async def check(port, s):
+        head = f"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {USER}\r\n"
+        assert (await raw(port, f"{head}\r\n".encode())).status == 200
+        assert (await raw(port, f"{head}authorization: Bearer {USER}\r\n\r\n".encode())).status == 401
+
+    guarded(check)
+
+
+LINES = [
+    "GET http://localhost/v1/models HTTP/1.1",
+    "GET http://x/health/../v1/models HTTP/1.1",
+    "GET /health/../v1/models HTTP/1.1",
+    "GET /%2e%2e/v1/models HTTP/1.1",
+    "GET //health HTTP/1.1",
+    "GET /health/ HTTP/1.1",
+    "GET /health%00/../v1/models HTTP/1.1",
+    "GET /%2Fhealth HTTP/1.1",
+    "GET /HEALTH HTTP/1.1",
+    "GET /v1/models?/health HTTP/1.1",
+    "GET /v1/models#/health HTTP/1.1",
+    "GET /v1/models;/health HTTP/1.1",
+    "OPTIONS * HTTP/1.1",
+    "OPTIONS /v1/models HTTP/1.1",
+    "CONNECT localhost:80 HTTP/1.1",
+    "GET /v1/models HTTP/1.0",
+]
+HOSTS = ["localhost", "localhost/health", "localhost:0/health?", "x@localhost", "/health"]
+
+
+def test_no_spelling_of_path_or_host_gets_past_the_keys(guarded):
+    async def check(port, s):
+        for line in LINES:
+            for host in HOSTS:
+                answer = await raw(port, f"{line}\r\nhost: {host}\r\n\r\n".encode())
+                assert answer.status in (400, 401, 405, 421), (line, host, answer)
+                assert b'"data"' not in answer.body
+
+    guarded(check)
+
+
+def test_on_a_loopback_address_only_names_of_this_machine_are_answered(guarded):
+    async def check(port, s):
+        for host in ("localhost", "LOCALHOST:80", "127.0.0.1", f"127.0.0.1:{port}", "[::1]:1", "x.localhost"):
+            assert (await ask(port, "/v1/models", key=USER, host=host)).status == 200, host
+        for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]"):
+            assert (await ask(port, "/v1/models", key=USER, host=host)).status == 421, host
+            assert (await ask(port, "/health", host=host)).status in (200, 503)  # a probe names what it likes
+
+    guarded(check)
+
+
+def test_a_list_of_hosts_is_the_whole_list(guarded):
+    async def check(port, s):
+        assert (await ask(port, "/v1/models", key=USER, host="llm.example:443")).status == 200
+        assert (await ask(port, "/v1/models", key=USER, host="localhost")).status == 421
+
+    guarded(check, allowed_hosts=("LLM.example",))
+
+
+def test_pages_of_other_origins_are_refused_unless_listed(guarded):
+    async def check(port, s):
+        good, evil = "https://chat.example", "https://evil.example"
+        answer = await ask(port, "/v1/models", key=USER, origin=good)
+        assert (answer.status, answer.all("access-control-allow-origin")) == (200, [good])
+        assert "origin" in answer.all("vary")
+        refused = await ask(port, "/v1/models", origin=good)  # the page may read why
+        assert (refused.status, refused.all("access-control-allow-origin")) == (401, [good])
+        for origin in (evil, "null", f"{good}.evil.example", "http://chat.example"):
+            answer = await ask(port, "/v1/models", key=USER, origin=origin)
+            assert (answer.status, answer.all("access-control-allow-origin")) == (403, [])
+        for own in ({"origin": "http://127.0.0.1"}, {"origin": evil, "sec_fetch_site": "same-origin"}):
+            assert (await ask(port, "/v1/models", key=USER, **own)).status == 200
+
+    guarded(check, allowed_origins=("https://chat.example/",))
+
+
+def test_a_preflight_needs_no_key_but_a_listed_origin(guarded):
+    async def check(port, s):
+        asked = {"access_control_request_method": "POST", "access_control_request_headers": "authorization,x-stainless"}
+        answer = await ask(port, "/v1/models", "OPTIONS", origin="https://chat.example", **asked)
+        assert (answer.status, answer.all("access-control-allow-headers")) == (204, ["authorization,x-stainless"])
+        assert answer.all("access-control-allow-credentials") == []
+        assert (await ask(port, "/v1/models", "OPTIONS", origin="https://evil.example", **asked)).status == 403
+        assert (await ask(port, "/v1/models", "OPTIONS", **asked)).status == 401
+
+    guarded(check, allowed_origins=("https://chat.example",))
+
+
+def test_no_foreign_page_acts_with_the_password_a_browser_remembers(guarded):
+    basic = "Basic " + base64.b64encode(f"x:{USER}".encode()).decode()
+
+    async def check(port, s):
+        page = {"origin": "https://any.example"}
+        assert (await ask(port, "/v1/models", key=USER, **page)).status == 200
+        assert (await ask(port, "/v1/models", authorization=basic, **page)).status == 401
+        assert (await ask(port, "/v1/models", authorization=basic)).status == 200
+
+    guarded(check, allowed_origins=("*",))
+
+
+def test_without_keys_everything_is_open_but_not_to_pages_of_others(serving):
+    async def main():
+        async with serving(http_port=0) as s:
+            port = s.server.http_port
+            assert (await ask(port, "/v1/models")).status == 200
+            assert (await ask(port, "/v1/models", origin="https://evil.example")).status == 403
+            assert (await ask(port, "/v1/models", host="rebound.example")).status == 421
+            assert (await ask(port, "/v1/status")).status not in (401, 403)
+
+    asyncio.run(main())
+
+
+def test_keys_replaced_while_it_runs_count_at_both_doors(guarded, keys):
+    async def check(port, s):
+        assert (await ask(port, "/v1/models", key=USER)).status == 200
+        fresh = Path(f"{keys['api_key_file']}.new")
+        fresh.write_text("fresh-key-1234")
+        os.replace(fresh, str(keys["api_key_file"]))
+        async with asyncio.timeout(10):
+            while (await ask(port, "/v1/models", key="fresh-key-1234")).status == 401:
+                pass
+        assert (await ask(port, "/v1/models", key=USER)).status == 401
+        async with AsyncClient(s.target, "fresh-key-1234") as fresh_client, AsyncClient(s.target, USER) as old_client:
+            assert await fresh_client.models()
+            with pytest.raises(RequestError, match="a valid bearer key"):
+                await old_client.models()
+
+    guarded(check)
+
+
+def test_every_answer_says_how_a_browser_must_take_it(guarded):
+    async def check(port, s):
+        for key in (USER, None):
+            answer = await ask(port, "/v1/models", key=key)
+            assert answer.all("x-content-type-options") == ["nosniff"]
+            assert answer.all("referrer-policy") == ["no-referrer"]
+            assert "frame-ancestors 'none'" in answer.all("content-security-policy")[0]
+
+    guarded(check)
+
+
+def test_neither_keys_nor_prompts_reach_the_log_or_an_error(guarded, caplog):
+    """Bad requests of many kinds, with something secret wherever a client may put it."""
+    prompt = "canary-prompt-in-body"
+    paths = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/v1/embeddings", "/v1/nothing"]
+    bodies = [
+        f'{{"model": "tiny", "prompt": "{prompt}", "max_tokens": -1}}',
+        f'{{"model": "tiny", "prompt": "{prompt}", "{{": 1',
+        f'{{"model": "tiny", "messages": [{{"role": "user", "content": "{prompt}"}}], "n": "x"}}',
+        f'{{"model": "tiny", "prompt": ["{prompt}", 5]}}',
+        f'["{prompt}"]',
+    ]
+
+    async def check(port, s):
+        for path in paths:
+            for body in bodies:
+                for key in (USER, ODD, None):
+                    answer = await ask(port, path, "POST", key, body=body, content_type="application/json")
+                    assert answer.status >= 400
+                    text = answer.body.decode() + str(answer.headers)
+                    for secret in (USER, BOSS, ODD, prompt, "Traceback", "0x7f", "/frontend/", "quire."):
+                        assert secret not in text, (path, body, text)
+
+    with caplog.at_level(logging.INFO):
+        guarded(check)
+    for secret in (USER, BOSS, ODD, prompt):
+        assert secret not in caplog.text

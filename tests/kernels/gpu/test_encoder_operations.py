@@ -1,0 +1,79 @@
+"""The encoder's kernels against their references, in the interpreter."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.kernels.activation import GATES, activation_reference
+from quire.kernels.encoder_attention import encoder_attention_reference
+from quire.kernels.gpu.activation import activation
+from quire.kernels.gpu.encoder_attention import KEYS, LARGEST_HEAD, QUERIES, encoder_attention
+from quire.kernels.gpu.layer_norm import WIDEST, layer_norm
+from quire.kernels.layer_norm import layer_norm_reference
+
+pytestmark = pytest.mark.usefixtures("poisoned_results")
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def close(actual, expected):
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    tolerance = max(1e-4, 4 * torch.finfo(actual.dtype).eps)
+    torch.testing.assert_close(actual.float(), expected.float(), rtol=tolerance, atol=tolerance)
+
+
+def randn(*shape, seed, dtype):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+LENGTHS = st.lists(st.sampled_from([1, 2, 17, QUERIES - 1, QUERIES, KEYS + 1, 2 * KEYS + 3]), max_size=3)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.sampled_from(DTYPES), LENGTHS, st.sampled_from([(1, 16), (2, 24), (3, 32)]), st.integers(0, 99))
+def test_attention_equals_the_reference_in_rows_of_any_length(dtype, lengths, heads, seed):
+    num_heads, head_dim = heads
+    qkv = randn(sum(lengths) + 2, 3 * num_heads * head_dim, seed=seed, dtype=dtype)
+    qkv[sum(lengths) :] = torch.nan
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    arguments = (qkv, starts, tuple(lengths), num_heads, head_dim**-0.5)
+    close(encoder_attention(*arguments)[: sum(lengths)], encoder_attention_reference(*arguments)[: sum(lengths)])
+
+
+def test_nan_stays_in_its_row():
+    qkv, starts = randn(40, 96, seed=0, dtype=torch.float32), torch.tensor([0, 10, 40]).int()
+    qkv[3, 70] = torch.nan
+    out = encoder_attention(qkv, starts, (10, 30), 2, 0.25)
+    assert out[:10].isnan().any()
+    assert out[10:].isfinite().all()
+
+
+def test_what_the_chip_cannot_hold_is_refused_by_name():
+    starts = torch.tensor([0, 1]).int()
+    with pytest.raises(ValueError, match=r"^qkv: float64"):
+        encoder_attention(torch.ones((1, 48), dtype=torch.float64), starts, (1,), 1, 1.0)
+    with pytest.raises(ValueError, match=rf"^qkv: heads of at most {LARGEST_HEAD}"):
+        encoder_attention(torch.ones((1, 3 * LARGEST_HEAD + 3)), starts, (1,), 1, 1.0)
+    wide = torch.ones((1, WIDEST + 1))
+    with pytest.raises(ValueError, match=rf"^x: rows of at most {WIDEST}"):
+        layer_norm(wide, None, wide[0], wide[0], 1e-5)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(DTYPES), st.integers(0, 5), st.sampled_from([1, 3, 33, 384, 1024]), st.booleans(),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_layer_norm_equals_the_reference(dtype, num_rows, size, add, seed):
+    x, residual = 3 * randn(2, num_rows, size, seed=seed, dtype=dtype) + 1
+    weight, bias = randn(2, size, seed=seed + 1, dtype=dtype)
+    arguments = (x, residual if add else None, weight, bias, 1e-5)
+    close(layer_norm(*arguments), layer_norm_reference(*arguments))
+
+
+@pytest.mark.parametrize("kind", sorted(GATES))
+@pytest.mark.parametrize("shape", [(0, 8), (1, 7), (3, 1025)])
+def test_the_plain_activation_equals_the_reference(kind, shape):
+    for dtype in DTYPES:
+        x = 4 * randn(*shape, seed=5, dtype=dtype)
+        close(activation(x, kind), activation_reference(x, kind))

@@ -1,0 +1,138 @@
+"""Requests of an embedding model: whole prompts, one vector, and everything else as for all."""
+
+import msgspec
+import pytest
+
+from quire.proto.requests import ModelFacts
+from quire.scheduler.faults import ResultError
+
+FACTS = ModelFacts(
+    max_model_len=100, vocab_size=1000, eos_token_ids=(2,), num_blocks=200, block_size=4, kv_bytes=0, weight_bytes=0,
+    device="none", dtype="none", architecture="BertModel", revision="r1", task="embed", embedding_size=3,
+    whole_prompts=True, shares_prefixes=False,
+)  # fmt: skip
+DECODER = msgspec.structs.replace(FACTS, architecture="Qwen3Model", whole_prompts=False, shares_prefixes=True)
+
+
+@pytest.fixture
+def encoder(engine):
+    return engine(facts=FACTS)
+
+
+def test_each_prompt_ends_with_its_vector_and_without_a_token(encoder):
+    for number, length in ((1, 5), (2, 30), (3, 1)):
+        encoder.submit(number, length, task="embed")
+    encoder.settle()
+    assert encoder.vectors == {1: [10, 5, 0], 2: [10, 30, 0], 3: [10, 1, 0]}
+    for number, length in ((1, 5), (2, 30), (3, 1)):
+        finish = encoder.finishes[number, 0]
+        assert (finish.reason, finish.num_tokens, finish.stop_token_id) == ("stop", 0, -1)
+        assert (finish.usage.prompt_tokens, finish.usage.completion_tokens) == (length, 0)
+    assert not encoder.tokens
+    assert encoder.free_blocks == 200
+
+
+def test_a_prompt_may_fill_the_context(engine):
+    big = engine(facts=FACTS, max_num_batched_tokens=100)
+    big.submit(1, 100, task="embed")
+    big.settle()
+    assert big.vectors == {1: [10, 100, 0]}
+    big.submit(2, 101, task="embed")
+    finish = big.finishes[2, 0]
+    assert (finish.reason, finish.error) == ("rejected", "CONTEXT_LENGTH_EXCEEDED")
+    assert "101 tokens are more than the context length 100" in finish.message
+
+
+def test_a_whole_prompt_waits_for_a_step_that_holds_it(encoder):
+    encoder.submit(1, 40, task="embed")
+    encoder.submit(2, 40, task="embed")
+    first, second = encoder.plan(), encoder.plan()
+    assert [row[1:] for row in first.rows] == [row[1:] for row in second.rows] == [(40, 1)]
+    encoder.settle()
+    assert len(encoder.vectors) == 2
+
+
+def test_a_whole_prompt_longer_than_any_step_is_refused_with_the_numbers_and_the_remedy(encoder):
+    encoder.submit(1, 65, task="embed")
+    finish = encoder.finishes[1, 0]
+    assert finish.error == "EXCEEDS_CAPACITY"
+    assert "65 tokens are more than one step takes, 64" in finish.message
+    assert "larger max_num_batched_tokens" in finish.message
+
+
+def test_a_decoders_prompt_comes_in_chunks_and_shares_what_is_cached(engine):
+    decoder = engine(facts=DECODER)
+    decoder.submit(1, 90, task="embed")
+    decoder.settle()
+    assert [row[1] for plan in decoder.sent for row in plan.rows] == [64, 26]
+    decoder.submit(2, 90, task="embed")
+    decoder.settle()
+    assert decoder.finishes[2, 0].usage.cached_tokens == 88
+    assert decoder.vectors[2] == [10, 90, 0]
+
+
+@pytest.mark.parametrize("facts", [FACTS, msgspec.structs.replace(DECODER, shares_prefixes=False)])
+def test_where_every_hidden_state_is_needed_no_prefix_is_shared(facts, engine):
+    one = engine(facts=facts)
+    for number in (1, 2):
+        one.submit(number, 60, task="embed")
+        one.settle()
+    assert one.finishes[2, 0].usage.cached_tokens == 0
+
+
+def test_what_only_sampling_needs_does_not_matter(encoder):
+    encoder.submit(1, 40, task="embed", max_tokens=10**9, prompt_logprobs=3, stop_token_ids=(999_999,))
+    encoder.settle()
+    assert encoder.reason(1) == "stop"
+
+
+def test_one_prompt_has_one_vector(encoder):
+    encoder.submit(1, 4, task="embed", n=2)
+    assert {(finish.error, finish.field) for finish in encoder.finishes.values()} == {("INVALID_PARAMETER", "n")}
+
+
+def test_a_model_does_its_own_task_only(encoder, engine):
+    encoder.submit(1, 4)
+    assert encoder.finishes[1, 0].error == "UNSUPPORTED"
+    assert "ask it for embeddings" in encoder.finishes[1, 0].message
+    generator = engine()
+    generator.submit(1, 4, task="embed")
+    assert generator.finishes[1, 0].error == "UNSUPPORTED"
+    assert "--task embed" in generator.finishes[1, 0].message
+
+
+def test_after_the_workers_death_a_prompt_is_run_again(encoder):
+    encoder.submit(1, 40, task="embed")
+    encoder.plan()
+    encoder.start()
+    encoder.settle()
+    assert encoder.vectors == {1: [10, 40, 0]}
+    assert encoder.finishes[1, 0].usage.num_restarts == 1
+
+
+def test_an_aborted_prompt_has_no_vector(encoder):
+    encoder.submit(1, 40, task="embed")
+    encoder.submit(2, 8, task="embed")
+    encoder.plan()
+    encoder.abort(1)
+    encoder.settle()
+    assert encoder.vectors == {2: [10, 8, 0]}
+    assert encoder.reason(1) == "abort"
+    assert encoder.free_blocks == 200
+
+
+def test_a_bad_vector_ends_its_own_prompt_only(encoder):
+    for number in (1, 2):
+        encoder.submit(number, 8, task="embed")
+    encoder.plan()
+    encoder.answer(bad_rows=(0,))
+    assert (encoder.finishes[1, 0].error, encoder.reason(2)) == ("NUMERICAL", "stop")
+    assert list(encoder.vectors) == [2]
+
+
+@pytest.mark.parametrize("vectors", [(), (b"\0" * 8,), (b"\0" * 12, b"\0" * 12)])
+def test_vectors_that_do_not_fit_the_plan_replace_the_group(vectors, encoder):
+    encoder.submit(1, 8, task="embed")
+    encoder.plan()
+    with pytest.raises(ResultError, match=f"{len(vectors)} vectors, not 1 of 3 numbers"):
+        encoder.answer(vectors=vectors)

@@ -1,0 +1,162 @@
+"""Each case is asked over both doors, whole and streamed, and the four answers are compared."""
+
+import json
+
+import pytest
+from doors import GrpcDoor, HttpDoor
+
+from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool, ToolCall
+from quire.proto.params import Structured
+
+WEATHER = Tool(
+    "get_weather",
+    "The weather of a city.",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["city", "days"],
+            "additionalProperties": False,
+        }
+    ),
+)
+USER = ChatMessage("user", "Write a function that adds two numbers.")
+PERSON = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+)
+CASES = {
+    "greedy text": GenerateRequest(input="def add(a, b):", temperature=0, max_tokens=12),
+    "token ids": GenerateRequest(input=(20, 30, 40), temperature=0, max_tokens=5),
+    "a seed": GenerateRequest(input="import os\n", seed=7, max_tokens=12, top_p=0.9, top_k=40, min_p=0.01),
+    "two outputs": GenerateRequest(input="class A:", seed=3, n=2, max_tokens=8),
+    "penalties": GenerateRequest(
+        input="x = 1\nx = 1\n",
+        seed=5,
+        max_tokens=10,
+        repetition_penalty=1.2,
+        presence_penalty=0.5,
+        frequency_penalty=0.5,
+    ),
+    "a stop string": GenerateRequest(input="def add(a, b):", temperature=0, max_tokens=40, stop=("\n\n",)),
+    "a stop string kept": GenerateRequest(
+        input="def add(a, b):", temperature=0, max_tokens=40, stop=("return",), include_stop_str_in_output=True
+    ),
+    "minimum tokens": GenerateRequest(input="a", temperature=0, max_tokens=9, min_tokens=9),
+    "logprobs": GenerateRequest(input="for i in", temperature=0, max_tokens=4, logprobs=3),
+    "a bias": GenerateRequest(input="a", temperature=0, max_tokens=3, logit_bias={100: 100.0}),
+    "allowed ids": GenerateRequest(input="a", seed=1, max_tokens=5, allowed_token_ids=(50, 60, 70)),
+    "bad words": GenerateRequest(input="def f(self", temperature=0, max_tokens=6, bad_words=(")",)),
+    "ignored eos": GenerateRequest(input="a", seed=2, max_tokens=20, ignore_eos=True),
+    "a chat": GenerateRequest(input=Chat([USER]), temperature=0, max_tokens=16),
+    "a chat with logprobs": GenerateRequest(input=Chat([USER]), temperature=0, max_tokens=3, logprobs=2),
+    "a longer chat": GenerateRequest(
+        input=Chat([ChatMessage("system", "Be brief."), USER, ChatMessage("assistant", "def add"), USER]),
+        seed=4,
+        max_tokens=8,
+    ),
+    "a continued message": GenerateRequest(
+        input=Chat([USER, ChatMessage("assistant", "def add(")], continue_final_message=True),
+        temperature=0,
+        max_tokens=8,
+    ),
+    "a forced call": GenerateRequest(
+        input=Chat([USER], tools=[WEATHER], tool_choice="required", parallel_tool_calls=False), seed=1, max_tokens=80
+    ),
+    "a named call": GenerateRequest(
+        input=Chat([USER], tools=[WEATHER], tool_choice="function:get_weather"), seed=2, max_tokens=80
+    ),
+    "an answered call": GenerateRequest(
+        input=Chat(
+            [
+                USER,
+                ChatMessage("assistant", tool_calls=(ToolCall("call_1", "get_weather", '{"city": "Oslo"}'),)),
+                ChatMessage("tool", "rain", tool_call_id="call_1"),
+            ],
+            tools=[WEATHER],
+            tool_choice="none",
+        ),
+        seed=2,
+        max_tokens=6,
+    ),
+    "a schema": GenerateRequest(input="{", seed=1, max_tokens=60, structured=Structured("json_schema", PERSON)),
+    "a schema in a chat": GenerateRequest(
+        input=Chat([USER]), seed=1, max_tokens=60, structured=Structured("json_schema", PERSON)
+    ),
+    "two outputs with a schema": GenerateRequest(
+        input="{", seed=9, n=2, max_tokens=60, structured=Structured("json_schema", PERSON)
+    ),
+    "a regex": GenerateRequest(input="year ", seed=1, max_tokens=20, structured=Structured("regex", "(19|20)[0-9]{2}")),
+    "a choice": GenerateRequest(
+        input="is it? ", seed=1, max_tokens=20, structured=Structured("choice", '["yes","no"]')
+    ),
+    "a grammar": GenerateRequest(
+        input="sum ", seed=1, max_tokens=20, structured=Structured("grammar", 'root ::= [0-9] "+" [0-9]')
+    ),
+    "truncated": GenerateRequest(
+        input="one two three four five six", temperature=0, max_tokens=4, truncate_prompt_tokens=3
+    ),
+}
+REFUSED = {
+    "an empty prompt": (GenerateRequest(input="", max_tokens=4), "EMPTY_PROMPT"),
+    "no messages": (GenerateRequest(input=Chat([]), max_tokens=4), "EMPTY_PROMPT"),
+    "an unknown model": (GenerateRequest(input="a", model="../etc"), "UNKNOWN_MODEL"),
+    "too hot": (GenerateRequest(input="a", temperature=2.5), "INVALID_PARAMETER"),
+    "no top_p": (GenerateRequest(input="a", top_p=0.0), "INVALID_PARAMETER"),
+    "many outputs": (GenerateRequest(input="a", n=1_000_000_000), "INVALID_PARAMETER"),
+    "greedy outputs": (GenerateRequest(input="a", n=2, temperature=0), "INVALID_PARAMETER"),
+    "many logprobs": (GenerateRequest(input="a", logprobs=21), "INVALID_PARAMETER"),
+    "an id outside": (GenerateRequest(input=(1, 1 << 30)), "TOKEN_OUT_OF_RANGE"),
+    "a negative id": (GenerateRequest(input=(-1,)), "TOKEN_OUT_OF_RANGE"),
+    "a bias outside": (GenerateRequest(input="a", logit_bias={1 << 30: 1.0}), "TOKEN_OUT_OF_RANGE"),
+    "too long": (GenerateRequest(input="a", max_tokens=1 << 40), "CONTEXT_LENGTH_EXCEEDED"),
+    "priority without its policy": (GenerateRequest(input="a", priority=3), "UNSUPPORTED"),
+    "a bad schema": (
+        GenerateRequest(input="a", structured=Structured("json_schema", '{"type": "nonsense"}')), "INVALID_GRAMMAR",
+    ),
+    "a bad regex": (GenerateRequest(input="a", structured=Structured("regex", "(")), "INVALID_GRAMMAR"),
+    "an unknown function": (
+        GenerateRequest(input=Chat([USER], tools=[WEATHER], tool_choice="function:nothing")), "INVALID_PARAMETER",
+    ),
+    "a choice without tools": (GenerateRequest(input=Chat([USER], tool_choice="required")), "INVALID_PARAMETER"),
+    "a template variable of ours": (
+        GenerateRequest(input=Chat([USER], template_kwargs='{"messages": "x"}')), "INVALID_PARAMETER",
+    ),
+    "best of less": (GenerateRequest(input="a", n=3, best_of=2), "INVALID_PARAMETER"),
+    "an unknown adapter": (GenerateRequest(input="a", adapter="none"), "UNKNOWN_ADAPTER"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def doors(serve):
+    engine = serve()
+    return GrpcDoor(engine.client), HttpDoor(engine.http)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_doors_give_the_same_answer_whole_and_streamed(doors, name) -> None:
+    grpc, http = doors
+    request = CASES[name]
+    expected = grpc.ask(request)
+    assert expected, expected.reason
+    assert http.ask(request) == expected
+    assert grpc.stream(request) == expected
+    assert http.stream(request) == expected
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_doors_refuse_for_the_same_reason(doors, name) -> None:
+    grpc, http = doors
+    request, reason = REFUSED[name]
+    expected = grpc.ask(request)
+    assert expected.reason == reason
+    assert http.ask(request) == expected
+    assert grpc.stream(request) == expected
+    assert http.stream(request) == expected
