@@ -39,7 +39,7 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
     try:
         return Composed(
             timers=_timers(options),
-            scheduler=_scheduler(options, frontends_address, workers_address),
+            scheduler=_scheduler(options, model, frontends_address, workers_address),
             worker=_worker(options, model, workers_address, str(run_dir.path)),
             frontend=_frontend(options, model, frontends_address, str(run_dir.path)),
             num_frontends=options.frontends,
@@ -48,13 +48,13 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
         raise UsageError(str(error)) from error
 
 
-def _scheduler(options: ServeOptions, frontends_address: str, workers_address: str) -> SchedulerConfig:
+def _scheduler(options: ServeOptions, model: Model, frontends_address: str, workers_address: str) -> SchedulerConfig:
     return SchedulerConfig(
         frontends_address=frontends_address,
         workers_address=workers_address,
         world_size=options.tensor_parallel_size,
         max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_batched_tokens=options.max_num_batched_tokens or model.step_tokens,
         enable_prefix_caching=options.enable_prefix_caching,
         enable_chunked_prefill=options.enable_chunked_prefill,
         scheduling_policy=options.scheduling_policy,
@@ -80,7 +80,7 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
         tensor_parallel_size=options.tensor_parallel_size,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_batched_tokens=options.max_num_batched_tokens or model.step_tokens,
         block_size=options.block_size,
         kv_cache_dtype=options.kv_cache_dtype,
         gpu_memory_utilization=options.gpu_memory_utilization,

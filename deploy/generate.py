@@ -1,6 +1,7 @@
 """`quire generate`: a small client of the public API that streams to the terminal."""
 
 import argparse
+import os
 import sys
 import time
 from collections import defaultdict
@@ -35,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when every output ended well, 1 otherwise. Raises `UsageError` for a target or file that cannot be used."""
-    client = connect(arguments)
+    client = connect(arguments, os.environ.get("QUIRE_API_KEY", "").partition(" ")[0] or None)
     answer = Answer(stream=not arguments.json and arguments.n in (None, 1))
     try:
         answer.take(client.stream(_request(arguments)))

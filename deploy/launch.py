@@ -150,7 +150,7 @@ def run(namespace: argparse.Namespace) -> int:
             for line in engine_summary(welcome.facts):
                 say(line)
             say(addresses(composed.frontend))
-            out(ready_to_paste(composed.frontend))
+            out(ready_to_paste(composed.frontend, welcome.facts.task))
 
         code = Supervisor(engine, composed.timers, say, Lines(sys.stderr), on_ready).run()
         say(f"stopped, exit code {code}")

@@ -107,7 +107,9 @@ class ServeOptions:
     seed: Annotated[int, Flag("model", "for requests without a seed and for dummy weights", "N", parse=parse_seed)] = 0
 
     max_num_seqs: Annotated[int, Flag("scheduling", "sequences that run at once", "N")] = 256
-    max_num_batched_tokens: Annotated[int, Flag("scheduling", "tokens one step may run", "N")] = 2048
+    max_num_batched_tokens: Annotated[
+        int, Flag("scheduling", "tokens one step may run", "N", default="2048, or an encoder's context if that is more")
+    ] = 0
     scheduling_policy: Annotated[Literal["fcfs", "priority"], Flag("scheduling", "order of waiting requests")] = "fcfs"
     enable_chunked_prefill: Annotated[bool, Flag("scheduling", "split long prompts over several steps")] = True
 

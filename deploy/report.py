@@ -16,8 +16,12 @@ PROMPT = "def fibonacci(n):"
 def engine_summary(facts: ModelFacts) -> list[str]:
     """Model, memory and capacity, as the workers measured them."""
     num_tokens = facts.num_blocks * facts.block_size
+    name = f"{facts.architecture}, {facts.dtype} on {facts.device}"
+    if facts.whole_prompts:
+        vectors = f"embeds: vectors of {facts.embedding_size} numbers, texts of up to {facts.max_model_len} tokens"
+        return [name, f"memory: weights {format_bytes(facts.weight_bytes)}, no KV cache", vectors]
     return [
-        f"{facts.architecture}, {facts.dtype} on {facts.device}",
+        name,
         f"memory: weights {format_bytes(facts.weight_bytes)}, KV cache {format_bytes(facts.kv_bytes)}",
         f"KV cache: {facts.num_blocks} blocks of {facts.block_size} tokens, {num_tokens} tokens",
         f"maximum concurrency for {facts.max_model_len} tokens: {num_tokens / facts.max_model_len:.2f}x",
@@ -43,25 +47,14 @@ def url_of(frontend: FrontendConfig) -> str:
     return f"{'https' if frontend.tls_cert_file else 'http'}://{target_of(frontend.host, frontend.http_port)}"
 
 
-def ready_to_paste(frontend: FrontendConfig) -> str:
-    """Ways to ask for the first tokens."""
+def ready_to_paste(frontend: FrontendConfig, task: str = "generate") -> str:
+    """Ways to ask for the first tokens, or for the first vector. The names of PEM files are the reader's to fill in."""
+    flags, python, curl = _credentials(frontend)
     target = target_of(frontend.host, frontend.grpc_port)
-    flags = python = curl = ""
-    if frontend.api_key_file:
-        flags += f" --api-key-file {shlex.quote(frontend.api_key_file)}"
-        python += f', api_key=open("{frontend.api_key_file}").readline().strip()'
-        curl += f' -H "Authorization: Bearer $(head -n 1 {shlex.quote(frontend.api_key_file)})"'
-    if frontend.tls_cert_file:
-        flags, python, curl = (
-            flags + " --tls-ca-file CA.pem",
-            python + ', tls_ca_file="CA.pem"',
-            curl + " --cacert CA.pem",
-        )
-    if frontend.tls_client_ca_file:
-        flags += " --tls-cert-file CLIENT.pem --tls-key-file CLIENT.key"
-        python += ', tls_cert_file="CLIENT.pem", tls_key_file="CLIENT.key"'
-        curl += " --cert CLIENT.pem --key CLIENT.key"
-    text = f"""
+    text = (
+        ""
+        if task == "embed"
+        else f"""
 Try it:
 
   {_command()} generate {shlex.quote(PROMPT)} --max-tokens 64 --target {target}{flags}
@@ -74,14 +67,36 @@ or from Python:
   with Client("{target}"{python}) as client:
       print(client.generate(GenerateRequest(input="{PROMPT}", max_tokens=64)).outputs[0].text)
 """
+    )
     if frontend.http_port >= 0:
-        body = json.dumps({"model": frontend.served_model_names[0], "prompt": PROMPT, "max_tokens": 64})
+        path, asked = ("embeddings", "input") if task == "embed" else ("completions", "prompt")
+        body: dict[str, object] = {"model": frontend.served_model_names[0], asked: PROMPT}
+        if task != "embed":
+            body["max_tokens"] = 64
         text += f"""
-or over HTTP, as OpenAI's clients do:
+Over HTTP, as OpenAI's clients do:
 
-  curl {url_of(frontend)}/v1/completions -H 'Content-Type: application/json'{curl} -d {shlex.quote(body)}
+  curl {url_of(frontend)}/v1/{path} -H 'Content-Type: application/json'{curl} -d {shlex.quote(json.dumps(body))}
 """
     return text
+
+
+def _credentials(frontend: FrontendConfig) -> tuple[str, str, str]:
+    """What the examples need to be let in: flags of `quire generate`, arguments of `Client`, flags of curl."""
+    flags = python = curl = ""
+    if path := frontend.api_key_file:
+        flags += f" --api-key-file {shlex.quote(path)}"
+        python += f', api_key=open("{path}").readline().strip()'
+        curl += f' -H "Authorization: Bearer $(head -n 1 {shlex.quote(path)})"'
+    if frontend.tls_cert_file:
+        flags += " --tls-ca-file CA.pem"
+        python += ', tls_ca_file="CA.pem"'
+        curl += " --cacert CA.pem"
+    if frontend.tls_client_ca_file:
+        flags += " --tls-cert-file CLIENT.pem --tls-key-file CLIENT.key"
+        python += ', tls_cert_file="CLIENT.pem", tls_key_file="CLIENT.key"'
+        curl += " --cert CLIENT.pem --key CLIENT.key"
+    return flags, python, curl
 
 
 def _command() -> str:

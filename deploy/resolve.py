@@ -2,14 +2,16 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quire.deploy.arguments import UsageError
+from quire.worker.config import ENCODER_TYPES
 
 EMBEDDED = Path(__file__).parent / "model"
 EMBEDDED_NAME = "quire-default"
+DEFAULT_STEP_TOKENS = 2048
 
 # Data only: no Python, no pickle. `*.model` is SentencePiece, `*.jinja` the chat template.
 WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja", "*.model")
@@ -23,6 +25,8 @@ class Model:
     directory: Path
     name: str
     """What clients call it unless --served-model-name says otherwise."""
+    step_tokens: int = DEFAULT_STEP_TOKENS
+    """What one step runs unless --max-num-batched-tokens says otherwise."""
 
 
 def resolve(asked: str, load_format: str) -> Model:
@@ -36,7 +40,16 @@ def resolve(asked: str, load_format: str) -> Model:
     else:
         raise UsageError(f"MODEL {asked!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
     check(model.directory, load_format)
-    return model
+    return replace(model, step_tokens=_step_tokens(model.directory))
+
+
+def _step_tokens(directory: Path) -> int:
+    """A model that reads a prompt in one step finds room for its longest."""
+    config = _read_json(directory, "config.json")
+    longest = config.get("max_position_embeddings")
+    if config.get("model_type") in ENCODER_TYPES and isinstance(longest, int):
+        return max(DEFAULT_STEP_TOKENS, longest)
+    return DEFAULT_STEP_TOKENS
 
 
 def check(directory: Path, load_format: str) -> None:

@@ -66,7 +66,7 @@ class RunDir:
 
     def _sweep(self) -> None:
         """Remove what an engine before us left, and only files a quire writes: the directory was named by a user."""
-        for pattern in ("*.sock", "*.json", "*.ready", "rendezvous*"):
+        for pattern in ("*.sock", "*.json", "*.ready", "rendezvous*", "metrics/*.bin", "metrics/*.partial"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
 

@@ -79,9 +79,8 @@ def draw(target: str, info: ServerInfo, status: EngineStatus, lines: int) -> Gro
 
 
 def _title(target: str, info: ServerInfo, load: EngineLoad) -> Text:
-    title = Text.assemble(("quire ", "bold"), info.version, "  ", ", ".join(info.model_names), f" at {target}  ")
-    title.append(load.state, STYLES.get(load.state, "red"))
-    title.append(f"  epoch {load.epoch} step {load.step}")
+    title = Text.assemble(("quire ", "bold"), info.version, "  ", (load.state, STYLES.get(load.state, "red")))
+    title.append(f"  epoch {load.epoch} step {load.step}  {', '.join(info.model_names)} at {target}")
     return title.append(f"  {info.state_detail}" if info.state_detail else "")
 
 

@@ -37,6 +37,16 @@ class Job:
     mark: str
     """Stands where a message that is to be continued ends; empty: none is."""
 
+    def read(self, answer: bytes) -> Rendered:
+        """What the process answered. Raises `ParameterError` for what the template refused."""
+        text = answer[1:].decode()
+        for code in self.restore:  # a template that prints a value as Python does escapes noncharacters
+            text = text.replace(f"\\u{code:04x}", chr(code))
+        if answer[:1] != RENDERED:
+            shown = text.translate(dict(self.restore))
+            raise ParameterError("chat.messages", f"the chat template refused them: {shown}")
+        return Rendered(_cut(text, self.mark) if self.mark else text, self.restore)
+
 
 class ChatTemplate:
     """The model's template, or templates, with the tokens their sources may name."""
@@ -68,9 +78,12 @@ class ChatTemplate:
         return "\n".join(self.sources.values())
 
     async def start(self) -> None:
-        """Have the processes ready. Raises `SandboxCrashed` or `SandboxTimeout`."""
-        for sandbox in self._num_waiting:
-            await sandbox.start()
+        """Have the processes ready. Raises `TemplateError`."""
+        try:
+            for sandbox in self._num_waiting:
+                await sandbox.start()
+        except (SandboxCrashed, SandboxTimeout) as error:
+            raise TemplateError(f"chat template: its process cannot start: {error}") from error
 
     async def close(self) -> None:
         for sandbox in self._num_waiting:
@@ -122,11 +135,7 @@ class ChatTemplate:
             raise ParameterError("chat", "the chat template broke the process it was rendered in") from error
         finally:
             self._num_waiting[sandbox] -= 1
-        text = answer[1:].decode()
-        if answer[:1] != RENDERED:
-            shown = text.translate(dict(job.restore))
-            raise ParameterError("chat.messages", f"the chat template refused them: {shown}")
-        return Rendered(_cut(text, job.mark) if job.mark else text, job.restore)
+        return job.read(answer)
 
 
 def _message(one: ChatMessage) -> dict[str, Any]:
@@ -171,8 +180,8 @@ def load_template(
         with open(path, encoding="utf-8") as file:
             config = json.load(file)
     source = config.get("chat_template")
-    named = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
-    sources = {entry.get("name"): entry.get("template") for entry in named if entry.get("template") is not None}
+    named: list[dict[str, Any]] = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
+    sources = {str(entry.get("name")): str(entry["template"]) for entry in named if entry.get("template") is not None}
     beside = os.path.join(directory, "chat_template.jinja")
     chosen = override or (beside if os.path.isfile(beside) else "")
     if chosen:

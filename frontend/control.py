@@ -8,6 +8,7 @@ from typing import Any
 from quire.frontend.config import FrontendConfig
 from quire.frontend.defaults import Defaults
 from quire.frontend.link import SchedulerLink
+from quire.frontend.reading import Formats
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.params import INT64_MAX, ParameterError
@@ -21,13 +22,20 @@ class Control:
     """Facts of this server and questions to its scheduler."""
 
     def __init__(
-        self, config: FrontendConfig, link: SchedulerLink, defaults: Defaults, supports_chat: bool, version: str
+        self,
+        config: FrontendConfig,
+        link: SchedulerLink,
+        defaults: Defaults,
+        supports_chat: bool,
+        formats: Formats,
+        version: str,
     ) -> None:
         self.version = version
         self._config = config
         self._link = link
         self._defaults = defaults
         self._supports_chat = supports_chat
+        self._formats = formats
         self._started = time.monotonic()
 
     def server_info(self) -> api.ServerInfo:
@@ -57,6 +65,8 @@ class Control:
             default_min_p=defaults.min_p,
             default_repetition_penalty=defaults.repetition_penalty,
             supports_chat=self._supports_chat,
+            tool_parser=self._formats.tools.name if self._formats.tools is not None else "",
+            reasoning_parser=self._formats.reasoning.name if self._formats.reasoning is not None else "",
             supports_priority=welcome is not None and welcome.limits.priority_enabled,
         )
 
@@ -92,7 +102,7 @@ class Control:
             raise ParameterError("request_id", "must not be empty")
         answer = await self._link.ask(AskExplanation, label)
         if not answer.stories:
-            text = f"no request {label[:128]!r} lives or has ended lately; check the id, it is the one its answer began with"
+            text = f"no request {label[:128]!r} lives or has ended lately; it is the id its answer began with"
             raise RequestError("UNKNOWN_REQUEST", text, field="request_id")
         return answer
 

@@ -56,7 +56,9 @@ class StandIns:
     """Which noncharacter stands for which character, in one request."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._free = [char for char in STAND_INS if not any(char in text for text in texts)]
+        self._free = [
+            char for char in STAND_INS if not any(char in text or f"\\u{ord(char):04x}" in text for text in texts)
+        ]
         self._used: dict[str, str] = {}
 
     def __call__(self, char: str) -> str:

@@ -149,7 +149,7 @@ class Embedder:
     async def _vector(self, batch: _Batch, source: str | Sequence[int]) -> tuple[Vector, int]:
         asked = replace(batch.request, input=source)
         with self._observer.request(asked, batch.call) as observed:
-            prompt = await self._tokens(asked, batch.facts)
+            prompt = await self._tokens(source, asked, batch.facts)
             check_token_ids(VECTOR_PARAMS, prompt, batch.facts.vocab_size)
             prepared = Prepared(
                 request_id=asked.request_id or "",
@@ -180,12 +180,10 @@ class Embedder:
             raise RequestError("CANCELLED", "the request was aborted", request_id=prepared.request_id)
         return np.frombuffer(stream.vector, dtype="<f4"), len(prompt)
 
-    async def _tokens(self, asked: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
-        source, keep = asked.input, asked.truncate_prompt_tokens
-        most = facts.max_model_len
+    async def _tokens(self, source: str | Sequence[int], asked: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
+        keep, most = asked.truncate_prompt_tokens, facts.max_model_len
         ids: Sequence[int]
         if not isinstance(source, str):
-            assert isinstance(source, Sequence)
             ids = source[:keep]
         elif keep is None and len(source) > most * self._tokenizer.max_token_chars:
             message = f"{len(source)} characters can never fit the context of {most} tokens"

@@ -54,6 +54,7 @@ def _add_histogram(metric: Metric, one: Distribution) -> None:
     labels, count = dict(one.labels), 0
     for bound, more in zip((*one.bounds, inf), one.counts, strict=True):
         count += more
-        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": "+Inf" if bound == inf else str(float(bound))}, count)
+        le = "+Inf" if bound == inf else str(float(bound))
+        metric.add_sample(f"{metric.name}_bucket", {**labels, "le": le}, count)
     metric.add_sample(f"{metric.name}_count", labels, count)
     metric.add_sample(f"{metric.name}_sum", labels, one.sum)

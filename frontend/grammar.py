@@ -88,7 +88,9 @@ class Grammars:
             verdict = Verdict("INVALID_GRAMMAR", f"{kind}: compile limit {seconds:g} s; make it simpler")
             until = time.monotonic() + SUSPICION_SECONDS
         except SandboxCrashed:
-            verdict = Verdict("INVALID_GRAMMAR", f"{kind}: compiling it takes too much memory; make it simpler")
+            verdict = Verdict(
+                "INVALID_GRAMMAR", f"{kind}: compiling it ended in a crash or out of memory; make it simpler"
+            )
             until = time.monotonic() + SUSPICION_SECONDS
         self._keep(key, _Kept(verdict, until))
         return verdict

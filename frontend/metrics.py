@@ -62,6 +62,12 @@ class Metrics:
         self.observe("request_prompt_tokens", num_prompt)
         self.count("prompt_tokens_total", (), num_prompt)
 
+    def embedded(self, num_prompt: int) -> None:
+        """A request got its vector."""
+        self.count("embeddings_total")
+        self.observe("request_prompt_tokens", num_prompt)
+        self.count("prompt_tokens_total", (), num_prompt)
+
     def rejected(self, reason: str) -> None:
         """A request ended before it ran."""
         self.count("request_rejections_total", (("reason", _word(reason)),))
@@ -76,6 +82,8 @@ class Metrics:
         self.count("prompt_tokens_cached_total", (), usage.cached_tokens)
         self.observe("request_cached_tokens", usage.cached_tokens)
         self.observe("request_generation_tokens", usage.completion_tokens)
+        if not usage.queue_seconds + usage.prefill_seconds + usage.decode_seconds:
+            return  # its scheduler is gone, and took the times along
         self.observe("request_queue_seconds", usage.queue_seconds)
         self.observe("request_prefill_seconds", usage.prefill_seconds)
         self.observe("request_decode_seconds", usage.decode_seconds)

@@ -15,6 +15,8 @@ from quire.proto.figures import FIGURES
 from quire.proto.requests import AskFigures, Distribution, Figure, ModelFacts
 
 WRITE_SECONDS = 1.0
+FIGURES_SECONDS = 2.0
+"""What the scheduler may take to answer: a scrape must not run into its own time-out meanwhile."""
 PREFIX = "quire_"
 MEANINGS: dict[str, Meaning] = {
     name: (family.kind, family.help) for table in (FAMILIES, FIGURES) for name, family in table.items()
@@ -65,8 +67,9 @@ class MetricsPage:
     async def _of_scheduler(self) -> tuple[list[Figure], list[Distribution]]:
         ready = Figure("engine_ready", float(self._link.state == "ready"))
         try:
-            answer = await self._link.ask(AskFigures)
-        except RequestError:
+            async with asyncio.timeout(FIGURES_SECONDS):
+                answer = await self._link.ask(AskFigures)
+        except (RequestError, TimeoutError):
             return [Figure("scheduler_up", 0.0), Figure("engine_ready", 0.0)], []
         welcome = self._link.welcome
         info = (

@@ -26,7 +26,8 @@ class Observed:
         self.stream = stream
         self.submitted_at = time.monotonic()
         prepared = stream.prepared
-        self._metrics.submitted(self.submitted_at - self.arrived, prepared.n, prepared.params.max_tokens)
+        num_asked = prepared.num_best or prepared.n
+        self._metrics.submitted(self.submitted_at - self.arrived, num_asked, prepared.params.max_tokens)
 
 
 class Observer:
@@ -79,8 +80,11 @@ class Observer:
             metrics.count("client_aborts_total")
             return "CANCELLED"
         if failure is None:
-            metrics.observe("request_max_generation_tokens", max(output.num_tokens for output in stream.outputs))
-            metrics.observe("request_duration_seconds", stream.ended_at - stream.prepared.arrived)
+            if stream.prepared.task == "embed":
+                metrics.embedded(len(stream.prepared.prompt))
+            else:
+                metrics.observe("request_max_generation_tokens", max(output.num_tokens for output in stream.outputs))
+            metrics.observe("request_duration_seconds", (stream.ended_at or time.monotonic()) - stream.prepared.arrived)
             return ""
         if stream.was_accepted:
             metrics.failed(failure.reason)

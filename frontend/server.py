@@ -56,7 +56,9 @@ class FrontendServer:
     def __init__(self, config: FrontendConfig) -> None:
         """Raises `ValueError` (of a tokenizer, template, defaults, key or TLS file) naming the file and the remedy."""
         tokenizer = TextTokenizer(config.tokenizer_dir)
-        template = load_template(config.tokenizer_dir, config.chat_template, tokenizer.special_texts)
+        template = load_template(
+            config.tokenizer_dir, config.chat_template, tokenizer.special_texts, config.template_seconds
+        )
         defaults = load_defaults(config.model) if config.use_generation_config else Defaults()
         self.keyring = Keyring(config)
         self._tls = ServerTls(config) if config.tls_cert_file else None
@@ -78,7 +80,9 @@ class FrontendServer:
         self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool, observer)
         self.health = HealthServicer(self.link)
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(config))
-        self.control = Control(config, self.link, defaults, template is not None, version("quire"))
+        self.control = Control(
+            config, self.link, defaults, template is not None, self.pipeline.formats, version("quire")
+        )
         add: Any = quire_pb2_grpc  # made without annotations
         add.add_InferenceServicer_to_server(InferenceServicer(self.pipeline), self._server)
         add.add_ControlServicer_to_server(ControlServicer(self.control), self._server)
@@ -96,7 +100,8 @@ class FrontendServer:
         """The real one, once it is open."""
 
     async def start(self) -> int:
-        """Open the ports and say so in `ready_file`; the real gRPC port. Raises `ListenError`."""
+        """Open the ports and say so in `ready_file`; the real gRPC port. Raises `ListenError`, `TemplateError`."""
+        await self.pipeline.start()
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         address = f"{host}:{self._config.grpc_port}"
         try:

@@ -1,4 +1,4 @@
-"""The process that renders chat templates: the model's own Jinja source, sandboxed. It is killed when it takes too long.
+"""The process that renders chat templates: the model's own Jinja source, sandboxed. It is killed if it takes too long.
 
 Variables, filters and functions are those `transformers` gives to templates.
 """

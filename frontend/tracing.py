@@ -137,12 +137,14 @@ def _of_answer(stream: RequestStream, ending: Ending) -> dict[str, Any]:
         "gen_ai.usage.output_tokens": sum(output.num_tokens for output in stream.outputs),
         "gen_ai.usage.cache_read.input_tokens": max((one.usage.cached_tokens for one in finished), default=0),
         "gen_ai.response.finish_reasons": [one.finish_reason for one in finished],
-        "gen_ai.request.choice.count": prepared.n,
+        "gen_ai.request.choice.count": prepared.num_best or prepared.n,
         "quire.num_preemptions": sum(one.usage.num_preemptions for one in finished),
         "quire.num_restarts": sum(one.usage.num_restarts for one in finished),
         "quire.priority": prepared.priority,
-        **_of_params(prepared.params),
     }
+    if prepared.task == "embed":
+        return attributes | {"gen_ai.operation.name": "embeddings"}
+    attributes |= _of_params(prepared.params)
     if stream.first_token_at:
         attributes["gen_ai.response.time_to_first_chunk"] = stream.first_token_at - ending.arrived
     if prepared.stop:

@@ -76,4 +76,8 @@ def _check_mask(logits: torch.Tensor, rows: torch.Tensor, bitmask: torch.Tensor)
 
 
 penalize = Operation(penalize_reference, _check_penalize, {"cuda": "quire.kernels.gpu.penalize:penalize"})
-mask_tokens = Operation(mask_tokens_reference, _check_mask, {"cuda": "quire.kernels.gpu.penalize:mask_tokens"})
+mask_tokens = Operation(
+    mask_tokens_reference,
+    _check_mask,
+    {"cuda": "quire.kernels.gpu.penalize:mask_tokens", "cpu": "quire.kernels.cpu.penalize:mask_tokens"},
+)

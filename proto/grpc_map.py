@@ -402,6 +402,7 @@ def load(message: pb.GetLoadResponse) -> api.EngineLoad:
 
 
 def embeddings_message(value: api.Embeddings) -> pb.EmbedResponse:
+    """For servers; the inverse of `embeddings`."""
     vectors = [pb.Vector(values=vector) for vector in value.vectors]
     return pb.EmbedResponse(
         request_id=value.request_id, model=value.model, vectors=vectors, prompt_tokens=value.prompt_tokens
@@ -409,6 +410,7 @@ def embeddings_message(value: api.Embeddings) -> pb.EmbedResponse:
 
 
 def embeddings(message: pb.EmbedResponse) -> api.Embeddings:
+    """For clients; the inverse of `embeddings_message`."""
     vectors = [tuple(vector.values) for vector in message.vectors]
     return api.Embeddings(message.request_id, message.model, vectors, message.prompt_tokens)
 
@@ -438,6 +440,7 @@ def explanation_message(value: Explanation) -> pb.ExplainRequestResponse:
 
 
 def explanation(message: pb.ExplainRequestResponse) -> api.Explained:
+    """For clients; the inverse of `explanation_message`."""
     stories = [
         api.Story(
             story.output_index,

@@ -372,7 +372,8 @@ class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 BLOCK_FREE, BLOCK_CACHED, BLOCK_SHARED, BLOCK_FENCED, BLOCK_OWNER = 0, 1, 2, 3, 16
-"""Codes of `Status.blocks`; `BLOCK_OWNER + i` is a block of `outputs[i]` alone."""
+"""Codes of `Status.blocks`; `BLOCK_OWNER + i` is a block of `outputs[i]` alone, or, for
+i = MAX_STATUS_OUTPUTS, of an output that is not listed."""
 
 
 class Status(Message, frozen=True):

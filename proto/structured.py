@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 
 from quire.proto.params import ParameterError, Structured
 
@@ -79,30 +79,28 @@ def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
             raise
         raise _refusal(structured.kind, str(error)) from error
     if not structured.after:
-        return body
+        return json.dumps({"grammars": [body]})
     main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
-    (inner,) = json.loads(body)["grammars"]
-    return json.dumps({"grammars": [{"name": "main", "lark_grammar": main}, {**inner, "name": "body"}]})
+    return json.dumps({"grammars": [{"lark_grammar": main}, {"name": "body", **body}]})
 
 
-def _body(structured: Structured, vocabulary: LLTokenizer) -> str:
+def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
     text, kind = structured.text, structured.kind
     match kind:
         case "json_object":
-            return LLMatcher.grammar_from_json_schema({"type": "object"}, overrides=_JSON_STYLE)  # type: ignore[arg-type]
+            return {"json_schema": {"type": "object", "x-guidance": _JSON_STYLE}}
         case "json_schema":
-            schema = _schema(_json(kind, text), kind)
-            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_STYLE)  # type: ignore[arg-type]
+            return {"json_schema": _styled(_schema(_json(kind, text), kind))}
         case "regex":
             if not text:
                 raise _refusal(kind, "is empty")
-            return LLMatcher.grammar_from_regex(text)
+            return {"lark_grammar": f"start: /{regex_to_lark(text, '')}/"}
         case "choice":
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(_literal, _choices(_json(kind, text)))))
+            return {"lark_grammar": "start: " + " | ".join(map(_literal, _choices(_json(kind, text))))}
         case "grammar":
-            return grammar_from("grammar", text)
+            return {"lark_grammar": grammar_from("grammar", text)}
         case "structural_tag":
-            return LLMatcher.grammar_from_lark(_tagged(_json(kind, text), vocabulary))
+            return {"lark_grammar": _tagged(_json(kind, text), vocabulary)}
 
 
 def _json(kind: str, text: str) -> Any:
@@ -157,10 +155,10 @@ def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
         trigger = next((trigger for trigger in tags.triggers if tag.begin.startswith(trigger)), None)
         if trigger is None:
             raise _refusal("structural_tag", f"structures[{index}].begin: starts with none of the triggers")
-        schema = json.dumps(_schema(tag.schema, "structural_tag"))
+        schema = json.dumps(_styled(_schema(tag.schema, "structural_tag")))
         parts = (_literal(tag.begin[len(trigger) :]), f"body_{index}", _literal(tag.end))
         of_trigger[trigger].append(" ".join(part for part in parts if part != '""'))
-        rules += f"body_{index}: %json {_styled(schema)}\n"
+        rules += f"body_{index}: %json {schema}\n"
     names = []
     for index, (trigger, ways) in enumerate(of_trigger.items()):
         if not ways:
@@ -170,12 +168,11 @@ def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
     return f"start: ({' | '.join(names)})* REST\nREST: FREE\n{rules}{_FREE}"
 
 
-def _styled(schema: str) -> str:
-    """Within a grammar the style of JSON stands in the schema."""
-    parsed = json.loads(schema)
-    if isinstance(parsed, bool):
-        parsed = {} if parsed else {"enum": []}
-    return json.dumps(parsed | {"x-guidance": _JSON_STYLE})
+def _styled(schema: Any) -> dict[str, Any]:
+    """With the style of JSON, which the library reads in the schema itself."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    return {**schema, "x-guidance": _JSON_STYLE}
 
 
 def _until(rule: str, marker: str, vocabulary: LLTokenizer) -> str:

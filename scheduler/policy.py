@@ -20,6 +20,8 @@ from quire.scheduler.waiting import Waiting
 
 HEADROOM_SHARE = 64
 """While others run, an admission leaves one block and one in so many available, or it would be preempted at once."""
+MAX_HOLDERS = 2
+"""Named to an output that lost its slot because others hold the blocks."""
 
 Cause = Literal["slots", "budget", "blocks", "fences", "parent"]
 WHY: Final[dict[Cause, str]] = {
@@ -113,10 +115,11 @@ class Policy:
 
     def _preempt(self, sequence: Sequence, by: Sequence) -> None:
         """Out of its slot and back into the queue; what is in flight for it is dropped and drawn again."""
-        who = f"request {by.request.label!r} output {by.output_index}"
-        detail = f"its {len(sequence.blocks)} blocks went to {who}, which needed one and is before it in rank"
+        detail = f"its {len(sequence.blocks)} blocks were taken for {_name(by)}, which needed one and is before it"
         if by is sequence:
-            detail = "it needed a block, none was available, and nobody of a lower rank ran"
+            others = sorted((other for other in self._running.live() if other is not sequence), key=_rank)
+            holders = ", ".join(f"{_name(other)} with {len(other.blocks)}" for other in others[:MAX_HOLDERS])
+            detail = f"it needed a block, and all are held by outputs before it: {holders}"
         self._era.leave(sequence, keep_tokens=True)
         sequence.note(self._now, "preempted", sequence.num_known, detail)
         sequence.move("waiting")
@@ -265,6 +268,10 @@ _NO_ROWS: Int64 = np.zeros(0, np.int64)
 
 def _rank(sequence: Sequence) -> tuple[int, int, int]:
     return sequence.rank
+
+
+def _name(sequence: Sequence) -> str:
+    return f"request {sequence.request.label!r} output {sequence.output_index}"
 
 
 def _is_long(row: tuple[int, int]) -> bool:

@@ -12,7 +12,6 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "the tests need the Debian packages: ${missing[*]}; as root: apt-get install ${missing[*]}" >&2
     exit 1
 fi
-# without recommended packages no service is configured beyond the program itself; none may start here
-export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

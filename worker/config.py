@@ -6,6 +6,8 @@ import msgspec
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 MOST_THREADS = 1024
+ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
+"""`model_type` of the models that read a whole prompt in one step, so that a step must hold the longest."""
 KVDtype = Literal["auto", "fp8"]
 AskedTask = Literal["auto", "generate", "embed"]
 Quantization = Literal["none", "int8"]

@@ -161,14 +161,17 @@ class Matchers:
         assert self._executor is not None
         bits = np.full((len(guides), self._num_words), -1, dtype=np.int32)
         told, asked = [], []
+        on_host: dict[int, list[int]] = {}
         for row, (guide, drawn) in enumerate(guides):
             matcher = guide.matcher.result()
             if matcher is None:
                 continue
             asked.append((matcher, row))
             if drawn is not None:
-                drawn.mark.wait()
-                told.append((matcher, int(drawn.token_ids[drawn.index])))
+                if id(drawn.token_ids) not in on_host:  # mostly one step's for all
+                    drawn.mark.wait()
+                    on_host[id(drawn.token_ids)] = drawn.token_ids.tolist()
+                told.append((matcher, on_host[id(drawn.token_ids)][drawn.index]))
         if told:
             self._executor.consume_token_par(told)
         if asked:

@@ -1,7 +1,7 @@
 """`quire bench control`: the control plane alone, at full speed.
 
-Real frontends, the real scheduler and gRPC clients, around a worker that computes nothing and takes a fixed time for
-every step (`quire.worker.fixed_time`). All processes share this machine's cores, the clients too.
+Real frontends, the real scheduler and clients of gRPC or HTTP, around a worker that computes nothing and takes a fixed
+time for every step (`quire.worker.fixed_time`). All processes share this machine's cores, the clients too.
 """
 
 import argparse
@@ -29,7 +29,8 @@ BLOCK_SIZE = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--streams", type=int, default=256, help="gRPC streams open at a time")
+    parser.add_argument("--http", action="store_true", help="clients use the HTTP API in place of gRPC")
+    parser.add_argument("--streams", type=int, default=256, help="streams open at a time")
     parser.add_argument("--step-ms", type=float, default=5.0, help="time of one step of the worker")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of the window that counts")
     parser.add_argument("--warmup", type=float, default=5.0, help="seconds before it, for clients to start and connect")
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> Outcome:
     with ThreadPoolExecutor(args.clients) as pool, Stage() as stage:
         device_file = stage.run_dir.path / "device.json"
         vocabulary, children, targets = _start(stage, args, device_file)
-        stage.wait_for("engine ready", lambda: _ready(targets), START_SECONDS)
+        stage.wait_for("engine ready", lambda: _ready([grpc for grpc, _ in targets]), START_SECONDS)
         begin = time.monotonic() + args.warmup
         window = (begin, begin + args.seconds)
         clients = _start_clients(pool, args, vocabulary, targets, window)
@@ -68,11 +69,13 @@ def _check(args: argparse.Namespace) -> None:
         raise BenchError("--seconds must be positive, --step-ms and --warmup must not be negative")
 
 
-def _start(stage: Stage, args: argparse.Namespace, device_file: Path) -> tuple[range, list[Child], list[str]]:
-    """Ordinary token ids of the embedded model, the processes, and the frontends' gRPC targets."""
+def _start(
+    stage: Stage, args: argparse.Namespace, device_file: Path
+) -> tuple[range, list[Child], list[tuple[str, str]]]:
+    """Ordinary token ids of the embedded model, the processes, and each frontend's gRPC and HTTP target."""
     options = ServeOptions(
         grpc_port=0,
-        http_port=-1,
+        http_port=0 if args.http else -1,
         max_num_seqs=args.streams,
         max_num_batched_tokens=max(2048, 2 * args.streams),
         log_level="warning",
@@ -100,13 +103,14 @@ def _start(stage: Stage, args: argparse.Namespace, device_file: Path) -> tuple[r
         *(stage.start("frontend", index, engine.frontend(index)) for index in range(args.frontends)),
     ]
     ports = stage.wait_for("frontend ports", lambda: _ports(engine, args.frontends), START_SECONDS)
-    return vocabulary, children, [f"127.0.0.1:{port}" for port in ports]
+    return vocabulary, children, [(f"127.0.0.1:{grpc}", f"127.0.0.1:{http}") for grpc, http in ports]
 
 
-def _ports(engine: QuireEngine, num_frontends: int) -> list[int] | None:
-    """None until every frontend has said which port is its own."""
+def _ports(engine: QuireEngine, num_frontends: int) -> list[tuple[int, int]] | None:
+    """For gRPC and HTTP; None until every frontend has said which are its own."""
     try:
-        return [json.loads(engine.ready_file(index).read_text())["grpc_port"] for index in range(num_frontends)]
+        said = [json.loads(engine.ready_file(index).read_text()) for index in range(num_frontends)]
+        return [(ports["grpc_port"], ports["http_port"]) for ports in said]
     except (FileNotFoundError, json.JSONDecodeError):
         return None
 
@@ -129,11 +133,12 @@ def _start_clients(
     pool: ThreadPoolExecutor,
     args: argparse.Namespace,
     vocabulary: range,
-    targets: list[str],
+    targets: list[tuple[str, str]],
     window: tuple[float, float],
 ) -> list["Future[dict[str, object]]"]:
     options = {
-        "targets": targets,
+        "targets": [http if args.http else grpc for grpc, http in targets],
+        "http": args.http,
         "prompt_len": args.prompt_len,
         "output_len": args.output_len,
         "first_token": vocabulary.start,

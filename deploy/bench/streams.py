@@ -1,4 +1,4 @@
-"""The clients of `quire bench control`, in a process of their own: gRPC streams that are always open.
+"""The clients of `quire bench control`, in a process of their own: streams that are always open.
 
 `python -m quire.deploy.bench.streams OPTIONS` prints one JSON object. Every stream asks again when its answer is
 complete, until the window has ended; then the last answers are read to their end, so that every token can be counted.
@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import numpy as np
@@ -15,12 +16,17 @@ import numpy as np
 from quire.deploy.bench.connection import connect
 from quire.deploy.bench.prompts import Prompt
 from quire.deploy.bench.record import OK, Record, first_token_ms, request_of, stream
-from quire.proto.generated import quire_pb2_grpc
+from quire.deploy.bench.web import WebClient, body_of
+
+Send = Callable[[Prompt, int], Awaitable[Record]]
+"""Takes a prompt and a seed, and reads the answer to its end."""
 
 
 class StreamsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     targets: tuple[str, ...]
     """Frontends; stream i goes to number i modulo their count."""
+    http: bool
+    """The targets are of the HTTP API."""
     streams: int
     prompt_len: int
     output_len: int
@@ -45,9 +51,18 @@ class Clients:
 
     async def run(self) -> None:
         options = self._options
+        if options.http:
+            client = WebClient(options.targets, {})
+            await self._all(
+                lambda prompt, seed: client.stream(body_of(prompt.token_ids, prompt.output_len, 1.0, "", seed))
+            )
+            client.close()
+            return
         async with connect(options.targets, options.streams) as stubs:
-            streams = [self._stream(next(stubs), index) for index in range(options.streams)]
-            await asyncio.gather(self._clock(), *streams)
+            await self._all(lambda prompt, seed: stream(next(stubs), request_of(prompt, 1.0, "", seed)))
+
+    async def _all(self, send: Send) -> None:
+        await asyncio.gather(self._clock(), *(self._stream(send, index) for index in range(self._options.streams)))
 
     async def _clock(self) -> None:
         await asyncio.sleep(self._options.begin - time.monotonic())
@@ -55,13 +70,13 @@ class Clients:
         await asyncio.sleep(self._options.end - time.monotonic())
         self.cpu_seconds = time.process_time() - begin
 
-    async def _stream(self, stub: quire_pb2_grpc.InferenceStub, index: int) -> None:
+    async def _stream(self, send: Send, index: int) -> None:
         options = self._options
         # the first answers differ in length, so that the streams do not all ask again in the same step
         output_len = max(1, options.output_len * (index + 1) // options.streams)
         while time.monotonic() < options.end:
             token_ids = self._random.integers(options.first_token, options.vocab_size, options.prompt_len).tolist()
-            record = await stream(stub, request_of(Prompt(token_ids, output_len), 1.0, "", index))
+            record = await send(Prompt(token_ids, output_len), index)
             self.records.append(record)
             self.expected.append(output_len)
             if record.status != OK:

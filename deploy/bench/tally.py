@@ -8,7 +8,7 @@ from quire.deploy.bench.child import samples
 from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.report import Figure, Outcome, percentile, percentiles
 
-OPTIONS = ("streams", "step_ms", "seconds", "frontends", "clients", "prompt_len", "output_len")
+OPTIONS = ("http", "streams", "step_ms", "seconds", "frontends", "clients", "prompt_len", "output_len")
 
 Measured = Mapping[str, object]
 

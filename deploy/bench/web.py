@@ -1,4 +1,4 @@
-"""An HTTP client of a load generator: streamed completions over kept connections, read with as little work as can be."""
+"""An HTTP client of a load generator: streamed completions over kept connections, read with little work of its own."""
 
 import asyncio
 import time

@@ -1,21 +1,45 @@
 """The HTTP API: every route, and the layers around them."""
 
-from starlette.routing import BaseRoute, Router
+from collections.abc import Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.frontend.auth import Keyring
-from quire.frontend.http import chat, completions, embeddings, engine, health, messages, metrics, models, responses, tokens
+from quire.frontend.http import (
+    chat,
+    completions,
+    embeddings,
+    engine,
+    health,
+    messages,
+    metrics,
+    models,
+    page,
+    responses,
+    tokens,
+)
 from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.errors import ErrorLayer
 from quire.frontend.http.guard import AnswerHeaders, Guard
 from quire.frontend.http.meter import Meter
 
-MODULES = (health, metrics, models, completions, chat, responses, messages, tokens, engine, embeddings)
+MODULES = (page, health, metrics, models, completions, chat, responses, messages, tokens, engine, embeddings)
 """Each has `routes(door) -> list[Route]`."""
 
 
 def all_routes(door: HttpDoor) -> list[BaseRoute]:
     return [route for module in MODULES for route in module.routes(door)]
+
+
+def _allowed(routes: Sequence[BaseRoute], scope: Scope) -> str:
+    """The methods of every route with this path; the router names only those of the first."""
+    found: set[str] = set()
+    for route in routes:
+        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return ", ".join(sorted(found))
 
 
 def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
@@ -25,7 +49,12 @@ def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
 
     async def configured(scope: Scope, receive: Receive, send: Send) -> None:
         scope["state"]["config"] = door.config
-        await router(scope, receive, send)
+        try:
+            await router(scope, receive, send)
+        except HTTPException as error:
+            if error.status_code == 405:
+                error.headers = {"allow": _allowed(routes, scope)}
+            raise
 
     guarded = Guard(door.config, keyring, configured)
     return Meter(AnswerHeaders(door.config, ErrorLayer(guarded)), routes, door.metrics_page.metrics)

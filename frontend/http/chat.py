@@ -12,16 +12,16 @@ from quire.frontend.http import body
 from quire.frontend.http.chat_answer import ChatAnswer
 from quire.frontend.http.chat_types import ChatRequest
 from quire.frontend.http.completions import stop_reason
-from quire.frontend.http.conversation import fingerprint, json_answer, renamed
+from quire.frontend.http.conversation import count_tokens, fingerprint, json_answer, renamed
 from quire.frontend.http.door import HttpDoor, call_of, request_id
 from quire.frontend.http.sse import DONE, data, event_stream
 from quire.proto.api import GenerateRequest
 
 NAMES = {
-    "chat.messages": "messages",
-    "chat.tools": "tools",
-    "chat.template_kwargs": "chat_template_kwargs",
-    "chat": "messages",
+    "chat$": "messages",
+    r"chat\.tools(\[\d+\])": r"tools\1.function",
+    r"chat\.template_kwargs": "chat_template_kwargs",
+    "logprobs": "top_logprobs",
 }
 
 
@@ -38,7 +38,9 @@ def routes(door: HttpDoor) -> list[Route]:
             async with door.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
-        return await json_answer(answer.whole(generation), has_logprobs)
+        whole = answer.whole(generation)
+        whole["usage"] = answer.usage(await count_tokens(door, "".join(answer.reasoning)))
+        return await json_answer(whole, has_logprobs)
 
     return [Route("/v1/chat/completions", create, methods=["POST"])]
 
@@ -50,4 +52,6 @@ async def _chunks(
         async with door.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))
-    yield (data(answer.usage_chunk()) if asked.usage_at_end else b"") + DONE
+    if asked.usage_at_end:
+        yield data(answer.usage_chunk(await count_tokens(door, "".join(answer.reasoning))))
+    yield DONE

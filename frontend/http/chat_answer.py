@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from quire.frontend.http.answer import usage_block
 from quire.frontend.http.chat_types import ChatRequest
 from quire.frontend.http.legacy_logprobs import prompt_logprobs
@@ -36,15 +38,17 @@ class ChatAnswer:
         self._roles: set[int] = set()
         self._called: set[int] = set()
         self._completion_tokens: dict[int, int] = {}
-        self._usages: dict[int, Usage] = {}
+        self._usages: list[Usage] = []
+        self.reasoning: list[str] = []
+        """What was thought aloud so far, in all outputs."""
 
     def whole(self, generation: api.Generation) -> Json:
-        """The answer to a request that does not stream."""
-        usages = [output.finished.usage for output in generation.outputs]
+        """The answer to a request that does not stream. Its `usage` is what `usage` says afterwards."""
+        self._usages += [output.finished.usage for output in generation.outputs]
+        self.reasoning += [output.reasoning for output in generation.outputs if output.reasoning]
         answer = self._head | {
             "model": generation.model,
             "choices": [self._choice(index, output) for index, output in enumerate(generation.outputs)],
-            "usage": usage_block(usages),
         }
         if self._request.prompt_logprobs is not None:
             answer["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
@@ -67,6 +71,8 @@ class ChatAnswer:
             yield self._head | {"choices": [], "prompt_logprobs": shown[event.first_position != 1 :]}
         elif isinstance(event, api.Delta):
             grown = _delta(event)
+            if event.reasoning:
+                self.reasoning.append(event.reasoning)
             if event.tool_calls:
                 self._called.add(event.output_index)
             count = self._completion_tokens.get(event.output_index, 0) + len(event.token_ids)
@@ -75,15 +81,22 @@ class ChatAnswer:
                 yield self._chunk(event.output_index, grown, event.logprobs, event.token_ids)
         else:
             index = event.output_index
-            self._usages[index] = event.usage
+            self._usages.append(event.usage)
             self._completion_tokens[index] = event.usage.completion_tokens
             ended = self._chunk(index, {})
             ended["choices"][0] |= self._end(event, index in self._called)
             yield ended
 
-    def usage_chunk(self) -> Json:
+    def usage(self, reasoning_tokens: int) -> Json:
+        """Of all outputs, once they have ended."""
+        block: Json = msgspec.to_builtins(usage_block(self._usages))
+        if reasoning_tokens:
+            block["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        return block
+
+    def usage_chunk(self, reasoning_tokens: int) -> Json:
         """The last chunk, for those who asked for it."""
-        return self._head | {"choices": [], "usage": usage_block(list(self._usages.values()))}
+        return self._head | {"choices": [], "usage": self.usage(reasoning_tokens)}
 
     def _chunk(
         self, index: int, delta: Json, entries: Sequence[api.TokenLogprobs] = (), token_ids: Sequence[int] = ()

@@ -115,7 +115,7 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_retention: None = None
     chat_template: None = None
     documents: None = None
-    echo: Literal[False] | None = None
+    echo: bool | None = None
 
     def chat(self) -> api.Chat:
         """Raises `ParameterError`."""
@@ -132,6 +132,8 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 
     def request(self, label: str) -> api.GenerateRequest:
         """`label`: for a request that names none. Raises `ParameterError`."""
+        if self.echo:
+            raise ParameterError("echo", "is not supported for a chat; remove it", "UNSUPPORTED")
         if self.top_logprobs is not None and not self.logprobs:
             raise ParameterError("top_logprobs", "needs logprobs; set logprobs to true or remove it")
         return self.generate_request(

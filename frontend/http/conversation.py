@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,11 @@ def fingerprint(door: HttpDoor) -> str:
     return "fp_" + hashlib.sha256("|".join(facts).encode()).hexdigest()[:12]
 
 
+async def count_tokens(door: HttpDoor, text: str) -> int:
+    """Of a part of an answer; by its text, because a token may belong to two parts."""
+    return len((await door.pipeline.tokenize(text, None, False)).token_ids) if text else 0
+
+
 async def json_answer(value: Any, is_large: bool = False) -> Response:
     """`is_large`: encoded in a thread, because the loop must beat."""
     encode = msgspec.json.encode
@@ -51,12 +57,14 @@ async def json_answer(value: Any, is_large: bool = False) -> Response:
 
 
 class renamed:
-    """Tells the pipeline's errors in the names of one HTTP API. `names`: a field, or the beginning of one up to a dot
-    or a bracket, and its name there.
-    """
+    """Tells the pipeline's errors in the names of one HTTP API."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
+        """`names`: a regular expression for a field, or for its beginning up to a dot or bracket, and what it is there.
+
+        What is not listed only loses the prefix `chat.`.
+        """
+        self._names = [(re.compile(rf"{ours}(?=$|[.\[])"), theirs) for ours, theirs in names.items()]
 
     def __enter__(self) -> None: ...
 
@@ -67,8 +75,7 @@ class renamed:
             error.field = self._name(error.field)
 
     def _name(self, field: str) -> str:
-        for ours, theirs in self._names.items():
-            rest = field.removeprefix(ours)
-            if field.startswith(ours) and rest[:1] in ("", ".", "["):
-                return f"{theirs}{rest}"
+        for ours, theirs in self._names:
+            if match := ours.match(field):
+                return match.expand(theirs) + field[match.end() :]
         return field.removeprefix("chat.")

@@ -164,9 +164,11 @@ def routes(door: HttpDoor) -> list[Route]:
 
 
 def _inputs(given: str | list[str | int | list[int]]) -> tuple[list[str | Sequence[int]], list[str]]:
-    """The inputs and their names. Raises `ParameterError` when texts and tokens are mixed."""
+    """The inputs and their names. Raises `ParameterError` for none, and when texts and tokens are mixed."""
     if isinstance(given, str):
         return [given], ["input"]
+    if not given:
+        raise ParameterError("input", "is empty; give at least one text", "EMPTY_PROMPT")
     kinds = {type(one) for one in given}
     if len(kinds) > 1:
         raise ParameterError("input", "must be a text, a list of texts, a list of token ids, or a list of such lists")

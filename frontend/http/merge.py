@@ -15,6 +15,9 @@ async def merged(sources: Sequence[Batches]) -> AsyncGenerator[tuple[int, Sequen
     At most one batch per source waits here: a reader that stands still stands still for every source, whose own rule
     for slow readers then cancels it; what it gives as the reason is raised too.
     """
+    task = asyncio.current_task()
+    assert task is not None
+    reader: asyncio.Task[object] = task
     ready: asyncio.Queue[tuple[int, Sequence[Event] | Exception | None]] = asyncio.Queue(1)
 
     async def pump(index: int, source: Batches) -> None:
@@ -30,8 +33,6 @@ async def merged(sources: Sequence[Batches]) -> AsyncGenerator[tuple[int, Sequen
         except Exception as error:
             await ready.put((index, error))
 
-    reader = asyncio.current_task()
-    assert reader is not None
     pumps = [asyncio.create_task(pump(index, source)) for index, source in enumerate(sources)]
     try:
         open_sources = len(sources)
@@ -44,6 +45,6 @@ async def merged(sources: Sequence[Batches]) -> AsyncGenerator[tuple[int, Sequen
             else:
                 yield index, item
     finally:
-        for task in pumps:
-            task.cancel()
+        for one in pumps:
+            one.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)

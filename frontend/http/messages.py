@@ -23,9 +23,12 @@ from quire.proto.params import ParameterError
 Handler = Callable[[Request], Awaitable[Response]]
 
 NAMES = {
-    "chat.messages": "messages", "chat.tools": "tools", "chat.template_kwargs": "chat_template_kwargs",
-    "chat": "messages", "stop": "stop_sequences", "response_format.json_schema": "output_config.format",
-}  # fmt: skip
+    "chat$": "messages",
+    r"chat\.tools(\[\d+\])\.parameters": r"tools\1.input_schema",
+    r"chat\.template_kwargs": "chat_template_kwargs",
+    r"response_format\.json_schema": "output_config.format",
+    "stop": "stop_sequences",
+}
 
 
 def routes(door: HttpDoor) -> list[Route]:
@@ -71,15 +74,16 @@ def _in_shape(handler: Handler) -> Handler:
     async def answered(request: Request) -> Response:
         label = request_id(request)
         try:
-            return InShape(await handler(request), label)
+            answer = await handler(request)
         except Exception as error:
-            return _refusal(error, label)
+            answer = _refusal(error, label)
+        return InShape(answer, label)
 
     return answered
 
 
 class InShape(Response):
-    """An answer whose refusal, before its first byte, has Anthropic's shape too."""
+    """An answer with the header Anthropic's clients look for, whose refusal before its first byte has their shape."""
 
     def __init__(self, answer: Response, label: str) -> None:
         super().__init__()
@@ -89,17 +93,19 @@ class InShape(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
-        async def seen(message: Message) -> None:
+        async def labelled(message: Message) -> None:
             nonlocal started
             started = True
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"request-id", self._label.encode())]
             await send(message)
 
         try:
-            await self._answer(scope, receive, seen)
+            await self._answer(scope, receive, labelled)
         except Exception as error:
             if started:
                 raise
-            await _refusal(error, self._label)(scope, receive, send)
+            await _refusal(error, self._label)(scope, receive, labelled)
 
 
 def _refusal(error: Exception, label: str) -> Response:

@@ -114,7 +114,7 @@ def _end(finished: api.Finished, called: bool) -> Json:
     if finished.finish_reason == "length":
         reason = "max_tokens"
     elif finished.finish_reason == "abort":
-        reason = "refusal"
+        reason = "refusal"  # an operator ended it; of this API's words the one that makes no client go on by itself
     elif finished.stop_string is not None:
         reason = "stop_sequence"
     else:

@@ -26,7 +26,6 @@ class GrowingResponse:
         self._sequence = 0
         self._open = ""
         """What the open item is: reasoning, message, or the number of a call."""
-        self._reasoning_tokens = 0
 
     @property
     def status(self) -> Status:
@@ -40,8 +39,6 @@ class GrowingResponse:
             yield self._whole("response.created")
             yield self._whole("response.in_progress")
         elif isinstance(event, api.Delta):
-            if event.reasoning and not event.text and not event.tool_calls:
-                self._reasoning_tokens += len(event.token_ids)
             if event.reasoning:
                 yield from self._grow_reasoning(event.reasoning)
             if event.text:
@@ -56,6 +53,14 @@ class GrowingResponse:
     def ending(self) -> Json:
         """The last event of a response that has ended."""
         return self._whole(f"response.{self.status if self.status in ('completed', 'incomplete') else 'failed'}")
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(item["content"][0]["text"] for item in self._items if item["type"] == "reasoning")
+
+    def count_reasoning(self, num_tokens: int) -> None:
+        """Once it has ended: how many of the output's tokens `reasoning` was."""
+        self.answer["usage"]["output_tokens_details"]["reasoning_tokens"] = num_tokens
 
     def fail(self, error: RequestError) -> None:
         code = "server_error"
@@ -128,7 +133,7 @@ class GrowingResponse:
         self._open = ""
 
     def _finish(self, finished: api.Finished) -> None:
-        self.answer["usage"] = _usage(finished.usage, self._reasoning_tokens)
+        self.answer["usage"] = _usage(finished.usage)
         if finished.finish_reason == "stop":
             self.answer |= {"status": "completed", "completed_at": int(time.time())}
         elif finished.finish_reason == "abort":
@@ -188,12 +193,11 @@ def _head(asked: ResponseRequest, id: str, info: ServerInfo) -> Json:
     }
 
 
-def _usage(usage: Usage, reasoning_tokens: int) -> Json:
-    """`reasoning_tokens`: of the steps that brought reasoning and nothing else."""
+def _usage(usage: Usage) -> Json:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

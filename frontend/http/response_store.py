@@ -68,8 +68,9 @@ class ResponseStore:
 
     async def put(self, id: str, previous: str, status: Status, input: bytes, answer: bytes) -> None:
         """Raises `RequestError` (QUEUE_FULL) when what is still being made fills the store."""
-        time = now()
-        await self._run(_put, Stored(id, previous, status, time, time + LEASE_SECONDS, input, answer), self._max_bytes)
+        created = now()
+        stored = Stored(id, previous, status, created, created + LEASE_SECONDS, input, answer)
+        await self._run(_put, stored, self._max_bytes)
 
     async def get(self, id: str) -> Stored:
         """Raises `RequestError` (UNKNOWN_REQUEST)."""
@@ -140,13 +141,10 @@ def _trim(database: sqlite3.Connection, max_bytes: int, now: float) -> None:
     idle = "(status != 'in_progress' OR lease < ?)"
     database.execute(f"DELETE FROM responses WHERE created < ? AND {idle}", (now - MAX_AGE_SECONDS, now))
     excess: int = database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0] - max_bytes
-    for id, size in database.execute(
-        f"SELECT id, size FROM responses WHERE {idle} ORDER BY created", (now,)
-    ).fetchall():
-        if excess <= 0:
-            return
-        database.execute("DELETE FROM responses WHERE id = ?", (id,))
-        excess -= size
+    query = f"SELECT id, size FROM responses WHERE {idle} ORDER BY created LIMIT 1"
+    while excess > 0 and (oldest := database.execute(query, (now,)).fetchone()) is not None:
+        database.execute("DELETE FROM responses WHERE id = ?", oldest[:1])
+        excess -= oldest[1]
 
 
 def _get(database: sqlite3.Connection, id: str, now: float) -> Stored:

@@ -16,7 +16,7 @@ from quire.frontend.call import Call
 from quire.frontend.errors import as_request_error
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.conversation import renamed
+from quire.frontend.http.conversation import count_tokens, renamed
 from quire.frontend.http.door import HttpDoor, call_of
 from quire.frontend.http.response_background import Background
 from quire.frontend.http.response_events import GrowingResponse
@@ -30,9 +30,13 @@ from quire.proto.params import ParameterError
 
 ID = re.compile(r"resp_[0-9a-f]{32}")
 NAMES = {
-    "chat.messages": "input", "chat.tools": "tools", "chat.template_kwargs": "chat_template_kwargs", "chat": "input",
-    "max_tokens": "max_output_tokens", "response_format.json_schema": "text.format", "logprobs": "top_logprobs",
-}  # fmt: skip
+    "chat$": "input",
+    r"chat\.messages": "input",
+    r"chat\.template_kwargs": "chat_template_kwargs",
+    r"response_format\.json_schema": "text.format",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+}
 GONE = "the frontend that made this response ended before it was done"
 MAX_PAGE = 100
 
@@ -95,6 +99,7 @@ class Responses:
         with renamed(NAMES):
             async with self._door.pipeline.open(generate, making.call) as stream:
                 await making.read(stream)
+        await self._count(making)
         await self._keep(making)
         return json_response(making.growing.answer)
 
@@ -154,6 +159,7 @@ class Responses:
                     self._background.lease(id)
                     begun.set_result(answer)
                     await making.read(stream)
+            await self._count(making)
         except Exception as error:
             if not begun.done():
                 begun.set_exception(error)
@@ -168,8 +174,13 @@ class Responses:
                 while events := await stream.take():
                     if items := b"".join(_item(one) for event in events for one in growing.events(event)):
                         yield items
+        await self._count(making)
         await self._keep(making)
         yield _item(growing.ending())
+
+    async def _count(self, making: Making) -> None:
+        if reasoning := making.growing.reasoning:
+            making.growing.count_reasoning(await count_tokens(self._door, reasoning))
 
     async def _keep(self, making: Making) -> None:
         if making.asked.is_stored:

@@ -135,8 +135,6 @@ class ResponseRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             request_id=label,
             max_tokens=self.max_output_tokens,
             logprobs=logprobs,
-            return_token_ids=True,
-            return_prompt_token_ids=False,
         )
 
     def _chat(self, earlier: Sequence[msgspec.Raw]) -> api.Chat:

@@ -74,13 +74,13 @@ def _object(parameters: str) -> dict[str, Any]:
 def _array(chat: Chat) -> dict[str, Any]:
     """Each function's schema becomes a definition of the whole, and its references follow it there."""
     definitions: dict[str, Any] = {}
-    calls = []
+    calls: list[dict[str, Any]] = []
     for index, tool in enumerate(chat.tools):
         place = f"#/$defs/{index}"
         definitions[str(index)] = _moved(_object(tool.parameters), place, f"chat.tools[{index}].parameters", 0)
         properties = {"name": {"const": tool.name}, "parameters": {"$ref": place}}
-        calls.append({"type": "object", "properties": properties, "required": ["name", "parameters"]})
-        calls[-1]["additionalProperties"] = False
+        required = list(properties)
+        calls.append({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
     schema: dict[str, Any] = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "$defs": definitions}
     if chat.parallel_tool_calls is False:
         schema["maxItems"] = 1

@@ -12,7 +12,7 @@ from typing import Literal
 from quire.frontend.tools.parser import MAX_NAME, SPACE
 
 ARGUMENT_KEYS = ("arguments", "parameters")
-_BRACKETS = re.compile(r'["{}\[\]]')
+_BRACKETS = re.compile(r'"|[{\[]+|[}\]]+')
 _QUOTES = re.compile(r'["\\]')
 _SCALAR_END = re.compile(r"[,}\]\s]")
 
@@ -55,12 +55,16 @@ class ValueEnd:
         match = _BRACKETS.search(text, at)
         if match is None:
             return len(text)
-        if match.group() == '"':
+        begin, end = match.span()
+        if text[begin] == '"':
             self._in_string = True
+        elif text[begin] in "{[":
+            self._depth += end - begin
         else:
-            self._depth += 1 if match.group() in "{[" else -1
+            end = min(end, begin + self._depth)
+            self._depth -= end - begin
             self.ended = self._depth == 0
-        return match.end()
+        return end
 
 
 class JsonCall:

@@ -7,7 +7,6 @@ leaves arguments cut off.
 """
 
 import secrets
-import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -133,7 +132,7 @@ class StateParser:
 
 def short_id() -> str:
     """Nine letters and digits: the only ids some templates take back."""
-    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+    return secrets.token_hex(5)[:9]
 
 
 def _merged(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:

@@ -19,6 +19,6 @@ def encoder_attention(
     stop = 0
     for length in lengths_host:
         start, stop = stop, stop + length
-        row = (side[None, :, start:stop] for side in (query, key, value))
-        heads[start:stop] = scaled_dot_product_attention(*row, scale=scale)[0].transpose(0, 1)
+        q, k, v = (side[None, :, start:stop] for side in (query, key, value))
+        heads[start:stop] = scaled_dot_product_attention(q, k, v, scale=scale)[0].transpose(0, 1)
     return out

@@ -45,9 +45,10 @@ def test_a_lost_token_is_a_failure_and_not_a_figure() -> None:
         check_delivery([client(failures=["UNAVAILABLE: ..."])], {"tokens": 60})
 
 
-def test_real_processes_deliver_every_token(bench) -> None:
+@pytest.mark.parametrize("door", [[], ["--http"]])
+def test_real_processes_deliver_every_token(bench, door) -> None:
     result = bench(
-        "control", "--streams", "6", "--step-ms", "4", "--seconds", "1.5", "--warmup", "1.5", "--prompt-len", "5",
+        "control", *door, "--streams", "6", "--step-ms", "4", "--seconds", "1.5", "--warmup", "1.5", "--prompt-len", "5",
         "--output-len", "40", "--frontends", "2", "--clients", "2",
     )  # fmt: skip
     assert set(result) >= KEYS

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -135,6 +136,18 @@ def metrics_of(expression: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
     return found
 
 
+def wait_for_ready(url: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/ready", timeout=30).close()
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            assert time.monotonic() < deadline, f"{url} is not ready"
+            time.sleep(0.02)
+
+
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """Starts `quire serve` on the model that comes with it, asks it once, scrapes it and ends it."""
@@ -156,6 +169,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
         assert engine.poll() is None, "".join(lines)
         port = json.loads((run_dir / "frontend-0.ready").read_text())["http_port"]
         url = f"http://127.0.0.1:{port}"
+        wait_for_ready(url)
         models = json.loads(urllib.request.urlopen(f"{url}/v1/models", timeout=30).read())
         body = json.dumps({"model": models["data"][0]["id"], "prompt": "def", "max_tokens": 3}).encode()
         request = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})

@@ -142,6 +142,7 @@ def test_the_start_up_line_names_both_addresses(run_dir: RunDir) -> None:
     both = composed(run_dir, host="0.0.0.0", http_port=81, ssl_certfile="c", ssl_keyfile="k")
     assert addresses(both.frontend) == "ready: gRPC on localhost:50051, HTTP on https://localhost:81"
     assert "--tls-ca-file" in ready_to_paste(both.frontend)
+    assert "/v1/embeddings" in ready_to_paste(both.frontend, "embed")
     alone = composed(run_dir, http_port=-1).frontend
     assert addresses(alone) == "ready: gRPC on 127.0.0.1:50051"
     assert "curl" not in ready_to_paste(alone)

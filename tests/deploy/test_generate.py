@@ -43,6 +43,7 @@ class StandInClient:
 @pytest.fixture
 def server(monkeypatch) -> type[StandInClient]:
     monkeypatch.setattr(client, "Client", StandInClient)
+    monkeypatch.delenv("QUIRE_API_KEY", raising=False)
     started = Started("r1", "m", 3)
     end = Finished(0, "length", USAGE)
     monkeypatch.setattr(StandInClient, "events", (started, Delta(0, "Hel", [1]), Delta(0, "lo", [2]), end))
@@ -164,3 +165,9 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
 def test_a_certificate_that_cannot_be_read_is_named(capsys) -> None:
     assert main(["generate", "x", "--tls-ca-file", "/no_such/ca_file.pem"]) == 2
     assert capsys.readouterr().err == "quire: error: --tls-ca-file /no_such/ca_file.pem: No such file or directory\n"
+
+
+def test_without_a_file_the_key_is_that_of_the_environment(server, monkeypatch) -> None:
+    monkeypatch.setenv("QUIRE_API_KEY", "first-key other-key")
+    assert main(["generate", "x"]) == 0
+    assert server.api_key == "first-key"

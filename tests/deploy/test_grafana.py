@@ -98,11 +98,9 @@ def test_the_commands_of_the_container_are_quires():
 
     build_parser().parse_args(COMPOSE["services"]["quire"]["command"])
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
-    entry, command = (
-        json.loads(re.search(rf"^{word} (\[.*\])$", text, re.MULTILINE)[1]) for word in ("ENTRYPOINT", "CMD")
-    )
-    assert entry == ["quire"]
-    build_parser().parse_args(command)
+    words = dict(re.findall(r"^(ENTRYPOINT|CMD) (\[.*\])$", text, re.MULTILINE))
+    assert json.loads(words["ENTRYPOINT"]) == ["quire"]
+    build_parser().parse_args(json.loads(words["CMD"]))
 
 
 def test_the_container_runs_without_root_and_without_a_writable_root():

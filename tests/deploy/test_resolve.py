@@ -31,6 +31,16 @@ def test_a_local_directory_is_taken(model: Path) -> None:
     assert resolve(str(model), "auto").name == str(model)
 
 
+@pytest.mark.parametrize(
+    ("kind", "positions", "expected"),
+    [("llama", 131_072, 2048), ("bert", 512, 2048), ("xlm-roberta", 8194, 8194), ("bert", "many", 2048)],
+)
+def test_a_step_holds_the_longest_prompt_of_a_model_that_reads_it_whole(model, kind, positions, expected) -> None:
+    config = {"architectures": ["Any"], "model_type": kind, "max_position_embeddings": positions}
+    (model / "config.json").write_text(json.dumps(config))
+    assert resolve(str(model), "auto").step_tokens == expected
+
+
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_is_named(model: Path, missing: str) -> None:
     (model / missing).unlink()

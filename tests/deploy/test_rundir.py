@@ -39,10 +39,13 @@ def test_it_is_private_and_what_was_left_is_swept_under_the_lock(tmp_path: Path)
     path.mkdir(mode=0o700)
     (path / "workers.sock").touch()
     (path / "notes.txt").touch()
+    (path / "metrics").mkdir()
+    (path / "metrics" / "frontend-7.bin").touch()  # another engine's counters
     held = RunDir(str(path))
     assert path.stat().st_mode & 0o777 == 0o700
     assert not (path / "workers.sock").exists()
     assert (path / "notes.txt").exists()
+    assert not list((path / "metrics").iterdir())
     held.close()
     assert path.exists()  # a directory the user named stays
 

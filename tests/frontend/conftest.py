@@ -22,19 +22,26 @@ from quire.proto.requests import (
     Abort,
     AbortedLabels,
     AbortLabels,
+    AskExplanation,
     AskFigures,
     AskLoad,
+    AskStatus,
+    Explanation,
     Figure,
     Figures,
     Finish,
     Hello,
     Limits,
+    LiveOutput,
     Load,
     ModelFacts,
     OutputLogprobs,
     Outputs,
     Refused,
     SchedulerBeat,
+    Status,
+    StepRecord,
+    Story,
     Submit,
     Usage,
     Welcome,
@@ -98,6 +105,9 @@ class FakeScheduler:
         self.detail = ""
         self.priority_enabled = False
         self.facts: ModelFacts | None = facts()
+        self.records: tuple[StepRecord, ...] = ()
+        self.live: tuple[LiveOutput, ...] = ()
+        self.stories: dict[str, tuple[Story, ...]] = {}
         self.submits: list[Submit] = []
         self.aborts: list[Abort] = []
         self.script: Callable[[Submit], None] | None = None
@@ -133,6 +143,9 @@ class FakeScheduler:
     def change(self, state: str, detail: str = "") -> None:
         self.state, self.detail = state, detail
         self.say(self.welcome())
+
+    def load(self, query: int) -> Load:
+        return Load(query, "ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5)
 
     def welcome(self) -> Welcome:
         limits = Limits(
@@ -191,7 +204,13 @@ class FakeScheduler:
             elif isinstance(message, Abort):
                 self.aborts.append(message)
             elif isinstance(message, AskLoad):
-                self.say(Load(message.query, "ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5))
+                self.say(self.load(message.query))
+            elif isinstance(message, AskStatus):
+                new = tuple(record for record in self.records if record.step > message.after_step)
+                blocks = np.array([0, 1, 16], "<u2").tobytes()
+                self.say(Status(message.query, 12.5, self.load(message.query), self.live, blocks, new))
+            elif isinstance(message, AskExplanation):
+                self.say(Explanation(message.query, message.label, self.stories.get(message.label, ())))
             elif isinstance(message, AskFigures):
                 self.say(Figures(message.query, self.figures, ()))
             elif isinstance(message, AbortLabels):

@@ -1,6 +1,7 @@
 """Who may call over gRPC, with which key, and what an operator may change while the server runs."""
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from quire.frontend.auth import ADMIN, EXEMPT, KeyFileError, Keyring
 from quire.frontend.config import FrontendConfig
 from quire.proto.api import RequestError
 from quire.proto.client import AsyncClient
-from quire.proto.generated import quire_pb2
+from quire.proto.generated import quire_pb2 as pb
 
 USER, OTHER, BOSS = "user-key-1234", "other-key-1234", "boss-key-1234"
 
@@ -30,7 +31,7 @@ def verdict(ring: Keyring, need: str, key: str | None) -> str:
 
 def methods() -> list[str]:
     """From the descriptors, not from a list of ours."""
-    descriptors = [*quire_pb2.DESCRIPTOR.services_by_name.values(), *health_pb2.DESCRIPTOR.services_by_name.values()]
+    descriptors = [*pb.DESCRIPTOR.services_by_name.values(), *health_pb2.DESCRIPTOR.services_by_name.values()]
     found = [f"/{method.containing_service.full_name}/{method.name}" for d in descriptors for method in d.methods]
     return [*found, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/no.such.Service/Method"]
 
@@ -67,6 +68,7 @@ def test_every_method_but_health_needs_a_key(serving, tmp_path):
                         await call.read()
                     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
                     assert caught.value.details() == "a valid bearer key is needed"
+            assert {method.rpartition("/")[0] for method in EXEMPT} == {"/grpc.health.v1.Health"}
             for key in ("first-key-1", "second-key-2"):
                 async with AsyncClient(s.target, key) as client:
                     assert (await client.server_info()).state == "ready"
@@ -91,6 +93,7 @@ def test_what_reaches_everybodys_requests_needs_an_admin_key(serving, tmp_path):
                 assert await boss.abort("nobodys") == {"nobodys": 0}
                 assert (await boss.server_info()).state == "ready"  # an admin key opens everything else, too
 
+    assert {f"/quire.v1.Control/{name}" for name in ("Abort", "ExplainRequest", "GetStatus")} == ADMIN
     assert set(methods()) >= ADMIN
     asyncio.run(main())
 
@@ -224,3 +227,36 @@ def test_a_running_server_takes_new_keys_and_forgets_old_ones(serving, tmp_path)
                     await old.server_info()
 
     asyncio.run(main())
+
+
+def test_neither_keys_nor_prompts_reach_the_log_or_an_error(serving, tmp_path, caplog):
+    """Bad requests of many kinds, with something secret wherever a client may put it."""
+    (tmp_path / "keys").write_text(USER)
+    odd, prompt = "canary-odd-key", "canary-prompt"
+    requests = [
+        pb.GenerateRequest(prompt=prompt, max_tokens=-1),
+        pb.GenerateRequest(prompt=prompt, model="no-such-model"),
+        pb.GenerateRequest(prompt=prompt * 1000),
+        pb.GenerateRequest(prompt=prompt, temperature=float("nan")),
+        pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="nobody", content=prompt)])),
+    ]
+    frames = [*(request.SerializeToString() for request in requests), b"\xff\xff" + prompt.encode()]
+
+    async def main():
+        config = {"api_key_file": str(tmp_path / "keys"), "wait": False}
+        async with serving(**config) as s, grpc.aio.insecure_channel(s.target) as channel:
+            await s.ready()
+            for frame in frames:
+                for key in (USER, odd):
+                    metadata = [("authorization", f"Bearer {key}")]
+                    call = channel.unary_unary("/quire.v1.Inference/Generate")(frame, metadata=metadata, timeout=5)
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await call
+                    told = str(caught.value.details()) + str(caught.value.trailing_metadata())
+                    for secret in (USER, odd, prompt, "Traceback", "0x7f", "/frontend/"):
+                        assert secret not in told, (frame, told)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    for secret in (USER, odd, prompt):
+        assert secret not in caplog.text

@@ -54,13 +54,13 @@ def test_no_piece_shows_a_part_of_a_character(text_tokenizer, text):
 @given(text=ANY_TEXT)
 def test_window_decoding_joins_to_the_full_decode(sentencepiece, text):
     ids = sentencepiece.encode(text).ids
-    detokenizer = WindowDetokenizer(sentencepiece, skip_special_tokens=True)
+    detokenizer = WindowDetokenizer(sentencepiece, hidden=frozenset({sentencepiece.token_to_id("</s>")}))
     joined = "".join(detokenizer.push(token) for token in ids) + detokenizer.flush()
     assert joined == sentencepiece.decode(ids, skip_special_tokens=True)
 
 
 def test_window_decoding_does_not_wait_for_ever_on_bytes_that_are_no_character(sentencepiece):
-    detokenizer = WindowDetokenizer(sentencepiece, skip_special_tokens=True)
+    detokenizer = WindowDetokenizer(sentencepiece, hidden=frozenset({sentencepiece.token_to_id("</s>")}))
     pieces = [detokenizer.push(sentencepiece.token_to_id("<0xFF>")) for _ in range(100)]
     assert sum(map(len, pieces)) > 80
 

@@ -5,17 +5,21 @@ import urllib.request
 from functools import partial
 from itertools import pairwise
 
+import grpc
 import msgspec
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from quire.frontend.call import Call
 from quire.frontend.histogram import Histogram
 from quire.frontend.metric_table import FAMILIES
 from quire.frontend.metrics import Metrics
 from quire.frontend.snapshots import Snapshot, Snapshots, total
-from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, RequestError
 from quire.proto.figures import FIGURES
-from quire.proto.requests import Distribution, Figure
+from quire.proto.params import Structured
+from quire.proto.requests import Distribution, Embedding, Figure, Outputs
 
 
 class Page:
@@ -108,6 +112,45 @@ def test_refusals_of_the_frontend_and_of_the_scheduler_are_counted_by_reason_wor
     run(serving, case)
 
 
+def test_rendering_tokenisation_and_grammars_are_timed_apart(serving):
+    async def case(s):
+        s.scheduler.script = partial(answer_five, s)
+        chat = Chat([ChatMessage("user", "hello")])
+        await s.client.generate(GenerateRequest(input=chat, max_tokens=5))
+        with pytest.raises(RequestError):
+            await s.client.generate(GenerateRequest(input="x", structured=Structured("regex", "(")))
+        page, _ = await scrape(s.server)
+        assert page("quire_render_seconds_count") == 1
+        assert page("quire_tokenize_seconds_count") == 2
+        assert page("quire_grammar_compile_seconds_count") == 1
+        assert page("quire_grammar_compiles_total", outcome="invalid") == 1
+        assert page("quire_grammar_compiles_total", outcome="accepted") == 0
+        assert page("quire_request_rejections_total", reason="INVALID_GRAMMAR") == 1
+
+    run(serving, case)
+
+
+def test_vectors_are_counted_with_their_prompts_and_have_no_tokens(serving):
+    async def case(s):
+        def embed(submit):
+            end = s.scheduler.finish(submit.number, 0)
+            vector = Embedding(submit.number, np.ones(4, dtype="<f4").tobytes())
+            s.scheduler.say(Outputs(1, b"", b"", b"", b"", (end,), (), (vector,)))
+
+        s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, task="embed", embedding_size=4)
+        s.scheduler.change("ready")
+        await s.until(lambda: s.server.link.welcome.facts.task == "embed")
+        s.scheduler.script = embed
+        made = await s.client.embed(EmbedRequest(inputs=("hello", "world hello")))
+        page, _ = await scrape(s.server)
+        assert page("quire_embeddings_total") == 2
+        assert page("quire_prompt_tokens_total") == made.prompt_tokens
+        assert page("quire_generation_tokens_total") == page("quire_time_to_first_token_seconds_count") == 0
+        assert page("quire_request_duration_seconds_count") == 2
+
+    run(serving, case)
+
+
 def test_a_client_that_leaves_is_an_abort_and_no_finish(serving):
     async def case(s):
         s.scheduler.script = lambda submit: s.scheduler.outputs(submit.number, [(0, 0, 70)])
@@ -121,6 +164,74 @@ def test_a_client_that_leaves_is_an_abort_and_no_finish(serving):
         assert page("quire_client_aborts_total") == 1
         assert page("quire_requests_in_flight") == 0
         assert page("quire_request_duration_seconds_count") == 0
+        assert page("quire_grpc_responses_total", method="/quire.v1.Inference/Stream", code="CANCELLED") == 1
+
+    run(serving, case)
+
+
+@pytest.mark.parametrize("keys", ["", "some-long-key\n"])
+def test_a_method_nobody_serves_is_counted_as_other(serving, tmp_path, keys):
+    (tmp_path / "keys").write_text(keys)
+
+    async def case(s):
+        async with grpc.aio.insecure_channel(s.target) as channel:
+            for name in ("/quire.v1.Inference/Nothing", "/made.Up/Name"):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await channel.unary_unary(name)(b"")
+        figures = [one for one in s.server.metrics_page.metrics.figures() if one.name == "grpc_responses_total"]
+        series = {dict(one.labels)["method"]: one.value for one in figures}
+        assert series == {"other": 2}
+
+    run(serving, case, **({"api_key_file": str(tmp_path / "keys")} if keys else {}))
+
+
+def test_a_reader_that_is_too_slow_is_a_failure_of_its_own_kind(serving):
+    async def case(s):
+        async with s.server.pipeline.open(GenerateRequest(input="x", max_tokens=400), Call("grpc")) as stream:
+            s.scheduler.outputs(stream.number, [(0, 0, 70)])
+            await stream.take()
+            s.scheduler.outputs(stream.number, [(0, at, 70) for at in range(1, 60)])
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        page, _ = await scrape(s.server)
+        assert page("quire_slow_readers_total") == 1
+        assert page("quire_request_failures_total", reason="SLOW_READER") == 1
+        assert page("quire_client_aborts_total") == 0
+
+    run(serving, case, slow_reader_bytes=200)
+
+
+def test_a_request_whose_scheduler_is_lost_failed_and_its_unknown_times_are_left_out(serving):
+    async def case(s):
+        s.scheduler.script = lambda submit: s.scheduler.outputs(submit.number, [(0, 0, 70)])
+        events = s.client.stream(GenerateRequest(input="x"))
+        await anext(events)
+        await anext(events)
+        s.scheduler.muted = True
+        with pytest.raises(RequestError):
+            async for _ in events:
+                pass
+        page, _ = await scrape(s.server)
+        assert page("quire_request_failures_total", reason="SCHEDULER_LOST") == 1
+        assert page("quire_request_finishes_total", reason="error") == 1
+        assert page("quire_request_queue_seconds_count") == 0
+        assert page("quire_time_to_first_token_seconds_count") == 1
+
+    run(serving, case, resume_window_seconds=0.3)
+
+
+def test_what_is_submitted_again_is_counted(serving):
+    async def case(s):
+        asked = asyncio.create_task(s.client.generate(GenerateRequest(input="x", max_tokens=2)))
+        await s.scheduler.submitted()
+        s.scheduler.life = "life-2"
+        s.scheduler.peers.clear()
+        again = await s.scheduler.submitted(2)
+        s.scheduler.answer(again.number, [70, 71])
+        await asked
+        page, _ = await scrape(s.server)
+        assert page("quire_request_resumes_total") == 1
+        assert page("quire_requests_total", door="grpc") == 1
 
     run(serving, case)
 

@@ -187,6 +187,7 @@ def test_a_whole_server_speaks_tls_only(serving, authority):
     asyncio.run(main())
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
 def test_old_versions_of_the_protocol_are_refused_and_http_1_is_agreed_on(authority):
     pair = authority.sign("server")
 

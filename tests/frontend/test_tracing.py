@@ -231,8 +231,6 @@ def test_without_the_packages_the_error_names_the_extra():
 
 
 def test_nothing_of_it_is_imported_unless_asked_for():
-    code = (
-        "import sys, quire.frontend.server; print([name for name in sys.modules if name.startswith('opentelemetry')])"
-    )
+    code = "import sys, quire.frontend.server; print([name for name in sys.modules if 'opentelemetry' in name])"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

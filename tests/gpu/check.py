@@ -21,7 +21,7 @@ from typing import Any
 import links
 
 STAGES: Sequence[dict[str, float]] = (
-    {"layers": 200.0, "linears": 200.0, "attention": 200.0, "sampling": 200.0, "runner": 200.0, "transformers": 200.0,
+    {"layers": 200.0, "linears": 200.0, "attention": 200.0, "encoder": 200.0, "sampling": 200.0, "runner": 200.0, "transformers": 200.0,
      "group": 60.0},
     {"engine": 330.0},
 )  # fmt: skip
@@ -108,6 +108,7 @@ def check_of(part: str, report: Any, device: str, folder: Path) -> Callable[[], 
 
     def run() -> None:
         import attention_checks
+        import encoder_checks
         import engine_checks
         import kernel_checks
         import runner_checks
@@ -122,6 +123,7 @@ def check_of(part: str, report: Any, device: str, folder: Path) -> Callable[[], 
             "layers": lambda: kernel_checks.check_layers(report, chosen.torch, small),
             "linears": lambda: kernel_checks.check_linears(report, chosen.torch, small),
             "attention": lambda: attention_checks.check_attention(report, chosen.torch, small),
+            "encoder": lambda: encoder_checks.check_encoder(report, chosen.torch, small),
             "sampling": lambda: sampling_checks.check_sampling(report, chosen.torch, small),
             "runner": lambda: runner_checks.check_runner(report, chosen, folder, small),
             "transformers": lambda: runner_checks.check_transformers(report, chosen, folder, small),

@@ -34,7 +34,7 @@ def test_without_a_gpu_nothing_is_claimed(script, tmp_path: Path) -> None:
 
 def test_layers_linears_attention_sampling_and_group_pass_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "check.json"
-    parts = ("layers", "linears", "attention", "sampling", "group")
+    parts = ("layers", "linears", "attention", "encoder", "sampling", "group")
     done = run("check.py", "--device", "cpu", "--parts", *parts, "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(out.read_text())

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from quire.proto import plans, requests
-from quire.proto.params import SamplingParams
+from quire.proto.params import SamplingParams, Structured
 from quire.proto.wire import ints
 
 PARAMS = SamplingParams(
@@ -13,10 +13,11 @@ PARAMS = SamplingParams(
     logit_bias=((1, -100.0), (2, 2.5)), allowed_token_ids=(1, 2, 3), bad_words=((4,), (5, 6)), logprobs=2,
     logprob_token_ids=(8,), prompt_logprobs=1,
 )  # fmt: skip
+GUIDED = SamplingParams(max_tokens=99, seed=1, structured=Structured("regex", "a+", "</think>"))
 FACTS = requests.ModelFacts(
     max_model_len=4096, vocab_size=32_000, eos_token_ids=(0, 2), num_blocks=100, block_size=16, kv_bytes=1 << 20,
     weight_bytes=1 << 21, device="cpu", dtype="float32", architecture="LlamaForCausalLM", revision="abc",
-    adapters=("poet",),
+    adapters=("poet",), task="embed", embedding_size=384, whole_prompts=True,
 )  # fmt: skip
 LIMITS = requests.Limits(
     max_num_seqs=256, max_num_batched_tokens=2048, max_num_queued_reqs=10, max_num_queued_tokens=20,
@@ -24,6 +25,7 @@ LIMITS = requests.Limits(
 )  # fmt: skip
 USAGE = requests.Usage(10, 4, 20, 0.5, 0.25, 1.5, 1, 2)
 ENTRY = requests.TokenLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
+LOAD = requests.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75)
 FINISH = requests.Finish(3, 1, "error", USAGE, 20, 5, "NUMERICAL", "field", "message", 1.5)
 
 EXAMPLES: tuple[msgspec.Struct, ...] = (
@@ -34,6 +36,9 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
     requests.AskLoad(6),
+    requests.AskFigures(7),
+    requests.AskStatus(8, 99),
+    requests.AskExplanation(9, "label"),
     requests.FrontendBeat(),
     requests.Drain(45.0),
     requests.GroupLost(2, "killed"),
@@ -42,21 +47,35 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.Refused("version"),
     requests.Outputs(
         2, (3).to_bytes(8, "little"), ints([1]), ints([0]), ints([77]), (FINISH,),
-        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),),
+        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),), (requests.Embedding(3, b"\0\0\x80?"),),
     ),
     requests.AbortedLabels(5, (1, 0)),
-    requests.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75),
+    LOAD,
+    requests.Figures(
+        7, (requests.Figure("kv_blocks", 3.5, (("state", "free"),)),),
+        (requests.Distribution("step_seconds", (0.5, 1.0), (1, 2, 3), 4.5, (("part", "send"),)),),
+    ),
+    requests.Status(
+        8, 12.5, LOAD, (requests.LiveOutput("label", 1, "running", -2, 1.5, 3, 2, 5, 4, 9, 7, 1),),
+        (16).to_bytes(2, "little"), (requests.StepRecord(2, 3.5, 4, 5, 6, 7, 8, 0.25, 0.5, 0.75, 1.0, 1.25),),
+    ),
+    requests.Explanation(
+        9, "label", (requests.Story(1, "waiting", 4, USAGE, (requests.Moment(0.5, "blocked", 3, "why"),)),)
+    ),
     requests.SchedulerBeat(2, 1234),
     requests.Drained(3),
     plans.StepPlan(
         2, 7, b"12345678", ints([1, 2]), ints([1, 5]), b"\x01\x00", ints([0, 0]),
-        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, PARAMS, ints([9, 10]), 1),), ints([4]), ints([1, 2, 3]), ints([5, 6]),
+        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, GUIDED, ints([9, 10]), 1),), ints([4]), ints([1, 2, 3]), ints([5, 6]),
     ),
     plans.Welcomed(2),
     plans.Stop("end"),
     plans.WorkerHello(1, 2, 0, 4),
     plans.Ready(2, 0, FACTS, "digest", (("load", 1.5),)),
-    plans.StepResult(2, 7, ints([5, 6]), ints([2]), (1,), (plans.RowLogprobs(0, True, 4, (ENTRY,)),), 0.5, 0.25),
+    plans.StepResult(
+        2, 7, ints([5, 6]), ints([2]), (1,), (0,), (plans.RowLogprobs(0, True, 4, (ENTRY,)),),
+        (b"\0\0\x80?",), 0.5, 0.25,
+    ),
     plans.StepAck(2, 1, 7),
     plans.WorkerFailed(2, 1, 7, "out of memory"),
 )  # fmt: skip

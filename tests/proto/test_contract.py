@@ -25,7 +25,7 @@ def test_generated_code_is_made_from_the_committed_proto(tmp_path):
 
 def test_every_scalar_of_a_request_has_presence():
     for message in quire_pb2.DESCRIPTOR.message_types_by_name.values():
-        if message.name.endswith("Request") or message.name in ("Chat", "ChatMessage"):
+        if message.name.endswith("Request") or message.name in ("Chat", "ChatMessage", "Tool"):
             for field in message.fields:
                 assert field.is_repeated or field.has_presence, f"{message.name}.{field.name}"
 
@@ -38,7 +38,9 @@ def test_services_and_methods_are_the_promised_ones():
     }
     assert methods == {
         "Inference.Generate", "Inference.Stream stream", "Inference.Tokenize", "Inference.Detokenize",
-        "Control.GetServerInfo", "Control.ListModels", "Control.GetLoad", "Control.Abort",
+        "Inference.Embed", "Inference.Score",
+        "Control.GetServerInfo", "Control.ListModels", "Control.GetLoad", "Control.Abort", "Control.ExplainRequest",
+        "Control.GetStatus",
     }  # fmt: skip
 
 

@@ -3,23 +3,35 @@
 import dataclasses
 
 import grpc
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.proto import api, errors, grpc_map, grpc_status
 from quire.proto.generated import quire_pb2 as pb
-from quire.proto.params import ParameterError
+from quire.proto.params import ParameterError, Structured
 from quire.proto.requests import Usage
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
 DOUBLE = st.floats(allow_nan=False)
+CALLS = st.lists(st.builds(api.ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
+TURN = st.builds(api.ChatMessage, TEXT, TEXT, TEXT, TEXT, CALLS, TEXT)
 CHAT = st.builds(
     api.Chat,
-    st.lists(st.builds(api.ChatMessage, TEXT, TEXT), max_size=3),
+    st.lists(TURN, max_size=3),
     st.none() | st.booleans(),
     st.none() | st.booleans(),
+    st.lists(st.builds(api.Tool, TEXT, TEXT, TEXT, st.booleans()), max_size=2).map(tuple),
+    st.none() | TEXT,
+    st.none() | st.booleans(),
+    TEXT,
+)
+STRUCTURED = (
+    st.just(Structured("json_object"))
+    | st.builds(Structured, st.sampled_from(("json_schema", "regex", "grammar", "structural_tag")), TEXT)
+    | st.lists(TEXT, max_size=3).map(lambda texts: Structured("choice", msgspec.json.encode(texts).decode()))
 )
 BY_TYPE = {
     "str | None": st.none() | TEXT,
@@ -28,6 +40,9 @@ BY_TYPE = {
     "float | None": st.none() | DOUBLE,
     "Sequence[str]": st.lists(TEXT, max_size=3).map(tuple),
     "Sequence[int]": st.lists(INT64, max_size=3).map(tuple),
+    "Structured | None": st.none() | STRUCTURED,
+    "Sequence[str | Sequence[int]]": st.lists(TEXT | st.lists(INT64, max_size=3).map(tuple), max_size=3),
+    "str": TEXT,
     "Mapping[int, float]": st.dictionaries(INT64, DOUBLE, max_size=3),
 }
 
@@ -36,6 +51,7 @@ def strategy(field: dataclasses.Field[object]) -> st.SearchStrategy[object]:
     if field.name == "input":
         return st.none() | TEXT | st.lists(INT64, max_size=4).map(tuple) | CHAT
     name = str(field.type).replace("collections.abc.", "").replace("<class '", "").replace("'>", "")
+    name = name.replace("quire.proto.params.", "")
     return BY_TYPE[name]
 
 
@@ -45,6 +61,72 @@ def test_requests_survive_the_way_through_protobuf(values):
     request = api.GenerateRequest(**values)
     message = pb.GenerateRequest.FromString(grpc_map.generate_request_message(request).SerializeToString())
     assert grpc_map.generate_request(message) == request
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.EmbedRequest)}))
+def test_embed_requests_survive_the_way_through_protobuf(values):
+    request = api.EmbedRequest(**values)
+    message = pb.EmbedRequest.FromString(grpc_map.embed_request_message(request).SerializeToString())
+    assert grpc_map.embed_request(message) == request
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ScoreRequest)}))
+def test_score_requests_survive_the_way_through_protobuf(values):
+    request = api.ScoreRequest(**values)
+    message = pb.ScoreRequest.FromString(grpc_map.score_request_message(request).SerializeToString())
+    assert grpc_map.score_request(message) == request
+
+
+def test_vectors_and_scores_survive_the_way_through_protobuf():
+    vectors = api.Embeddings("id", "m", [(0.5, -1.0), ()], 7)
+    sent = grpc_map.embeddings_message(vectors).SerializeToString()
+    assert grpc_map.embeddings(pb.EmbedResponse.FromString(sent)) == vectors
+    scores = api.Scores("id", "m", (0.25, -1.0), 7)
+    sent = grpc_map.scores_message(scores).SerializeToString()
+    assert grpc_map.scores(pb.ScoreResponse.FromString(sent)) == scores
+
+
+def test_an_explanation_survives_the_way_through_protobuf(examples):
+    told = examples["Explanation"]
+    message = pb.ExplainRequestResponse.FromString(grpc_map.explanation_message(told).SerializeToString())
+    (story,) = told.stories
+    moments = tuple(api.Moment(one.seconds, one.what, one.num_tokens, one.detail) for one in story.moments)
+    expected = api.Story(story.output_index, story.state, story.ahead, story.usage, moments)
+    assert grpc_map.explanation(message) == api.Explained(told.label, [expected])
+
+
+def test_a_status_survives_the_way_through_protobuf(examples):
+    told = examples["Status"]
+    message = pb.GetStatusResponse.FromString(grpc_map.status_message(told).SerializeToString())
+    load = msgspec.structs.asdict(told.load)
+    del load["query"]
+    assert grpc_map.status(message) == api.EngineStatus(
+        told.now, api.EngineLoad(**load), told.outputs, (16,), told.steps
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.Structured(), "structured"),
+        (pb.Structured(json_object=False), r"structured\.json_object"),
+    ],
+)
+def test_a_constraint_that_constrains_nothing_is_refused_by_name(message, field):
+    with pytest.raises(ParameterError, match=field):
+        grpc_map.generate_request(pb.GenerateRequest(structured=message))
+
+
+def test_a_tool_without_a_name_and_an_empty_input_are_refused_by_name():
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="x")], tools=[pb.Tool(description="y")])
+    with pytest.raises(ParameterError, match=r"chat\.tools\[0\]\.name"):
+        grpc_map.generate_request(pb.GenerateRequest(chat=chat))
+    with pytest.raises(ParameterError, match=r"inputs\[0\]"):
+        grpc_map.embed_request(pb.EmbedRequest(inputs=[pb.EmbedInput()]))
+    with pytest.raises(ParameterError, match="query"):
+        grpc_map.score_request(pb.ScoreRequest())
 
 
 def test_every_field_of_the_contract_is_a_field_of_the_value():
@@ -68,6 +150,7 @@ FINISHES = [
         api.Started("id", "m", 3, (1, 2, 3)),
         api.PromptLogprobs(1, (LOGPROB,)),
         api.Delta(1, "é🙂", (1, 2), (LOGPROB,)),
+        api.Delta(0, "", (1,), (), "hm", (api.ToolCallDelta(0, "c1", "f"), api.ToolCallDelta(0, "", "", "{}"))),
         *FINISHES,
     ],
 )
@@ -79,6 +162,7 @@ def test_events_survive_the_way_through_protobuf(event):
 
 def test_generations_survive_the_way_through_protobuf():
     outputs = [api.Output("x", (1,), (LOGPROB,), finished) for finished in FINISHES]
+    outputs.append(api.Output("x", (1,), (), FINISHES[0], "hm", (api.ToolCall("c1", "f", "{}"),)))
     value = api.Generation("id", "m", 2, outputs, (3, 4), (LOGPROB,))
     message = pb.GenerateResponse.FromString(grpc_map.generation_message(value).SerializeToString())
     assert grpc_map.generation(message) == value

@@ -139,7 +139,7 @@ class Engine:
         self.sent.append(plan)
         return plan
 
-    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None, vectors=None):
+    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None, vectors=None, stuck_rows=()):
         """Rank 0 is done with the oldest plan; with `acks` the others are, too."""
         plan = self.plans.popleft()
         drawn = plan.drawn if tokens is None else tokens
@@ -147,8 +147,9 @@ class Engine:
             vectors = tuple(self.vector(self.slots[row[0]][0]) for row in plan.rows if row[2] and self.embeds)
         self.now += 0.01
         result = StepResult(
-            plan.epoch, plan.step, ints(drawn), bad_rows=bad_rows, logprobs=logprobs, embeddings=vectors
-        )
+            plan.epoch, plan.step, ints(drawn), bad_rows=bad_rows, stuck_rows=stuck_rows, logprobs=logprobs,
+            embeddings=vectors,
+        )  # fmt: skip
         done = self.handle(StepDone(result))
         if acks:
             for rank in range(1, self.world_size):

@@ -9,13 +9,16 @@ import pytest
 import zmq
 
 from quire.proto.channel import Dealer, PeerUnreachable, ipc_address
+from quire.proto.figures import FIGURES
 from quire.proto.params import SamplingParams
 from quire.proto.plans import Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello
 from quire.proto.requests import (
     PROTOCOL_VERSION,
+    AskFigures,
     AskLoad,
     Drain,
     Drained,
+    Figures,
     FrontendBeat,
     GroupLost,
     Hello,
@@ -138,6 +141,26 @@ def test_tokens_travel_from_the_worker_to_the_frontend(peers):
     assert tokens == [11, 12, 13]
     assert (finish.reason, finish.num_tokens) == ("length", 3)
     assert expect(frontend, SchedulerBeat, lambda beat: beat.step == 3).epoch == 1
+
+
+def test_figures_of_the_process_and_its_sockets_come_along(peers):
+    frontend = peers.frontend(b"f")
+    peers.frontend(b"s", "supervisor")
+    worker = peers.worker(b"w")
+    assert worker.receive(WAIT) == Welcomed(1)
+    worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5), ("warm up", 0.5))))
+    expect(frontend, Welcome, lambda message: message.state == "ready")
+    frontend.socket.send(b"\xc1 no message")
+    frontend.send(AskFigures(7))
+    figures = expect(frontend, Figures, lambda message: message.query == 7).figures
+    values = {(one.name, *(text for _, text in one.labels)): one.value for one in figures}
+    assert values["bad_frames_total", "frontends"] == 1
+    assert values["bad_frames_total", "workers"] == 0
+    assert values["startup_phase_seconds", "load", "0"] == 1.5
+    assert values["startup_phase_seconds", "warm up", "0"] == 0.5
+    assert values["frontends_connected",] == 1
+    assert values["scheduler_resident_memory_bytes",] > 1 << 20
+    assert all(FIGURES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
 
 
 def test_a_lost_group_is_replaced_and_the_request_goes_on(peers):

@@ -278,6 +278,20 @@ def test_what_is_not_a_number_leaves_the_cache_and_nobody_reads_it(engine):
     e.settle()
 
 
+def test_an_output_whose_grammar_is_stuck_ends_alone_and_its_cache_stays(engine):
+    e = engine()
+    e.submit(1, 9, max_tokens=50)
+    e.submit(2, 9, max_tokens=50)
+    e.plan(), e.plan()
+    e.answer()
+    kept = len(e.core.era.memory.index)
+    e.answer(stuck_rows=(0,))
+    finish = e.finishes[1, 0]
+    assert (finish.reason, finish.error) == ("error", "GRAMMAR_FAILED")
+    assert e.reason(2) is None
+    assert len(e.core.era.memory.index) == kept
+
+
 def test_a_token_outside_the_vocabulary_ends_its_output_as_numerical(engine):
     e = engine()
     e.submit(1, 3)

@@ -43,8 +43,11 @@ class Engine:
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        address = self.wait_for_line(r"ready: gRPC on ([^\s,]+)", STARTUP_SECONDS).group(1)
+        ready = self.wait_for_line(r"ready: gRPC on ([^\s,]+), HTTP on https?://(\S+)", STARTUP_SECONDS)
+        address = ready.group(1)
         self.target = address
+        self.http = ready.group(2)
+        """host:port of the HTTP API."""
         self.client = Client(address)
 
     def _read(self) -> None:

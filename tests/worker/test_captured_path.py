@@ -5,10 +5,12 @@ captured graph does. What it cannot show is the hardware; that is for `make gpu-
 """
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from quire.kernels import catalog
 from quire.kernels.gpu.attention import tile_shape
@@ -22,6 +24,7 @@ from quire.worker.kv_cache import KVCache
 from quire.worker.models.load import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.parallel import SingleGroup
+from quire.worker.pooler import Pooler
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.runner import Runner
 from quire.worker.sampling_table import SamplingTable
@@ -29,6 +32,8 @@ from quire.worker.slots import Slots
 from quire.worker.staging import Staging
 
 BLOCK, ROWS, TOKENS = 8, 4, 64
+LENGTHS = (5, 19, 1)
+"""Of the prompts that are embedded."""
 
 
 class Recording:
@@ -63,9 +68,10 @@ def as_on_a_gpu(triton_interpreter, monkeypatch):
     monkeypatch.setattr("quire.worker.inputs.tile_shape", lambda _, groups: tile_shape(groups))
 
 
-def gpu_runner(folder, captured, kv_dtype=None):
-    """A runner of the checkpoint as `start` would build it on CUDA."""
-    device, spec = RecordingDevice("cpu", 0), read_spec(folder)
+def gpu_runner(folder, captured, kv_dtype=None, pooling=None):
+    """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
+    device, spec = RecordingDevice("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
+    spec = replace(spec, pooling=pooling)
     context = BuildContext(SingleGroup(), device.torch, torch.float32, DenseScheme())
     decoder = load_model(folder, spec, context).model
     cache = KVCache(spec.kv_layout(1, BLOCK, kv_dtype or torch.float32), 40, device.torch)
@@ -82,7 +88,8 @@ def gpu_runner(folder, captured, kv_dtype=None):
         if captured
         else Graphs(device)
     )
-    runner = Runner(decoder, cache, slots, inputs, staging, graphs, device, TOKENS, reports=True)
+    pooler = None if pooling is None else Pooler(pooling, ROWS, spec.hidden_size, device.torch)
+    runner = Runner(decoder, cache, slots, inputs, staging, graphs, device, TOKENS, reports=True, pooler=pooler)
     runner.capture(spec.hidden_size, torch.float32)
     return runner
 
@@ -130,6 +137,49 @@ def test_a_cache_of_8_bit_floats_serves_a_whole_sequence(as_on_a_gpu, drive, tin
     tokens = driver.generate(0, [5, 6, 7, 8, 9, 10, 11, 12, 13], 4)
     assert len(tokens) == 4
     assert all(0 <= token < 320 for token in tokens)
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    fields = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    config = transformers.BertConfig(**fields, num_attention_heads=4, initializer_range=0.15)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def vectors(driver, steps):
+    """Of three prompts, run in these steps."""
+    found = {}
+    for slot, length in enumerate(LENGTHS):
+        driver.scribe.admit(slot, np.random.default_rng(slot).integers(1, 320, length).tolist())
+    for rows in steps:
+        raw, scribe = driver.run(rows).embeddings, driver.scribe
+        ended = [slot for slot, _ in sorted(rows, key=lambda row: row[1] > 1) if scribe.known[slot] > LENGTHS[slot]]
+        found |= {slot: np.frombuffer(vector, np.float32) for slot, vector in zip(ended, raw, strict=True)}
+    return np.stack([found[slot] for slot in range(3)])
+
+
+def test_an_encoders_forms_for_gpus_give_the_vectors_of_transformers(as_on_a_gpu, drive, encoder_folder):
+    ours = vectors(drive(gpu_runner(encoder_folder, False, pooling="mean"), BLOCK), [[(0, 5), (2, 1)], [(1, 19)]])
+    model = transformers.AutoModel.from_pretrained(encoder_folder, dtype=torch.float32).eval()
+    for slot, length in enumerate(LENGTHS):
+        ids = torch.tensor([np.random.default_rng(slot).integers(1, 320, length).tolist()])
+        with torch.inference_mode():
+            theirs = model(ids).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(ours[slot], theirs.numpy(), atol=5e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_captured_chunks_of_a_decoder_give_the_vectors_of_whole_prompts(as_on_a_gpu, pooling, drive, tiny_checkpoint):
+    def runner(captured):
+        return drive(gpu_runner(tiny_checkpoint("Qwen3ForCausalLM", head_dim=32), captured, pooling=pooling), BLOCK)
+
+    chunked = vectors(runner(True), [[(2, 1), (0, 5), (1, 11)], [(1, 6)], [(1, 2)]])
+    whole = vectors(runner(False), [[(0, 5), (2, 1)], [(1, 19)]])
+    np.testing.assert_allclose(chunked, whole, atol=5e-5)
 
 
 def test_buckets_hold_every_step_with_little_padding():

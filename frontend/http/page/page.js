@@ -9,7 +9,8 @@ import { Timeline } from "./timeline.js";
 
 const PERIOD_MS = 1000;
 const at = (id) => document.getElementById(id);
-const milliseconds = (seconds) => (seconds === null ? "–" : seconds < 0.01 ? (seconds * 1000).toFixed(1) : Math.round(seconds * 1000).toString());
+const rounded = (value) => (value === null ? "–" : value.toFixed(value < 10 ? 1 : 0));
+const times = ([low, high]) => (high === null || high < 1 ? `${rounded(low && low * 1000)} / ${rounded(high && high * 1000)} ms` : `${rounded(low)} / ${rounded(high)} s`);
 const percent = (share) => `${(share * 100).toFixed(share < 0.1 && share > 0 ? 1 : 0)} %`;
 
 const pool = new Pool(at("pool"), at("pool-count"), at("pool-hover"));
@@ -34,8 +35,8 @@ function show(status, figures) {
   const hits = load.prefix_queries ? load.prefix_hits / load.prefix_queries : 0;
   const tokens = figures.tokensPerSecond ?? 0;
   at("tokens-per-second").textContent = tokens.toFixed(tokens < 100 ? 1 : 0);
-  at("ttft").textContent = `${milliseconds(figures.ttft[0])} / ${milliseconds(figures.ttft[1])} ms`;
-  at("itl").textContent = `${milliseconds(figures.itl[0])} / ${milliseconds(figures.itl[1])} ms`;
+  at("ttft").textContent = times(figures.ttft);
+  at("itl").textContent = times(figures.itl);
   at("running").textContent = load.num_running;
   at("max-running").textContent = status.limits.max_num_seqs;
   at("waiting").textContent = load.num_waiting;

@@ -35,7 +35,7 @@ export class Pool {
     this.count.textContent = `${total} blocks` + (this.cells.length < total ? `, the first ${this.cells.length} shown` : "");
     const { context, width, height } = sized(this.canvas);
     const area = this.cells.length ? (width * height) / this.cells.length : 1;
-    let side = Math.max(2, Math.min(22, Math.floor(Math.sqrt(area))));
+    let side = Math.max(2, Math.min(34, Math.floor(Math.sqrt(area))));
     while (side > 2 && Math.ceil(this.cells.length / Math.floor(width / side)) * side > height) side -= 1;
     this.side = side;
     this.columns = Math.max(1, Math.floor(width / side));

@@ -8,9 +8,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from quire.worker.config import WorkerConfig
+from quire.worker.config import ENCODER_TYPES, WorkerConfig
 from quire.worker.device import Device
-from quire.worker.models.registry import read_spec
+from quire.worker.models.registry import ARCHITECTURES, ENCODER_NAMES, read_spec
 from quire.worker.parallel import SingleGroup
 from quire.worker.shard import ModelError
 from quire.worker.start import start
@@ -188,6 +188,11 @@ def test_the_oldest_names_of_norms_and_heads_for_training_are_understood(checkpo
     driver = embedder(folder)
     driver.scribe.admit(0, [5, 6, 7])
     np.testing.assert_allclose(vectors(driver.run([(0, 3)]))[0], wanted, atol=2e-5)
+
+
+def test_the_command_line_knows_the_type_of_every_encoder():
+    encoders = [name for name, architecture in ARCHITECTURES.items() if architecture.names is ENCODER_NAMES]
+    assert {getattr(transformers, name).config_class.model_type for name in encoders} == set(ENCODER_TYPES)
 
 
 def test_the_task_follows_from_the_checkpoint_and_can_be_named(checkpoint):

@@ -1,0 +1,65 @@
+"""The HTTP port: where it is told, who may share it, and what a connection costs."""
+
+import asyncio
+import json
+import socket
+
+import msgspec
+import pytest
+
+from quire.frontend.http.listener import HttpListener
+from quire.frontend.server import ListenError
+
+IDLE = 500
+
+
+def test_the_ready_file_tells_both_real_ports_and_minus_one_means_no_http(web, serving, tmp_path):
+    ready = tmp_path / "ready.json"
+
+    async def main():
+        async with web(wait=False, ready_file=str(ready)) as w:
+            assert json.loads(ready.read_text()) == {"grpc_port": w.serving.port, "http_port": w.port}
+        async with serving(wait=False, ready_file=str(ready)) as s:
+            assert json.loads(ready.read_text()) == {"grpc_port": s.port, "http_port": -1}
+
+    asyncio.run(main())
+
+
+def test_frontends_share_a_port_that_others_cannot_take(web, serving):
+    async def app(scope, receive, send) -> None:
+        raise AssertionError("not asked")
+
+    async def main():
+        async with web(wait=False) as w:
+            config = msgspec.structs.replace(w.server._config, http_port=w.port)
+            sibling = HttpListener(config, app)
+            assert await sibling.start() == w.port
+            await sibling.close(0.0)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            with pytest.raises(ListenError, match="http_port"):
+                async with serving(wait=False, http_port=taken.getsockname()[1]):
+                    raise AssertionError("it listens where another does")
+
+    asyncio.run(main())
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/status") as file:
+        return int(next(line for line in file if line.startswith("VmRSS")).split()[1]) << 10
+
+
+def test_idle_connections_are_cheap_and_do_not_keep_others_out(web):
+    async def main():
+        async with web() as w:
+            before = resident_bytes()
+            idle = [socket.create_connection(("127.0.0.1", w.port)) for _ in range(IDLE)]
+            await w.until(lambda: w.server._http.num_connections >= IDLE)
+            assert resident_bytes() - before < IDLE * (100 << 10)
+            assert (await w.client.get("/health")).status_code == 200
+            for one in idle:
+                one.close()
+            await w.until(lambda: w.server._http.num_connections <= 1)
+
+    asyncio.run(main())

@@ -1,0 +1,122 @@
+"""The store of responses: shared by processes, bounded, and honest about what nobody makes any more."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quire.frontend.http import response_store
+from quire.frontend.http.response_store import ResponseStore
+from quire.proto.api import RequestError
+
+
+def run(main) -> None:
+    asyncio.run(main())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    time = [1000.0]
+    monkeypatch.setattr(response_store, "now", lambda: time[0])
+    return time
+
+
+def test_what_one_frontend_stores_another_reads_and_continues(tmp_path: Path) -> None:
+    async def main() -> None:
+        one, other = (ResponseStore(str(tmp_path), 1 << 20) for _ in range(2))
+        await one.put("a", "", "completed", b"[1]", b"{}")
+        await other.put("b", "a", "completed", b"[2]", b"{}")
+        assert [(stored.id, stored.input) for stored in await one.chain("b")] == [("a", b"[1]"), ("b", b"[2]")]
+        await other.delete("a")
+        with pytest.raises(RequestError) as caught:
+            await one.chain("b")
+        assert (caught.value.reason, "'a'" in caught.value.message) == ("UNKNOWN_REQUEST", True)
+
+    run(main)
+
+
+def test_many_frontends_open_and_write_the_store_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        stores = [ResponseStore(str(tmp_path), 1 << 20) for _ in range(8)]
+        await asyncio.gather(*(store.put(f"r{n}", "", "completed", b"[]", b"{}") for n, store in enumerate(stores)))
+        for n in range(8):
+            assert (await stores[0].get(f"r{n}")).status == "completed"
+
+    run(main)
+
+
+def test_a_store_without_a_directory_is_kept_in_memory() -> None:
+    async def main() -> None:
+        store = ResponseStore("", 1 << 20)
+        await store.put("a", "", "completed", b"[]", b"{}")
+        assert (await store.get("a")).answer == b"{}"
+
+    run(main)
+
+
+def test_the_oldest_go_when_bytes_or_age_run_out(tmp_path: Path, clock: list[float]) -> None:
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 5000)
+        for name in "abcde":
+            clock[0] += 1
+            await store.put(name, "", "completed", b"[]", b"x" * 1000)
+        assert [name for name in "abcde" if await held(store, name)] == ["b", "c", "d", "e"]
+        clock[0] += response_store.MAX_AGE_SECONDS - 2.5
+        await store.put("f", "", "completed", b"[]", b"{}")
+        assert [name for name in "abcdef" if await held(store, name)] == ["c", "d", "e", "f"]
+
+    run(main)
+
+
+def test_what_is_being_made_is_not_evicted_and_what_would_not_fit_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 2000)
+        await store.put("slow", "", "in_progress", b"x" * 1500, b"{}")
+        await store.put("done", "", "completed", b"x" * 1500, b"{}")
+        assert (await held(store, "slow"), await held(store, "done")) == (True, False)
+        with pytest.raises(RequestError) as caught:
+            await store.put("more", "", "in_progress", b"x" * 1500, b"{}")
+        assert caught.value.reason == "QUEUE_FULL"
+        assert caught.value.retryable
+
+    run(main)
+
+
+def test_a_response_whose_maker_died_is_failed_and_one_whose_lease_is_renewed_is_not(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    async def main() -> None:
+        dying, living = (ResponseStore(str(tmp_path), 1 << 20) for _ in range(2))
+        await dying.put("a", "", "in_progress", b"[]", b"{}")
+        await living.put("b", "", "in_progress", b"[]", b"{}")
+        for _ in range(3):
+            clock[0] += response_store.LEASE_SECONDS * 0.6
+            assert await living.renew(["b"]) == {"b"}
+        assert (await living.get("a")).status == "failed"
+        assert (await living.get("b")).status == "in_progress"
+        assert not await dying.finish("a", "completed", b"late")
+        assert (await living.get("a")).answer == b"{}"
+
+    run(main)
+
+
+def test_the_maker_of_a_cancelled_or_deleted_response_hears_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        maker, other = (ResponseStore(str(tmp_path), 1 << 20) for _ in range(2))
+        for name in "abc":
+            await maker.put(name, "", "in_progress", b"[]", b"{}")
+        assert (await other.cancel("a")).status == "cancelled"
+        await other.delete("b")
+        assert await maker.renew("abc") == {"c"}
+        assert not await maker.finish("a", "completed", b"{}")
+        assert await maker.finish("c", "completed", b"{}")
+        assert (await other.cancel("c")).status == "completed"
+
+    run(main)
+
+
+async def held(store: ResponseStore, name: str) -> bool:
+    try:
+        return bool(await store.get(name))
+    except RequestError:
+        return False
