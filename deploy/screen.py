@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.proto.api import EngineLoad, EngineStatus, ServerInfo
+from quire.proto.introspection import LiveOutput, StepRecord
 from quire.proto.rates import Rates, rates
-from quire.proto.requests import LiveOutput, StepRecord
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 60

@@ -11,8 +11,9 @@ from quire.frontend.link import SchedulerLink
 from quire.frontend.reading import Formats
 from quire.proto import api
 from quire.proto.api import RequestError
+from quire.proto.introspection import AskExplanation, AskLoad, AskStatus, Explanation, Load, Status
 from quire.proto.params import INT64_MAX, ParameterError
-from quire.proto.requests import AbortLabels, AskExplanation, AskLoad, AskStatus, Explanation, Load, Status
+from quire.proto.requests import AbortLabels
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
 MAX_ABORT_IDS = 1024

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from quire.proto.figures import Kind
-from quire.proto.requests import Distribution, Figure
+from quire.proto.introspection import Distribution, Figure
 
 Meaning = tuple[Kind, str]
 """What a family is, and its help text."""

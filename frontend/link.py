@@ -24,21 +24,18 @@ from quire.frontend.stream import AbortReason, RequestStream
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
 from quire.proto.channel import AsyncDealer
+from quire.proto.introspection import Explanation, Figures, Load, Status
+from quire.proto.message import EngineState
 from quire.proto.requests import (
     PROTOCOL_VERSION,
     Abort,
     AbortedLabels,
-    EngineState,
-    Explanation,
-    Figures,
     FrontendBeat,
     Hello,
-    Load,
     Outputs,
     Refused,
     SchedulerBeat,
     SchedulerMessage,
-    Status,
     Welcome,
 )
 from quire.proto.wire import WireError, unpack

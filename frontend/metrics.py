@@ -14,8 +14,9 @@ from quire.frontend.histogram import Histogram
 from quire.frontend.metric_table import FAMILIES
 from quire.proto.api import FinishWord
 from quire.proto.errors import REASONS
+from quire.proto.introspection import Distribution, Figure
+from quire.proto.message import Usage
 from quire.proto.params import ParameterError
-from quire.proto.requests import Distribution, Figure, Usage
 
 Labels = tuple[tuple[str, str], ...]
 

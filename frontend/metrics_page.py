@@ -12,7 +12,8 @@ from quire.frontend.metrics import Labels, Metrics
 from quire.frontend.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import RequestError
 from quire.proto.figures import FIGURES
-from quire.proto.requests import AskFigures, Distribution, Figure, ModelFacts
+from quire.proto.introspection import AskFigures, Distribution, Figure
+from quire.proto.requests import ModelFacts
 
 WRITE_SECONDS = 1.0
 FIGURES_SECONDS = 2.0

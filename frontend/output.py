@@ -6,7 +6,8 @@ from collections.abc import Callable
 from quire.frontend.detokenizer import Detokenizer
 from quire.frontend.stops import StopMatcher
 from quire.proto import api
-from quire.proto.requests import OutputLogprobs, TokenLogprobs, Usage
+from quire.proto.message import Usage
+from quire.proto.requests import OutputLogprobs, TokenLogprobs
 
 COST_PER_TOKEN = 8
 COST_PER_LOGPROB = 16

@@ -8,8 +8,9 @@ from quire.frontend.reading import Reading
 from quire.frontend.stops import StopMatcher
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto import api
+from quire.proto.message import Task
 from quire.proto.params import SamplingParams
-from quire.proto.requests import Submit, Task
+from quire.proto.requests import Submit
 from quire.proto.wire import ints
 
 

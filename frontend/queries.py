@@ -8,18 +8,8 @@ from typing import Any, overload
 import msgspec
 
 from quire.proto.api import RequestError
-from quire.proto.requests import (
-    AbortedLabels,
-    AbortLabels,
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
-    Figures,
-    Load,
-    Status,
-)
+from quire.proto.introspection import AskExplanation, AskFigures, AskLoad, AskStatus, Explanation, Figures, Load, Status
+from quire.proto.requests import AbortedLabels, AbortLabels
 
 QUERY_SECONDS = 5.0
 

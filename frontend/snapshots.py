@@ -14,7 +14,7 @@ import msgspec
 
 from quire.frontend.metric_table import FAMILIES
 from quire.frontend.metrics import Labels, Metrics
-from quire.proto.requests import Distribution, Figure
+from quire.proto.introspection import Distribution, Figure
 
 STALE_SECONDS = 5.0
 """A snapshot this old is of a frontend that is gone: what it counted stays, what it measured of the moment goes."""

@@ -18,7 +18,8 @@ from quire.frontend.tokenizer import TextTokenizer
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.errors import REASONS
-from quire.proto.requests import Finish, OutputLogprobs, Submit, TokenLogprobs, Usage
+from quire.proto.message import Usage
+from quire.proto.requests import Finish, OutputLogprobs, Submit, TokenLogprobs
 
 AbortReason = Literal["client", "stop_string", "slow_reader"]
 

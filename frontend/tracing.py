@@ -16,8 +16,8 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics import Metrics
 from quire.frontend.stream import RequestStream
 from quire.proto.api import Chat, GenerateRequest
+from quire.proto.message import Usage
 from quire.proto.params import SamplingParams
-from quire.proto.requests import Usage
 
 CLOSE_SECONDS = 2.0
 

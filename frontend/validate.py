@@ -10,6 +10,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.defaults import FIELDS, Defaults
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Chat, GenerateRequest, RequestError
+from quire.proto.message import Task
 from quire.proto.params import (
     MAX_BAD_WORDS,
     MAX_CACHE_SALT,
@@ -20,7 +21,7 @@ from quire.proto.params import (
     ParameterError,
     SamplingParams,
 )
-from quire.proto.requests import Limits, ModelFacts, Task
+from quire.proto.requests import Limits, ModelFacts
 
 MAX_REQUEST_ID = 128
 DEFAULT_MAX_TOKENS = 16

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterable, Iterator
 
 from quire.frontend.exposition import Meaning
-from quire.proto.requests import Distribution, Figure, ModelFacts
+from quire.proto.introspection import Distribution, Figure
+from quire.proto.requests import ModelFacts
 
 PREFIX = "vllm:"
 

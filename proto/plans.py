@@ -12,8 +12,9 @@ import hashlib
 
 import msgspec
 
+from quire.proto.message import Message
 from quire.proto.params import SamplingParams
-from quire.proto.requests import Message, ModelFacts, TokenLogprobs
+from quire.proto.requests import ModelFacts, TokenLogprobs
 
 PIPELINE_DEPTH = 2
 """Plans that may be unacknowledged at once: one running, one queued."""

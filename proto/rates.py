@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from quire.proto.requests import StepRecord
+from quire.proto.introspection import StepRecord
 
 WINDOW_SECONDS = 5.0
 

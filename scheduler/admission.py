@@ -5,8 +5,9 @@ import math
 import msgspec
 import numpy as np
 
+from quire.proto.message import EngineState
 from quire.proto.params import INT64_MAX, MAX_CACHE_SALT, MAX_N, ParameterError, SamplingParams, check_token_ids
-from quire.proto.requests import EngineState, ModelFacts, Submit
+from quire.proto.requests import ModelFacts, Submit
 from quire.proto.wire import Int32, WireError, unpack
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.waiting import Waiting

@@ -3,8 +3,9 @@
 Equal events at equal times give byte-equal instructions.
 """
 
+from quire.proto.message import EngineState
 from quire.proto.plans import StepAck, StepResult
-from quire.proto.requests import Abort, AbortedLabels, AbortLabels, Embedding, EngineState, ModelFacts, Submit
+from quire.proto.requests import Abort, AbortedLabels, AbortLabels, Embedding, ModelFacts, Submit
 from quire.scheduler import admission
 from quire.scheduler.admission import Refusal
 from quire.scheduler.config import SchedulerConfig

@@ -2,25 +2,20 @@
 
 from dataclasses import dataclass
 
-from quire.proto.plans import StepAck, StepResult
-from quire.proto.requests import (
-    Abort,
-    AbortedLabels,
-    AbortLabels,
+from quire.proto.introspection import (
     AskExplanation,
     AskFigures,
     AskLoad,
     AskStatus,
-    EngineState,
     Explanation,
     Figure,
     Figures,
     Load,
-    ModelFacts,
-    Outputs,
     Status,
-    Submit,
 )
+from quire.proto.message import EngineState
+from quire.proto.plans import StepAck, StepResult
+from quire.proto.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from quire.proto.requests import AskExplanation, Explanation, Moment, Story
+from quire.proto.introspection import AskExplanation, Explanation, Moment, Story
 from quire.scheduler.sequence import Request, Sequence
 from quire.scheduler.view import View
 

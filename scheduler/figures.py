@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args
 
+from quire.proto.introspection import Distribution, Figure
+from quire.proto.message import EngineState
 from quire.proto.params import FinishReason
-from quire.proto.requests import Distribution, EngineState, Figure
 from quire.scheduler.era import Era
 from quire.scheduler.load import used_slots_share
 from quire.scheduler.view import View

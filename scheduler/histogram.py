@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from quire.proto.requests import Distribution
+from quire.proto.introspection import Distribution
 
 STEP_SECONDS = (
     0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01,

@@ -2,20 +2,8 @@
 
 from collections.abc import Callable
 
-from quire.proto.requests import (
-    Abort,
-    AbortLabels,
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Drain,
-    Figure,
-    FrontendMessage,
-    GroupFailed,
-    GroupLost,
-    Submit,
-)
+from quire.proto.introspection import AskExplanation, AskFigures, AskLoad, AskStatus, Figure
+from quire.proto.requests import Abort, AbortLabels, Drain, FrontendMessage, GroupFailed, GroupLost, Submit
 from quire.scheduler import events
 
 

@@ -1,6 +1,6 @@
 """Who is connected to the request socket, and until when they count as alive. No I/O."""
 
-from quire.proto.requests import Role
+from quire.proto.message import Role
 
 
 class Leases:

@@ -5,8 +5,9 @@ from typing import Literal
 
 import numpy as np
 
+from quire.proto.message import Usage
 from quire.proto.params import MAX_N, FinishReason
-from quire.proto.requests import Finish, ModelFacts, Submit, Usage
+from quire.proto.requests import Finish, ModelFacts, Submit
 from quire.proto.wire import Int32
 from quire.scheduler.admission import Refusal
 from quire.scheduler.counters import Counters

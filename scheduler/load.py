@@ -1,6 +1,6 @@
 """How busy the engine is, for `Load`."""
 
-from quire.proto.requests import Load
+from quire.proto.introspection import Load
 from quire.scheduler.era import Era
 from quire.scheduler.view import View
 

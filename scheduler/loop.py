@@ -13,11 +13,11 @@ import uuid
 import zmq
 
 from quire.proto.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
+from quire.proto.introspection import Figure
 from quire.proto.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
 from quire.proto.requests import (
     PROTOCOL_VERSION,
     Drained,
-    Figure,
     FrontendBeat,
     FrontendMessage,
     Hello,

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from quire.proto.requests import Figure
+from quire.proto.introspection import Figure
 from quire.scheduler.group import WorkerGroup
 from quire.scheduler.leases import Leases
 

@@ -1,6 +1,6 @@
 """Answers to the questions a frontend may ask."""
 
-from quire.proto.requests import (
+from quire.proto.introspection import (
     AskExplanation,
     AskFigures,
     AskLoad,

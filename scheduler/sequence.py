@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from quire.proto.message import Usage
 from quire.proto.params import SamplingParams
-from quire.proto.requests import Usage
 from quire.proto.wire import Int32
 from quire.scheduler.faults import InvariantError
 from quire.scheduler.story import MAX_DETAIL, Event, Tale, What

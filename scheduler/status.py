@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from quire.proto.requests import (
+from quire.proto.introspection import (
     BLOCK_CACHED,
     BLOCK_FENCED,
     BLOCK_OWNER,

@@ -3,7 +3,8 @@
 from collections import deque
 from typing import Literal, NamedTuple
 
-from quire.proto.requests import Moment, Story, Usage
+from quire.proto.introspection import Moment, Story
+from quire.proto.message import Usage
 
 MAX_MOMENTS = 64
 MAX_ENDED = 1024

@@ -2,8 +2,8 @@
 
 from collections import deque
 
+from quire.proto.introspection import StepRecord
 from quire.proto.plans import StepResult
-from quire.proto.requests import StepRecord
 from quire.scheduler.histogram import BATCH, STEP_SECONDS, Histogram
 from quire.scheduler.pipeline import Draft
 

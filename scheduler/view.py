@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quire.proto.requests import EngineState
+from quire.proto.message import EngineState
 from quire.scheduler.counters import Counters
 from quire.scheduler.era import Era
 from quire.scheduler.ledger import Ledger

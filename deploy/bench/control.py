@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> Outcome:
     # the pool is the outer one: when the engine dies, its end is what lets waiting clients end
     with ThreadPoolExecutor(args.clients) as pool, Stage() as stage:
         device_file = stage.run_dir.path / "device.json"
-        vocabulary, children, targets = _start(stage, args, device_file)
-        stage.wait_for("engine ready", lambda: _ready([grpc for grpc, _ in targets]), START_SECONDS)
+        vocabulary, children, targets = start(stage, args, device_file)
+        stage.wait_for("engine ready", lambda: ready([grpc for grpc, _ in targets]), START_SECONDS)
         begin = time.monotonic() + args.warmup
         window = (begin, begin + args.seconds)
         clients = _start_clients(pool, args, vocabulary, targets, window)
@@ -69,7 +69,7 @@ def _check(args: argparse.Namespace) -> None:
         raise BenchError("--seconds must be positive, --step-ms and --warmup must not be negative")
 
 
-def _start(
+def start(
     stage: Stage, args: argparse.Namespace, device_file: Path
 ) -> tuple[range, list[Child], list[tuple[str, str]]]:
     """Ordinary token ids of the embedded model, the processes, and each frontend's gRPC and HTTP target."""
@@ -115,7 +115,7 @@ def _ports(engine: QuireEngine, num_frontends: int) -> list[tuple[int, int]] | N
         return None
 
 
-def _ready(targets: list[str]) -> bool | None:
+def ready(targets: list[str]) -> bool | None:
     """True when every frontend says so, else None."""
     for target in targets:
         with grpc.insecure_channel(target) as channel:

@@ -18,7 +18,8 @@ from quire.deploy.bench.peer import EnginePeer, num_tokens, start_engine
 from quire.deploy.bench.report import Figure, Outcome
 from quire.deploy.bench.stage import Stage, peak_resident_bytes
 from quire.deploy.resolve import resolve
-from quire.proto.requests import Load, ModelFacts, Outputs
+from quire.proto.introspection import Load
+from quire.proto.requests import ModelFacts, Outputs
 
 SAMPLE_SECONDS = 0.2
 BUSY_SHARE = 0.9

@@ -13,10 +13,10 @@ from quire.deploy.launch import QuireEngine
 from quire.deploy.options import ServeOptions
 from quire.deploy.resolve import Model
 from quire.proto.channel import Dealer
+from quire.proto.introspection import AskLoad
 from quire.proto.params import SamplingParams
 from quire.proto.requests import (
     PROTOCOL_VERSION,
-    AskLoad,
     FrontendBeat,
     Hello,
     ModelFacts,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from quire.proto.requests import Usage
+from quire.proto.message import Usage
 
 _encode = msgspec.json.Encoder().encode
 

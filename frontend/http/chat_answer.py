@@ -10,7 +10,7 @@ from quire.frontend.http.answer import usage_block
 from quire.frontend.http.chat_types import ChatRequest
 from quire.frontend.http.legacy_logprobs import prompt_logprobs
 from quire.proto import api
-from quire.proto.requests import Usage
+from quire.proto.message import Usage
 
 Json = dict[str, Any]
 

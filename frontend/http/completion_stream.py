@@ -8,7 +8,7 @@ from quire.frontend.http.completion_types import Choice, Completion, CompletionR
 from quire.frontend.http.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import DONE, data
 from quire.proto.api import Delta, Event, Finished, PromptLogprobs, Started, TokenLogprobs
-from quire.proto.requests import Usage
+from quire.proto.message import Usage
 
 
 class ChunkWriter:

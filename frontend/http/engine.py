@@ -14,9 +14,9 @@ from starlette.routing import Route
 
 from quire.frontend.http.answer import json_response
 from quire.frontend.http.door import HttpDoor
+from quire.proto.introspection import Explanation, Status, Story
 from quire.proto.params import INT64_MAX, ParameterError
 from quire.proto.rates import rates
-from quire.proto.requests import Explanation, Status, Story
 
 LIMITS = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens",

@@ -9,7 +9,7 @@ from quire.frontend.http.errors import HttpError, status_of
 from quire.frontend.http.sse import data
 from quire.proto import api
 from quire.proto.api import RequestError
-from quire.proto.requests import Usage
+from quire.proto.message import Usage
 
 Json = dict[str, Any]
 

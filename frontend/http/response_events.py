@@ -12,7 +12,7 @@ from quire.frontend.http.response_store import Status
 from quire.frontend.http.responses_types import ResponseRequest
 from quire.proto import api
 from quire.proto.api import RequestError, ServerInfo
-from quire.proto.requests import Usage
+from quire.proto.message import Usage
 
 Json = dict[str, Any]
 

@@ -13,9 +13,10 @@ def encoder_attention(
 ) -> torch.Tensor:
     """See kernels/encoder_attention.py."""
     num_tokens, width = qkv.shape
-    query, key, value = qkv.view(num_tokens, 3, num_heads, width // (3 * num_heads)).permute(1, 2, 0, 3)
+    head_dim = width // (3 * num_heads)
+    query, key, value = qkv.view(num_tokens, 3, num_heads, head_dim).permute(1, 2, 0, 3)
     out = qkv.new_empty((num_tokens, width // 3))
-    heads = out.view(num_tokens, num_heads, -1)
+    heads = out.view(num_tokens, num_heads, head_dim)
     stop = 0
     for length in lengths_host:
         start, stop = stop, stop + length

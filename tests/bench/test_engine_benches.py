@@ -10,7 +10,8 @@ from quire.deploy.bench.bandwidth import read_bandwidth
 from quire.deploy.bench.latency import weight_bytes_per_step
 from quire.deploy.bench.offline import kv_waste_share
 from quire.deploy.resolve import Model
-from quire.proto.requests import Load, ModelFacts
+from quire.proto.introspection import Load
+from quire.proto.requests import ModelFacts
 from quire.worker import machine
 
 COMMON = {"machine", "commit", "seed", "config"}

@@ -12,7 +12,7 @@ import pytest
 from quire.deploy.__main__ import main
 from quire.proto import client
 from quire.proto.api import Chat, Delta, Event, Finished, GenerateRequest, RequestError, Started
-from quire.proto.requests import Usage
+from quire.proto.message import Usage
 
 USAGE = Usage(3, 0, 2, 0.0, 0.0, 0.0)
 

@@ -14,8 +14,8 @@ from quire.deploy.__main__ import main
 from quire.deploy.screen import kv_bar, sparkline
 from quire.proto import client
 from quire.proto.api import EngineLoad, EngineStatus, RequestError, ServerInfo
+from quire.proto.introspection import LiveOutput, StepRecord
 from quire.proto.rates import Rates, rates
-from quire.proto.requests import LiveOutput, StepRecord
 
 LOAD = EngineLoad(
     state="ready", epoch=2, step=77, num_running=1, num_waiting=1, waiting_tokens=40, num_blocks=64, free_blocks=30,

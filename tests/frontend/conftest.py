@@ -17,11 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer
 from quire.proto.client import AsyncClient
-from quire.proto.requests import (
-    PROTOCOL_VERSION,
-    Abort,
-    AbortedLabels,
-    AbortLabels,
+from quire.proto.introspection import (
     AskExplanation,
     AskFigures,
     AskLoad,
@@ -29,21 +25,27 @@ from quire.proto.requests import (
     Explanation,
     Figure,
     Figures,
+    LiveOutput,
+    Load,
+    Status,
+    StepRecord,
+    Story,
+)
+from quire.proto.message import Usage
+from quire.proto.requests import (
+    PROTOCOL_VERSION,
+    Abort,
+    AbortedLabels,
+    AbortLabels,
     Finish,
     Hello,
     Limits,
-    LiveOutput,
-    Load,
     ModelFacts,
     OutputLogprobs,
     Outputs,
     Refused,
     SchedulerBeat,
-    Status,
-    StepRecord,
-    Story,
     Submit,
-    Usage,
     Welcome,
 )
 from quire.proto.wire import encode, frontend_decoder, ints

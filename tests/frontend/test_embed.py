@@ -8,7 +8,8 @@ import pytest
 
 from quire.frontend.embed import MAX_IN_FLIGHT, MAX_INPUTS, encode_first, model_normalizes, normalized
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
-from quire.proto.requests import Embedding, Finish, Outputs, Usage
+from quire.proto.message import Usage
+from quire.proto.requests import Embedding, Finish, Outputs
 from quire.proto.wire import unpack
 
 SIZE = 4

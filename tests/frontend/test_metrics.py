@@ -18,8 +18,9 @@ from quire.frontend.metrics import Metrics
 from quire.frontend.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, RequestError
 from quire.proto.figures import FIGURES
+from quire.proto.introspection import Distribution, Figure
 from quire.proto.params import Structured
-from quire.proto.requests import Distribution, Embedding, Figure, Outputs
+from quire.proto.requests import Embedding, Outputs
 
 
 class Page:

@@ -21,8 +21,8 @@ from typing import Any
 import links
 
 STAGES: Sequence[dict[str, float]] = (
-    {"layers": 200.0, "linears": 200.0, "attention": 200.0, "encoder": 200.0, "sampling": 200.0, "runner": 200.0, "transformers": 200.0,
-     "group": 60.0},
+    {"layers": 200.0, "linears": 200.0, "attention": 200.0, "encoder": 200.0, "sampling": 200.0, "runner": 200.0,
+     "transformers": 200.0, "group": 60.0},
     {"engine": 330.0},
 )  # fmt: skip
 """Part -> seconds it may take. The parts of a stage run at once, because most of their time goes into compiling; an

@@ -98,3 +98,8 @@ def test_the_plain_activation_is_the_gates_own():
     with pytest.raises(ValueError, match=r"^kind: must be one of silu"):
         activation(x, "relu")
     assert set(GATES) == {"silu", "gelu", "gelu_tanh"}
+
+
+def test_a_step_without_tokens_has_no_attention():
+    qkv, starts = packed([], 2, 4, padding=0)
+    assert encoder_attention(qkv, starts, (), 2, 1.0).shape == (0, 8)

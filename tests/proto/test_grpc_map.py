@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quire.proto import api, errors, grpc_map, grpc_status
 from quire.proto.generated import quire_pb2 as pb
+from quire.proto.message import Usage
 from quire.proto.params import ParameterError, Structured
-from quire.proto.requests import Usage
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)

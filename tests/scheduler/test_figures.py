@@ -3,8 +3,8 @@
 import pytest
 
 from quire.proto.figures import FIGURES
+from quire.proto.introspection import AskFigures, Figure
 from quire.proto.plans import StepResult
-from quire.proto.requests import AskFigures, Figure
 from quire.proto.wire import ints
 from quire.scheduler.events import Asked, Reply, StepDone
 from quire.scheduler.histogram import Histogram

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from quire.proto.requests import AbortedLabels, AbortLabels, AskLoad
+from quire.proto.introspection import AskLoad
+from quire.proto.requests import AbortedLabels, AbortLabels
 from quire.proto.wire import ints, unpack
 from quire.scheduler.events import Asked, DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
 from quire.scheduler.faults import InvariantError

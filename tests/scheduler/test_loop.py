@@ -10,19 +10,16 @@ import zmq
 
 from quire.proto.channel import Dealer, PeerUnreachable, ipc_address
 from quire.proto.figures import FIGURES
+from quire.proto.introspection import AskFigures, AskLoad, Figures, Load
 from quire.proto.params import SamplingParams
 from quire.proto.plans import Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello
 from quire.proto.requests import (
     PROTOCOL_VERSION,
-    AskFigures,
-    AskLoad,
     Drain,
     Drained,
-    Figures,
     FrontendBeat,
     GroupLost,
     Hello,
-    Load,
     ModelFacts,
     Outputs,
     Refused,

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from quire.proto.requests import (
+from quire.proto.introspection import (
     BLOCK_CACHED,
     BLOCK_FENCED,
     BLOCK_FREE,

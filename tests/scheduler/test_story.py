@@ -2,7 +2,7 @@
 
 import msgspec
 
-from quire.proto.requests import AskExplanation
+from quire.proto.introspection import AskExplanation
 from quire.scheduler.events import Asked
 from quire.scheduler.story import MAX_ENDED, MAX_MOMENTS
 

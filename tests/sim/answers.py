@@ -8,7 +8,7 @@ from clients import Clients
 from fake_memory import demand
 
 from quire.proto.figures import FIGURES
-from quire.proto.requests import BLOCK_CACHED, BLOCK_FENCED, BLOCK_FREE, BLOCK_OWNER, Explanation, Figures, Status
+from quire.proto.introspection import BLOCK_CACHED, BLOCK_FENCED, BLOCK_FREE, BLOCK_OWNER, Explanation, Figures, Status
 from quire.scheduler.story import MAX_ENDED, MAX_MOMENTS
 
 

@@ -12,8 +12,10 @@ from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
 
+from quire.proto.introspection import Load
+from quire.proto.message import EngineState
 from quire.proto.plans import PIPELINE_DEPTH, StepAck, StepResult
-from quire.proto.requests import AbortedLabels, EngineState, Load, ModelFacts, Outputs
+from quire.proto.requests import AbortedLabels, ModelFacts, Outputs
 from quire.proto.wire import encode, scheduler_decoder, worker_decoder
 from quire.scheduler import events, invariants
 from quire.scheduler.core import Core

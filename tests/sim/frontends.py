@@ -7,7 +7,8 @@ from engine import Engine
 from fake_memory import demand
 from knobs import draw_submit
 
-from quire.proto.requests import Abort, AbortLabels, AskExplanation, AskFigures, AskLoad, AskStatus, Submit
+from quire.proto.introspection import AskExplanation, AskFigures, AskLoad, AskStatus
+from quire.proto.requests import Abort, AbortLabels, Submit
 from quire.scheduler import events
 
 

@@ -9,7 +9,7 @@ from fate import Fate
 from frontends import Frontends
 from knobs import draw_knobs
 
-from quire.proto.requests import AskLoad, Load
+from quire.proto.introspection import AskLoad, Load
 from quire.scheduler import events, invariants
 
 __all__ = ["Broken", "World"]

@@ -10,7 +10,8 @@ from google.protobuf import json_format
 
 from quire.proto import grpc_map
 from quire.proto.api import RequestError
-from quire.proto.requests import Explanation, LiveOutput, Moment, StepRecord, Story, Usage
+from quire.proto.introspection import Explanation, LiveOutput, Moment, StepRecord, Story
+from quire.proto.message import Usage
 
 STORIES = (
     Story(0, "waiting", 3, Usage(5, 2, 1, 0.5, 0.25, 0.125, 1, 2), (Moment(0.5, "blocked", 5, "why"),)),

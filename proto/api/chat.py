@@ -1,0 +1,63 @@
+"""A conversation, and the functions its model may call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the model made. `arguments` is the text of a JSON object, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """What one call grew by: `id` and `name` come once, with its first delta; `arguments` is to be appended."""
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call. `parameters` is the text of a JSON Schema of an object; empty: no parameters."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation."""
+
+    role: str
+    content: str = ""
+    name: str = ""
+    reasoning: str = ""
+    """Of an assistant's earlier turn."""
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str = ""
+    """Of a `tool` turn: the call it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation, rendered by the server with the model's own template."""
+
+    messages: Sequence[ChatMessage]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    tools: Sequence[Tool] = ()
+    tool_choice: str | None = None
+    """"auto", "none", "required", or "function:NAME"; None is auto with tools, none without."""
+    parallel_tool_calls: bool | None = None
+    """False: at most one call per answer."""
+    template_kwargs: str = ""
+    """A JSON object of scalars for the template; empty: none."""

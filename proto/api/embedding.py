@@ -1,0 +1,54 @@
+"""Texts to vectors, and how near texts are to each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """Texts or token ids to turn into vectors."""
+
+    inputs: Sequence[str | Sequence[int]] = ()
+    request_id: str | None = None
+    model: str | None = None
+    dimensions: int | None = None
+    """Keep this many leading components, then normalise again. Default: all."""
+    normalize: bool | None = None
+    """Default: as the model was trained to be used."""
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One float32 vector per input, in their order."""
+
+    request_id: str
+    model: str
+    vectors: Sequence[Sequence[float]]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """How near each document is to the query: the cosine of their vectors."""
+
+    query: str
+    documents: Sequence[str] = ()
+    request_id: str | None = None
+    model: str | None = None
+    truncate_prompt_tokens: int | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One score in [-1, 1] per document, in their order."""
+
+    request_id: str
+    model: str
+    scores: Sequence[float]
+    prompt_tokens: int

@@ -1,0 +1,111 @@
+"""What a client gets while a model writes, and when it has ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.proto.api.chat import ToolCall, ToolCallDelta
+from quire.proto.api.failure import ErrorDetail
+from quire.proto.message import Usage
+
+FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A likely token of a position, drawn or not."""
+
+    token_id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One position's logprobs (natural logarithm, raw distribution); `rank` 1 is the likeliest token."""
+
+    token_id: int
+    text: str
+    logprob: float
+    rank: int
+    top: tuple[Candidate, ...] = ()
+    named: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """First event of an accepted request. `prompt_token_ids` is empty unless the request asked for it."""
+
+    request_id: str
+    model: str
+    prompt_tokens: int
+    prompt_token_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Consecutive prompt tokens from index `first_position` on; the prompt's first token has no logprob."""
+
+    first_position: int
+    entries: tuple[TokenLogprobs, ...]
+
+
+@dataclass(slots=True)
+class Delta:
+    """What one output grew by. Text may lag behind the tokens."""
+
+    output_index: int
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs] = ()
+    reasoning: str = ""
+    """Of a chat: what the model thought aloud; never part of `text`."""
+    tool_calls: Sequence[ToolCallDelta] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The one terminal event of an output."""
+
+    output_index: int
+    finish_reason: FinishWord
+    usage: Usage
+    stop_string: str | None = None
+    stop_token_id: int | None = None
+    error: ErrorDetail | None = None
+
+
+Event = Started | PromptLogprobs | Delta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One finished output."""
+
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs]
+    finished: Finished
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A whole answer; `outputs` in order of output index."""
+
+    request_id: str
+    model: str
+    prompt_tokens: int
+    outputs: Sequence[Output]
+    prompt_token_ids: Sequence[int] = ()
+    prompt_logprobs: Sequence[TokenLogprobs] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Answer to tokenize. `max_model_len` is 0 while no worker has reported it."""
+
+    token_ids: Sequence[int]
+    texts: Sequence[str]
+    max_model_len: int

@@ -1,0 +1,44 @@
+"""A request or an output that failed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.proto.errors import REASONS, Status
+
+
+class RequestError(Exception):
+    """A request or an output that failed. `reason` is one of `errors.REASONS`, or empty for a transport's own error."""
+
+    def __init__(
+        self,
+        reason: str,
+        message: str,
+        *,
+        field: str = "",
+        retry_after_seconds: float = 0.0,
+        request_id: str = "",
+        status: Status | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.field = field
+        self.retry_after_seconds = retry_after_seconds
+        self.request_id = request_id
+        self.status: str = status or REASONS[reason].status
+        self.metadata = dict(metadata or {})
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may be sent again."""
+        return REASONS[self.reason].retryable if self.reason in REASONS else self.status == "UNAVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    """Why one output failed; `reason` is one of `errors.REASONS`."""
+
+    reason: str
+    message: str
+    retryable: bool

@@ -1,0 +1,30 @@
+"""What all internal messages share."""
+
+from typing import Literal
+
+import msgspec
+
+EngineState = Literal["starting", "ready", "draining", "recovering", "failed"]
+
+
+Role = Literal["frontend", "supervisor"]
+
+
+Task = Literal["generate", "embed"]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """Base of every internal message: positional, tagged, closed."""
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What one output cost. Seconds are of the scheduler's monotonic clock."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    num_preemptions: int = 0
+    num_restarts: int = 0

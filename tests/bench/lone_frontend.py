@@ -1,0 +1,266 @@
+"""A real frontend process before a stand-in scheduler (`stand_in.py`): what a request costs before and beside the engine.
+
+Both parts say by whose clock: the client notes when it begins to send, the stand-in when the Submit is there, and
+CLOCK_MONOTONIC is one for all processes of a machine. What client and transport cost is therefore within the figures.
+"""
+
+import asyncio
+import http.client
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from quire.deploy.bench.connection import connect
+from quire.deploy.bench.prompts import Prompt
+from quire.deploy.bench.record import OK, Record, request_of, stream
+from quire.deploy.bench.report import percentiles
+from quire.deploy.bench.web import WebClient, body_of
+from quire.frontend.config import FrontendConfig
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.api import Chat, ChatMessage, GenerateRequest
+from quire.proto.client import Client
+
+HERE = Path(__file__).parent
+MODEL = HERE.parents[1] / "deploy" / "model"
+START_SECONDS = 30.0
+DOORS = ("grpc", "http")
+TURNS = ("system", "user", "assistant", "user", "assistant", "user")
+
+Send = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Frontend:
+    grpc: str
+    """host:port"""
+    http: str
+
+    @contextmanager
+    def door(self, name: str) -> Iterator[Send]:
+        """Sends one request with its answer of one token, over a connection that stays open."""
+        if name == "grpc":
+            with Client(self.grpc) as client:
+                yield lambda source: _check(client.generate(_request(source)).outputs[0].finished.finish_reason)
+            return
+        connection = http.client.HTTPConnection(self.http, timeout=START_SECONDS)
+        try:
+            yield lambda source: _post(connection, *_body(source))
+        finally:
+            connection.close()
+
+
+class Stage:
+    """The processes; `arrivals` is there once they have ended."""
+
+    def __init__(self, pace_ms: float, max_model_len: int) -> None:
+        self._stack = ExitStack()
+        self._pace_ms = pace_ms
+        self._max_model_len = max_model_len
+        self.arrivals: list[tuple[float, int]] = []
+
+    def __enter__(self) -> Frontend:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        vocab_size = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+        address, ready, config = f"ipc://{folder}/s", folder / "ready.json", folder / "frontend.json"
+        options = [address, str(self._pace_ms), str(self._max_model_len), str(vocab_size)]
+        self._stand_in = subprocess.Popen(
+            [sys.executable, str(HERE / "stand_in.py"), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._stack.callback(self._stand_in.kill)
+        told = FrontendConfig(
+            scheduler_address=address, model=str(MODEL), served_model_names=("m",), http_port=0, ready_file=str(ready),
+            log_level="warning",
+        )  # fmt: skip
+        config.write_bytes(msgspec.json.encode(told))
+        self._frontend = subprocess.Popen([sys.executable, "-P", "-m", "quire.frontend", str(config)])
+        self._stack.callback(self._frontend.wait)
+        self._stack.callback(self._frontend.terminate)
+        return self._ready(ready)
+
+    def __exit__(self, *exit: object) -> None:
+        try:
+            told, _ = self._stand_in.communicate()
+            self.arrivals = [(moment, count) for moment, count in json.loads(told or b"[]")]
+        finally:
+            self._stack.close()
+
+    def _ready(self, file: Path) -> Frontend:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._frontend.poll() is None:
+            if file.exists():
+                ports = json.loads(file.read_text())
+                found = Frontend(f"127.0.0.1:{ports['grpc_port']}", f"127.0.0.1:{ports['http_port']}")
+                with Client(found.grpc) as client:
+                    if client.server_info().state == "ready":
+                        return found
+            time.sleep(0.05)
+        raise RuntimeError(f"the frontend was not ready within {START_SECONDS:g} s")
+
+
+def ttft(num_requests: int, num_tokens: int, seed: int) -> dict[str, Any]:
+    """Milliseconds from the client's first byte to the Submit, one request at a time, for text and chat."""
+    texts = Texts(seed)
+    stage = Stage(pace_ms=1.0, max_model_len=4 * num_tokens)
+    sent: dict[str, list[float]] = {}
+    with stage as frontend:
+        for door in DOORS:
+            with frontend.door(door) as send:
+                for kind in ("text", "chat"):
+                    moments = sent[f"{door}_{kind}"] = []
+                    for index in range(num_requests + WARMUP):
+                        prompt = texts.draw(num_tokens)
+                        source = prompt if kind == "text" else _chat(prompt)
+                        if index >= WARMUP:
+                            moments.append(time.monotonic())
+                        send(source)
+    arrivals = iter(stage.arrivals)
+    figures: dict[str, Any] = {}
+    for name, moments in sent.items():
+        found = [next(arrivals) for _ in range(num_requests + WARMUP)][WARMUP:]
+        figures |= percentiles(f"{name}_ms", [1e3 * (at - sent_at) for sent_at, (at, _) in zip(moments, found, strict=True)], (50, 99))
+        figures[f"{name}_tokens"] = float(np.mean([count for _, count in found]))
+    return figures
+
+
+WARMUP = 20
+"""Requests of each kind that do not count."""
+
+
+def tokenize_long(door: str, seconds: float, num_streams: int, num_tokens: int, pace_ms: float, seed: int) -> dict[str, Any]:
+    """Gaps between the messages of steady streams, while a long prompt is prepared and while none is."""
+    texts = Texts(seed)
+    # what is sent must be made before: the sender shares this process with those who take the time
+    prompts = [texts.draw(num_tokens) for _ in range(LONG_PROMPTS)]
+    stage = Stage(pace_ms, max_model_len=2 * num_tokens)
+    with stage as frontend:
+        begin = time.monotonic()
+        records, sent = asyncio.run(_beside(frontend, door, prompts, num_streams, int(1e3 * seconds / pace_ms)))
+    long = [(at, count) for at, count in stage.arrivals if count > num_tokens // 2]
+    windows = [(moment, at) for moment, (at, _) in zip(sent, long, strict=False)]
+    while_long, quiet = [], []
+    for record in records:
+        if record.status != OK:
+            raise RuntimeError(f"a stream ended with {record.status}")
+        for start, gap in zip(record.moments, record.gaps, strict=False):
+            if start < begin + SETTLE_SECONDS:
+                continue
+            if any(start < until and start + gap > since for since, until in windows):
+                while_long.append(1e3 * gap)
+            elif not any(start < until + MARGIN and start + gap > since - MARGIN for since, until in windows):
+                quiet.append(1e3 * gap)
+    figures: dict[str, Any] = {
+        **percentiles("quiet_itl_ms", quiet, (50, 99)),
+        **percentiles("long_itl_ms", while_long, (50, 99)),
+        **percentiles("long_prompt_ms", [1e3 * (until - since) for since, until in windows], (50,)),
+        "long_prompts": len(windows),
+        "long_prompt_tokens": float(np.mean([count for _, count in long])),
+        "gaps": {"quiet": len(quiet), "long": len(while_long)},
+    }
+    return figures | {"p99_ratio": figures["long_itl_ms_p99"] / figures["quiet_itl_ms_p99"]}
+
+
+LONG_PROMPTS = 8
+"""Different ones, taken in turn."""
+SETTLE_SECONDS = 0.5
+PAUSE_SECONDS = 0.3
+"""Between two long prompts."""
+MARGIN = 0.05
+"""Seconds around a long prompt that count as neither."""
+
+
+async def _beside(
+    frontend: Frontend, door: str, prompts: list[str], num_streams: int, num_tokens: int
+) -> tuple[list[Record], list[float]]:
+    """The streams' records, and when the long prompts were sent while all streams were alive."""
+    sent: list[float] = []
+    ended = False
+
+    def send_all(send: Send) -> None:
+        while not ended:
+            time.sleep(PAUSE_SECONDS)
+            sent.append(time.monotonic())
+            send(prompts[len(sent) % len(prompts)])
+
+    with frontend.door(door) as send:
+        async with _opened(frontend, door, num_streams) as open_one:
+            streams = [asyncio.create_task(open_one(Prompt(list(range(200, 216)), num_tokens))) for _ in range(num_streams)]
+            sender = asyncio.create_task(asyncio.to_thread(send_all, send))
+            await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
+            ended = True
+            await sender
+            return list(await asyncio.gather(*streams)), sent
+
+
+@asynccontextmanager
+async def _opened(
+    frontend: Frontend, door: str, num_streams: int
+) -> AsyncIterator[Callable[[Prompt], Awaitable[Record]]]:
+    """Opens one stream of a door and reads it to its end."""
+    if door == "grpc":
+        async with connect([frontend.grpc], num_streams) as stubs:
+            yield lambda prompt: stream(next(stubs), request_of(prompt, 0.0, "", 0))
+        return
+    client = WebClient([frontend.http], {})
+    try:
+        yield lambda prompt: client.stream(body_of(prompt.token_ids, prompt.output_len, 0.0, "", 0))
+    finally:
+        client.close()
+
+
+class Texts:
+    """Lines of this repository's own code, drawn at random: no two texts are alike, all have ordinary words."""
+
+    def __init__(self, seed: int) -> None:
+        files = sorted(HERE.parents[1].glob("[!.]*/**/*.py"))
+        self._lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines(True) if line.strip()]
+        self._random = np.random.default_rng(seed)
+        self._tokenizer = TextTokenizer(str(MODEL))
+
+    def draw(self, num_tokens: int) -> str:
+        """About so many tokens."""
+        order = self._random.integers(0, len(self._lines), num_tokens)
+        lines = [self._lines[index] for index in order[: num_tokens // 2 + 1]]
+        ids = self._tokenizer.encode("".join(lines))
+        return self._tokenizer.decode(ids[:num_tokens])
+
+
+def _chat(text: str) -> Chat:
+    """The same text as a conversation of a few turns."""
+    size = -(-len(text) // len(TURNS))
+    return Chat([ChatMessage(role, text[index * size :][:size]) for index, role in enumerate(TURNS)])
+
+
+def _request(source: str | Chat) -> GenerateRequest:
+    return GenerateRequest(input=source, max_tokens=1, temperature=0)
+
+
+def _body(source: str | Chat) -> tuple[str, bytes]:
+    """Path and JSON body of the same request."""
+    common = {"max_tokens": 1, "temperature": 0}
+    if isinstance(source, str):
+        return "/v1/completions", msgspec.json.encode({"prompt": source, **common})
+    messages = [{"role": one.role, "content": one.content} for one in source.messages]
+    return "/v1/chat/completions", msgspec.json.encode({"messages": messages, **common})
+
+
+def _post(connection: http.client.HTTPConnection, path: str, body: bytes) -> None:
+    connection.request("POST", path, body, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    told = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{path}: {answer.status}: {told[:500].decode()}")
+
+
+def _check(reason: str) -> None:
+    if reason != "length":
+        raise RuntimeError(f"a request ended with {reason!r}")
