@@ -15,7 +15,10 @@ from quire.proto.api import RequestError
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len` (null until a worker has told), and the width of the vocabulary."""
+    """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len`, and the width of the vocabulary.
+
+    Figures are null until a worker has told them.
+    """
 
     id: str
     object: str = "model"

@@ -48,8 +48,8 @@ def test_a_lost_token_is_a_failure_and_not_a_figure() -> None:
 @pytest.mark.parametrize("door", [[], ["--http"]])
 def test_real_processes_deliver_every_token(bench, door) -> None:
     result = bench(
-        "control", *door, "--streams", "6", "--step-ms", "4", "--seconds", "1.5", "--warmup", "1.5", "--prompt-len", "5",
-        "--output-len", "40", "--frontends", "2", "--clients", "2",
+        "control", *door, "--streams", "6", "--step-ms", "4", "--seconds", "1.5", "--warmup", "1.5",
+        "--prompt-len", "5", "--output-len", "40", "--frontends", "2", "--clients", "2",
     )  # fmt: skip
     assert set(result) >= KEYS
     assert result["produced_tokens"] == result["delivered_tokens"] > 0

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.proto import plans, requests
+from quire.proto import introspection, message, plans, requests
 from quire.proto.params import SamplingParams, Structured
 from quire.proto.wire import ints
 
@@ -23,9 +23,9 @@ LIMITS = requests.Limits(
     max_num_seqs=256, max_num_batched_tokens=2048, max_num_queued_reqs=10, max_num_queued_tokens=20,
     priority_enabled=True, max_timeout_seconds=3600.0,
 )  # fmt: skip
-USAGE = requests.Usage(10, 4, 20, 0.5, 0.25, 1.5, 1, 2)
+USAGE = message.Usage(10, 4, 20, 0.5, 0.25, 1.5, 1, 2)
 ENTRY = requests.TokenLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
-LOAD = requests.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75)
+LOAD = introspection.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75)
 FINISH = requests.Finish(3, 1, "error", USAGE, 20, 5, "NUMERICAL", "field", "message", 1.5)
 
 EXAMPLES: tuple[msgspec.Struct, ...] = (
@@ -35,10 +35,10 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     ),
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
-    requests.AskLoad(6),
-    requests.AskFigures(7),
-    requests.AskStatus(8, 99),
-    requests.AskExplanation(9, "label"),
+    introspection.AskLoad(6),
+    introspection.AskFigures(7),
+    introspection.AskStatus(8, 99),
+    introspection.AskExplanation(9, "label"),
     requests.FrontendBeat(),
     requests.Drain(45.0),
     requests.GroupLost(2, "killed"),
@@ -51,16 +51,16 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     ),
     requests.AbortedLabels(5, (1, 0)),
     LOAD,
-    requests.Figures(
-        7, (requests.Figure("kv_blocks", 3.5, (("state", "free"),)),),
-        (requests.Distribution("step_seconds", (0.5, 1.0), (1, 2, 3), 4.5, (("part", "send"),)),),
+    introspection.Figures(
+        7, (introspection.Figure("kv_blocks", 3.5, (("state", "free"),)),),
+        (introspection.Distribution("step_seconds", (0.5, 1.0), (1, 2, 3), 4.5, (("part", "send"),)),),
     ),
-    requests.Status(
-        8, 12.5, LOAD, (requests.LiveOutput("label", 1, "running", -2, 1.5, 3, 2, 5, 4, 9, 7, 1),),
-        (16).to_bytes(2, "little"), (requests.StepRecord(2, 3.5, 4, 5, 6, 7, 8, 0.25, 0.5, 0.75, 1.0, 1.25),),
+    introspection.Status(
+        8, 12.5, LOAD, (introspection.LiveOutput("label", 1, "running", -2, 1.5, 3, 2, 5, 4, 9, 7, 1),),
+        (16).to_bytes(2, "little"), (introspection.StepRecord(2, 3.5, 4, 5, 6, 7, 8, 0.25, 0.5, 0.75, 1.0, 1.25),),
     ),
-    requests.Explanation(
-        9, "label", (requests.Story(1, "waiting", 4, USAGE, (requests.Moment(0.5, "blocked", 3, "why"),)),)
+    introspection.Explanation(
+        9, "label", (introspection.Story(1, "waiting", 4, USAGE, (introspection.Moment(0.5, "blocked", 3, "why"),)),)
     ),
     requests.SchedulerBeat(2, 1234),
     requests.Drained(3),

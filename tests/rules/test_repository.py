@@ -25,6 +25,9 @@ def code_lines(text: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in joined.splitlines()]
 
 
+PAGES = ("README.md", "frontend/API.md", "deploy/OPERATING.md")
+
+
 def accepts(words: list[str]) -> bool:
     try:
         build_parser().parse_args(words)
@@ -38,19 +41,26 @@ def test_the_makefile_has_every_promised_target(root: Path) -> None:
 
 
 def test_make_commands_of_the_readme_exist(root: Path) -> None:
-    used = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(code_lines((root / "README.md").read_text()))))
+    lines = [line for page in PAGES for line in code_lines((root / page).read_text())]
+    used = set(re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(lines)))
     assert used, "the README shows no make command"
     assert used <= makefile_targets(root)
 
 
 def test_quire_commands_of_the_readme_parse(root: Path) -> None:
-    lines = code_lines((root / "README.md").read_text())
+    lines = [line for page in PAGES for line in code_lines((root / page).read_text())]
     commands = [line for line in lines if re.match(r"(\S*/)?quire ", line)]
     assert commands, "the README shows no quire command"
     for command in commands:
         words = shlex.split(command, comments=True)[1:]
         end = next((index for index, word in enumerate(words) if word in ("|", ">", "&", "&&")), len(words))
         assert accepts(words[:end]), command
+
+
+def test_links_between_the_pages_lead_somewhere(root: Path) -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", (root / page).read_text()):
+            assert target.startswith("http") or ((root / page).parent / target).exists(), f"{page}: {target}"
 
 
 def test_pins_are_exact_and_portable(root: Path) -> None:
