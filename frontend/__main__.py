@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import resource
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import msgspec
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
 from quire.proto.lifeline import tie_to_parent
+
+SWITCH_SECONDS = 0.001
+"""After so long another thread, which prepares somebody's long prompt, gives the interpreter back to the event loop."""
 
 
 async def serve(config: FrontendConfig) -> None:
@@ -26,6 +30,8 @@ async def serve(config: FrontendConfig) -> None:
 
 def main() -> int:
     tie_to_parent()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a text is encoded by the thread that was chosen for it
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection is a descriptor
     try:

@@ -9,7 +9,6 @@ import json
 import uuid
 from array import array
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.link import SchedulerLink
 from quire.frontend.observer import Observer
 from quire.frontend.prepared import Prepared
+from quire.frontend.text_pool import TextPool
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores
 from quire.proto.params import ParameterError, SamplingParams, check_token_ids
@@ -53,7 +53,7 @@ class Embedder:
     """One per frontend."""
 
     def __init__(
-        self, config: FrontendConfig, tokenizer: TextTokenizer, link: SchedulerLink, pool: Executor, observer: Observer
+        self, config: FrontendConfig, tokenizer: TextTokenizer, link: SchedulerLink, pool: TextPool, observer: Observer
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
@@ -192,8 +192,7 @@ class Embedder:
             )
         else:
             special = asked.add_special_tokens is not False
-            loop = asyncio.get_running_loop()
-            ids = await loop.run_in_executor(self._pool, encode_first, self._tokenizer, source, special, keep)
+            ids = await self._pool.run(len(source), encode_first, self._tokenizer, source, special, keep)
         if not ids:
             raise ParameterError("input", "is empty; at least one token is needed", "EMPTY_PROMPT")
         if len(ids) > most:

@@ -2,16 +2,15 @@
 `RequestStream` (detokenize, stop strings, events).
 """
 
-import asyncio
 import random
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import ParamSpec, TypeVar
 
 import msgspec
+import numpy as np
 
 from quire.frontend import validate
 from quire.frontend.answer import Answer
@@ -27,13 +26,11 @@ from quire.frontend.observer import Observer
 from quire.frontend.prepared import Prepared
 from quire.frontend.reading import Formats, with_forced_calls, with_reasoning_first
 from quire.frontend.stream import RequestStream
-from quire.frontend.tokenizer import TextTokenizer
+from quire.frontend.text_pool import TextPool
+from quire.frontend.tokenizer import TextTokenizer, packed
 from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
 from quire.proto.params import ParameterError, check_token_ids
 from quire.proto.requests import Limits, ModelFacts
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 MAX_DETOKENIZE_IDS = 1 << 20
 PROMPT_END = 64
@@ -50,7 +47,7 @@ class Pipeline:
         template: ChatTemplate | None,
         defaults: Defaults,
         link: SchedulerLink,
-        pool: Executor,
+        pool: TextPool,
         observer: Observer,
     ) -> None:
         self._config = config
@@ -149,10 +146,11 @@ class Pipeline:
             if add_special_tokens is not None:
                 raise ParameterError("add_special_tokens", "applies to text only; leave it unset")
             check_chat(text)
-            ids, _ = await self._render(text)
+            prompt, _ = await self._render(text)
+            ids = list(prompt)
         else:
-            ids = await self._in_pool(self._tokenizer.encode, text, add_special_tokens is not False)
-        texts = await self._in_pool(lambda: [self._tokenizer.token_text(token) for token in ids])
+            ids = await self._pool.run(len(text), self._tokenizer.encode, text, add_special_tokens is not False)
+        texts = await self._pool.run(4 * len(ids), lambda: [self._tokenizer.token_text(token) for token in ids])
         facts = self._link.welcome.facts if self._link.welcome is not None else None
         return Tokens(ids, texts, facts.max_model_len if facts is not None else 0)
 
@@ -167,7 +165,7 @@ class Pipeline:
             if not 0 <= token < width:
                 message = f"token id {token} at index {index} is outside [0, {width})"
                 raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
-        return await self._in_pool(self._tokenizer.decode, ids, skip_special_tokens is not False)
+        return await self._pool.run(4 * len(ids), self._tokenizer.decode, ids, skip_special_tokens is not False)
 
     async def _prepare(self, request: GenerateRequest, call: Call, arrived: float) -> Prepared:
         model = validate.check_model(request.model, self._config)
@@ -194,7 +192,7 @@ class Pipeline:
         room = validate.check_length(len(prompt), request.max_tokens, facts)
         max_tokens = validate.default_max_tokens(request, len(prompt), room, facts)
         params = validate.sampling_params(request, self._defaults, seed, max_tokens, bad_words)
-        check_token_ids(params, prompt, facts.vocab_size)
+        check_token_ids(params, () if _is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
         if params.structured is not None:
             with self._metrics.compiling():
                 await self._grammars.check(params.structured, facts)
@@ -241,23 +239,26 @@ class Pipeline:
                 )
             field = "prompt"
             with self._metrics.timed("tokenize_seconds"):
-                ids = await self._in_pool(self._tokenizer.encode, source, request.add_special_tokens is not False)
+                special = request.add_special_tokens is not False
+                ids = await self._pool.run(len(source), lambda: packed(self._tokenizer.encode(source, special)))
         else:
             field, ids = "prompt_token_ids", source
         if not ids:
             raise ParameterError(field, "is empty; at least one token is needed", "EMPTY_PROMPT")
         return (ids if keep is None else ids[-keep:]), end
 
-    async def _render(self, chat: Chat) -> tuple[list[int], str]:
+    async def _render(self, chat: Chat) -> tuple[Sequence[int], str]:
         """Tokens of a checked chat, and how its text ends."""
         if self._template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
-        job = await self._in_pool(self._template.job, chat)
+        size = sum(len(message.content) for message in chat.messages)
+        job = await self._pool.run(size, self._template.job, chat)
         with self._metrics.timed("render_seconds"):
             rendered = await self._template.render(job)
         with self._metrics.timed("tokenize_seconds"):
-            ids = await self._in_pool(self._tokenizer.encode_template, rendered.text, rendered.restore)
-        return ids, rendered.text[-PROMPT_END:]
+            text, restore = rendered.text, rendered.restore
+            ids = await self._pool.run(len(text), lambda: packed(self._tokenizer.encode_template(text, restore)))
+        return ids, text[-PROMPT_END:]
 
     def _facts(self) -> tuple[Limits, ModelFacts]:
         welcome = self._link.welcome
@@ -265,5 +266,10 @@ class Pipeline:
             raise RequestError("STARTING", "the engine is starting: no worker is ready yet", retry_after_seconds=1.0)
         return welcome.limits, welcome.facts
 
-    def _in_pool(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        return asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+def _is_within(prompt: Sequence[int], vocab_size: int) -> bool:
+    """Of a column, which is looked at in no time."""
+    if not isinstance(prompt, array):
+        return False
+    column = np.frombuffer(prompt, dtype=np.int32)
+    return bool(column.min() >= 0 and column.max() < vocab_size)

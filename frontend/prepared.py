@@ -74,5 +74,5 @@ class Prepared:
         return OutputBuffer(index, detokenizer, stops, self.params.min_tokens)
 
     def started(self) -> api.Started:
-        ids = self.prompt if self.return_prompt_token_ids else ()
+        ids = list(self.prompt) if self.return_prompt_token_ids else ()
         return api.Started(self.request_id, self.model, len(self.prompt), ids)

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
@@ -32,6 +31,7 @@ from quire.frontend.metrics_page import MetricsPage
 from quire.frontend.observer import Observer
 from quire.frontend.pipeline import Pipeline
 from quire.frontend.services import ControlServicer, InferenceServicer
+from quire.frontend.text_pool import TextPool
 from quire.frontend.tls import ServerTls
 from quire.frontend.tokenizer import TextTokenizer
 from quire.frontend.tracing import start_tracing
@@ -73,7 +73,7 @@ class FrontendServer:
         self._dealer: AsyncDealer[SchedulerMessage] = AsyncDealer(
             self._context, config.scheduler_address, identity, scheduler_decoder()
         )
-        self._pool = ThreadPoolExecutor(config.tokenizer_threads, thread_name_prefix="tokenizer")
+        self._pool = TextPool(config.tokenizer_threads)
         self.link = SchedulerLink(config, self._dealer, tokenizer, metrics)
         self.metrics_page = MetricsPage(config, self.link, metrics, version("quire"))
         observer = Observer(metrics, self.tracing)
@@ -146,7 +146,7 @@ class FrontendServer:
             await self.pipeline.close()
             self._dealer.close()
             self._context.term()
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.close()
             if self.tracing is not None:
                 self.tracing.close()
 

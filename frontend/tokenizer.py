@@ -7,11 +7,14 @@ as plain (`encode_special_tokens`); `encode_template` cuts the template's specia
 import json
 import os
 import re
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 
 from tokenizers import Tokenizer
 
 from quire.frontend.detokenizer import Detokenizer, TokenBytes, WindowDetokenizer
+
+PIECE = 4096
 
 
 class TokenizerError(ValueError):
@@ -52,27 +55,33 @@ class TextTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text: special tokens spelled in it stay text. BOS and the like come from the post-processor."""
         # the library's `encode` keeps the interpreter lock: a text of megabytes would silence the process for seconds
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
 
     def encode_template(self, rendered: str, disguises: Mapping[int, str]) -> list[int]:
         """Ids of a rendered template. Special tokens spelled in it are parsed; what is disguised is not.
 
         `disguises` maps stand-in characters (see `chat.Disguise`) to what they stand for, as `str.translate` takes it.
         """
-        ids: list[int] = []
+        pieces: list[str] = []
+        between: list[int] = []
         start, strip_left = 0, False
         for match in self._special_pattern.finditer(rendered):
             token, entry = self._specials[match.group()]
             piece = rendered[start : match.start()]
             piece = piece.lstrip() if strip_left else piece
-            ids += self._plain((piece.rstrip() if entry.lstrip else piece).translate(disguises))
-            ids.append(token)
+            pieces.append((piece.rstrip() if entry.lstrip else piece).translate(disguises))
+            between.append(token)
             start, strip_left = match.end(), entry.rstrip
         last = rendered[start:]
-        return ids + self._plain((last.lstrip() if strip_left else last).translate(disguises))
-
-    def _plain(self, text: str) -> list[int]:
-        return self.encode(text, add_special_tokens=False) if text else []
+        pieces.append((last.lstrip() if strip_left else last).translate(disguises))
+        ids: list[int] = []
+        encoded = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        for piece, one, token in zip(pieces, encoded, [*between, None], strict=True):
+            ids += one.ids if piece else ()
+            if token is not None:
+                ids.append(token)
+        return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -92,6 +101,14 @@ class TextTokenizer:
         if not shown.isdisjoint(self._specials):
             return frozenset(token for text, (token, _) in self._specials.items() if text not in shown)
         return self.special_ids
+
+
+def packed(ids: Sequence[int]) -> "array[int]":
+    """The same ids as int32, piece by piece: between two of them the event loop may take the interpreter lock."""
+    column = array("i")
+    for start in range(0, len(ids), PIECE):
+        column.extend(ids[start : start + PIECE])
+    return column
 
 
 def _is_byte_level(path: str) -> bool:

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 MIN_BYTES_PER_SECOND = 4096
 """What a body must bring on average once `header_seconds` have passed."""
+LARGE_BYTES = 32 << 10
+"""A body of this size is decoded beside the event loop."""
 JSON_TYPE = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
 PATH = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
@@ -31,7 +33,10 @@ async def read(request: Request, kind: type[T]) -> T:
     Raises `HttpError` for size, time and media type, `ParameterError` for contents, naming the JSON path. A field of
     `kind` whose type is None is answered with UNSUPPORTED when it is set.
     """
-    return decode(await read_bytes(request), kind)
+    raw = await read_bytes(request)
+    if len(raw) < LARGE_BYTES:
+        return decode(raw, kind)
+    return await asyncio.to_thread(decode, raw, kind)  # a long prompt must not hold up the streams of others
 
 
 async def read_bytes(request: Request) -> bytes:

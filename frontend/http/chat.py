@@ -34,7 +34,7 @@ def routes(door: HttpDoor) -> list[Route]:
         )
         if asked.stream:
             return event_stream(_chunks(door, asked, generate, call_of(request), answer))
-        with renamed(NAMES):
+        with renamed(NAMES | asked.names()):
             async with door.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
@@ -48,7 +48,7 @@ def routes(door: HttpDoor) -> list[Route]:
 async def _chunks(
     door: HttpDoor, asked: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
 ) -> AsyncGenerator[bytes, None]:
-    with renamed(NAMES):
+    with renamed(NAMES | asked.names()):
         async with door.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))

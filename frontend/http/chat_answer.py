@@ -77,7 +77,7 @@ class ChatAnswer:
                 self._called.add(event.output_index)
             count = self._completion_tokens.get(event.output_index, 0) + len(event.token_ids)
             self._completion_tokens[event.output_index] = count
-            if grown or event.logprobs:
+            if grown or event.logprobs or (self._request.return_token_ids and event.token_ids):
                 yield self._chunk(event.output_index, grown, event.logprobs, event.token_ids)
         else:
             index = event.output_index

@@ -17,6 +17,9 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
     logprobs: int | None = None
     suffix: None = None
 
+    def names(self) -> dict[str, str]:
+        return super().names() | {"prompt_token_ids": "prompt"}
+
 
 class Logprobs(msgspec.Struct):
     """One entry per token. The first token of an echoed prompt has no logprob."""
@@ -60,9 +63,9 @@ class Completion(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def as_prompts(given: Any) -> list[Prompt] | None:
-    """The prompts meant; None for a list that mixes kinds."""
+    """The prompts meant; None for a list that mixes kinds. An empty list is one prompt without a token."""
     if isinstance(given, str) or not given:
-        return [given] if isinstance(given, str) else []
+        return [given]
     for kind in (str, list):
         if all(isinstance(one, kind) for one in given):
             return list(given)

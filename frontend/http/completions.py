@@ -5,7 +5,7 @@ Choice i * n + j is output j of prompt i.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 from starlette.requests import Request
@@ -18,6 +18,7 @@ from quire.frontend.http.answer import json_response, total_usage, usage_block
 from quire.frontend.http.body import read
 from quire.frontend.http.completion_stream import ChunkWriter
 from quire.frontend.http.completion_types import Choice, Completion, CompletionRequest, Prompt, as_prompts
+from quire.frontend.http.conversation import renamed
 from quire.frontend.http.door import HttpDoor, call_of, request_id
 from quire.frontend.http.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.merge import Batches, merged
@@ -41,7 +42,7 @@ def routes(door: HttpDoor) -> list[Route]:
             return event_stream(_stream(door, asked, prompts, requests, call))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_whole(door.pipeline, one, call)) for one in requests]
+                tasks = [group.create_task(_whole(door.pipeline, one, call, asked.names())) for one in requests]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return json_response(await _answer(door, asked, prompts, [task.result() for task in tasks]))
@@ -53,8 +54,6 @@ def _prompts(asked: CompletionRequest) -> list[Prompt]:
     prompts = as_prompts(asked.prompt)
     if prompts is None:
         raise ParameterError("prompt", "must be text, token ids, or a list of only one of the two")
-    if not prompts:
-        raise ParameterError("prompt", "is empty; give at least one prompt", "EMPTY_PROMPT")
     drawn = max(asked.n or 1, asked.best_of or 1)
     if len(prompts) * drawn > MAX_OUTPUTS:
         message = f"{len(prompts)} prompts with {drawn} outputs each; at most {MAX_OUTPUTS} outputs a call are allowed"
@@ -78,9 +77,10 @@ def _generate_request(asked: CompletionRequest, prompt: Prompt, label: str) -> G
     return asked.generate_request(prompt, **changes)
 
 
-async def _whole(pipeline: Pipeline, request: GenerateRequest, call: Call) -> Generation:
-    async with pipeline.open(request, call) as stream:
-        return await collect(stream)
+async def _whole(pipeline: Pipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]) -> Generation:
+    with renamed(names):
+        async with pipeline.open(request, call) as stream:
+            return await collect(stream)
 
 
 # ---- a whole answer
@@ -162,10 +162,13 @@ def stop_reason(door: HttpDoor, finished: Finished) -> str | int | None:
 # ---- a stream
 
 
-async def _batches(pipeline: Pipeline, request: GenerateRequest, call: Call) -> AsyncGenerator[Sequence[Event], None]:
-    async with pipeline.open(request, call) as stream:
-        while events := await stream.take():
-            yield events
+async def _batches(
+    pipeline: Pipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]
+) -> AsyncGenerator[Sequence[Event], None]:
+    with renamed(names):
+        async with pipeline.open(request, call) as stream:
+            while events := await stream.take():
+                yield events
 
 
 async def _numbered(source: Batches) -> AsyncGenerator[tuple[int, Sequence[Event]], None]:
@@ -177,7 +180,7 @@ async def _numbered(source: Batches) -> AsyncGenerator[tuple[int, Sequence[Event
 async def _stream(
     door: HttpDoor, asked: CompletionRequest, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], call: Call
 ) -> AsyncGenerator[bytes, None]:
-    sources = [_batches(door.pipeline, request, call) for request in requests]
+    sources = [_batches(door.pipeline, request, call, asked.names()) for request in requests]
     writer = ChunkWriter(asked, requests[0].request_id or "", len(prompts), lambda end: stop_reason(door, end))
     async with aclosing(_numbered(sources[0]) if len(sources) == 1 else merged(sources)) as batches:
         async for prompt, events in batches:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from quire.frontend.http.conversation import renamed
 from quire.proto.params import ParameterError, Structured, StructuredKind
 
 
@@ -54,6 +55,23 @@ class StructuredFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def structured(self) -> Structured | None:
         """Raises `ParameterError` for more than one, or for one that is empty."""
+        given = self._given()
+        if not given:
+            return None
+        if len(given) > 1:
+            first, second, *_ = given
+            raise ParameterError(second, f"excludes {first}; set only one of them")
+        (field, (kind, text)) = next(iter(given.items()))
+        if kind != "json_object" and not text:
+            raise ParameterError(field, "is empty", "INVALID_GRAMMAR")
+        with renamed(self.names()):
+            return Structured(kind, text)
+
+    def names(self) -> dict[str, str]:
+        """What the pipeline's errors call the fields, and what this request calls them; see `renamed`."""
+        return {"structured": next(iter(self._given()), "structured")}
+
+    def _given(self) -> dict[str, tuple[StructuredKind, str]]:
         given: dict[str, tuple[StructuredKind, str]] = {}
         if self.response_format is not None:
             _put_format(given, self.response_format)
@@ -67,15 +85,7 @@ class StructuredFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             given["guided_choice"] = ("choice", _choices(self.guided_choice))
         if self.guided_grammar is not None:
             given["guided_grammar"] = ("grammar", self.guided_grammar)
-        if not given:
-            return None
-        if len(given) > 1:
-            first, second, *_ = given
-            raise ParameterError(second, f"excludes {first}; set only one of them")
-        (field, (kind, text)) = next(iter(given.items()))
-        if kind != "json_object" and not text:
-            raise ParameterError(field, "is empty", "INVALID_GRAMMAR")
-        return Structured(kind, text)
+        return given
 
 
 def _put_format(given: dict[str, tuple[StructuredKind, str]], chosen: ResponseFormat) -> None:

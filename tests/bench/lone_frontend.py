@@ -127,7 +127,9 @@ def ttft(num_requests: int, num_tokens: int, seed: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, moments in sent.items():
         found = [next(arrivals) for _ in range(num_requests + WARMUP)][WARMUP:]
-        figures |= percentiles(f"{name}_ms", [1e3 * (at - sent_at) for sent_at, (at, _) in zip(moments, found, strict=True)], (50, 99))
+        figures |= percentiles(
+            f"{name}_ms", [1e3 * (at - sent_at) for sent_at, (at, _) in zip(moments, found, strict=True)], (50, 99)
+        )
         figures[f"{name}_tokens"] = float(np.mean([count for _, count in found]))
     return figures
 
@@ -136,7 +138,9 @@ WARMUP = 20
 """Requests of each kind that do not count."""
 
 
-def tokenize_long(door: str, seconds: float, num_streams: int, num_tokens: int, pace_ms: float, seed: int) -> dict[str, Any]:
+def tokenize_long(
+    door: str, seconds: float, num_streams: int, num_tokens: int, pace_ms: float, seed: int
+) -> dict[str, Any]:
     """Gaps between the messages of steady streams, while a long prompt is prepared and while none is."""
     texts = Texts(seed)
     # what is sent must be made before: the sender shares this process with those who take the time
@@ -193,7 +197,9 @@ async def _beside(
 
     with frontend.door(door) as send:
         async with _opened(frontend, door, num_streams) as open_one:
-            streams = [asyncio.create_task(open_one(Prompt(list(range(200, 216)), num_tokens))) for _ in range(num_streams)]
+            streams = [
+                asyncio.create_task(open_one(Prompt(list(range(200, 216)), num_tokens))) for _ in range(num_streams)
+            ]
             sender = asyncio.create_task(asyncio.to_thread(send_all, send))
             await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
             ended = True
@@ -222,7 +228,9 @@ class Texts:
 
     def __init__(self, seed: int) -> None:
         files = sorted(HERE.parents[1].glob("[!.]*/**/*.py"))
-        self._lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines(True) if line.strip()]
+        self._lines = [
+            line for file in files for line in file.read_text(encoding="utf-8").splitlines(True) if line.strip()
+        ]
         self._random = np.random.default_rng(seed)
         self._tokenizer = TextTokenizer(str(MODEL))
 

@@ -2,15 +2,18 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from quire.proto import api
 from quire.proto.client import Client
+from quire.proto.params import MAX_N
 
 FINISH = {"tool_calls": "stop"}
 """OpenAI has a word of its own for a stop after tool calls."""
+
+Logprob = tuple[str, float, tuple[tuple[str, float], ...]]
 
 
 @dataclass
@@ -22,7 +25,7 @@ class Spoken:
     finish: str = ""
     reasoning: str = ""
     calls: list[tuple[str, str]] = field(default_factory=list)
-    logprobs: list[tuple[str, float, tuple[tuple[str, float], ...]]] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
 
 
 @dataclass
@@ -63,7 +66,7 @@ class GrpcDoor:
         return Verdict(prompt_tokens=made.prompt_tokens, completion_tokens=completion, outputs=outputs)
 
     def stream(self, request: api.GenerateRequest) -> Verdict:
-        verdict = Verdict(outputs=[Spoken() for _ in range(request.n or 1)])
+        verdict = Verdict(outputs=[Spoken() for _ in range(min(request.n or 1, MAX_N))])
         try:
             for event in self._client.stream(request):
                 if isinstance(event, api.Started):
@@ -106,7 +109,7 @@ class HttpDoor:
     def stream(self, request: api.GenerateRequest) -> Verdict:
         path, body = json_request(request)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        verdict = Verdict(outputs=[Spoken() for _ in range(request.n or 1)])
+        verdict = Verdict(outputs=[Spoken() for _ in range(min(request.n or 1, MAX_N))])
         for item in self.items(path, body):
             if "error" in item:
                 return Verdict(item["error"]["code"].upper(), item.get("status", 200))
@@ -219,11 +222,9 @@ def _add(spoken: Spoken, choice: dict[str, Any], message: dict[str, Any] | None)
     logprobs = choice.get("logprobs") or {}
     if message is None:
         spoken.text += choice["text"]
-        tops = logprobs.get("top_logprobs") or [{}] * len(logprobs.get("tokens", ()))
-        for token, logprob, top in zip(
-            logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()), tops, strict=True
-        ):
-            spoken.logprobs.append((token, round(logprob, 4), tuple((t, round(v, 4)) for t, v in (top or {}).items())))
+        names = ("tokens", "token_logprobs", "top_logprobs")
+        for token, logprob, top in zip(*(logprobs.get(name, ()) for name in names), strict=True):
+            spoken.logprobs.append(_position(token, logprob, top.items()))
         return
     spoken.text += message.get("content") or ""
     spoken.reasoning += message.get("reasoning_content") or ""
@@ -231,8 +232,8 @@ def _add(spoken: Spoken, choice: dict[str, Any], message: dict[str, Any] | None)
         function = call["function"]
         _extend(spoken.calls, call.get("index", position), function.get("name") or "", function.get("arguments") or "")
     for entry in logprobs.get("content") or ():
-        top = tuple((one["token"], round(one["logprob"], 4)) for one in entry["top_logprobs"])
-        spoken.logprobs.append((entry["token"], round(entry["logprob"], 4), top))
+        top = [(one["token"], one["logprob"]) for one in entry["top_logprobs"]]
+        spoken.logprobs.append(_position(entry["token"], entry["logprob"], top))
 
 
 def _extend(calls: list[tuple[str, str]], index: int, name: str, arguments: str) -> None:
@@ -241,6 +242,12 @@ def _extend(calls: list[tuple[str, str]], index: int, name: str, arguments: str)
     calls[index] = (calls[index][0] + name, calls[index][1] + arguments)
 
 
-def _logprob(entry: api.TokenLogprobs) -> tuple[str, float, tuple[tuple[str, float], ...]]:
-    top = tuple((one.text, round(one.logprob, 4)) for one in entry.top)
-    return entry.text, round(entry.logprob, 4), top
+def _logprob(entry: api.TokenLogprobs) -> Logprob:
+    return _position(entry.text, entry.logprob, [(one.text, one.logprob) for one in entry.top])
+
+
+def _position(token: str, logprob: float, top: Iterable[tuple[str, float]]) -> Logprob:
+    """As legacy completions tell it: the chosen token is among the likeliest, and of one text the last counts."""
+    shown = {text: round(value, 4) for text, value in top}
+    shown.setdefault(token, round(logprob, 4))
+    return token, round(logprob, 4), tuple(shown.items())

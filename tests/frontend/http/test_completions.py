@@ -170,7 +170,7 @@ def test_a_stop_string_and_a_stop_token_are_the_stop_reason_and_the_models_own_e
         ({"prompt": ["a", [1]]}, "prompt", "invalid_parameter", 400),
         ({"prompt": [[1], 2]}, "prompt", "invalid_parameter", 400),
         ({"prompt": ["a"] * 65, "n": 2}, "prompt", "invalid_parameter", 400),
-        ({"prompt": [420]}, "prompt_token_ids", "token_out_of_range", 400),
+        ({"prompt": [420]}, "prompt", "token_out_of_range", 400),
         ({"max_tokens": 10**9}, "max_tokens", "context_length_exceeded", 400),
         ({"max_tokens": 0}, "max_tokens", "invalid_parameter", 400),
         ({"model": "../etc"}, "model", "unknown_model", 404),
