@@ -117,13 +117,17 @@ def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Option fields and values of a YAML file. Raises `UsageError` naming the file and the key."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: expected `flag-name: value` lines, got a {type(content).__name__}")
+    keys = [key.value for key, _ in yaml.compose(text, Loader=yaml.SafeLoader).value]  # a dict keeps one of two
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UsageError(f"--config {path}: {twice!r} is there twice")
     by_name = {name: spec for spec in specs() for name in spec.names}
     values: dict[str, Any] = {}
     for key, value in content.items():

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 import time
 from contextlib import ExitStack, closing
@@ -20,6 +21,7 @@ from quire.deploy.report import addresses, engine_summary, ready_to_paste
 from quire.deploy.resolve import resolve
 from quire.deploy.rundir import RunDir
 from quire.deploy.supervisor import Supervisor
+from quire.frontend.config import KEY
 from quire.proto.requests import Welcome
 
 
@@ -112,8 +114,14 @@ def _check_files(options: ServeOptions) -> None:
 
 
 def _pass_keys_on(keys: list[str]) -> None:
-    """To the frontends, by the environment; vLLM's variable counts too, or a door believed locked would stand open."""
-    known = [os.environ.get(name, "") for name in (API_KEY_VARIABLE, "VLLM_API_KEY")]
+    """To the frontends, by the environment; vLLM's variable counts too, or a door believed locked would stand open.
+
+    Raises `UsageError`, also for the empty key of a shell's unset variable.
+    """
+    for number, key in enumerate(keys, 1):
+        if not re.fullmatch(KEY, key):
+            raise UsageError(f"--api-key: key {number} must be 8 to 1024 visible ASCII characters, got {len(key)}")
+    known = [os.environ.get(API_KEY_VARIABLE, ""), os.environ.pop("VLLM_API_KEY", "")]  # workers need not know it
     if together := " ".join(filter(None, [*known, *keys])):
         os.environ[API_KEY_VARIABLE] = together
 

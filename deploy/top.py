@@ -33,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0.1 <= arguments.interval <= 3600:
         raise UsageError(f"--interval: must be in [0.1, 3600] seconds, got {arguments.interval:g}")
     screen = Screen(arguments.target)
-    with connect(arguments, os.environ.get(KEY_VARIABLE), TIMEOUT_SECONDS) as client:
+    keys = os.environ.get(KEY_VARIABLE, "").split()  # a server takes several from it
+    with connect(arguments, keys[0] if keys else None, TIMEOUT_SECONDS) as client:
         try:
             screen.show(client.server_info(), client.status())
         except RequestError as error:

@@ -14,7 +14,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
 from quire.proto.lifeline import tie_to_parent
 
-SWITCH_SECONDS = 0.001
+SWITCH_SECONDS = 0.0005
 """After so long another thread, which prepares somebody's long prompt, gives the interpreter back to the event loop."""
 
 

@@ -6,36 +6,26 @@ from quire.frontend.prepared import Prepared
 from quire.frontend.reading import Reading
 from quire.frontend.stream import RequestStream
 from quire.proto import api
-from quire.proto.params import ParameterError
 
 
 class Answer:
     """Read like the `RequestStream` it wraps. Token ids and logprobs pass as they are."""
 
-    def __init__(self, stream: RequestStream) -> None:
+    def __init__(self, stream: RequestStream, reading: Reading) -> None:
         self.prepared: Prepared = stream.prepared
         self._stream = stream
-        self._whole = False
-        reading = stream.prepared.reading
-        self._readers = [_OutputReader(reading) for _ in range(stream.prepared.n)] if reading is not None else []
+        self._readers = [_OutputReader(reading) for _ in range(stream.prepared.n)]
 
     @classmethod
     def of(cls, stream: RequestStream) -> "RequestStream | Answer":
         """The stream itself when nothing is to be done."""
-        prepared = stream.prepared
-        return stream if prepared.reading is None and not prepared.num_best else cls(stream)
-
-    def whole(self) -> "Answer":
-        """The same, for a reader that reads to the end before it tells anything."""
-        self._whole = True
-        return self
+        reading = stream.prepared.reading
+        return stream if reading is None else cls(stream, reading)
 
     async def take(self) -> Sequence[api.Event]:
-        """See `RequestStream.take`. Raises `ParameterError` for an answer that cannot be streamed."""
-        if self.prepared.num_best and not self._whole:
-            raise ParameterError("best_of", "is for whole answers; leave it unset in a stream", "UNSUPPORTED")
+        """See `RequestStream.take`."""
         while events := await self._stream.take():
-            if told := self._read(events) if self._readers else events:
+            if told := self._read(events):
                 return told
         return ()
 

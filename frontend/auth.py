@@ -15,7 +15,7 @@ from typing import Any, Literal
 import grpc
 import grpc.aio
 
-from quire.frontend.config import FrontendConfig
+from quire.frontend.config import KEY, FrontendConfig
 from quire.frontend.watched import Clock, WatchedFiles
 from quire.proto.api import RequestError
 from quire.proto.grpc_status import to_status
@@ -23,8 +23,6 @@ from quire.proto.grpc_status import to_status
 USER_VARIABLE = "QUIRE_API_KEY"
 ADMIN_VARIABLE = "QUIRE_ADMIN_KEY"
 """Environment variables with keys, separated by spaces, beside those of the files."""
-
-KEY = re.compile(r"[\x21-\x7e]{8,1024}")
 
 Need = Literal["nothing", "key", "admin"]
 """What a call asks of its caller: nothing at all, a key of either kind, or an admin key."""
@@ -173,6 +171,6 @@ def _digest(key: str) -> bytes:
 
 def _digests(keys: list[str], where: str) -> tuple[bytes, ...]:
     for number, key in enumerate(keys, 1):
-        if not KEY.fullmatch(key):
+        if not re.fullmatch(KEY, key):
             raise KeyFileError(f"{where}: key {number} must be 8 to 1024 visible ASCII characters")
     return tuple(_digest(key) for key in keys)

@@ -16,3 +16,5 @@ class Call:
     traceparent: str = ""
     """W3C trace context; empty: none."""
     tracestate: str = ""
+    streams: bool = False
+    """The answer is told as it comes."""

@@ -85,8 +85,13 @@ def tool_parameters(text: str, field: str) -> dict[str, Any]:
 def _check_message(message: ChatMessage, field: str) -> None:
     if not 1 <= len(message.role) <= 64:
         raise ParameterError(f"{field}.role", "must be 1 to 64 characters")
-    if message.tool_calls and message.role != "assistant":
-        raise ParameterError(f"{field}.tool_calls", f"belong to an assistant, not to {message.role!r}; leave them out")
+    if message.role != "assistant":
+        for name in ("tool_calls", "reasoning"):
+            if getattr(message, name):
+                raise ParameterError(f"{field}.{name}", "belongs to assistant messages only; remove it")
+    if (message.role == "tool") != bool(message.tool_call_id):
+        text = "is missing" if message.role == "tool" else "belongs to tool messages only; remove it"
+        raise ParameterError(f"{field}.tool_call_id", text)
     if len(message.tool_calls) > MAX_CALLS:
         message_text = f"has {len(message.tool_calls)} entries; at most {MAX_CALLS} are allowed"
         raise ParameterError(f"{field}.tool_calls", message_text)

@@ -37,12 +37,11 @@ class _Gathered:
 
 async def collect(stream: RequestStream | Answer) -> api.Generation:
     """Read a stream to its end. Raises `RequestError`."""
-    source = stream.whole() if isinstance(stream, Answer) else stream
     started = api.Started("", "", 0)
     prompt_logprobs: list[api.TokenLogprobs] = []
     gathered = [_Gathered() for _ in range(stream.prepared.n)]
     finished: dict[int, api.Finished] = {}
-    while events := await source.take():
+    while events := await stream.take():
         for event in events:
             if isinstance(event, api.Delta):
                 gathered[event.output_index].add(event)

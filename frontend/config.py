@@ -6,6 +6,9 @@ import msgspec
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+KEY = r"[\x21-\x7e]{8,1024}"
+"""Pattern of an API key: 8 to 1024 visible ASCII characters."""
+
 
 class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Addresses, names, limits and timers of one frontend. What the workers measure arrives with `Welcome`."""

@@ -43,8 +43,8 @@ class Grammars:
         self._num_bytes = 0
         self._asked: dict[bytes, asyncio.Task[Verdict]] = {}
 
-    async def check(self, structured: Structured, facts: ModelFacts) -> None:
-        """Raises `ParameterError` on `structured` when it does not compile within the limits."""
+    async def check(self, structured: Structured, facts: ModelFacts, field: str = "structured") -> None:
+        """Raises `ParameterError` on `field` when it does not compile within the limits."""
         await self._follow(facts)
         payload = msgspec.msgpack.encode(structured)
         key = hashlib.sha256(payload).digest()
@@ -56,7 +56,7 @@ class Grammars:
                 asked.add_done_callback(lambda _: self._asked.pop(key, None))
             verdict = await asyncio.shield(asked)
         if verdict.reason:
-            raise ParameterError("structured", verdict.message, verdict.reason)
+            raise ParameterError(field, verdict.message, verdict.reason)
 
     async def close(self) -> None:
         """End the process."""

@@ -122,6 +122,12 @@ class SchedulerLink:
         if self._streams.pop(stream.number, None) is not None and stream.is_live:
             self._post(Abort((stream.number,), "client"))
 
+    def end(self, reason: str, message: str) -> None:
+        """Every open request fails now, and is aborted."""
+        if self._streams:
+            self._post(Abort(tuple(self._streams), "client"))
+        self._fail_all(reason, message)
+
     def check_accepts(self) -> None:
         """Raises `RequestError` unless the engine takes new requests."""
         if self.state not in ("ready", "recovering"):

@@ -67,6 +67,7 @@ class Pipeline:
         repeatable = random.Random(f"{config.seed}/{config.index}")
         self._draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
         self._num_preparing = 0
+        self._num_finishing = 0
         self._draining = False
 
     def drain(self) -> None:
@@ -90,8 +91,17 @@ class Pipeline:
 
     @property
     def num_open(self) -> int:
-        """Requests between arrival and their last event."""
-        return self._num_preparing + self._link.num_streams
+        """Requests between arrival and their last event, and what is to be done after it."""
+        return self._num_preparing + self._link.num_streams + self._num_finishing
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Something is still to be done for a request whose stream has ended: a drain waits for it."""
+        self._num_finishing += 1
+        try:
+            yield
+        finally:
+            self._num_finishing -= 1
 
     @asynccontextmanager
     async def open(self, request: GenerateRequest, call: Call) -> AsyncIterator[RequestStream | Answer]:
@@ -174,10 +184,15 @@ class Pipeline:
         validate.check_task("generate", facts)
         validate.check_labels(request, limits)
         validate.check_stop(request.stop)
+        n = 1 if request.n is None else request.n
+        num_drawn = n if request.best_of is None else request.best_of
+        if num_drawn > n and call.streams:
+            raise ParameterError("best_of", "is for whole answers; leave it unset in a stream", "UNSUPPORTED")
         budget = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, limits)
         adapter = validate.check_adapter(request.adapter, facts)
         seed = self._draw_seed(63)
         chat = request.input if isinstance(request.input, Chat) else None
+        constraint = "chat.tools" if request.structured is None else "structured"
         if chat is not None:
             check_chat(chat)
             request = with_forced_calls(request, chat)
@@ -195,9 +210,7 @@ class Pipeline:
         check_token_ids(params, () if _is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
         if params.structured is not None:
             with self._metrics.compiling():
-                await self._grammars.check(params.structured, facts)
-        n = 1 if request.n is None else request.n
-        num_drawn = n if request.best_of is None else request.best_of
+                await self._grammars.check(params.structured, facts, constraint)
         if num_drawn > n and params.logprobs < 0:
             params = msgspec.structs.replace(params, logprobs=0)
         return Prepared(

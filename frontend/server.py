@@ -135,6 +135,7 @@ class FrontendServer:
             if link.done():
                 await link  # a bug: end loudly, the supervisor starts another
             await self._drained()
+            self.link.end("DRAINING", "the server ended before this request did")
             grace = 0.0 if self._now.is_set() else LAST_WRITES_SECONDS
             await asyncio.gather(self._server.stop(grace), self._stop_http(grace))
         finally:

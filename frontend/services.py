@@ -33,7 +33,7 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
 
     async def Stream(self, request: pb.GenerateRequest, context: Context) -> None:
         generate = grpc_map.generate_request(request)
-        async with self._pipeline.open(generate, _call(context)) as stream:
+        async with self._pipeline.open(generate, _call(context, streams=True)) as stream:
             sequence = 0
             try:
                 while events := await stream.take():
@@ -105,9 +105,10 @@ class ControlServicer(quire_pb2_grpc.ControlServicer):
         return grpc_map.status_message(await self._control.status(after_step))
 
 
-def _call(context: Context) -> Call:
+def _call(context: Context, streams: bool = False) -> Call:
     metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-    return Call("grpc", context.time_remaining(), metadata.get("traceparent", ""), metadata.get("tracestate", ""))
+    parent, state = metadata.get("traceparent", ""), metadata.get("tracestate", "")
+    return Call("grpc", context.time_remaining(), parent, state, streams)
 
 
 def _model(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> str | None:

@@ -77,10 +77,9 @@ class TextTokenizer:
         pieces.append((last.lstrip() if strip_left else last).translate(disguises))
         ids: list[int] = []
         encoded = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        for piece, one, token in zip(pieces, encoded, [*between, None], strict=True):
+        for index, (piece, one) in enumerate(zip(pieces, encoded, strict=True)):
             ids += one.ids if piece else ()
-            if token is not None:
-                ids.append(token)
+            ids += between[index : index + 1]
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

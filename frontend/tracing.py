@@ -20,6 +20,8 @@ from quire.proto.message import Usage
 from quire.proto.params import SamplingParams
 
 CLOSE_SECONDS = 2.0
+MAX_TEXT = 128
+"""Of what a client may write as it likes: thousands of spans may wait for the collector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def _of_request(request: GenerateRequest, call: Call, model: str) -> dict[str, A
     return {
         "gen_ai.operation.name": "chat" if isinstance(request.input, Chat) else "text_completion",
         "gen_ai.provider.name": "quire",
-        "gen_ai.request.model": request.model or model,
+        "gen_ai.request.model": (request.model or model)[:MAX_TEXT],
         "rpc.system" if call.door == "grpc" else "network.protocol.name": call.door,
     }
 

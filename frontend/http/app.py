@@ -14,6 +14,7 @@ from quire.frontend.http import (
     engine,
     health,
     messages,
+    messages_answer,
     metrics,
     models,
     page,
@@ -57,4 +58,4 @@ def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
             raise
 
     guarded = Guard(door.config, keyring, configured)
-    return Meter(AnswerHeaders(door.config, ErrorLayer(guarded)), routes, door.metrics_page.metrics)
+    return Meter(AnswerHeaders(door.config, ErrorLayer(guarded, {"/v1/messages": messages_answer.error_body})), routes, door.metrics_page.metrics)

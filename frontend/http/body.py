@@ -83,12 +83,22 @@ def decode(raw: bytes, kind: type[T]) -> T:
         raise
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ParameterError("body", f"is not valid UTF-8 at byte {_first_wrong_byte(raw)}") from None
+    except msgspec.DecodeError as error:
         raise ParameterError("body", f"is not valid JSON: {error}") from None
     except RecursionError:
         raise ParameterError("body", "is nested too deeply") from None
     except ValueError:  # of the second look only: an integer of thousands of digits in a field that is kept as it is
         raise ParameterError("body", "contains a number that is too long") from None
+
+
+def _first_wrong_byte(raw: bytes) -> int:
+    """The parser itself counts from the start of a string."""
+    try:
+        return len(raw.decode())
+    except UnicodeDecodeError as error:
+        return error.start
 
 
 def _wrong(text: str) -> ParameterError:

@@ -33,7 +33,7 @@ def routes(door: HttpDoor) -> list[Route]:
             asked, str(generate.request_id), fingerprint(door), lambda finished: stop_reason(door, finished)
         )
         if asked.stream:
-            return event_stream(_chunks(door, asked, generate, call_of(request), answer))
+            return event_stream(_chunks(door, asked, generate, call_of(request, streams=True), answer))
         with renamed(NAMES | asked.names()):
             async with door.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)

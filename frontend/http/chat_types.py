@@ -48,13 +48,6 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def message(self, path: str) -> api.ChatMessage:
         """Raises `ParameterError`."""
-        if self.role != "assistant":
-            for name in ("tool_calls", "reasoning_content", "reasoning"):
-                if getattr(self, name):
-                    raise ParameterError(f"{path}.{name}", "belongs to assistant messages only; remove it")
-        if (self.role == "tool") != bool(self.tool_call_id):
-            text = "is missing" if self.role == "tool" else "belongs to tool messages only; remove it"
-            raise ParameterError(f"{path}.tool_call_id", text)
         if self.content is None and not self.tool_calls:
             raise ParameterError(f"{path}.content", "is missing")
         return api.ChatMessage(
@@ -144,6 +137,10 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             include_reasoning=self.include_reasoning,
             return_token_ids=bool(self.return_token_ids or self.usage_always),
         )
+
+    def names(self) -> dict[str, str]:
+        renamed = {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
+        return super().names() | renamed
 
     def _most_tokens(self) -> int | None:
         new, old = self.max_completion_tokens, self.max_tokens

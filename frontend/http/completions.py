@@ -35,7 +35,7 @@ def routes(door: HttpDoor) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = await read(request, CompletionRequest)
         label = asked.request_id or request_id(request)
-        call = call_of(request)
+        call = call_of(request, asked.stream)
         prompts = _prompts(asked)
         requests = [_generate_request(asked, prompt, label) for prompt in prompts]
         if asked.stream:

@@ -23,6 +23,8 @@ UNSENT_BYTES = 16 << 10
 """What may wait here for a reader; more makes the writer wait, so that the stream's rule for slow readers counts."""
 LINGER_SECONDS = 5.0
 """How long a refused client may still send, and a closing connection may still be read from."""
+MAX_LINGERING = 64
+"""Refused connections beyond the bound that may hear why in peace; more of them must not take up the descriptors."""
 HOST_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:[]%")
 
 
@@ -42,6 +44,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._bounds = bounds
         self._timer: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        """Runs while a reader leaves too much unread."""
         self._task: asyncio.Task[None] | None = None
         self._in_headers = False
         self._header_bytes = 0
@@ -59,15 +63,28 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.connections) > self._bounds.max_connections:
             message = f"this server has {self._bounds.max_connections} connections open; try again later"
             self._refuse(HttpError(503, "too_many_connections", message, {"retry-after": "1"}))
+            if len(self.connections) > self._bounds.max_connections + MAX_LINGERING:
+                self._close()
         else:
             self._arm(self._bounds.config.keep_alive_seconds, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._disarm()
+        self._unwatch()
         self._unset_keepalive_if_required()
         if self._task is not None and not self.cycle.response_complete:
             self._task.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(-1)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unwatch()
+        if self.transport.is_closing():
+            self._arm(self._bounds.config.slow_reader_seconds, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
@@ -164,7 +181,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.tasks.discard(task)
         self._task = None
         if self.transport.is_closing():
-            self._arm(LINGER_SECONDS, self.transport.abort)
+            self._arm(LINGER_SECONDS, self._cut_off)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -241,7 +258,26 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _close(self) -> None:
         self.transport.close()
-        self._arm(LINGER_SECONDS, self.transport.abort)
+        self._arm(LINGER_SECONDS, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """Unless somebody still reads the answer, however slowly."""
+        if not self.flow.write_paused:
+            self.transport.abort()
+
+    def _watch(self, unread: int) -> None:
+        """Of a reader who takes nothing at all the streams are told first; what they do not end is ended here."""
+        left = self.transport.get_write_buffer_size()
+        if left == unread:
+            self.transport.abort()
+        else:
+            seconds = self._bounds.config.slow_reader_seconds + LINGER_SECONDS
+            self._stall = self.loop.call_later(seconds, self._watch, left)
+
+    def _unwatch(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _arm(self, seconds: float, then: Any) -> None:
         self._disarm()

@@ -27,6 +27,6 @@ def request_id(request: Request) -> str:
     return label
 
 
-def call_of(request: Request) -> Call:
+def call_of(request: Request, streams: bool | None = False) -> Call:
     headers = request.headers
-    return Call("http", None, headers.get("traceparent", ""), headers.get("tracestate", ""))
+    return Call("http", None, headers.get("traceparent", ""), headers.get("tracestate", ""), bool(streams))

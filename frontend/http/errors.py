@@ -8,7 +8,7 @@ import asyncio
 import math
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -39,6 +39,10 @@ class HttpError(Exception):
         self.code = code
         self.message = message
         self.headers = dict(headers or {})
+
+
+ErrorBody = Callable[[RequestError | HttpError, str], dict[str, Any]]
+"""The JSON object of an error and its request's id."""
 
 
 def error_body(error: RequestError, request_id: str = "") -> dict[str, Any]:
@@ -92,8 +96,10 @@ class ErrorLayer:
     It is cancelled when its client went away, or when a reader is too slow; there is nobody left to tell.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, bodies: Mapping[str, ErrorBody]) -> None:
+        """`bodies`: paths whose errors, and those below them, have another shape than OpenAI's."""
         self._app = app
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -121,6 +127,9 @@ class ErrorLayer:
             if started:
                 return  # the connection closes within the answer, so that no client takes it for whole
             status, headers, body = render(failure, label)
+            for path, shaped in self._bodies.items():
+                if scope["path"] == path or scope["path"].startswith(f"{path}/"):
+                    body = msgspec.json.encode(shaped(failure, label))
             headers |= {"content-type": "application/json", "content-length": str(len(body))}
             raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
             await labelled({"type": "http.response.start", "status": status, "headers": raw})

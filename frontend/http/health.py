@@ -16,12 +16,12 @@ def routes(door: HttpDoor) -> list[Route]:
     async def health(request: Request) -> Response:
         """200 while the scheduler beats, is not failed, and steps whenever a request runs; 503 with the state word."""
         state = door.link.progress()
-        return _verdict(state in ("ready", "draining"), state, door.link.detail)
+        return _verdict(state in ("ready", "draining"), state)
 
     async def ready(request: Request) -> Response:
         """200 while a new request would be taken here and the engine makes progress."""
         state = "draining" if door.pipeline.is_draining else door.link.progress()
-        return _verdict(state == "ready", state, door.link.detail)
+        return _verdict(state == "ready", state)
 
     async def version(request: Request) -> Response:
         return json_response({"version": door.control.version})
@@ -39,10 +39,9 @@ def routes(door: HttpDoor) -> list[Route]:
     ]
 
 
-def _verdict(good: bool, state: str, detail: str) -> Response:
-    response = json_response(
-        {"status": state} | ({"detail": detail} if detail and not good else {}), 200 if good else 503
-    )
+def _verdict(good: bool, state: str) -> Response:
+    """The word and no more: these paths need no key, and what went wrong may name files of this machine."""
+    response = json_response({"status": state}, 200 if good else 503)
     response.headers["cache-control"] = "no-store"
     if not good and state != "failed":
         response.headers["retry-after"] = "1"

@@ -24,6 +24,8 @@ SPARE_DESCRIPTORS = 256
 BACKLOG = 1024
 TLS_BUFFER_BYTES = 64 << 10
 """asyncio's TLS holds a buffer per connection, by default four times as large: too much for thousands of idle ones."""
+KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 2, socket.TCP_USER_TIMEOUT: 80_000}
+"""A client whose machine or network is gone without a word is noticed within 80 s, as over gRPC."""
 TCP_NOTSENT_LOWAT = 25
 """Linux's number; the module `socket` of Python 3.11 has no name for it."""
 
@@ -82,10 +84,13 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     dual = host == "::" and socket.has_dualstack_ipv6()
     listening = socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=True, dualstack_ipv6=dual)
-    # accepted sockets inherit both. A token must not wait for the acknowledgement of the one before it, and the kernel,
-    # too, holds little for a reader that stands still.
+    # accepted sockets inherit all of it. A token must not wait for the acknowledgement of the one before it, and the
+    # kernel, too, holds little for a reader that stands still.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEP_ALIVE.items():
+        listening.setsockopt(socket.IPPROTO_TCP, option, value)
     return listening
 
 

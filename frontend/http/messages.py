@@ -38,7 +38,7 @@ def routes(door: HttpDoor) -> list[Route]:
         with renamed(NAMES):
             generate = asked.request(request_id(request))
             if asked.stream:
-                return event_stream(_items(door, generate, call_of(request)), error_item)
+                return event_stream(_items(door, generate, call_of(request, streams=True)), error_item)
             async with door.pipeline.open(generate, call_of(request)) as stream:
                 return await json_answer(whole(await collect(stream)))
 

@@ -44,10 +44,11 @@ class Background:
     async def _renew(self) -> None:
         while self._leased:
             await asyncio.sleep(RENEW_SECONDS)
+            asked = set(self._leased)
             try:
-                wanted = await self._store.renew(self._leased)
+                wanted = await self._store.renew(asked)
             except sqlite3.Error as error:
                 log.error("leases of responses could not be renewed: %s", error)
                 continue
-            for id in set(self._leased) - wanted:
+            for id in asked - wanted:  # what was begun meanwhile was not asked for
                 self.stop(id)

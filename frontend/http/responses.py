@@ -89,7 +89,8 @@ class Responses:
         id = f"resp_{secrets.token_hex(16)}"
         with renamed(NAMES):
             generate = asked.request(id, earlier)
-        making = Making(asked, generate, call_of(request), GrowingResponse(asked, id, self._door.control.server_info()))
+        growing = GrowingResponse(asked, id, self._door.control.server_info())
+        making = Making(asked, generate, call_of(request, asked.stream), growing)
         if asked.background:
             begun: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
             self._background.start(self._make(making, begun))
@@ -159,13 +160,15 @@ class Responses:
                     self._background.lease(id)
                     begun.set_result(answer)
                     await making.read(stream)
-            await self._count(making)
+            with self._door.pipeline.finishing():
+                await self._count(making)
         except Exception as error:
             if not begun.done():
                 begun.set_exception(error)
                 return
             growing.fail(as_request_error(error))
-        await self._store.finish(id, growing.status, msgspec.json.encode(growing.answer))
+        with self._door.pipeline.finishing():
+            await self._store.finish(id, growing.status, msgspec.json.encode(growing.answer))
 
     async def _items(self, making: Making) -> AsyncGenerator[bytes, None]:
         growing = making.growing

@@ -5,6 +5,7 @@ after that is one last item with an error object, and no `[DONE]`: a stream with
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -65,9 +66,10 @@ class EventStream(Response):
             if not started:
                 raise
             last = self._failed(as_request_error(error), request_id)
-            async with asyncio.timeout(LAST_WRITE_SECONDS):
-                await send({"type": "http.response.body", "body": last, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
+            with contextlib.suppress(TimeoutError):  # the connection closes all the same
+                async with asyncio.timeout(LAST_WRITE_SECONDS):
+                    await send({"type": "http.response.body", "body": last, "more_body": True})
+                    await send({"type": "http.response.body", "body": b""})
         finally:
             await self._events.aclose()
 

@@ -1,6 +1,6 @@
-"""A real frontend process before a stand-in scheduler (`stand_in.py`): what a request costs before and beside the engine.
+"""A real frontend process before a stand-in scheduler (`stand_in.py`): what a request costs before the engine.
 
-Both parts say by whose clock: the client notes when it begins to send, the stand-in when the Submit is there, and
+The client notes when it begins to send, the stand-in when the Submit is there, and
 CLOCK_MONOTONIC is one for all processes of a machine. What client and transport cost is therefore within the figures.
 """
 
@@ -84,7 +84,7 @@ class Stage:
         config.write_bytes(msgspec.json.encode(told))
         self._frontend = subprocess.Popen([sys.executable, "-P", "-m", "quire.frontend", str(config)])
         self._stack.callback(self._frontend.wait)
-        self._stack.callback(self._frontend.terminate)
+        self._stack.callback(self._frontend.kill)
         return self._ready(ready)
 
     def __exit__(self, *exit: object) -> None:

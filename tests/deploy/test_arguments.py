@@ -178,6 +178,8 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("model:", "expected a directory or hub id"),
         ("max-num-seqs: 3\nmax_num_seqs: 4", "there twice"),
         ("port: 3\nhttp-port: 4", "there twice"),
+        ("port: 3\nport: 4", "'port' is there twice"),
+        ("? [a]\n: 1", "--config"),
         ("trust-remote-code: true", "quire runs no code of a checkpoint"),
         ("api-key: secret-secret", "use api-key-file"),
         ("- a\n- b", "got a list"),

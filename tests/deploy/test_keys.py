@@ -45,6 +45,14 @@ def test_keys_of_the_command_line_go_by_the_environment_with_a_warning(monkeypat
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["", "short", "two words of it", "schlüssel-1234"])
+def test_an_unfit_key_of_the_command_line_is_one_line_without_the_key(capsys, key: str) -> None:
+    assert main(["serve", "./no-such-model", "--api-key", KEY, key]) == 2
+    said = f"quire: error: --api-key: key 2 must be 8 to 1024 visible ASCII characters, got {len(key)}\n"
+    assert capsys.readouterr().err == said
+    assert os.environ["QUIRE_API_KEY"] == ""
+
+
 def test_without_any_key_nothing_is_passed_on() -> None:
     assert main(["serve", "./no-such-model"]) == 2
     assert os.environ["QUIRE_API_KEY"] == ""

@@ -1,0 +1,43 @@
+"""Texts are encoded beside the event loop; long ones behind everybody else."""
+
+import asyncio
+import os
+import threading
+
+from quire.frontend.text_pool import LONG_CHARS, NICENESS, TextPool
+from quire.frontend.tokenizer import PIECE, packed
+
+
+def _niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def test_a_short_text_does_not_wait_behind_long_ones() -> None:
+    async def scenario() -> int:
+        pool, release = TextPool(1), threading.Event()
+        waiting = [pool.run(LONG_CHARS, release.wait) for _ in range(3)]
+        try:
+            return await asyncio.wait_for(pool.run(10, int, "7"), 20)
+        finally:
+            release.set()
+            await asyncio.gather(*waiting)
+            pool.close()
+
+    assert asyncio.run(scenario()) == 7
+
+
+def test_only_the_threads_of_long_texts_give_way_to_others() -> None:
+    async def scenario() -> tuple[int, int]:
+        pool = TextPool(1)
+        found = await pool.run(10, _niceness), await pool.run(LONG_CHARS, _niceness)
+        pool.close()
+        return found
+
+    own = _niceness()
+    assert asyncio.run(scenario()) == (own, min(19, max(own, NICENESS)))
+    assert _niceness() == own
+
+
+def test_a_packed_prompt_is_the_same_prompt() -> None:
+    for length in (0, 1, PIECE, PIECE + 1, 3 * PIECE):
+        assert list(packed(list(range(length)))) == list(range(length))
