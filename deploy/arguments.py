@@ -125,7 +125,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise UsageError(f"--config {path}: expected `flag-name: value` lines, got a {type(content).__name__}")
-    keys = [key.value for key, _ in yaml.compose(text, Loader=yaml.SafeLoader).value]  # a dict keeps one of two
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # of two equal keys the dict holds one
+    assert isinstance(root, yaml.MappingNode)
+    keys = [key.value for key, _ in root.value]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UsageError(f"--config {path}: {twice!r} is there twice")
     by_name = {name: spec for spec in specs() for name in spec.names}

@@ -51,6 +51,8 @@ def connect(
 def failure(error: RequestError) -> str:
     """One line for a person."""
     hint = "; is `quire serve` running there?" if not error.reason and error.status == "UNAVAILABLE" else ""
+    if error.reason == "UNAUTHENTICATED":
+        hint = "; name one with --api-key-file"
     return f"quire: error: {error.message}{hint} [{error.reason or error.status}]"
 
 

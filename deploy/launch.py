@@ -50,13 +50,17 @@ class QuireEngine:
         return _module("frontend", self._write(f"frontend-{index}", config))
 
     def frontend_ready(self, index: int) -> bool:
-        return self.ready_file(index).exists()
+        try:
+            said: dict[str, object] = msgspec.json.decode(self.ready_file(index).read_bytes())
+        except FileNotFoundError:
+            return False
+        return said["ready"] is True
 
     def supervisor_address(self) -> str:
         return self._run_dir.address(FRONTENDS_SOCKET)
 
     def ready_file(self, index: int) -> Path:
-        """Where frontend `index` says that its ports are open, and which ports those are."""
+        """Where frontend `index` says that its ports are open, which ports those are, and whether it takes requests."""
         return self._run_dir.path / f"frontend-{index}.ready"
 
     def _write(self, name: str, config: msgspec.Struct) -> Path:

@@ -252,13 +252,13 @@ class Supervisor:
                     child.kill()
 
     def _look_at_start(self, now: float) -> None:
-        late = [
-            f"frontend {index}" for index in range(self._engine.num_frontends) if not self._engine.frontend_ready(index)
-        ]
         if self._welcome is None:
-            late.insert(0, "scheduler")
+            late = ["scheduler"]
         elif not self._group_ready:
-            late.insert(0, f"{self._engine.world_size} worker(s)")
+            late = [f"{self._engine.world_size} worker(s)"]
+        else:  # they take requests once they have heard of the group
+            ready = self._engine.frontend_ready
+            late = [f"frontend {index}" for index in range(self._engine.num_frontends) if not ready(index)]
         if not late:
             self._phase = "serving"
             assert self._welcome is not None

@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 
 from quire.frontend.tools.forced import NAMED
-from quire.frontend.tools.parser import MAX_NAME
+from quire.frontend.tools.parser import MAX_CALLS, MAX_NAME
 from quire.proto.api import Chat, ChatMessage
 from quire.proto.params import ParameterError
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
-MAX_CALLS = 128
 MAX_TEMPLATE_KWARGS = 32
 MAX_KWARG_CHARS = 4096
 CHOICES = ("auto", "none", "required")

@@ -102,7 +102,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     log_level: LogLevel = "info"
     ready_file: str = ""
-    """Written as JSON `{"grpc_port": ..., "http_port": ...}` once the ports are open."""
+    """Written as JSON `{"grpc_port": ..., "http_port": ..., "ready": false}` once the ports are open, with true once
+    requests are taken.
+    """
 
     def __post_init__(self) -> None:
         for name in ("scheduler_address", "model", "host"):

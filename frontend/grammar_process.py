@@ -4,10 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from llguidance import LLMatcher
 
 from quire.frontend.sandboxed import serve
 from quire.proto.params import ParameterError, Structured
 from quire.proto.structured import TokenizerUnfit, load_vocabulary, new_matcher
+
+MAX_ERROR = 400
 
 
 class GrammarSetup(msgspec.Struct, frozen=True):
@@ -36,13 +39,26 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
         return lambda payload: unfit
 
     def check(payload: bytes) -> bytes:
+        structured = decode(payload)
         try:
-            new_matcher(vocabulary, decode(payload))
+            matcher = new_matcher(vocabulary, structured)
         except ParameterError as error:
             return encode(Verdict(error.reason, str(error).removeprefix(f"{error.field}: ")))
+        _step(matcher, wanted.eos_token_ids)
+        if matcher.is_error():
+            return encode(Verdict("INVALID_GRAMMAR", f"{structured.kind}: {matcher.get_error()[:MAX_ERROR]}"))
         return encode(Verdict())
 
     return check
+
+
+def _step(matcher: LLMatcher, ends: tuple[int, ...]) -> None:
+    """Take one token that is allowed: some grammars are too large to be followed, which shows only then."""
+    mask = matcher.compute_bitmask()
+    allowed = (token for token in range(8 * len(mask)) if mask[token >> 3] >> (token & 7) & 1)
+    token = next((token for token in allowed if token not in ends), None)
+    if token is not None and matcher.consume_token(token):
+        matcher.compute_bitmask()
 
 
 if __name__ == "__main__":

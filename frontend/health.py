@@ -40,6 +40,10 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._changed.set()
         self._changed = asyncio.Event()
 
+    async def changed(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()
+
     def status(self, service: str) -> int | None:
         """None for a name that is not ours."""
         state = self._link.state

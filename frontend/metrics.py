@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import get_args
 
 from quire.frontend.call import Door
-from quire.frontend.histogram import Histogram
 from quire.frontend.metric_table import FAMILIES
 from quire.proto.api import FinishWord
 from quire.proto.errors import REASONS
+from quire.proto.histogram import Histogram
 from quire.proto.introspection import Distribution, Figure
 from quire.proto.message import Usage
 from quire.proto.params import ParameterError
@@ -43,7 +43,7 @@ class Metrics:
         self._preset("request_rejections_total", "reason", REASONS)
         self._preset("request_failures_total", "reason", REASONS)
         self._preset("grammar_compiles_total", "outcome", GRAMMAR_OUTCOMES)
-        self.interval = self._histograms["inter_token_latency_seconds"].observe
+        self.interval = self._histograms["inter_token_latency_seconds"].add
         """Seconds between two tokens of one output."""
 
     # ---- one request
@@ -118,7 +118,7 @@ class Metrics:
     # ---- everything else
 
     def observe(self, name: str, value: float) -> None:
-        self._histograms[name].observe(value)
+        self._histograms[name].add(value)
 
     def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
         self._counts[name, labels] += by
@@ -147,9 +147,7 @@ class Metrics:
         )
 
     def distributions(self) -> tuple[Distribution, ...]:
-        return tuple(
-            Distribution(name, one.bounds, tuple(one.counts), one.sum) for name, one in self._histograms.items()
-        )
+        return tuple(one.distribution(name) for name, one in self._histograms.items())
 
     def _preset(self, name: str, label: str, values: Iterable[str]) -> None:
         """A series that starts at 0 shows its first event; one that appears with it does not."""

@@ -96,6 +96,7 @@ class FrontendServer:
         if config.http_port >= 0:
             context = self._tls.http_context() if self._tls is not None else None
             self._http = HttpListener(config, build_app(self.door, self.keyring), context)
+        self._ports: dict[str, int] = {}
         self.http_port = -1
         """The real one, once it is open."""
 
@@ -119,9 +120,8 @@ class FrontendServer:
                 self.http_port = await self._http.start()
             except OSError as error:
                 raise ListenError(f"http_port {self._config.http_port}: cannot be opened: {error.strerror}") from error
-        if self._config.ready_file:
-            ports = {"grpc_port": port, "http_port": self.http_port}
-            _write_whole(self._config.ready_file, json.dumps(ports))
+        self._ports = {"grpc_port": port, "http_port": self.http_port}
+        self._tell(ready=False)
         log.info("frontend %d listens on %s:%d", self._config.index, host, port)
         return port
 
@@ -129,6 +129,7 @@ class FrontendServer:
         """Serve until `drain` was called, then let open requests end for `drain_seconds`."""
         link = asyncio.create_task(self.link.run())
         snapshots = asyncio.create_task(self.metrics_page.run())
+        ready = asyncio.create_task(self._tell_when_ready())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((link, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +143,8 @@ class FrontendServer:
             stopping.cancel()
             link.cancel()
             snapshots.cancel()
-            await asyncio.gather(link, stopping, snapshots, return_exceptions=True)
+            ready.cancel()
+            await asyncio.gather(link, stopping, snapshots, ready, return_exceptions=True)
             await asyncio.gather(self._server.stop(0.0), self._stop_http(0.0))
             await self.pipeline.close()
             self._dealer.close()
@@ -169,6 +171,15 @@ class FrontendServer:
         signal.signal(
             signal.SIGINT, signal.SIG_IGN
         )  # Ctrl-C reaches the whole group; the supervisor turns it into a drain
+
+    async def _tell_when_ready(self) -> None:
+        while self.link.state != "ready":
+            await self.health.changed()
+        self._tell(ready=True)
+
+    def _tell(self, ready: bool) -> None:
+        if self._config.ready_file:
+            _write_whole(self._config.ready_file, json.dumps({**self._ports, "ready": ready}))
 
     async def _drained(self) -> None:
         loop = asyncio.get_running_loop()

@@ -25,7 +25,6 @@ AbortReason = Literal["client", "stop_string", "slow_reader"]
 
 INTERNAL_TEXTS = {
     "NUMERICAL": "the model produced numbers that are not finite for this request",
-    "GRAMMAR_FAILED": "the grammar of this request allowed no further token",
     "POISON_REQUEST": "this request was running in repeated crashes and is not run again",
 }
 

@@ -41,6 +41,10 @@ class Material:
         if self.client_ca:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
+            # a resumed session shows no certificate: whoever had one once would come in for ever, whatever the CA now
+            # is. TLS 1.3 resumes by tickets only, which are not given out; of older versions that cannot be said.
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.num_tickets = 0
         return context
 
     def grpc_configuration(self) -> grpc.ServerCertificateConfiguration:

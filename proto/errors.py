@@ -25,6 +25,7 @@ REASONS: Final[dict[str, Meaning]] = {
     "UNKNOWN_FIELD": Meaning("INVALID_ARGUMENT", 400, False),
     "UNSUPPORTED": Meaning("INVALID_ARGUMENT", 400, False),
     "INVALID_GRAMMAR": Meaning("INVALID_ARGUMENT", 400, False),
+    "GRAMMAR_FAILED": Meaning("INVALID_ARGUMENT", 400, False),
     "UNKNOWN_MODEL": Meaning("NOT_FOUND", 404, False),
     "UNKNOWN_ADAPTER": Meaning("NOT_FOUND", 404, False),
     "UNKNOWN_REQUEST": Meaning("NOT_FOUND", 404, False),
@@ -40,7 +41,6 @@ REASONS: Final[dict[str, Meaning]] = {
     "DEADLINE": Meaning("DEADLINE_EXCEEDED", 504, False),
     "CANCELLED": Meaning("CANCELLED", 499, False),
     "NUMERICAL": Meaning("INTERNAL", 500, False),
-    "GRAMMAR_FAILED": Meaning("INTERNAL", 500, False),
     "POISON_REQUEST": Meaning("INTERNAL", 500, False),
     "BUG": Meaning("INTERNAL", 500, False),
 }

@@ -213,7 +213,7 @@ class Core:
             text = "the model computed a value that is no number; nothing of this output is reused"
             self.ledger.end(sequence, "error", era, effects, now, error="NUMERICAL", message=text, tainted=True)
         for sequence in accepted.stuck:
-            text = "no token can follow what this output's grammar has taken so far, or its limits do not allow to tell"
+            text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
             self.ledger.end(sequence, "error", era, effects, now, error="GRAMMAR_FAILED", message=text)
         era.pipeline.acknowledge(result.epoch, 0, result.step)
         era.land()

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from quire.scheduler.histogram import QUEUE_SECONDS, Histogram
+from quire.proto.histogram import Histogram
+from quire.scheduler.histogram import QUEUE_SECONDS
 
 MEMORY = 0.99
 """Weight of what was before in the usual share of prefix hits, per output that began."""

@@ -1,8 +1,4 @@
-"""A histogram that costs a bisection and two additions."""
-
-from bisect import bisect_left
-
-from quire.proto.introspection import Distribution
+"""Bounds of the scheduler's histograms."""
 
 STEP_SECONDS = (
     0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
@@ -15,21 +11,3 @@ QUEUE_SECONDS = (
 )  # fmt: skip
 BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Rows or tokens of a step."""
-
-
-class Histogram:
-    """`counts[i]` values were in (bounds[i - 1], bounds[i]]; the last count is of those beyond all bounds."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    def distribution(self, name: str) -> Distribution:
-        return Distribution(name, self.bounds, tuple(self.counts), self.sum)

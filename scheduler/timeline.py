@@ -2,9 +2,10 @@
 
 from collections import deque
 
+from quire.proto.histogram import Histogram
 from quire.proto.introspection import StepRecord
 from quire.proto.plans import StepResult
-from quire.scheduler.histogram import BATCH, STEP_SECONDS, Histogram
+from quire.scheduler.histogram import BATCH, STEP_SECONDS
 from quire.scheduler.pipeline import Draft
 
 MAX_RECORDS = 1024

@@ -58,4 +58,5 @@ def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
             raise
 
     guarded = Guard(door.config, keyring, configured)
-    return Meter(AnswerHeaders(door.config, ErrorLayer(guarded, {"/v1/messages": messages_answer.error_body})), routes, door.metrics_page.metrics)
+    errors = ErrorLayer(guarded, {"/v1/messages": messages_answer.error_body})
+    return Meter(AnswerHeaders(door.config, errors), routes, door.metrics_page.metrics)

@@ -131,7 +131,7 @@ class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             raise ParameterError("top_logprobs", "needs logprobs; set logprobs to true or remove it")
         return self.generate_request(
             self.chat(),
-            request_id=self.request_id or label,
+            request_id=label if self.request_id is None else self.request_id,
             max_tokens=self._most_tokens(),
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             include_reasoning=self.include_reasoning,

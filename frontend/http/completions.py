@@ -34,7 +34,7 @@ MAX_OUTPUTS = 128
 def routes(door: HttpDoor) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = await read(request, CompletionRequest)
-        label = asked.request_id or request_id(request)
+        label = request_id(request) if asked.request_id is None else asked.request_id
         call = call_of(request, asked.stream)
         prompts = _prompts(asked)
         requests = [_generate_request(asked, prompt, label) for prompt in prompts]
@@ -55,7 +55,7 @@ def _prompts(asked: CompletionRequest) -> list[Prompt]:
     if prompts is None:
         raise ParameterError("prompt", "must be text, token ids, or a list of only one of the two")
     drawn = max(asked.n or 1, asked.best_of or 1)
-    if len(prompts) * drawn > MAX_OUTPUTS:
+    if len(prompts) > 1 and len(prompts) * drawn > MAX_OUTPUTS:  # of one, the pipeline bounds `n` itself
         message = f"{len(prompts)} prompts with {drawn} outputs each; at most {MAX_OUTPUTS} outputs a call are allowed"
         raise ParameterError("prompt", message)
     return prompts

@@ -63,7 +63,7 @@ def structured(chat: Chat) -> Structured | None:
     try:
         return Structured("json_schema", json.dumps(schema, ensure_ascii=False))
     except ParameterError as error:
-        raise ParameterError("chat.tools", message_of(error), error.reason) from error
+        raise ParameterError("chat.tools", str(error).removeprefix("structured: "), error.reason) from error
 
 
 def _object(parameters: str) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class JsonCallParser(StateParser):
 class JsonArrayParser(JsonCallParser):
     """Reads an array of objects, from after its opening bracket on."""
 
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(names)
+        self._beginnings.append(self._element)
+
     def _element(self, text: str, at: int) -> int:
         at = self._skip_space(text, at)
         if at < len(text):

@@ -3,7 +3,8 @@
 Whatever the pieces a text arrives in, the pieces that come out join to the same text and the same calls. A call is
 announced once it is certain: its name and the beginning of its arguments were read. What until then turns out to be
 no call is given back as text; what comes after is told as the model writes it, so that an answer cut off in the middle
-leaves arguments cut off.
+leaves arguments cut off. What follows the last call that a message
+may have is text.
 """
 
 import secrets
@@ -15,6 +16,8 @@ from quire.proto.api import ToolCallDelta
 
 SPACE = " \t\r\n"
 MAX_NAME = 256
+MAX_CALLS = 128
+"""Of one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class StateParser:
         """`names` of the tools a request offers: where a format has no mark of its own, only those are calls."""
         self._names = names
         self._state: Callable[[str, int], int] = self._between
+        self._beginnings = [self._between]
+        """States from which on another call may begin."""
         self._unread = ""
         self._num_calls = 0
         self._held: list[str] = []
@@ -57,6 +62,8 @@ class StateParser:
     def feed(self, text: str) -> Piece:
         text, at = self._unread + text, 0
         while at < len(text):
+            if self._num_calls == MAX_CALLS and self._state in self._beginnings:
+                self._state = self._rest
             state, begin = self._state, at
             at = state(text, at)
             if at == begin and self._state == state:
@@ -78,7 +85,11 @@ class StateParser:
         return at
 
     def _prose(self, text: str, at: int) -> int:
-        """Text that is no call."""
+        """Text that is no call; a format looks for the next one in it."""
+        return self._rest(text, at)
+
+    def _rest(self, text: str, at: int) -> int:
+        """Text to the end."""
         self._say(text[at:])
         return len(text)
 

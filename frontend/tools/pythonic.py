@@ -19,6 +19,7 @@ _QUOTES = {quote: re.compile(rf"[{quote}\\]") for quote in "'\""}
 class PythonicParser(StateParser):
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
+        self._beginnings.append(self._before_name)
         self._name = ""
         self._num_arguments = 0
         self._argument: list[str] = []

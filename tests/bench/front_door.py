@@ -2,7 +2,7 @@
 
     python tests/bench/front_door.py [--only ttft tokenize-long http structured]
 
-* ttft: from a client's send to the Submit of a 1k-token prompt, an otherwise idle frontend: p50 at most 2 ms
+* ttft: from the arrival of a 1k-token prompt to its Submit, an otherwise idle frontend: p50 at most 2 ms
 * tokenize-long: p99 inter-token time of 16 streams while a 100k-token prompt is prepared: at most 20 % more
 * http: output tokens/s of `bench serve` over gRPC, divided by the same over HTTP: at most 1.15
 * structured: what a JSON schema costs a step of 16 rows of the embedded model: at most 5 %
@@ -42,7 +42,8 @@ def command(*arguments: str) -> dict[str, Any]:
 
 def ttft(args: argparse.Namespace) -> dict[str, Any]:
     figures = lone_frontend.ttft(args.requests, args.prompt_len, args.seed)
-    return figures | {"value": max(value for name, value in figures.items() if name.endswith("_ms_p50"))}
+    kinds = [f"{door}_{kind}" for door in lone_frontend.DOORS for kind in ("text", "chat")]
+    return figures | {"value": max(figures[f"{kind}_ms_p50"] for kind in kinds)}
 
 
 def tokenize_long(args: argparse.Namespace) -> dict[str, Any]:

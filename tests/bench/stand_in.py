@@ -1,8 +1,9 @@
 """A scheduler and its workers in one small process, to measure a frontend with nothing else in the way.
 
 `python tests/bench/stand_in.py ADDRESS PACE_MS MAX_MODEL_LEN VOCAB_SIZE` answers every request with its `max_tokens`
-tokens, one every PACE_MS for all that are open. When its standard input ends it prints one JSON list: when each Submit
-arrived (CLOCK_MONOTONIC, which all processes of a machine share) and how many tokens its prompt has.
+tokens, one every PACE_MS for all that are open. When its standard input ends it prints one JSON list, for each Submit
+when it arrived (CLOCK_MONOTONIC, which all processes of a machine share), how many tokens its prompt has and how many
+seconds its budget has left.
 """
 
 import json
@@ -47,7 +48,7 @@ class Row:
 
 class StandIn:
     def __init__(self, address: str, pace_seconds: float, max_model_len: int, vocab_size: int) -> None:
-        self.arrivals: list[tuple[float, int]] = []
+        self.arrivals: list[tuple[float, int, float]] = []
         self._pace_seconds = pace_seconds
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -98,7 +99,7 @@ class StandIn:
                 self._peers.add(peer)
                 self._say(peer, self._welcome)
             case Submit():
-                self.arrivals.append((now, len(message.prompt) // 4))
+                self.arrivals.append((now, len(message.prompt) // 4, message.timeout_seconds))
                 self._rows[peer, message.number] = Row(peer, message)
             case Abort():
                 for number in message.numbers:

@@ -100,6 +100,8 @@ def test_flags_of_vllm_that_change_nothing_here_are_taken() -> None:
         (["--pipeline-parallel-size", "2"], "use --tensor-parallel-size"),
         (["--swap-space", "4"], "nothing is swapped"),
         (["--revision", "main"], "MODEL@REVISION"),
+        (["--override-generation-config", "{}"], "generation_config.json"),
+        (["--max-logprobs", "50"], "20 logprobs"),
         (["--allowed-origins", "[1]"], "a JSON list of names"),
         (["--http-port", "65536"], "expected a port in [0, 65535], or -1 for none, got '65536'"),
         (["--http-port", "-2"], "got '-2'"),

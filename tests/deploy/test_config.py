@@ -112,7 +112,9 @@ def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir
 def test_a_started_frontend_is_not_ready_because_its_predecessor_was(run_dir: RunDir) -> None:
     engine = QuireEngine(composed(run_dir), run_dir)
     engine.frontend(0)
-    engine.ready_file(0).write_text("{}")
+    engine.ready_file(0).write_text('{"ready": false}')
+    assert not engine.frontend_ready(0)
+    engine.ready_file(0).write_text('{"ready": true}')
     assert engine.frontend_ready(0)
     engine.frontend(0)
     assert not engine.frontend_ready(0)

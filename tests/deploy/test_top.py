@@ -96,7 +96,7 @@ def test_an_engine_without_workers_or_requests_is_shown_too(server, monkeypatch,
 
 
 def test_the_key_comes_from_the_file_or_else_from_the_environment(server, monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("QUIRE_ADMIN_KEY", "from-environment")
+    monkeypatch.setenv("QUIRE_ADMIN_KEY", "from-environment another-one")
     assert main(["top", "--once"]) == 0
     assert server.api_key == "from-environment"
     path = tmp_path / "key"
@@ -106,11 +106,12 @@ def test_the_key_comes_from_the_file_or_else_from_the_environment(server, monkey
 
 
 def test_a_refusal_is_one_line_and_exit_code_one(server, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(server, "answer", RequestError("PERMISSION_DENIED", "this needs the admin key"))
-    assert main(["top"]) == 1
-    captured = capsys.readouterr()
-    assert captured.err == "quire: error: this needs the admin key [PERMISSION_DENIED]\n"
-    assert captured.out == ""
+    for reason, remedy in (("PERMISSION_DENIED", ""), ("UNAUTHENTICATED", "; name one with --api-key-file")):
+        monkeypatch.setattr(server, "answer", RequestError(reason, "this needs the admin key"))
+        assert main(["top"]) == 1
+        captured = capsys.readouterr()
+        assert captured.err == f"quire: error: this needs the admin key{remedy} [{reason}]\n"
+        assert captured.out == ""
 
 
 def test_a_server_that_is_not_there_is_one_line(unused_port, capsys) -> None:

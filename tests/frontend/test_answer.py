@@ -130,6 +130,7 @@ def test_the_likeliest_outputs_are_answered_and_logprobs_only_when_asked_for(ser
             with pytest.raises(RequestError, match="best_of") as failed:
                 [event async for event in s.client.stream(GenerateRequest(input="x", n=2, best_of=3, logprobs=1))]
             assert failed.value.reason == "UNSUPPORTED"
+            assert len(s.scheduler.submits) == 2  # refused before anything was drawn
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ import pytest
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.grammar import Grammars
-from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, Tool
 from quire.proto.params import ParameterError, Structured
 from quire.proto.requests import ModelFacts
 
@@ -88,7 +88,8 @@ def test_a_compiler_that_dies_fails_its_request_and_others_are_served(checking: 
         (before,) = children()
         before.suspend()
         asked = asyncio.create_task(refusal(grammars, Structured("regex", "a+")))
-        await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)  # until it has been asked, or another one would be
         before.kill()
         assert await asked == "structured: regex: compiling it ended in a crash or out of memory; make it simpler"
         await grammars.check(Structured("regex", "b+"), facts())
@@ -160,6 +161,11 @@ def test_a_request_with_a_bad_grammar_never_reaches_the_scheduler(serving: Calla
             with pytest.raises(RequestError) as caught:
                 await s.client.generate(GenerateRequest(input="hello", structured=Structured("regex", "(a")))
             assert (caught.value.reason, caught.value.field) == ("INVALID_GRAMMAR", "structured")
+            tool = Tool("f", "", '{"type": "object", "properties": {"a": {"type": "objekt"}}}')
+            forced = Chat([ChatMessage("user", "hello")], tools=[tool], tool_choice="required")
+            with pytest.raises(RequestError) as caught:
+                await s.client.generate(GenerateRequest(input=forced))
+            assert (caught.value.reason, caught.value.field) == ("INVALID_GRAMMAR", "chat.tools")
             assert s.scheduler.submits == []
             s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [5], "stop")
             await s.client.generate(GenerateRequest(input="hello", structured=GOOD))

@@ -12,12 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.frontend.call import Call
-from quire.frontend.histogram import Histogram
 from quire.frontend.metric_table import FAMILIES
 from quire.frontend.metrics import Metrics
 from quire.frontend.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, RequestError
 from quire.proto.figures import FIGURES
+from quire.proto.histogram import Histogram
 from quire.proto.introspection import Distribution, Figure
 from quire.proto.params import Structured
 from quire.proto.requests import Embedding, Outputs
@@ -398,7 +398,7 @@ def test_a_run_directory_that_cannot_be_used_is_named_at_the_start(tmp_path):
 def test_a_value_on_a_bound_belongs_to_the_bucket_below():
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 9.0):
-        histogram.observe(value)
+        histogram.add(value)
     assert histogram.counts == [2, 2, 1]
     assert histogram.sum == 14.0
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -245,6 +246,16 @@ def test_new_files_are_shown_to_the_next_connection_at_both_doors(authority):
     asyncio.run(main())
 
 
+def resumable(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> ssl.SSLSession | None:
+    """What a client may come back with after it was greeted, if the server gives out anything."""
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as connection,
+    ):
+        assert connection.recv(5) == b"hello"
+        return connection.session
+
+
 def test_a_new_client_ca_replaces_the_old_one_at_both_doors(authority, tmp_path):
     now = 0.0
     server, client = authority.sign("server"), authority.sign("client")
@@ -258,8 +269,12 @@ def test_a_new_client_ca_replaces_the_old_one_at_both_doors(authority, tmp_path)
         nonlocal now
         async with Http(tls.http_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
             assert await http.serial(trusting(authority, client)) == 1
+            again = trusting(authority, client)
+            session = await asyncio.to_thread(resumable, http.port, again)
             accepted.write_bytes(elsewhere.file.read_bytes())
             now = 2.0
+            with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+                await asyncio.to_thread(resumable, http.port, again, session)
             assert await http.serial(trusting(authority, stranger)) == 1
             assert await rpc.call(authority, stranger) == 1
             with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):

@@ -150,6 +150,17 @@ def test_a_refused_request_is_a_failed_span_without_stages(serving):
     assert span.status.code == span.status.STATUS_CODE_ERROR
 
 
+def test_a_span_holds_little_of_what_a_client_writes_as_it_likes(serving):
+    async def case(s):
+        with pytest.raises(RequestError):
+            await s.client.generate(GenerateRequest(input="x", model="m" * 1_000_000))
+
+    with Collector() as collector:
+        traced(serving, case, otlp_endpoint=collector.http)
+    [span] = collector.spans
+    assert attributes(span)["gen_ai.request.model"] == "m" * 128
+
+
 def test_every_output_has_its_stages(serving):
     async def case(s):
         def both(submit):

@@ -3,11 +3,11 @@
 import pytest
 
 from quire.proto.figures import FIGURES
+from quire.proto.histogram import Histogram
 from quire.proto.introspection import AskFigures, Figure
 from quire.proto.plans import StepResult
 from quire.proto.wire import ints
 from quire.scheduler.events import Asked, Reply, StepDone
-from quire.scheduler.histogram import Histogram
 from quire.scheduler.timeline import MAX_RECORDS
 
 

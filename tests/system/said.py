@@ -14,6 +14,7 @@ from quire.proto.client import Client
 
 KEY, ADMIN = "user-key-canary", "admin-key-canary"
 GENERATE = "/quire.v1.Inference/Generate"
+Metadata = tuple[tuple[str, str], ...]
 JSON = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
 
 
@@ -37,6 +38,7 @@ class Doors:
         self.target, self.address = engine.target, engine.http
         self.client = Client(engine.target, api_key=KEY)
         self.told: list[str] = []
+        self.draining = False
 
     def grpc(self, request: GenerateRequest, seconds: float | None = None) -> Said:
         try:
@@ -76,8 +78,17 @@ class Doors:
         first, *lines = head.decode("latin-1").split("\r\n")
         return self._read(int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body.decode())
 
+    def begin(self, request: GenerateRequest) -> socket.socket:
+        """Asked over HTTP, and not read."""
+        path, body = json_request(request)
+        raw = json.dumps(body).encode()
+        lines = [f"POST {path} HTTP/1.1", "Host: localhost", *(f"{name}: {value}" for name, value in JSON.items())]
+        connection = self.connect()
+        connection.sendall("\r\n".join([*lines, f"content-length: {len(raw)}", "", ""]).encode() + raw)
+        return connection
+
     def call(
-        self, data: bytes, method: str = GENERATE, key: str | None = KEY, *metadata: tuple[str, str], gzip: bool = False
+        self, data: bytes, method: str = GENERATE, key: str | None = KEY, metadata: Metadata = (), gzip: bool = False
     ) -> Said:
         """A message's bytes as they are."""
         metadata += (("authorization", f"Bearer {key}"),) if key is not None else ()

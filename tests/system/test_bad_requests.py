@@ -17,7 +17,7 @@ from bounds import BOUNDS
 from said import ADMIN, KEY, Doors
 from wire_rows import COMPLETIONS, OVER_GRPC, OVER_HTTP
 
-from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
+from quire.proto.api import Chat, ChatMessage, Delta, GenerateRequest
 from quire.proto.client import Client
 from quire.proto.errors import REASONS
 from quire.proto.params import Structured
@@ -61,7 +61,7 @@ def unharmed(doors: Doors, slow_headers: socket.socket) -> Iterator[None]:
     """After every test both doors serve, and nothing of the inside was told."""
     doors.told.clear()
     yield
-    if doors.engine.process.poll() is None:
+    if not doors.draining:
         good = GenerateRequest(input=[5, 6], max_tokens=2, temperature=0)
         assert doors.grpc(good).status == "OK"
         assert doors.http(good).status == 200
@@ -96,8 +96,10 @@ def grammar(kind: Any, text: str) -> dict[str, Any]:
         row("B12-allowed", "TOKEN_OUT_OF_RANGE", "allowed_token_ids", "-5 .*320", allowed_token_ids=(-5,)),
         row("B12-bias", "TOKEN_OUT_OF_RANGE", "logit_bias", "99999 .*320", logit_bias={99999: 1.0}),
         row("B14-regex", "INVALID_GRAMMAR", "structured structured_outputs.regex", "unclosed", **grammar("regex", "(")),
-        row("B14-limit", "INVALID_GRAMMAR", "structured structured_outputs.regex", "compile limit 2 s|large|limit",
+        row("B14-limit", "INVALID_GRAMMAR", "structured structured_outputs.regex", "compile limit 2 s|too many",
             **grammar("regex", "(x{1000}){1000}")),
+        row("B14-large", "INVALID_GRAMMAR", "structured structured_outputs.regex", "too many",
+            **grammar("regex", "(a|aa){4000}(b|bb){4000}")),
         row("B14-schema", "INVALID_GRAMMAR", "structured structured_outputs.json", "type",
             **grammar("json_schema", '{"type": 1}')),
         row("B14-deep", "INVALID_GRAMMAR", "structured structured_outputs.json", "500 levels deep; at most 32",
@@ -129,7 +131,12 @@ def test_both_doors_refuse_for_the_same_reason_and_say_what_is_wrong(doors, requ
 @pytest.mark.parametrize("name", BOUNDS, ids=lambda name: f"B10-{name}")
 def test_every_bound_holds_at_both_doors(doors, name) -> None:
     at_bound, beyond, said = BOUNDS[name]
-    sound = {"input": (5, 6), "seed": 1, "max_tokens": 16 if name == "min_tokens" else 1}
+    sound = {
+        "input": (5, 6),
+        "seed": 1,
+        "max_tokens": 16 if name == "min_tokens" else 1,
+        "logit_bias": {POISON: -100.0},
+    }
     sound |= {"logprobs": 0} if name == "logprob_token_ids" else {}
     changed = "input" if isinstance(at_bound, Chat) else name
 
@@ -200,7 +207,7 @@ def test_b17_a_label_may_be_used_twice_at_once(doors) -> None:
     asked = GenerateRequest(input=(5, 6), max_tokens=8, request_id="twin", temperature=0)
     streams = [doors.client.stream(asked) for _ in range(2)]
     assert doors.http(asked).status == 200
-    told = [[event.token_ids for event in stream if hasattr(event, "token_ids")] for stream in streams]
+    told = ["".join(event.text for event in stream if isinstance(event, Delta)) for stream in streams]
     assert told[0] == told[1]
 
 
@@ -208,29 +215,20 @@ def test_b18_a_deadline_that_has_passed_is_exceeded(doors) -> None:
     assert doors.grpc(GenerateRequest(input=(5, 6)), seconds=1e-6).status == "DEADLINE_EXCEEDED"
 
 
-def test_b19_and_b21_a_full_queue_names_its_limit_and_a_cancelled_request_leaves_it(doors, eventually) -> None:
-    long = GenerateRequest(input=(5, 6), max_tokens=250, ignore_eos=True, n=64, seed=1)
-    streams = [doors.client.stream(long) for _ in range(4)]
-    for stream in streams:  # a call begins when it is read
-        next(stream)
-    over_grpc, over_http = doors.grpc(long), doors.http(long)
-    assert (over_grpc.status, over_http.status) == ("RESOURCE_EXHAUSTED", 429)
-    for refusal in (over_grpc, over_http):
-        assert refusal.reason == "QUEUE_FULL"
-        assert re.search("at most 2 may", refusal.message), refusal.message
-        assert float(refusal.headers["retry-after"]) > 0
-    for stream in streams:
-        stream.close()
-    eventually(doors.engine.idle, 20)
+LONG = GenerateRequest(input=(5, 6), max_tokens=250, ignore_eos=True, n=64, seed=1, allowed_token_ids=(5, 6))
 
 
-def test_b21_a_client_that_leaves_over_http_frees_its_blocks(doors, eventually) -> None:
-    body = b'{"prompt": [5, 6], "max_tokens": 250, "ignore_eos": true, "n": 64}'
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    head += f"Authorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
-    with doors.connect() as connection:
-        connection.sendall(head.encode() + body)
-        eventually(lambda: not doors.engine.idle(), 20)
+def test_b19_and_b21_a_full_queue_names_its_limit_and_clients_that_leave_empty_it(doors, eventually) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(doors.begin(LONG))
+        eventually(lambda: doors.engine.client.load().num_waiting >= 2, 20)
+        over_grpc, over_http = doors.grpc(LONG), doors.http(LONG)
+        assert (over_grpc.status, over_http.status) == ("RESOURCE_EXHAUSTED", 429)
+        for refusal in (over_grpc, over_http):
+            assert refusal.reason == "QUEUE_FULL"
+            assert re.search("at most 2 may", refusal.message), refusal.message
+            assert float(refusal.headers["retry-after"]) > 0
     eventually(doors.engine.idle, 20)
 
 
@@ -256,13 +254,12 @@ def test_b22_headers_that_never_end_are_timed_out(doors, slow_headers) -> None:
 
 def test_b20_a_server_that_drains_says_so(doors, eventually) -> None:
     """The last test: the engine ends."""
-    long = doors.client.stream(GenerateRequest(input=(5, 6), max_tokens=250, ignore_eos=True, n=64, seed=1))
-    next(long)
-    doors.engine.process.send_signal(signal.SIGTERM)
-    good = GenerateRequest(input=(5, 6), max_tokens=1)
-    eventually(lambda: doors.grpc(good).status == "UNAVAILABLE", 20)
-    refusal = doors.http(good)
-    assert (refusal.status, refusal.reason) == (503, "DRAINING")
-    assert refusal.headers["retry-after"] == "1"
-    with contextlib.suppress(RequestError):
-        long.close()
+    with doors.begin(LONG):
+        eventually(lambda: not doors.engine.idle(), 20)
+        doors.draining = True
+        doors.engine.process.send_signal(signal.SIGTERM)
+        asked = GenerateRequest(input=(5, 6), max_tokens=1)
+        eventually(lambda: doors.grpc(asked, seconds=1).status == "UNAVAILABLE", 20)
+        refusal = doors.http(asked)
+        assert (refusal.status, refusal.reason) == (503, "DRAINING")
+        assert refusal.headers["retry-after"] == "1"

@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import shutil
+import struct
 import threading
 
 import pytest
@@ -89,6 +90,15 @@ def test_the_page_shows_requests_that_run_and_wait_and_tells_their_story(page, e
         client.join()
     expect(page.locator("#no-requests")).to_be_visible(timeout=20_000)
     expect(page.locator("#ttft")).to_contain_text("/")
+
+
+def test_a_narrow_window_shows_everything_without_scrolling_sideways(page, engine) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    client = threading.Thread(target=post, args=(engine.http, "a-label-that-is-much-longer-than-its-column-is-wide"))
+    client.start()
+    expect(page.locator("#requests tr")).not_to_have_count(0, timeout=20_000)
+    assert struct.unpack(">I", page.screenshot(full_page=True)[16:20]) == (360,)  # a PNG says its width there
+    client.join()
 
 
 def test_the_playground_streams_a_chat(page) -> None:

@@ -42,7 +42,7 @@ OVER_HTTP = [
     http_row("B10-outputs", 400, "INVALID_PARAMETER", "prompt: 65 prompts with 2 .*128",
              json.dumps({"prompt": ["x"] * 65, "n": 2}).encode()),
     http_row("B13-utf8", 400, "INVALID_PARAMETER", "body: is not valid UTF-8 at byte 12", b'{"prompt": "\xff"}'),
-    http_row("B13-surrogate", 400, "INVALID_PARAMETER", "body: .*surrogate", b'{"prompt": "\\ud800"}'),
+    http_row("B13-surrogate", 400, "INVALID_PARAMETER", "body: .*surrogate", b'{"prompt": "\\ud800 and more"}'),
     http_row("B14-size", 400, "INVALID_GRAMMAR", "guided_regex: .*65537 bytes; at most 65536",
              json.dumps({"prompt": "x", "guided_regex": "x" * 65_537}).encode()),
     http_row("B15-template", 400, "UNSUPPORTED", "chat_template: ",

@@ -8,6 +8,7 @@ import pytest
 from quire.proto.requests import OutputLogprobs, TokenLogprobs
 
 USER = {"role": "user", "content": "hello"}
+CALL = {"function": {"name": "f", "arguments": "{}"}}
 PATH = "/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
@@ -229,7 +230,7 @@ REFUSALS = [
     ({"messages": [{"role": "judge", "content": "x"}]}, "invalid_parameter", "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "invalid_parameter", "messages[0].content"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_parameter", "messages[0].tool_call_id"),
-    ({"messages": [{**USER, "tool_calls": [{}]}]}, "invalid_parameter", "messages[0].tool_calls"),
+    ({"messages": [{**USER, "tool_calls": [CALL]}]}, "invalid_parameter", "messages[0].tool_calls"),
     ({"messages": [{"role": "user", "content": [PART]}]}, "unsupported", "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "unsupported", "messages[0].content[0].type"),
     (
@@ -244,6 +245,7 @@ REFUSALS = [
     ({"tool_choice": "auto"}, "invalid_parameter", "tool_choice"),
     ({"tool_choice": NAMED, "tools": [TOOL]}, "invalid_parameter", "tool_choice"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "invalid_parameter", "max_tokens"),
+    ({"max_completion_tokens": 9999}, "context_length_exceeded", "max_completion_tokens"),
     ({"top_logprobs": 2}, "invalid_parameter", "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "invalid_parameter", "top_logprobs"),
     ({"functions": []}, "unsupported", "functions"),

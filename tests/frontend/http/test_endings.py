@@ -1,75 +1,93 @@
-"""The very end of an answer: readers that stop there, slow readers of a large one, and a drain whose time is over."""
+"""The very end of an answer: readers that stop there, slow readers of a large one, a drain whose time is over, and
+responses that are made in the background.
+"""
 
 import asyncio
-import json
-import logging
 import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
+import pytest
+
+from quire.frontend.config import FrontendConfig
 from quire.frontend.http import connection, response_background
+from quire.frontend.http.listener import HttpListener
 from quire.frontend.http.response_store import ResponseStore
 
-
-def request(path: str = "/v1/completions", headers: tuple[str, ...] = (), **fields: object) -> bytes:
-    body = json.dumps({"max_tokens": 400, **fields}).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
-    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+LARGE = 8 << 20
+"""More than the kernel takes for a reader that reads nothing."""
 
 
-async def slow_client(w) -> socket.socket:
-    """One whose kernel takes next to nothing for it."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", w.port))
-    return client
+async def answer_large(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(LARGE).encode())]})
+    if scope["path"] == "/whole":
+        await send({"type": "http.response.body", "body": b"x" * LARGE})
+    else:
+        await send({"type": "http.response.body", "body": b"x" * (LARGE - 1), "more_body": True})
+        await send({"type": "http.response.body", "body": b"x"})
 
 
-def large(w, size: int) -> None:
-    """From now on every request is answered by so many bytes, as text of one output."""
-
-    def script(submit) -> None:
-        w.scheduler.outputs(
-            submit.number, [(0, at, 70) for at in range(size)], [w.scheduler.finish(submit.number, size)]
-        )
-
-    w.scheduler.script = script
-
-
-def test_a_reader_that_stops_right_before_the_end_does_not_keep_its_connection(web, monkeypatch, caplog):
-    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.3)
-
-    async def main():
-        async with web(slow_reader_bytes=64 << 20, slow_reader_seconds=0.3) as w:
-            large(w, 300_000)
-            client = await slow_client(w)
-            with client:
-                await asyncio.get_running_loop().sock_sendall(client, request(prompt="x", stream=True))
-                await w.scheduler.submitted()
-                await w.until(lambda: w.server.pipeline.num_open == 0)
-                await w.until(lambda: w.server._http.num_connections <= 1)
-            assert not [r for r in caplog.records if "internal error" in r.message]
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(main())
+@asynccontextmanager
+async def listening(**changes: object) -> AsyncIterator[tuple[HttpListener, socket.socket]]:
+    """A listener that answers like this, and a client."""
+    values = {"scheduler_address": "ipc://none", "model": "none", "served_model_names": ("m",), "http_port": 0}
+    listener = HttpListener(FrontendConfig(**{**values, **changes}), answer_large)
+    port = await listener.start()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        yield listener, client
+    await listener.close(0.0)
 
 
-def test_a_large_answer_may_be_read_slowly_also_on_a_connection_that_closes(web, monkeypatch):
-    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.3)
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def test_a_reader_that_stops_at_the_end_of_its_answer_does_not_keep_its_connection(monkeypatch):
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
 
     async def main():
-        async with web(keep_alive_seconds=0.3) as w:
-            large(w, 200_000)
-            for headers in ((), ("Connection: close",)):
-                client = await slow_client(w)
-                loop = asyncio.get_running_loop()
-                with client:
-                    await loop.sock_sendall(client, request(headers=headers, prompt="x"))
-                    got = b""
-                    while piece := await loop.sock_recv(client, 4096):
-                        got += piece
-                        await asyncio.sleep(0.02)
-                _, _, body = got.partition(b"\r\n\r\n")
-                assert len(json.loads(body)["choices"][0]["text"]) == 200_000
+        async with listening(slow_reader_seconds=0.2) as (listener, client):
+            await asyncio.get_running_loop().sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: listener.num_connections == 1)
+            await until(lambda: listener.num_connections == 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("header", ["Accept: */*", "Connection: close"])
+def test_a_large_answer_may_be_read_slowly_to_its_end(monkeypatch, header):
+    monkeypatch.setattr(connection, "LINGER_SECONDS", 0.1)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with listening(keep_alive_seconds=0.1) as (_, client):
+            await loop.sock_sendall(client, f"GET /whole HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
+            got, begin = 0, loop.time()
+            while piece := await loop.sock_recv(client, 1 << 20):
+                got += len(piece)
+                if loop.time() - begin < 1.0:
+                    await asyncio.sleep(0.01)
+            assert got > LARGE
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_network_is_gone_is_noticed():
+    async def main():
+        async with listening() as (listener, _):
+            await until(lambda: listener.num_connections == 1)
+            (accepted,) = listener._state.connections
+            of = accepted.transport.get_extra_info("socket")
+            assert of.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+            idle, interval, count, unacknowledged = (of.getsockopt(socket.IPPROTO_TCP, one) for one in options)
+            assert (idle + interval * count, unacknowledged) == (80, 80_000)
 
     asyncio.run(main())
 
@@ -161,5 +179,20 @@ def test_a_drain_waits_until_a_background_response_is_stored(web, tmp_path, monk
             await w.until(lambda: w.server.pipeline.num_open == 0)
             stored = await ResponseStore(str(tmp_path), 1 << 20).get(made["id"])
             assert stored.status == "incomplete"
+
+    asyncio.run(main())
+
+
+def test_the_time_out_counts_while_a_request_waits_for_its_tokens(web, monkeypatch):
+    async def main():
+        async with web() as w:
+            busy = threading.Event()
+            monkeypatch.setattr(w.server.pipeline._tokenizer, "encode", lambda *_: busy.wait())
+            try:
+                answer = await w.complete(prompt="x", timeout_seconds=0.2)
+            finally:
+                busy.set()
+            assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
+            assert not w.scheduler.submits
 
     asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import logging
 import os
 import ssl
@@ -98,6 +99,17 @@ def test_every_route_but_health_needs_a_key(guarded):
                 assert answer.status == 401, (method, path)
                 assert answer.all("www-authenticate") == ["Bearer", 'Basic realm="quire", charset="UTF-8"']
                 assert method == "HEAD" or b"a valid bearer key is needed" in answer.body
+
+    guarded(check)
+
+
+def test_a_refusal_at_the_door_has_the_shape_of_its_api(guarded):
+    async def check(port, s):
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            error = json.loads((await ask(port, path, "POST", "wrong-key-1234")).body)
+            assert (error["type"], error["error"]["type"]) == ("error", "authentication_error")
+        error = json.loads((await ask(port, "/v1/messagesx", "POST", "wrong-key-1234")).body)
+        assert (error.get("type"), error["error"]["code"]) == (None, "unauthenticated")
 
     guarded(check)
 

@@ -18,9 +18,12 @@ def test_the_ready_file_tells_both_real_ports_and_minus_one_means_no_http(web, s
 
     async def main():
         async with web(wait=False, ready_file=str(ready)) as w:
-            assert json.loads(ready.read_text()) == {"grpc_port": w.serving.port, "http_port": w.port}
+            ports = {"grpc_port": w.serving.port, "http_port": w.port}
+            assert json.loads(ready.read_text()) == {**ports, "ready": False}
+            await w.serving.ready()
+            await w.until(lambda: json.loads(ready.read_text()) == {**ports, "ready": True})
         async with serving(wait=False, ready_file=str(ready)) as s:
-            assert json.loads(ready.read_text()) == {"grpc_port": s.port, "http_port": -1}
+            assert json.loads(ready.read_text()) == {"grpc_port": s.port, "http_port": -1, "ready": False}
 
     asyncio.run(main())
 
@@ -52,7 +55,7 @@ def resident_bytes() -> int:
 
 def test_idle_connections_are_cheap_and_do_not_keep_others_out(web):
     async def main():
-        async with web() as w:
+        async with web(lost_after_seconds=30.0) as w:
             before = resident_bytes()
             idle = [socket.create_connection(("127.0.0.1", w.port)) for _ in range(IDLE)]
             await w.until(lambda: w.server._http.num_connections >= IDLE)

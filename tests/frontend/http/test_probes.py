@@ -18,10 +18,11 @@ def test_health_and_readiness_follow_the_engines_state_word(web):
             for path in ("/health", "/ready", "/ping"):
                 assert await told(path) == (200, "ready")
             for state, healthy in (("recovering", 503), ("draining", 200), ("failed", 503)):
-                w.scheduler.change(state)
+                w.scheduler.change(state, "/home/me/weights are gone")
                 await w.until(lambda state=state: w.server.link.state == state)
                 assert await told("/health") == (healthy, state)
                 assert await told("/ready") == (503, state)
+                assert "weights" not in (await w.client.get("/ready")).text  # no key was asked for
 
     asyncio.run(main())
 

@@ -12,6 +12,7 @@ from quire.frontend.tools.forced import NamedParser, RequiredParser
 from quire.frontend.tools.hermes import HermesParser
 from quire.frontend.tools.llama3_json import Llama3JsonParser
 from quire.frontend.tools.mistral import MistralParser
+from quire.frontend.tools.parser import MAX_CALLS
 from quire.frontend.tools.pythonic import PythonicParser
 from quire.frontend.tools.table import choose
 
@@ -169,3 +170,21 @@ def test_python_values_arrive_as_the_same_json(value):
     text, ((_, arguments),) = read(PythonicParser(NAMES), [f"[f(a={value!r})]"])
     assert text == ""
     assert json.loads(arguments) == {"a": value}
+
+
+MANY = [
+    (HermesParser, "", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', '<tool_call>{"name": "f", "argum'),
+    (Llama3JsonParser, "", '{"name": "f", "parameters": {}};', ';{"name": "f", "parameters": {}};{"name'),
+    (MistralParser, "", "[TOOL_CALLS]f{}", "[TOOL_CALLS]f{}[TOOL_CALLS"),
+    (MistralParser, "[TOOL_CALLS][", '{"name": "f", "arguments": {}},', ',{"name": "f", "arguments": {}}'),
+    (PythonicParser, "[", "f(a=1),", ",f(a=1),f(a"),
+    (RequiredParser, "[", '{"name": "f", "parameters": {}},', ',{"name": "f", "parameters": {}},{"'),
+]
+
+
+@pytest.mark.parametrize(("kind", "before", "call", "more"), MANY)
+def test_an_output_has_no_more_calls_than_a_message_may_and_loses_no_character(kind, before, call, more):
+    calls = (before + call * MAX_CALLS).removesuffix(more[0]) + more
+    for size in (len(calls), 3):
+        text, found = read(kind(NAMES), [calls[at : at + size] for at in range(0, len(calls), size)])
+        assert (len(found), text) == (MAX_CALLS, more)
