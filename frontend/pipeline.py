@@ -2,14 +2,12 @@
 `RequestStream` (detokenize, stop strings, events).
 """
 
-import asyncio
 import random
 import secrets
 import uuid
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,6 +18,7 @@ from quire.frontend.call import Call
 from quire.frontend.chat import ChatTemplate
 from quire.frontend.chat_checks import check_chat
 from quire.frontend.config import FrontendConfig
+from quire.frontend.deadline import in_time
 from quire.frontend.defaults import Defaults
 from quire.frontend.embed import Embedder
 from quire.frontend.grammar import Grammars
@@ -33,8 +32,6 @@ from quire.frontend.tokenizer import TextTokenizer, packed
 from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
 from quire.proto.params import ParameterError, check_token_ids
 from quire.proto.requests import Limits, ModelFacts
-
-R = TypeVar("R")
 
 MAX_DETOKENIZE_IDS = 1 << 20
 PROMPT_END = 64
@@ -203,7 +200,7 @@ class Pipeline:
         # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation
         validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
         bad_words = validate.bad_word_tokens(request.bad_words, self._tokenizer)
-        prompt, prompt_end = await _in_time(arrived + budget, self._tokens(request, facts))
+        prompt, prompt_end = await in_time(arrived + budget, self._tokens(request, facts))
         reading = None
         if chat is not None:
             reading = self.formats.reading(chat, prompt_end, request.include_reasoning is not False)
@@ -214,7 +211,7 @@ class Pipeline:
         check_token_ids(params, () if _is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
         if params.structured is not None:
             with self._metrics.compiling():
-                await _in_time(arrived + budget, self._grammars.check(params.structured, facts, constraint))
+                await in_time(arrived + budget, self._grammars.check(params.structured, facts, constraint))
         if num_drawn > n and params.logprobs < 0:
             params = msgspec.structs.replace(params, logprobs=0)
         return Prepared(
@@ -290,12 +287,3 @@ def _is_within(prompt: Sequence[int], vocab_size: int) -> bool:
         return False
     column = np.frombuffer(prompt, dtype=np.int32)
     return bool(column.min() >= 0 and column.max() < vocab_size)
-
-
-async def _in_time(deadline: float, work: Awaitable[R]) -> R:
-    """Waiting for a template, the tokenizer or a grammar counts, too. Raises `RequestError`."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await work
-    except TimeoutError:
-        raise RequestError("DEADLINE", "the time-out passed before the request could be submitted") from None
