@@ -200,8 +200,12 @@ def toy(settings, drive):
     def make(table):
         config = WorkerConfig(**{**settings, "max_num_batched_tokens": 512})
         spec = SimpleNamespace(
-            vocab_size=table.shape[1], eos_token_ids=(0,), num_groups=lambda size: 1, sliding_windows=(None,),
-            whole_prompts=False, pooling=None,
+            vocab_size=table.shape[1],
+            eos_token_ids=(0,),
+            num_groups=lambda size: 1,
+            sliding_windows=(None,),
+            whole_prompts=False,
+            pooling=None,
         )
         cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
         model = Toy(table)
