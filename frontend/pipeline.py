@@ -254,7 +254,7 @@ class Pipeline:
             field = "prompt"
             with self._metrics.timed("tokenize_seconds"):
                 special = request.add_special_tokens is not False
-                ids = await self._pool.run(len(source), lambda: packed(self._tokenizer.encode(source, special)))
+                ids = await self._pool.run_one(len(source), lambda: packed(self._tokenizer.encode(source, special)))
         else:
             field, ids = "prompt_token_ids", source
         if not ids:
@@ -265,13 +265,12 @@ class Pipeline:
         """Tokens of a checked chat, and how its text ends."""
         if self._template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
-        size = sum(len(message.content) for message in chat.messages)
-        job = await self._pool.run(size, self._template.job, chat)
+        job = await self._pool.run_one(chat.num_chars, self._template.job, chat)
         with self._metrics.timed("render_seconds"):
             rendered = await self._template.render(job)
         with self._metrics.timed("tokenize_seconds"):
             text, restore = rendered.text, rendered.restore
-            ids = await self._pool.run(len(text), lambda: packed(self._tokenizer.encode_template(text, restore)))
+            ids = await self._pool.run_one(len(text), lambda: packed(self._tokenizer.encode_template(text, restore)))
         return ids, text[-PROMPT_END:]
 
     def _facts(self) -> tuple[Limits, ModelFacts]:

@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+SHORT_CHARS = 4096
+"""Up to here the way to another thread and back takes as long as the work, which is under a millisecond."""
 LONG_CHARS = 32 << 10
 """A text from which on encoding takes longer than a step of a model."""
 NICENESS = 10
@@ -27,6 +29,12 @@ class TextPool:
         """`function(*args, **kwargs)`, whose time grows with `size`, in characters."""
         pool = self._long if size >= LONG_CHARS else self._short
         return asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
+
+    async def run_one(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same for a text that comes alone: a short one is not worth the way to a thread."""
+        if size <= SHORT_CHARS:
+            return function(*args, **kwargs)
+        return await self.run(size, function, *args, **kwargs)
 
     def close(self) -> None:
         """Does not wait; what has not begun is cancelled."""

@@ -107,6 +107,11 @@ class Device:
         return self.is_cuda
 
     @property
+    def works_beside(self) -> bool:
+        """Whether the host is free while the device works; if not, a thread beside it takes the device's cores."""
+        return self.is_cuda
+
+    @property
     def name(self) -> str:
         """For the facts: what the scheduler and the user see."""
         return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"

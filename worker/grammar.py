@@ -1,8 +1,9 @@
 """The matchers of the slots: what the grammar of each output allows next, as bits for the sampler.
 
 Compiling happens in threads of its own from the admission on; masks are made in another one while the device runs the
-layers, from the tokens drawn so far. A step waits for both only where it is about to draw. What limits a grammar is
-counted, not timed, so every rank makes equal masks. Shape legend: G guided rows, W words of 32 tokens.
+layers, from the tokens drawn so far. A step waits for both only where it is about to draw. Where the host's cores are
+the device there is no beside: a thread of masks would keep the layers' threads waiting, so masks come first. What limits
+a grammar is counted, not timed, so every rank makes equal masks. Shape legend: G guided rows, W words of 32 tokens.
 """
 
 import hashlib
@@ -105,7 +106,11 @@ class Matchers:
             assert guide is not None
             guides.append((guide, guide.drawn))
             guide.drawn = None
-        return self._masker.submit(self._masks, guides)
+        if self._device.works_beside:
+            return self._masker.submit(self._masks, guides)
+        made: Future[Masks] = Future()
+        made.set_result(self._masks(guides))
+        return made
 
     def upload(self, masks: Masks) -> torch.Tensor:
         """The bits on the device: int32 [G, W]."""
@@ -123,7 +128,8 @@ class Matchers:
             self._vocabulary = self._compilers.submit(
                 load_vocabulary, self._folder, self._vocab_size, self._eos_token_ids
             )
-            self._executor = LLExecutor(max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2)))
+            if self._device.works_beside:
+                self._executor = LLExecutor(max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2)))
         output = unpack(admit.tokens)[admit.num_prompt :].tolist()
         matcher = self._compilers.submit(self._matcher, self._vocabulary, structured, output)
         return _Guide(matcher, self._allowed(admit.params))
@@ -158,7 +164,6 @@ class Matchers:
 
     def _masks(self, guides: list[tuple[_Guide, _Drawn | None]]) -> Masks:
         """In the masks' thread: tell the matchers their tokens, then ask them."""
-        assert self._executor is not None
         bits = np.full((len(guides), self._num_words), -1, dtype=np.int32)
         told, asked = [], []
         on_host: dict[int, list[int]] = {}
@@ -172,10 +177,7 @@ class Matchers:
                     drawn.mark.wait()
                     on_host[id(drawn.token_ids)] = drawn.token_ids.tolist()
                 told.append((matcher, on_host[id(drawn.token_ids)][drawn.index]))
-        if told:
-            self._executor.consume_token_par(told)
-        if asked:
-            self._executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, 4 * bits.shape[1], len(bits))
+        self._advance(told, asked, bits)
         free = {row for matcher, row in asked if not matcher.is_error()}
         for row, (guide, _) in enumerate(guides):
             if row in free and guide.allowed is not None:
@@ -185,6 +187,20 @@ class Matchers:
         stuck = tuple(row for row in range(len(guides)) if row not in free)
         bits[list(stuck)] = -1
         return Masks(bits, stuck)
+
+    def _advance(self, told: list[tuple[LLMatcher, int]], asked: list[tuple[LLMatcher, int]], bits: Bits) -> None:
+        """Tokens in, masks out. Waking a thread costs as much as several masks: it pays where cores are free."""
+        num_bytes = 4 * bits.shape[1]
+        if self._executor is None:
+            for matcher, token in told:
+                matcher.consume_token(token)
+            for matcher, row in asked:
+                matcher.unsafe_compute_mask_ptr(bits.ctypes.data + row * num_bytes, num_bytes)
+            return
+        if told:
+            self._executor.consume_token_par(told)
+        if asked:
+            self._executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, num_bytes, len(bits))
 
 
 class _Compiled:

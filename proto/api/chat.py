@@ -61,3 +61,10 @@ class Chat:
     """False: at most one call per answer."""
     template_kwargs: str = ""
     """A JSON object of scalars for the template; empty: none."""
+
+    @property
+    def num_chars(self) -> int:
+        """What it costs to look at all of it."""
+        turns = sum(len(one.content) + len(one.reasoning) for one in self.messages)
+        calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
+        return turns + calls + sum(len(tool.description) + len(tool.parameters) for tool in self.tools)

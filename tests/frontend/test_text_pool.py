@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 
-from quire.frontend.text_pool import LONG_CHARS, NICENESS, TextPool
+from quire.frontend.text_pool import LONG_CHARS, NICENESS, SHORT_CHARS, TextPool
 from quire.frontend.tokenizer import PIECE, packed
 
 
@@ -41,3 +41,17 @@ def test_only_the_threads_of_long_texts_give_way_to_others() -> None:
 def test_a_packed_prompt_is_the_same_prompt() -> None:
     for length in (0, 1, PIECE, PIECE + 1, 3 * PIECE):
         assert list(packed(list(range(length)))) == list(range(length))
+
+
+def test_a_lone_short_text_is_not_sent_to_a_thread_and_a_longer_one_is() -> None:
+    async def scenario() -> tuple[int, int]:
+        pool = TextPool(1)
+        found = (
+            await pool.run_one(SHORT_CHARS, threading.get_ident),
+            await pool.run_one(SHORT_CHARS + 1, threading.get_ident),
+        )
+        pool.close()
+        return found
+
+    short, longer = asyncio.run(scenario())
+    assert short == threading.get_ident() != longer
