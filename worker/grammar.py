@@ -2,8 +2,8 @@
 
 Compiling happens in threads of its own from the admission on; masks are made in another one while the device runs the
 layers, from the tokens drawn so far. A step waits for both only where it is about to draw. Where the host's cores are
-the device there is no beside: a thread of masks would keep the layers' threads waiting, so masks come first. What limits
-a grammar is counted, not timed, so every rank makes equal masks. Shape legend: G guided rows, W words of 32 tokens.
+the device there is no beside: a thread of masks would keep the layers' threads waiting, so masks come first. What
+limits a grammar is counted, not timed: every rank makes equal masks. Legend: G guided rows, W words of 32 tokens.
 """
 
 import hashlib
