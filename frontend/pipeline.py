@@ -34,6 +34,8 @@ from quire.proto.params import ParameterError, check_token_ids
 from quire.proto.requests import Limits, ModelFacts
 
 MAX_DETOKENIZE_IDS = 1 << 20
+MAX_PREPARING = 4096
+"""Requests that are rendered, tokenized or embedded at once: what they hold is not the scheduler's to bound."""
 PROMPT_END = 64
 """So many characters show in which state a template leaves the model: longer than any mark."""
 
@@ -111,15 +113,10 @@ class Pipeline:
         Raises `ParameterError` or `RequestError` before anything was submitted.
         """
         with self._observer.request(request, call) as observed:
-            if self._draining:
-                raise RequestError("DRAINING", "this server is draining", retry_after_seconds=1.0)
-            self._num_preparing += 1
-            try:
+            with self._preparing():
                 prepared = await self._prepare(request, call, observed.arrived)
                 stream = self._link.open(prepared)
                 observed.submitted(stream)
-            finally:
-                self._num_preparing -= 1
             try:
                 yield Answer.of(stream)
             finally:
@@ -139,9 +136,12 @@ class Pipeline:
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:
-        """Something is open that has no stream yet. Raises `RequestError` while draining."""
+        """Something is open that has no stream yet. Raises `RequestError` while draining, or when that is too much."""
         if self._draining:
             raise RequestError("DRAINING", "this server is draining", retry_after_seconds=1.0)
+        if self._num_preparing >= MAX_PREPARING:
+            message = f"{self._num_preparing} requests are being prepared here; at most {MAX_PREPARING} may"
+            raise RequestError("QUEUE_FULL", message, retry_after_seconds=1.0)
         self._num_preparing += 1
         try:
             yield

@@ -101,7 +101,21 @@ class FrontendServer:
         """The real one, once it is open."""
 
     async def start(self) -> int:
-        """Open the ports and say so in `ready_file`; the real gRPC port. Raises `ListenError`, `TemplateError`."""
+        """Open the ports and say so in `ready_file`; the real gRPC port. Raises `ListenError`, `TemplateError`.
+
+        What a failed start had opened is closed again.
+        """
+        try:
+            port = await self._open()
+        except BaseException:
+            await self._close()
+            raise
+        self._ports = {"grpc_port": port, "http_port": self.http_port}
+        self._tell(ready=False)
+        log.info("frontend %d listens on %s:%d", self._config.index, self._config.host, port)
+        return port
+
+    async def _open(self) -> int:
         await self.pipeline.start()
         host = f"[{self._config.host}]" if ":" in self._config.host else self._config.host
         address = f"{host}:{self._config.grpc_port}"
@@ -120,9 +134,6 @@ class FrontendServer:
                 self.http_port = await self._http.start()
             except OSError as error:
                 raise ListenError(f"http_port {self._config.http_port}: cannot be opened: {error.strerror}") from error
-        self._ports = {"grpc_port": port, "http_port": self.http_port}
-        self._tell(ready=False)
-        log.info("frontend %d listens on %s:%d", self._config.index, host, port)
         return port
 
     async def run(self) -> None:
@@ -145,13 +156,16 @@ class FrontendServer:
             snapshots.cancel()
             ready.cancel()
             await asyncio.gather(link, stopping, snapshots, ready, return_exceptions=True)
-            await asyncio.gather(self._server.stop(0.0), self._stop_http(0.0))
-            await self.pipeline.close()
-            self._dealer.close()
-            self._context.term()
-            self._pool.close()
-            if self.tracing is not None:
-                self.tracing.close()
+            await self._close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(self._server.stop(0.0), self._stop_http(0.0))
+        await self.pipeline.close()
+        self._dealer.close()
+        self._context.term()
+        self._pool.close()
+        if self.tracing is not None:
+            self.tracing.close()
 
     def drain(self) -> None:
         """Take nothing more and end when nothing is open; called again, end now."""

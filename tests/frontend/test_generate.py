@@ -344,3 +344,16 @@ def test_malformed_messages_of_the_scheduler_harm_nothing(serving, tokenizer):
             assert s.server.link.num_bad_messages == 5
 
     asyncio.run(main())
+
+
+def test_more_than_a_frontend_can_prepare_at_once_is_refused_for_a_while(serving, monkeypatch):
+    monkeypatch.setattr("quire.frontend.pipeline.MAX_PREPARING", 0)
+
+    async def main():
+        async with serving() as s:
+            with pytest.raises(RequestError) as refused:
+                await s.client.generate(GenerateRequest(input="the fox", max_tokens=1))
+            assert (refused.value.reason, refused.value.retry_after_seconds) == ("QUEUE_FULL", 1.0)
+            assert s.scheduler.submits == []
+
+    asyncio.run(main())
