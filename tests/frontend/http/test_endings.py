@@ -189,7 +189,8 @@ def test_the_time_out_counts_while_a_request_waits_for_its_tokens(web, monkeypat
             busy = threading.Event()
             monkeypatch.setattr(w.server.pipeline._tokenizer, "encode", lambda *_: busy.wait())
             try:
-                answer = await w.complete(prompt="x", timeout_seconds=0.2)
+                # a text that is encoded in a thread, cut to what fits
+                answer = await w.complete(prompt="x " * 3000, truncate_prompt_tokens=4, timeout_seconds=0.2)
             finally:
                 busy.set()
             assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
