@@ -91,3 +91,25 @@ def test_the_benchmark_of_a_served_model_counts_every_token(quire, engine):
     figures = json.loads(made.stdout.splitlines()[-1])
     assert figures["errors"] in (0, {})
     assert figures["ttft_ms_p50"] > 0
+
+
+def test_a_client_that_has_no_contract_asks_for_it_and_streams(engine):
+    import grpc
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+    with grpc.insecure_channel(engine.target) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert {"quire.v1.Inference", "quire.v1.Control", "grpc.health.v1.Health"} <= set(database.get_services())
+        method = DescriptorPool(database).FindServiceByName("quire.v1.Inference").methods_by_name["Stream"]
+        asked = GetMessageClass(method.input_type)(prompt="import os\n", max_tokens=4, temperature=0)
+        call = channel.unary_stream(
+            "/quire.v1.Inference/Stream",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
+        events = list(call(asked))
+    assert events[0].WhichOneof("event") == "started"
+    assert sum(len(event.delta.token_ids) for event in events) == 4
+    assert events[-1].finished.usage.completion_tokens == 4
