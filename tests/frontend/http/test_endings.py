@@ -115,6 +115,7 @@ def test_a_drain_that_runs_out_of_time_still_ends_every_stream_with_a_word(web, 
             got = read_items(await reading)
             assert got[-1]["error"]["code"] == "draining"
             assert "[DONE]" not in got
+            await w.until(lambda: any(number in abort.numbers for abort in w.scheduler.aborts))
 
     asyncio.run(main())
 
