@@ -8,7 +8,7 @@ LINKS ?= .build/links
 # One line while a step works; its whole output only when it fails.
 QUIETLY := sh tests/rules/quietly.sh
 
-.PHONY: help venv serve test lint format type rules proto gpu-check gpu-bench clean
+.PHONY: help venv serve tools test lint format type rules proto gpu-check gpu-bench clean
 
 help:
 	@echo "make serve   start an engine on the embedded model (ARGS='...' adds quire serve flags)"
@@ -34,7 +34,11 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard kernels/cpu/cpp/*)
 serve: $(STAMP)
 	@$(BIN)/quire serve $(ARGS)
 
-test: $(STAMP)
+# First of all, because what it refuses should not wait for the environment.
+tools:
+	@bash tests/tools.sh
+
+test: tools $(STAMP)
 	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
 
 lint: $(STAMP)

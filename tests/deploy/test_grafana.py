@@ -40,7 +40,7 @@ def test_every_expression_reads_what_a_real_engine_shows_or_a_rule_records(page)
 
 def test_every_expression_parses(tmp_path):
     promtool = shutil.which("promtool")
-    assert promtool is not None, "promtool is missing: `bash tests/tools.sh`, or apt-get install prometheus"
+    assert promtool is not None, "promtool is missing: run `bash tests/tools.sh`"
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions().values())]
     path = tmp_path / "panels.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))

@@ -14,7 +14,7 @@ RULES = (FOLDER / "recording.yml", FOLDER / "alerts.yml")
 
 def promtool(*arguments: object) -> str:
     path = shutil.which("promtool")
-    assert path is not None, "promtool is missing: `bash tests/tools.sh`, or apt-get install prometheus"
+    assert path is not None, "promtool is missing: run `bash tests/tools.sh`"
     done = subprocess.run([path, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
     output = done.stdout + done.stderr
     assert done.returncode == 0, output

@@ -20,7 +20,7 @@ PROMPT = "def total(values):\n    '''The sum of all values, or zero when there i
 @pytest.fixture(scope="module")
 def browser():
     chromium = shutil.which("chromium")
-    assert chromium is not None, "no chromium on this machine; run `sh tests/tools.sh`, which installs it"
+    assert chromium is not None, "chromium is missing: run `bash tests/tools.sh`"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
