@@ -47,7 +47,7 @@ class Background:
             asked = set(self._leased)
             try:
                 wanted = await self._store.renew(asked)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, RequestError) as error:
                 log.error("leases of responses could not be renewed: %s", error)
                 continue
             for id in asked - wanted:  # what was begun meanwhile was not asked for

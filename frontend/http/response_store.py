@@ -24,6 +24,7 @@ FILE_NAME = "responses.sqlite3"
 MAX_AGE_SECONDS = 30 * 86_400.0
 LEASE_SECONDS = 10.0
 BUSY_SECONDS = 5.0
+RETRY_SECONDS = 0.01
 MAX_CHAIN = 1000
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
@@ -101,25 +102,51 @@ class ResponseStore:
     ) -> R:
         def transaction() -> R:
             with self._lock:
-                database = self._database = self._database or _open(self._path)
-                database.execute("BEGIN IMMEDIATE")
+                database = self._begin()
                 try:
                     result = function(database, *args, **kwargs)
+                    database.execute("COMMIT")
                 except BaseException:
-                    database.execute("ROLLBACK")
+                    if database.in_transaction:  # what SQLite ended itself, as on a full disk, is over
+                        database.execute("ROLLBACK")
                     raise
-                database.execute("COMMIT")
                 return result
 
         return await asyncio.to_thread(transaction)
 
+    def _begin(self) -> sqlite3.Connection:
+        """Raises `RequestError` (QUEUE_FULL) when other processes keep it locked."""
+        try:
+            self._database = self._database or _open(self._path)
+            self._database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            message = f"the store of responses stayed locked for {BUSY_SECONDS:g} s; try later"
+            raise RequestError("QUEUE_FULL", message, retry_after_seconds=1.0) from error
+        return self._database
+
 
 def _open(path: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = NORMAL")
-    database.executescript(SCHEMA)
-    return database
+    """Waits for frontends that open it at the same time: to change the journal mode SQLite itself waits for nobody."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.executescript(SCHEMA)
+        except sqlite3.OperationalError as error:
+            database.close()
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+        else:
+            return database
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the low byte of SQLite's extended codes
 
 
 def _put(database: sqlite3.Connection, stored: Stored, max_bytes: int) -> None:

@@ -1,6 +1,10 @@
 """The store of responses: shared by processes, bounded, and honest about what nobody makes any more."""
 
 import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +12,19 @@ import pytest
 from quire.frontend.http import response_store
 from quire.frontend.http.response_store import ResponseStore
 from quire.proto.api import RequestError
+
+
+FRONTEND = """
+import asyncio, sys
+from quire.frontend.http.response_store import ResponseStore
+name, *directories = sys.argv[1:]
+async def main():
+    for directory in directories:
+        print("here", flush=True)
+        sys.stdin.readline()
+        await ResponseStore(directory, 1 << 20).put(name, "", "completed", b"[]", b"{}")
+asyncio.run(main())
+"""
 
 
 def run(main) -> None:
@@ -36,11 +53,76 @@ def test_what_one_frontend_stores_another_reads_and_continues(tmp_path: Path) ->
 
 
 def test_many_frontends_open_and_write_the_store_at_once(tmp_path: Path) -> None:
+    """Twenty times, because SQLite refuses only who comes at the very moment another changes the journal mode."""
+    directories = [tmp_path / str(number) for number in range(20)]
+    for directory in directories:
+        directory.mkdir()
+    frontends = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", FRONTEND, f"r{number}", *map(str, directories)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+        )
+        for number in range(8)
+    ]  # fmt: skip
+    for _ in directories:
+        there = [frontend for frontend in frontends if frontend.stdout.readline()]
+        for frontend in there:
+            frontend.stdin.write("\n")
+    assert [frontend.communicate(timeout=60)[1] for frontend in frontends] == [""] * 8
+
     async def main() -> None:
-        stores = [ResponseStore(str(tmp_path), 1 << 20) for _ in range(8)]
-        await asyncio.gather(*(store.put(f"r{n}", "", "completed", b"[]", b"{}") for n, store in enumerate(stores)))
-        for n in range(8):
-            assert (await stores[0].get(f"r{n}")).status == "completed"
+        for directory in directories:
+            store = ResponseStore(str(directory), 1 << 20)
+            assert [await held(store, f"r{number}") for number in range(8)] == [True] * 8
+
+    run(main)
+
+
+def test_a_store_that_another_frontend_is_making_is_waited_for(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / response_store.FILE_NAME, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # before its journal is the one of many readers
+    other.execute("CREATE TABLE other (id)")
+    commit = threading.Timer(0.3, other.execute, ("COMMIT",))
+    commit.start()
+
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 1 << 20)
+        await store.put("a", "", "completed", b"[]", b"{}")
+        assert await held(store, "a")
+
+    run(main)
+    commit.join()
+    other.close()
+
+
+def test_a_store_that_stays_locked_is_refused_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_store, "BUSY_SECONDS", 0.1)
+    other = sqlite3.connect(tmp_path / response_store.FILE_NAME, isolation_level=None)
+
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 1 << 20)
+        for _ in range(2):  # its first opening, then with what the first one left
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(RequestError, match="locked") as caught:
+                await store.put("a", "", "completed", b"[]", b"{}")
+            assert caught.value.retryable
+            other.execute("COMMIT")
+            await store.put("b", "", "completed", b"[]", b"{}")
+            await store.delete("b")
+
+    run(main)
+    other.close()
+
+
+def test_a_full_disk_fails_what_does_not_fit_and_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 1 << 30)
+        await store.put("a", "", "completed", b"[]", b"{}")
+        store._database.execute("PRAGMA max_page_count = 64")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            await store.put("b", "", "completed", b"[]", b"x" * (1 << 20))
+        await store.put("c", "", "completed", b"[]", b"{}")
+        assert [await held(store, name) for name in "abc"] == [True, False, True]
 
     run(main)
 
