@@ -64,8 +64,11 @@ class QuireEngine:
         return self._run_dir.path / f"frontend-{index}.ready"
 
     def _write(self, name: str, config: msgspec.Struct) -> Path:
+        """Whole or not at all: another rank may be reading the same file."""
         path = self._run_dir.path / f"{name}.json"
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        partial = self._run_dir.path / f"{name}.partial.json"
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+        os.replace(partial, path)
         return path
 
 

@@ -33,6 +33,7 @@ class Port:
             # once more, over connections of an earlier engine that only wait to be forgotten; a listener still refuses
             claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             claim.bind(target)
+            claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self.number = claim.getsockname()[1]
 

@@ -12,6 +12,8 @@ from quire.proto.channel import ChannelError, ipc_address
 
 LOCK_NAME = "lock"
 PREFIX = "quire-"
+TEMPORARY = "temporary"
+"""In the lock file, after the process id, when the directory dies with its engine."""
 LONGEST_SOCKET_NAME = "frontends"
 
 
@@ -55,13 +57,13 @@ class RunDir:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = (_said(descriptor) or ["unknown"])[0]
             os.close(descriptor)
             raise UsageError(
                 f"--run-dir {self.path}: held by the quire with process id {holder}; stop it or name another"
             ) from error
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {TEMPORARY if self._temporary else ''}".encode(), 0)
         return descriptor
 
     def _sweep(self) -> None:
@@ -86,18 +88,23 @@ class RunDir:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Temporary directories whose quire was killed: its pid is in the lock file and nobody holds the lock."""
+    """Temporary directories whose quire was killed: their lock file says so, and nobody holds the lock."""
     for lock in parent.glob(f"{PREFIX}*/{LOCK_NAME}"):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             continue  # another user's, or removed this moment
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # an empty lock file belongs to a quire that starts at this moment
-            if os.fstat(descriptor).st_uid == os.getuid() and os.pread(descriptor, 1, 0):
+            # without the word it is a user's, or of a quire that starts at this moment and needs the lock itself
+            if os.fstat(descriptor).st_uid == os.getuid() and TEMPORARY in _said(descriptor):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(lock.parent, ignore_errors=True)
         except BlockingIOError:
             continue
         finally:
             os.close(descriptor)
+
+
+def _said(descriptor: int) -> list[str]:
+    """The words of a lock file: process id, and what its directory is."""
+    return os.pread(descriptor, 32, 0).decode(errors="replace").split()

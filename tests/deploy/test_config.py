@@ -1,5 +1,6 @@
 """Options become the three processes' configurations, or a refusal that names the field."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,14 @@ def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir
     assert worker[3] == "quire.worker"
     assert worker[5:] == ["--rank", "1", "--epoch", "7"]
     assert msgspec.json.decode(Path(worker[4]).read_bytes(), type=WorkerConfig) == whole.worker
+
+
+def test_a_rank_that_reads_its_configuration_is_not_disturbed_by_the_start_of_the_next(run_dir: RunDir) -> None:
+    engine = QuireEngine(composed(run_dir, tensor_parallel_size=2), run_dir)
+    with open(engine.worker(0, 1)[4], "rb") as reading:
+        engine.worker(1, 1)
+        assert os.fstat(reading.fileno()).st_nlink == 0  # replaced, never emptied and filled again under the reader
+        msgspec.json.decode(reading.read(), type=WorkerConfig)
 
 
 def test_a_started_frontend_is_not_ready_because_its_predecessor_was(run_dir: RunDir) -> None:

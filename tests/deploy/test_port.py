@@ -54,7 +54,11 @@ def test_a_restart_does_not_wait_for_old_connections_to_be_forgotten() -> None:
         accepted.close()  # the side that closes first keeps the address in TIME_WAIT
         assert client.recv(1) == b""
     port.close()
-    Port("127.0.0.1", port.number).close()
+    again = Port("127.0.0.1", port.number)
+    with pytest.raises(UsageError, match="in use"):  # though nobody listens yet
+        Port("127.0.0.1", port.number)
+    listener("127.0.0.1", port.number, shared=True).close()
+    again.close()
 
 
 def test_an_unknown_host_is_a_user_error() -> None:

@@ -1,5 +1,7 @@
 """One engine per run directory, private, with paths a socket can have."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +69,7 @@ def test_temporary_ones_of_killed_engines_are_removed_and_living_ones_are_not(tm
     living = RunDir("")
     killed = tmp_path / "quire-killed"
     killed.mkdir(mode=0o700)
-    (killed / "lock").write_text("4242")
+    (killed / "lock").write_text("4242 temporary")
     starting = tmp_path / "quire-starting"
     starting.mkdir(mode=0o700)
     (starting / "lock").touch()
@@ -77,6 +79,34 @@ def test_temporary_ones_of_killed_engines_are_removed_and_living_ones_are_not(tm
     assert living.path.exists()
     living.close()
     other.close()
+
+
+def test_one_that_the_user_named_keeps_what_it_stores_whoever_sweeps(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    named = RunDir(str(tmp_path / "quire-production"))
+    (named.path / "responses.sqlite3").touch()
+    named.close()
+    RunDir("").close()
+    assert (named.path / "responses.sqlite3").exists()
+
+
+def test_who_sweeps_never_locks_an_engine_that_is_starting(tmp_path: Path, monkeypatch) -> None:
+    """It would find its own new directory held, and refuse to start."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    starting = tmp_path / "quire-starting" / "lock"
+    starting.parent.mkdir(mode=0o700)
+    starting.touch()
+    locked: list[str] = []
+    flock = fcntl.flock
+
+    def recorded(descriptor: int, how: int) -> None:
+        locked.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", recorded)
+    held = RunDir("")
+    assert locked == [str(held.path / "lock")]
+    held.close()
 
 
 def test_a_temporary_one_is_made_and_removed(tmp_path: Path, monkeypatch) -> None:
