@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -33,12 +34,19 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        parsed, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(_dashed(sys.argv[1:] if args is None else args), namespace)
         if unknown:
             self.error(
                 f"unknown argument {unknown[0]!r}{near(unknown[0].partition('=')[0], self._option_string_actions)}"
             )
         return parsed, unknown
+
+
+def _dashed(words: Sequence[str]) -> list[str]:
+    """`--max_model_len` is `--max-model-len`, as in vLLM and in the YAML file; nothing behind `--` is a flag."""
+    end = words.index("--") if "--" in words else len(words)
+    flags = (re.sub(r"^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in words[:end])
+    return [*flags, *words[end:]]
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -49,10 +57,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --config and one flag per field of `ServeOptions`; absent flags leave no trace in the namespace."""
-    parser.add_argument(
-        MODEL_KEY, nargs="?", default=argparse.SUPPRESS, metavar="MODEL",
-        help="model directory or hub id (default: the small model that ships with quire)",
-    )  # fmt: skip
+    add_model_argument(parser)
     parser.add_argument("--config", metavar="FILE", default="", help="YAML file whose keys are these flags' names")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for spec in specs():
@@ -63,6 +68,32 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     for name, foreign in FOREIGN.items():
         how: dict[str, Any] = {"nargs": 0} if foreign.bare else {}
         parser.add_argument(f"--{name}", action=ForeignFlag, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **how)
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """MODEL, and `--model MODEL` as most commands for vLLM spell it; absent, it leaves no trace in the namespace."""
+    how: dict[str, Any] = {"action": ModelWord, "type": _argparse_type(_model), "default": argparse.SUPPRESS}
+    text = "model directory or hub id (default: the small model that ships with quire)"
+    parser.add_argument(MODEL_KEY, nargs="?", metavar="MODEL", help=text, **how)
+    parser.add_argument("--model", metavar="MODEL", help="the same, as a flag", **how)
+
+
+def _model(text: str) -> str:
+    if not text:
+        raise ValueError("expected a directory or hub id, got ''; leave it out for the embedded model")
+    return text
+
+
+class ModelWord(argparse.Action):
+    """However often it is said, it is one model."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        said = getattr(namespace, MODEL_KEY, values)
+        if said != values:
+            parser.error(f"MODEL is given twice, as {said!r} and as {values!r}: leave one out")
+        setattr(namespace, MODEL_KEY, values)
 
 
 class ForeignFlag(argparse.Action):
@@ -159,9 +190,9 @@ def _text(value: object) -> str:
 
 
 def _yaml_model(value: object) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str):
         raise ValueError(f"expected a directory or hub id, got {value!r}; leave the key out for the embedded model")
-    return value
+    return _model(value)
 
 
 def _yaml_value(spec: Spec, value: object) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.deploy.arguments import UsageError
+from quire.deploy.arguments import MODEL_KEY, UsageError, add_model_argument
 from quire.deploy.resolve import resolve
 from quire.deploy.sizes import format_bytes
 from quire.worker.config import WorkerConfig
@@ -38,7 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="show device, versions, kernels, and what would be refused",
         description="Look at this machine and at a model without an engine. Exit code 1: something is refused.",
     )
-    parser.add_argument("model", nargs="?", default="", metavar="MODEL", help="as for `quire serve`")
+    add_model_argument(parser)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--load-format", choices=("auto", "safetensors", "dummy"), default="auto")
     parser.add_argument("--quantization", choices=("none", "int8"), default="none", help="as for `quire serve`")
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         },
     )
     try:
-        model = resolve(arguments.model, arguments.load_format)
+        model = resolve(vars(arguments).get(MODEL_KEY, ""), arguments.load_format)
     except UsageError as error:
         directory, refusals = "", [str(error)]
     else:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Coroutine
 
 from quire.frontend.http.response_store import LEASE_SECONDS, ResponseStore
+from quire.proto.api import RequestError
 
 RENEW_SECONDS = LEASE_SECONDS / 5
 

@@ -13,7 +13,6 @@ from quire.frontend.http import response_store
 from quire.frontend.http.response_store import ResponseStore
 from quire.proto.api import RequestError
 
-
 FRONTEND = """
 import asyncio, sys
 from quire.frontend.http.response_store import ResponseStore

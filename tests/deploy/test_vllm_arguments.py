@@ -1,0 +1,131 @@
+"""Arguments of `vllm serve` as they stand in commands, container and cluster files, through the real parser."""
+
+import shlex
+
+import huggingface_hub
+import pytest
+
+from quire.deploy.__main__ import build_parser, main
+from quire.deploy.arguments import gather
+from quire.deploy.options import ServeOptions
+
+MODULE = """python -m vllm.entrypoints.openai.api_server --model /models/Llama-3.1-8B-Instruct --host 0.0.0.0
+    --port 9000 --tensor-parallel-size 2 --gpu-memory-utilization 0.95 --max-model-len 8192 --dtype bfloat16
+    --served-model-name llama --disable-log-requests"""
+DOCKER = """docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface -p 8000:8000
+    --ipc=host vllm/vllm-openai:latest --model mistralai/Mistral-7B-v0.1 --dtype=half --max_model_len 4096
+    --enforce-eager --swap-space 0"""
+COMMANDS = {
+    "module": (
+        MODULE.split("api_server", 1)[1],
+        "/models/Llama-3.1-8B-Instruct",
+        {
+            "host": "0.0.0.0", "http_port": 9000, "tensor_parallel_size": 2, "gpu_memory_utilization": 0.95,
+            "max_model_len": 8192, "dtype": "bfloat16", "served_model_name": ("llama",),
+        },
+    ),
+    "docker": (
+        DOCKER.split(":latest", 1)[1],
+        "mistralai/Mistral-7B-v0.1",
+        {"dtype": "half", "max_model_len": 4096, "enforce_eager": True},
+    ),
+}  # fmt: skip
+
+
+def built(**settings: object) -> list[str]:
+    """The words a deployment script makes of its settings."""
+    words: list[str] = []
+    for name, value in settings.items():
+        words.append(f"--{name}")
+        if value is not True:
+            words.append(str(value))
+    return words
+
+
+def serve(*words: str) -> tuple[str, dict[str, object]]:
+    """MODEL and what differs from the defaults."""
+    model, options = gather(build_parser().parse_args(["serve", *words]))
+    changed = {name: getattr(options, name) for name in options.__slots__}
+    return model, {name: value for name, value in changed.items() if value != getattr(ServeOptions(), name)}
+
+
+@pytest.mark.parametrize("where", COMMANDS)
+def test_the_arguments_of_a_command_are_taken_as_they_are(where: str) -> None:
+    words, model, options = COMMANDS[where]
+    assert serve(*shlex.split(words)) == (model, options)
+
+
+def test_a_list_of_strings_is_taken_as_it_is() -> None:
+    words = built(
+        model="meta-llama/Llama-3.1-8B", port=8001, max_num_batched_tokens=1024, enable_chunked_prefill=True,
+        gpu_memory_utilization=0.9, api_server_count=2,
+    )  # fmt: skip
+    assert serve(*words) == (
+        "meta-llama/Llama-3.1-8B",
+        {"http_port": 8001, "max_num_batched_tokens": 1024, "gpu_memory_utilization": 0.9, "frontends": 2},
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["m"], ["--model", "m"], ["--model=m"], ["m", "--model", "m"], ["--model", "m", "m"], ["--seed", "0", "m"]],
+)
+@pytest.mark.parametrize("command", ["serve", "bench offline", "bench latency"])
+def test_model_is_named_by_place_or_by_flag_or_by_both_alike(command: str, words: list[str]) -> None:
+    assert gather(build_parser().parse_args([*command.split(), *words]))[0] == "m"
+
+
+@pytest.mark.parametrize("words", [["m"], ["--model", "m"], ["m", "--model=m"]])
+def test_the_doctor_too(words: list[str]) -> None:
+    assert build_parser().parse_args(["doctor", *words]).model == "m"
+
+
+@pytest.mark.parametrize("command", ["serve", "bench offline", "bench latency", "doctor"])
+@pytest.mark.parametrize("words", [["a", "--model", "b"], ["--model", "a", "b"], ["--model", "a", "--model", "b"]])
+def test_two_models_are_refused_in_one_sentence(capsys, command: str, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args([*command.split(), *words])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "MODEL" in said
+    assert "'a'" in said
+    assert "'b'" in said
+
+
+@pytest.mark.parametrize("words", [[""], ["--model", ""], ["--model="]])
+def test_the_empty_word_of_an_unset_variable_is_no_model(capsys, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        build_parser().parse_args(["serve", *words])
+    assert stop.value.code == 2
+    assert "leave it out for the embedded model" in capsys.readouterr().err
+
+
+def test_the_flag_beats_the_file_as_the_word_does(tmp_path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text("model: some/model\n")
+    assert serve("--config", str(file))[0] == "some/model"
+    assert serve("--config", str(file), "--model", "other")[0] == "other"
+
+
+def test_a_hub_id_that_is_not_here_is_refused_as_the_word_is(capsys, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    told = []
+    for words in (["mistralai/Mistral-7B-v0.1"], ["--model", "mistralai/Mistral-7B-v0.1"]):
+        assert main(["serve", *words]) == 2
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+    assert told[0].startswith("quire: error: MODEL 'mistralai/Mistral-7B-v0.1': neither a directory here")
+
+
+def test_flags_may_be_written_with_underscores_and_values_stay_what_they_are() -> None:
+    assert serve("--max_model_len=8K", "--served_model_name", "my_name")[1] == {
+        "max_model_len": 8192,
+        "served_model_name": ("my_name",),
+    }
+    asked = build_parser().parse_args(["generate", "--max_tokens", "3", "--", "--my_prompt"])
+    assert (asked.max_tokens, asked.text) == (3, "--my_prompt")
