@@ -30,6 +30,6 @@ def load_defaults(directory: str) -> Defaults:
         values = {field: config[field] for field in FIELDS if config.get(field) is not None}
         defaults = msgspec.convert(values, Defaults)
         SamplingParams(**msgspec.structs.asdict(defaults))
-    except (ValueError, TypeError, AttributeError, ParameterError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, ParameterError) as error:
         raise ValueError(f"{path}: {error}; correct it or serve with --generation-config vllm") from error
     return defaults

@@ -58,5 +58,5 @@ def _read(path: Path, kind: Any) -> Any:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise ModelError(path.name, f"{path} is missing, though {MODULES} names it") from None
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(path.name, f"{path} does not read: {error}") from error

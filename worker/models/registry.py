@@ -154,7 +154,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise ModelError(path.name, f"not found in {path.parent}; give a folder in Hugging Face layout") from None
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(path.name, f"is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(path.name, "must hold a JSON object")

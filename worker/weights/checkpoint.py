@@ -4,6 +4,7 @@ The format (github.com/huggingface/safetensors): eight bytes of little-endian he
 {name: {dtype, shape, data_offsets}}, then the data. Pickled checkpoints run code when they are read: refused.
 """
 
+import json
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
@@ -19,7 +20,9 @@ MAX_HEADER_BYTES: Final = 100_000_000
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
-                     "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "U32": 4, "U64": 8}  # fmt: skip
+                     "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "U16": 2, "U32": 4,
+                     "U64": 8, "C64": 8}  # fmt: skip
+"""The library's types of whole bytes."""
 
 
 class CheckpointError(ValueError):
@@ -102,7 +105,7 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         index = msgspec.convert(content["weight_map"], type=dict[str, str])
-    except (msgspec.MsgspecError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a valid index: {error}") from error
     outside = [file for file in index.values() if Path(file).name != file or not file.endswith(".safetensors")]
     if outside:
@@ -115,20 +118,31 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     size = path.stat().st_size
     with path.open("rb") as file:
         prefix = file.read(8)
+        length = int.from_bytes(prefix, "little")
+        encoded = file.read(length) if len(prefix) == 8 and length <= min(MAX_HEADER_BYTES, size - 8) else b""
+    # the object decides: lengths of 640, 896, 1152 and 1408 (mod 65 536) have the first bytes of a pickle
+    if not encoded.lstrip(b" \t\r\n").startswith(b"{"):
         if prefix.startswith(PICKLE_MAGIC):
             raise CheckpointError(f"{path}: is a pickle, not safetensors, and is never read; convert it")
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise CheckpointError(f"{path}: is not a safetensors file, or it is cut short")
-        encoded = file.read(length)
+        raise CheckpointError(f"{path}: is not a safetensors file, or it is cut short")
     try:
-        entries = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
-        entries.pop("__metadata__", None)
-        infos = {name: msgspec.json.decode(raw, type=TensorInfo) for name, raw in entries.items()}
-    except msgspec.MsgspecError as error:
+        entries = json.loads(encoded.decode(), object_pairs_hook=_unique)
+        msgspec.convert(entries.pop("__metadata__", {}), dict[str, str])
+        infos = msgspec.convert(entries, dict[str, TensorInfo])
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged header: {error}") from error
     _check_offsets(path, infos, size - 8 - length)
     return infos
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError where a JSON object has a name twice: readers would differ in which one counts."""
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name!r} is there twice")
+        values[name] = value
+    return values
 
 
 def _check_offsets(path: Path, infos: dict[str, TensorInfo], data_bytes: int) -> None:

@@ -178,11 +178,18 @@ def test_what_cannot_be_served_is_refused_by_its_field(fields, field, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "not found"), ("{", "not valid JSON"), ("[]", "must hold a JSON object")]
+    ("content", "message"),
+    [
+        (None, "not found"),
+        (b"{", "not valid JSON"),
+        (b"[]", "must hold a JSON object"),
+        (b'{"a": "\xff"}', "not valid JSON"),
+        (b'{"a": ' + b"[" * 100_000, "not valid JSON"),
+    ],
 )
 def test_a_folder_without_a_readable_config_is_refused(content, message, tmp_path):
     if content is not None:
-        (tmp_path / "config.json").write_text(content)
+        (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ModelError, match=f"^config.json: .*{message}"):
         read_spec(tmp_path)
 

@@ -8,7 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from quire.worker.weights.checkpoint import INDEX, Checkpoint, CheckpointError
+from quire.worker.weights.checkpoint import INDEX, MAX_HEADER_BYTES, Checkpoint, CheckpointError, read_header
+
+EMPTY = b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+PICKLE_LENGTHS = (640, 896, 1152, 1408)
+"""Header lengths that begin with the bytes of a pickle of protocol 2 to 5 (mod 65 536)."""
 
 
 @pytest.fixture
@@ -37,13 +41,29 @@ def test_a_region_of_a_tensor_is_read(folder):
 @pytest.mark.parametrize(
     ("header", "data", "message"),
     [
-        (b"not json", b"", "damaged header"),
+        (b"not json", b"", "not a safetensors file"),
         ({"a": {"dtype": "F32"}}, b"", "damaged header"),
         ({"a": entry(dtype="F31")}, bytes(8), "unknown dtype F31"),
         ({"a": entry(shape=(3,))}, bytes(8), r"damaged header: a \[3\] lies at 0\.\.8"),
         ({"a": entry(offsets=(4, 12))}, bytes(12), r"a \[2\] lies at 4\.\.12"),
         ({"a": entry(shape=(-2,), offsets=(0, -8))}, bytes(8), "damaged header"),
         ({"a": entry(), "b": entry()}, bytes(8), r"lies at 0\.\.8"),
+        (b"[]", b"", "not a safetensors file"),
+        (b"", b"", "not a safetensors file"),
+        (b'{"a": NaN}', b"", "damaged header"),
+        (b'\xff{"a": {}}', b"", "not a safetensors file"),
+        (b'{"\xff": {}}', b"", "damaged header"),
+        (b'{"a": ' + b"[" * 100_000, b"", "damaged header"),
+        (b'{"a": {"dtype": "F32", "shape": [' + b"9" * 5000 + b"], \"data_offsets\": [0, 8]}}", b"", "damaged header"),
+        ({"a": entry(shape=(2.5,))}, bytes(8), "damaged header"),
+        ({"a": entry(shape=(2**40, 2**40))}, bytes(8), "damaged header"),
+        ({"__metadata__": {"format": 1}, "a": entry()}, bytes(8), "damaged header"),
+        ({"__metadata__": "pt", "a": entry()}, bytes(8), "damaged header"),
+        ({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12), r"b \[2\] lies at 4\.\.12"),
+        ({"a": entry(), "b": entry(offsets=(12, 20))}, bytes(20), r"b \[2\] lies at 12\.\.20"),
+        ({"a": entry(dtype="F16")}, bytes(8), r"a \[2\] lies at 0\.\.8"),
+        (b'{"a": %b, "a": %b}' % ((json.dumps(entry()).encode(),) * 2), bytes(8), "damaged header: 'a' is there twice"),
+        (b'{"a": {"dtype": "F32", "dtype": "F32"}}', b"", "damaged header: 'dtype' is there twice"),
         ({"a": entry()}, bytes(7), "should hold 8 bytes of tensors but has 7; download it again"),
         ({"a": entry()}, bytes(9), "should hold 8 bytes of tensors but has 9"),
     ],
@@ -58,6 +78,51 @@ def test_a_header_that_lies_is_refused(header, data, message, tmp_path):
 def test_a_file_cut_short_is_refused(content, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(CheckpointError, match="not a safetensors file, or it is cut short"):
+        Checkpoint(tmp_path)
+
+
+def test_a_header_of_any_length_is_a_header(tmp_path):
+    """Every length the library writes (multiples of eight), and every one near those that begin like a pickle."""
+    lengths = {*range(56, 1 << 16, 8), *range(len(EMPTY), 1500), *(65_536 + length for length in PICKLE_LENGTHS)}
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.write(bytes(8) + EMPTY.ljust(max(lengths)))
+        for length in sorted(lengths, reverse=True):  # the file only shrinks: its bytes are written once
+            file.seek(0)
+            file.write(struct.pack("<Q", length))
+            file.truncate(8 + length)
+            file.flush()
+            assert list(read_header(path)) == ["a"], length
+
+
+@pytest.mark.parametrize("length", [*PICKLE_LENGTHS, *(65_536 + length for length in PICKLE_LENGTHS)])
+def test_a_file_the_library_wrote_is_read_whatever_its_first_bytes(length, tmp_path):
+    path = tmp_path / "model.safetensors"
+    for filling in range(length):  # what the library pads, to multiples of eight
+        save_file({"a": torch.arange(3.0)}, path, {"filling": "x" * (length - 120 + filling)})
+        if int.from_bytes(path.read_bytes()[:8], "little") >= length:
+            break
+    assert path.read_bytes().startswith(struct.pack("<Q", length))
+    with Checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.read("a", (slice(0, 3),)).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_header_as_long_as_a_zips_first_bytes_is_a_header_and_no_longer_one_than_the_library_takes(tmp_path):
+    length = int.from_bytes(b"PK\x03\x04", "little")
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", length) + EMPTY.ljust(length))
+    assert list(read_header(tmp_path / "model.safetensors")) == ["a"]
+    with (tmp_path / "long").open("wb") as file:
+        file.write(struct.pack("<Q", MAX_HEADER_BYTES + 1) + EMPTY)
+        file.truncate(8 + MAX_HEADER_BYTES + 1)
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        read_header(tmp_path / "long")
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_a_pickle_whose_first_bytes_are_a_fitting_length_is_still_refused_as_one(protocol, tmp_path):
+    content = b"\x80" + bytes((protocol, 0, 0, 0, 0, 0, 0)) + b"cos\nsystem\n" + bytes(2000)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="is a pickle"):
         Checkpoint(tmp_path)
 
 
