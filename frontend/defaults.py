@@ -1,4 +1,7 @@
-"""What unset sampling fields get: the model's generation_config.json, then the API's defaults."""
+"""What unset sampling fields get: what the model's generation_config.json states, else the API's defaults.
+
+As in vLLM, whose flag this follows; transformers' own `generate` would also cut to 50 tokens where top_k is left out.
+"""
 
 import json
 import os

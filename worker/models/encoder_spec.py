@@ -62,7 +62,7 @@ class EncoderSpec:
 
 
 def bert(config: Config, generation: Config) -> EncoderSpec:
-    return _common(config, first_position=0, num_token_types=2)
+    return _common(config, first_position=0)
 
 
 def roberta(config: Config, generation: Config) -> EncoderSpec:
@@ -72,10 +72,10 @@ def roberta(config: Config, generation: Config) -> EncoderSpec:
         raise ModelError(
             "pad_token_id", f"config.json must state a token id: positions begin after it; got {padding!r}"
         )
-    return _common(config, first_position=padding + 1, num_token_types=1)
+    return _common(config, first_position=padding + 1)
 
 
-def _common(config: Config, first_position: int, num_token_types: int) -> EncoderSpec:
+def _common(config: Config, first_position: int) -> EncoderSpec:
     refuse_unsupported(config)
     for name in ("is_decoder", "add_cross_attention"):
         if flag(config, name, False):
@@ -100,6 +100,6 @@ def _common(config: Config, first_position: int, num_token_types: int) -> Encode
         activation=ACTIVATIONS[config.get("hidden_act", "gelu")],
         num_positions=positions,
         first_position=first_position,
-        num_token_types=integer(config, "type_vocab_size", num_token_types),
+        num_token_types=integer(config, "type_vocab_size", 2),
         dtype=stated_dtype(config),
     )

@@ -18,6 +18,14 @@ def integer(config: Config, name: str, default: int | None = None) -> int:
     return value
 
 
+def count(config: Config, name: str) -> int:
+    """A whole number that may be zero, and must be there."""
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ModelError(name, f"config.json must state a whole number, got {value!r}")
+    return value
+
+
 def number(config: Config, name: str, default: float | None = None) -> float:
     """A positive number; without `default` the field must be there."""
     value = config.get(name)

@@ -15,8 +15,9 @@ from quire.worker.models.encoder import Encoder
 from quire.worker.models.encoder_spec import EncoderSpec, bert, roberta
 from quire.worker.models.fields import Config
 from quire.worker.models.pooling import MODULES, read_pooling
-from quire.worker.models.spec import ModelSpec, llama, mistral, qwen2, qwen3
+from quire.worker.models.spec import ModelSpec, dtype_name, llama, mistral, qwen2, qwen3
 from quire.worker.shard import ModelError
+from quire.worker.weights.checkpoint import stored_dtype
 from quire.worker.weights.names import NameMap, Rule
 
 Spec = ModelSpec | EncoderSpec
@@ -107,10 +108,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
 def read_spec(model_dir: Path, task: AskedTask = "auto") -> Spec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
+    A dtype that config.json leaves out is that of the weights; CheckpointError where they do not read.
     Task "auto" embeds with every model that cannot generate, and with one that brings the files of
     sentence-transformers; such a decoder pools its last token unless they say otherwise.
     """
     config = _read_json(model_dir / "config.json")
+    if not dtype_name(config):
+        config["dtype"] = stored_dtype(model_dir)
     generation_file = model_dir / "generation_config.json"
     spec = parse_spec(config, _read_json(generation_file) if generation_file.exists() else {})
     can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith("ForCausalLM")

@@ -27,8 +27,8 @@ def read_rope(config: Config, head_dim: int) -> RopeSpec:
         return RopeSpec(**common, original_max_position=max_position)
     if rope_type in ("linear", "dynamic"):
         return RopeSpec(**common, original_max_position=max_position, factor=_factor(stated))
-    outside = integer(config, "original_max_position_embeddings", max_position)
-    common["original_max_position"] = integer(stated, "original_max_position_embeddings", outside)
+    inside = integer(stated, "original_max_position_embeddings", max_position)
+    common["original_max_position"] = integer(config, "original_max_position_embeddings", inside)
     if rope_type == "llama3":
         low, high = number(stated, "low_freq_factor"), number(stated, "high_freq_factor")
         if high <= low:

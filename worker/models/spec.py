@@ -1,7 +1,7 @@
 """What a model is: a config.json read into one frozen value, with all that differs between architectures in it."""
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -9,7 +9,7 @@ from quire.kernels.activation import Gate
 from quire.worker.kv_cache import KVLayout
 from quire.worker.layers.linear import kv_head_share
 from quire.worker.layers.rotary import RopeSpec
-from quire.worker.models.fields import Config, flag, integer, number, token_ids
+from quire.worker.models.fields import Config, count, flag, integer, number, token_ids
 from quire.worker.models.pooling import Pooling
 from quire.worker.models.rope import max_model_len, read_rope
 from quire.worker.shard import ModelError
@@ -28,6 +28,18 @@ ACTIVATIONS: Final[dict[str, Gate]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """`hidden_act` of the config -> the gate's activation."""
+
+
+LLAMA_DEFAULTS: Final[Config] = {"max_position_embeddings": 2048}
+MISTRAL_DEFAULTS: Final[Config] = {
+    "max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096,
+}  # fmt: skip
+QWEN2_DEFAULTS: Final[Config] = {
+    "max_position_embeddings": 32_768, "num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28,
+}  # fmt: skip
+QWEN3_DEFAULTS: Final[Config] = {**QWEN2_DEFAULTS, "head_dim": 128}
+"""What transformers takes for a key that config.json leaves out, where the architectures differ. A key that is there
+and null is not left out. The sizes that every published config states have no default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,23 +88,27 @@ class ModelSpec:
 
 
 def llama(config: Config, generation: Config) -> ModelSpec:
+    config = {**LLAMA_DEFAULTS, **config}
     bias = flag(config, "attention_bias", False)
     spec = _common(config, generation)
     return replace(spec, qkv_bias=bias, attention_output_bias=bias, mlp_bias=flag(config, "mlp_bias", False))
 
 
 def mistral(config: Config, generation: Config) -> ModelSpec:
+    config = {**MISTRAL_DEFAULTS, **config}
     spec = _common(config, generation)
-    window = None if config.get("sliding_window") is None else integer(config, "sliding_window")
+    window = None if config["sliding_window"] is None else integer(config, "sliding_window")
     return replace(spec, sliding_windows=(window,) * spec.num_layers)
 
 
 def qwen2(config: Config, generation: Config) -> ModelSpec:
+    config = {**QWEN2_DEFAULTS, **config}
     spec = _common(config, generation)
     return replace(spec, qkv_bias=True, sliding_windows=_windows_of_some(config, spec.num_layers))
 
 
 def qwen3(config: Config, generation: Config) -> ModelSpec:
+    config = {**QWEN3_DEFAULTS, **config}
     spec = _common(config, generation)
     bias = flag(config, "attention_bias", False)
     windows = _windows_of_some(config, spec.num_layers)
@@ -146,9 +162,14 @@ def refuse_unsupported(config: Config) -> None:
         raise ModelError("hidden_act", f"{config['hidden_act']!r} is not supported; supported: {supported}")
 
 
+def dtype_name(config: Config) -> Any:
+    """What config.json states under the new name or the old one; nothing if it leaves it out."""
+    return config.get("dtype") or config.get("torch_dtype")
+
+
 def stated_dtype(config: Config) -> torch.dtype:
     """Of the checkpoint. Raises ModelError."""
-    name = config.get("dtype") or config.get("torch_dtype") or "float32"
+    name = dtype_name(config) or "float32"
     if name not in DTYPES:
         raise ModelError("dtype", f"{name!r} is not supported; supported: {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -156,14 +177,15 @@ def stated_dtype(config: Config) -> torch.dtype:
 
 def _windows_of_some(config: Config, num_layers: int) -> tuple[int | None, ...]:
     """Qwen: only with use_sliding_window, then on the layers of `layer_types`, or from max_window_layers on."""
-    if not flag(config, "use_sliding_window", False) or config.get("sliding_window") is None:
+    if not flag(config, "use_sliding_window", False) or config["sliding_window"] is None:
         return (None,) * num_layers
     window = integer(config, "sliding_window")
     types = config.get("layer_types")
     if types is None:
-        first = config.get("max_window_layers", 28)
+        first = count(config, "max_window_layers")
         types = ["sliding_attention" if layer >= first else "full_attention" for layer in range(num_layers)]
-    if len(types) != num_layers or not set(types) <= {"sliding_attention", "full_attention"}:
+    known = ("sliding_attention", "full_attention")
+    if not isinstance(types, list) or len(types) != num_layers or any(kind not in known for kind in types):
         raise ModelError(
             "layer_types", f"must state full_attention or sliding_attention for each of {num_layers} layers"
         )

@@ -23,6 +23,7 @@ ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4
                      "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "U16": 2, "U32": 4,
                      "U64": 8, "C64": 8}  # fmt: skip
 """The library's types of whole bytes."""
+FLOATS: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class CheckpointError(ValueError):
@@ -75,6 +76,14 @@ class Checkpoint:
             self._open[path] = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
         tensor: torch.Tensor = self._open[path].get_slice(name)[region]
         return tensor
+
+
+def stored_dtype(folder: Path) -> str | None:
+    """torch's name of the type of the first tensor of floats; None without one, or without files."""
+    if not any(folder.glob("*.safetensors")):
+        return None
+    stored = (info.dtype for info in read_header(_files(folder)[0][0]).values())
+    return next((FLOATS[dtype] for dtype in stored if dtype in FLOATS), None)
 
 
 def _files(folder: Path) -> tuple[list[Path], dict[str, str]]:

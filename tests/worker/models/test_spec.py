@@ -19,7 +19,7 @@ BASE = {
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
 }
-QWEN = {**BASE, "architectures": ["Qwen2ForCausalLM"], "sliding_window": 16}
+QWEN = {**BASE, "architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 4, "sliding_window": 16}
 
 
 def spec_of(generation=None, **fields):
@@ -125,8 +125,9 @@ def test_qwen_uses_its_window_only_where_it_says_so(fields, expected):
 
 
 def test_mistral_uses_its_window_in_every_layer():
-    assert spec_of(architectures=["MistralForCausalLM"], sliding_window=9).sliding_windows == (9,) * 4
-    assert spec_of(architectures=["MistralForCausalLM"], sliding_window=None).sliding_windows == (None,) * 4
+    mistral = {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 4}
+    assert spec_of(**mistral, sliding_window=9).sliding_windows == (9,) * 4
+    assert spec_of(**mistral, sliding_window=None).sliding_windows == (None,) * 4
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
@@ -166,9 +167,12 @@ def test_the_dtype_is_read_from_either_name(name):
         ({"rms_norm_eps": -1}, "rms_norm_eps", "positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings", "true or false"),
         ({"eos_token_id": "</s>"}, "eos_token_id", "token id"),
-        ({"max_position_embeddings": "absent"}, "max_position_embeddings", "got None"),
+        ({"max_position_embeddings": None}, "max_position_embeddings", "got None"),
         ({**QWEN, "use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types", "each of 4 layers"),
         ({**QWEN, "use_sliding_window": True, "layer_types": ["chunked"] * 4}, "layer_types", "each of 4 layers"),
+        ({**QWEN, "use_sliding_window": True, "layer_types": [[]] * 4}, "layer_types", "each of 4 layers"),
+        ({**QWEN, "use_sliding_window": True, "layer_types": 4}, "layer_types", "each of 4 layers"),
+        ({**QWEN, "use_sliding_window": True, "max_window_layers": -1}, "max_window_layers", "whole number, got -1"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_its_field(fields, field, message):
