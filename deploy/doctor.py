@@ -39,6 +39,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Look at this machine and at a model without an engine. Exit code 1: something is refused.",
     )
     add_model_argument(parser)
+    parser.add_argument("--tokenizer", default="", metavar="DIR", help="as for `quire serve`")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--load-format", choices=("auto", "safetensors", "dummy"), default="auto")
     parser.add_argument("--quantization", choices=("none", "int8"), default="none", help="as for `quire serve`")
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         },
     )
     try:
-        model = resolve(vars(arguments).get(MODEL_KEY, ""), arguments.load_format)
+        model = resolve(vars(arguments).get(MODEL_KEY, ""), arguments.load_format, arguments.tokenizer)
     except UsageError as error:
         directory, refusals = "", [str(error)]
     else:
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = WorkerConfig(
             model=directory,
+            tokenizer=arguments.tokenizer,
             device=arguments.device,
             load_format=arguments.load_format,
             quantization=arguments.quantization,

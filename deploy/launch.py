@@ -116,8 +116,6 @@ def _check_files(options: ServeOptions) -> None:
         path = getattr(options, field)
         if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
             raise UsageError(f"--{field.replace('_', '-')} {path}: no readable file")
-    if options.tokenizer and not (Path(options.tokenizer) / "tokenizer.json").is_file():
-        raise UsageError(f"--tokenizer {options.tokenizer}: must be a directory with tokenizer.json")
 
 
 def _pass_keys_on(keys: list[str]) -> None:
@@ -147,7 +145,7 @@ def run(namespace: argparse.Namespace) -> int:
         say("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
     _pass_keys_on(namespace.api_key)
     say(f"model: {asked or 'the one that ships with quire'}")
-    model = resolve(asked, options.load_format)
+    model = resolve(asked, options.load_format, options.tokenizer)
     with ExitStack() as held:
         run_dir = held.enter_context(closing(RunDir(options.run_dir)))
         grpc_port = held.enter_context(closing(Port(options.host, options.grpc_port))).number

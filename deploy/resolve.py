@@ -29,8 +29,13 @@ class Model:
     """What one step runs unless --max-num-batched-tokens says otherwise."""
 
 
-def resolve(asked: str, load_format: str) -> Model:
-    """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`."""
+def resolve(asked: str, load_format: str, tokenizer: str = "") -> Model:
+    """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`.
+
+    It needs no tokenizer.json where `tokenizer` is the directory of another one.
+    """
+    if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
+        raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
     if not asked:
         model = Model(EMBEDDED, EMBEDDED_NAME)
     elif Path(asked).expanduser().is_dir():
@@ -39,7 +44,7 @@ def resolve(asked: str, load_format: str) -> Model:
         model = Model(_download(match["repository"], match["revision"]), asked)
     else:
         raise UsageError(f"MODEL {asked!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
-    check(model.directory, load_format)
+    check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
     return replace(model, step_tokens=_step_tokens(model.directory))
 
 
@@ -52,13 +57,19 @@ def _step_tokens(directory: Path) -> int:
     return DEFAULT_STEP_TOKENS
 
 
-def check(directory: Path, load_format: str) -> None:
-    """Refuse early what the worker would refuse late. Raises `UsageError` naming what is missing."""
+def check(directory: Path, load_format: str, tokenizer: Path) -> None:
+    """Refuse early what the worker would refuse late. Raises `UsageError` naming what is missing.
+
+    `tokenizer` is the directory that holds tokenizer.json.
+    """
     config = _read_json(directory, "config.json")
     if not isinstance(config.get("architectures"), list) and not config.get("model_type"):
         raise UsageError(f"MODEL {directory}: config.json names neither `architectures` nor `model_type`")
-    if not (directory / "tokenizer.json").is_file():
-        raise UsageError(f"MODEL {directory}: tokenizer.json is missing; save it with the fast tokenizer of the model")
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise UsageError(
+            f"MODEL {directory}: tokenizer.json is missing; save it with the fast tokenizer of the model, or name the "
+            "directory of one with --tokenizer"
+        )
     if load_format == "dummy":
         return
     if (directory / "model.safetensors.index.json").is_file():

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Outcome:
         if getattr(args, option) < least:
             raise BenchError(f"--{option.replace('_', '-')}: must be at least {least}, got {getattr(args, option)}")
     asked, options = gather(args)
-    model = resolve(asked, options.load_format)
+    model = resolve(asked, options.load_format, options.tokenizer)
     options = replace(options, max_num_seqs=max(options.max_num_seqs, args.batch_size))
     random = np.random.default_rng(options.seed)
     prefill: list[float] = []

@@ -48,6 +48,16 @@ def test_a_missing_file_is_named(model: Path, missing: str) -> None:
         resolve(str(model), "auto")
 
 
+def test_another_tokenizer_stands_in_for_the_models_own(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (model / "tokenizer.json").rename(tmp_path / "other" / "tokenizer.json")
+    with pytest.raises(UsageError, match=r"tokenizer\.json is missing.*--tokenizer"):
+        resolve(str(model), "auto")
+    assert resolve(str(model), "auto", str(tmp_path / "other")).directory == model
+    with pytest.raises(UsageError, match=f"--tokenizer {model}: must be a directory with"):
+        resolve(str(model), "auto", str(model))
+
+
 def test_dummy_weights_need_no_files(model: Path) -> None:
     (model / "model.safetensors").unlink()
     assert resolve(str(model), "dummy").directory == model
