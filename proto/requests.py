@@ -22,7 +22,7 @@ from quire.proto.introspection import (
 from quire.proto.message import EngineState, Message, Role, Task, Usage
 from quire.proto.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -50,11 +50,17 @@ class Submit(Message, frozen=True):
     adapter: str = ""
     """Name of a loaded adapter; empty is the base model."""
     resumed: tuple[bytes, ...] = ()
-    """After a scheduler's death: per output index the token ids already delivered (int32). Empty, or one per output."""
+    """Of a resubmission: per output index the token ids already delivered (int32). Empty, or one per output."""
     finished_outputs: tuple[int, ...] = ()
     """Indexes of outputs that had ended already when the request was resubmitted."""
     task: Task = "generate"
     """`embed`: the answer is one vector; of `params` nothing matters then."""
+    accepted: bool = False
+    """A resubmission of what a scheduler took, and did not refuse, before it died or was out of reach.
+
+    Its client has a promise: neither the bounds of the queue nor a drain turn it away a second time. What can never
+    run still ends. Only a frontend says so, never a client, and of no request that it sends for the first time.
+    """
 
 
 class Abort(Message, frozen=True):
@@ -151,7 +157,11 @@ class Welcome(Message, frozen=True):
     detail: str = ""
     """For a person: why the state is what it is."""
     epoch: int = 0
-    """Of the worker group the state speaks of; the supervisor ends a group that `recovering` names."""
+    """Of the newest worker group that was ready; 0: none was, in this life."""
+    group_lives: bool = False
+    """That group runs plans. Where not, the supervisor ends what is left of it, whatever the state: a drain goes on
+    without a group, too.
+    """
 
 
 class Refused(Message, frozen=True):

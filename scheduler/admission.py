@@ -30,11 +30,11 @@ class Refusal(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-def check_state(state: EngineState) -> None:
-    """Raises `Refusal` where no request is taken at all."""
+def check_state(state: EngineState, accepted: bool) -> None:
+    """Raises `Refusal` where no request is taken at all. A drain is there for what was `accepted` to end in."""
     if state == "starting":
         raise Refusal("STARTING", "", "the engine is still loading the model; try again", MIN_RETRY_SECONDS)
-    if state == "draining":
+    if state == "draining" and not accepted:
         raise Refusal("DRAINING", "", "the engine is shutting down; send the request to another", MIN_RETRY_SECONDS)
     if state == "failed":
         raise Refusal("FAILED", "", "the engine has failed and will not recover by itself")

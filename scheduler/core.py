@@ -40,6 +40,9 @@ from quire.scheduler.results import accept
 from quire.scheduler.timeline import Timeline
 from quire.scheduler.view import View
 
+RESUME_SECONDS = 2.0
+"""After a scheduler's first worker group is ready: what frontends take at most to send again what waited for it."""
+
 
 class Core:
     """One engine. `now` is seconds of a monotonic clock and never goes back."""
@@ -59,6 +62,8 @@ class Core:
         self._drain_deadline: float | None = None
         self._num_drained: int | None = None
         """Outputs the drain's time-out ended; None when no drain is to be reported."""
+        self._resumed_until = float("inf")
+        """Until then frontends may still send again what an earlier scheduler had accepted: nothing is drained yet."""
 
     @property
     def step(self) -> int:
@@ -146,7 +151,8 @@ class Core:
 
     def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
         try:
-            admission.check_state(self.state)
+            is_drained = self._num_drained is None
+            admission.check_state(self.state, submit.accepted and not is_drained)
             if self.facts is None:
                 raise Refusal("STARTING", "", "the engine is still loading the model; try again", 1.0)
             if self.ledger.registry.find(identity, submit.number) is not None:
@@ -159,15 +165,14 @@ class Core:
             if submit.timeout_seconds <= 0:
                 self.ledger.expire(identity, submit, effects)
                 return
-            if not submit.resumed:  # after a scheduler's death all that ran come at once, and they were admitted
+            if not submit.accepted:  # after a scheduler's death all that lived come at once, and no queue held them
                 admission.check_queue(self.ledger.waiting, len(prompt), self.config)
         except Refusal as refusal:
             self.ledger.refuse(identity, submit, refusal, effects)
             return
         request = self.ledger.enter(identity, submit, prompt, resumed, now)
-        if request is None or not submit.resumed:
-            return
-        self.ledger.end_complete(request, self.facts, self.era, effects, now)
+        if request is not None and submit.resumed:
+            self.ledger.end_complete(request, self.facts, self.era, effects, now)
 
     def _abort(self, identity: bytes, abort: Abort, effects: Effects, now: float) -> None:
         for number in abort.numbers:
@@ -248,6 +253,7 @@ class Core:
                 text = f"after a restart of the workers: {refusal.message}"
                 self.ledger.end_all([request], "error", None, effects, now, error=refusal.reason, message=text)
         self.timeline.begin_epoch(now)
+        self._resumed_until = min(self._resumed_until, now + RESUME_SECONDS)
         self._become("ready", "", effects)
 
     def _lose_group(self, effects: Effects, now: float) -> None:
@@ -264,6 +270,7 @@ class Core:
         self.ledger.end_all(
             self.ledger.registry.requests(), "error", None, effects, now, error="FAILED", message=detail
         )
+        self._resumed_until = now
         self._become("failed", detail, effects)
 
     def _become(self, state: EngineState, detail: str, effects: Effects) -> None:
@@ -281,11 +288,12 @@ class Core:
             ledger.end_all(expired, "deadline", self.era, effects, now)
         if self._num_drained is None:
             return
-        if self._drain_deadline is not None and now >= self._drain_deadline:
+        is_late = self._drain_deadline is not None and now >= self._drain_deadline
+        if is_late:
             text = "the engine shut down before this output was complete"
             self._num_drained += ledger.end_all(
                 ledger.registry.requests(), "error", self.era, effects, now, error="DRAINING", message=text
             )
-        if not ledger.num_live:
+        if not ledger.num_live and (is_late or now >= self._resumed_until):
             effects.say(ReportDrained(self._num_drained))
             self._num_drained = self._drain_deadline = None

@@ -216,7 +216,8 @@ class SchedulerLoop:
 
     def _welcome(self) -> Welcome:
         core, limits = self._core, self._config.limits
-        return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch)
+        lives = core.era is not None
+        return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch, lives)
 
     def _tick(self, now: float) -> list[events.Instruction]:
         asked = self._core.handle(events.Tick(), now)

@@ -31,7 +31,8 @@ FINISH = requests.Finish(3, 1, "error", USAGE, 20, 5, "NUMERICAL", "field", "mes
 EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.Hello("frontend", 1),
     requests.Submit(
-        3, "label", ints([1, 2, 3]), PARAMS, 2, -1, 12.5, "salt", "poet", (ints([4]), ints([])), (1,)
+        3, "label", ints([1, 2, 3]), PARAMS, 2, -1, 12.5, "salt", "poet", (ints([4]), ints([])), (1,),
+        "embed", True,
     ),
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
@@ -43,7 +44,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.Drain(45.0),
     requests.GroupLost(2, "killed"),
     requests.GroupFailed("three restarts"),
-    requests.Welcome(1, "life", "recovering", LIMITS, FACTS, "why"),
+    requests.Welcome(1, "life", "recovering", LIMITS, FACTS, "why", 4, True),
     requests.Refused("version"),
     requests.Outputs(
         2, (3).to_bytes(8, "little"), ints([1]), ints([0]), ints([77]), (FINISH,),

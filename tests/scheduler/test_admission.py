@@ -110,13 +110,26 @@ def test_the_queue_is_bounded_in_tokens_but_takes_any_prompt_when_empty(engine):
     assert "30 prompt tokens wait" in e.finishes[2, 0].message
 
 
-def test_what_ran_before_the_scheduler_died_is_taken_whatever_the_bounds_of_the_queue_say(engine):
+def test_what_was_accepted_before_the_scheduler_died_is_taken_whatever_the_bounds_of_the_queue_say(engine):
+    """What ran and what waited. New requests meet the bounds as ever."""
     e = engine(max_num_queued_reqs=1, max_num_queued_tokens=1)
     for number in range(3):
         e.tokens[number, 0] = [5, 6]
-        e.submit(number, 3, resumed=(ints([5, 6]),))
+        e.submit(number, 3, resumed=(ints([5, 6]),), accepted=True)
+    for number in range(3, 6):
+        e.submit(number, 3, accepted=True)
+    e.submit(6, 3)
     e.settle()
-    assert [e.reason(number) for number in range(3)] == ["length"] * 3
+    assert [e.reason(number) for number in range(6)] == ["length"] * 6
+    assert e.finishes[6, 0].error == "QUEUE_FULL"
+
+
+def test_tokens_that_were_delivered_alone_do_not_open_the_queue(engine):
+    e = engine(max_num_queued_reqs=1)
+    e.submit(1, 3)
+    e.tokens[2, 0] = [5, 6]
+    e.submit(2, 3, resumed=(ints([5, 6]),))
+    assert e.finishes[2, 0].error == "QUEUE_FULL"
 
 
 def test_retry_after_grows_with_the_time_others_waited(engine):

@@ -4,6 +4,7 @@ import msgspec
 
 from quire.proto.plans import GENESIS
 from quire.proto.wire import unpack
+from quire.scheduler.core import RESUME_SECONDS
 from quire.scheduler.events import ChangeState, DrainAsked, GroupGone, GroupReady
 
 
@@ -118,6 +119,7 @@ def test_a_drain_goes_on_in_the_next_group(engine):
     e.settle()
     assert e.core.state == "draining"
     assert e.reason(1) == "length"
+    e.tick(RESUME_SECONDS)
     assert e.drained == [0]
 
 

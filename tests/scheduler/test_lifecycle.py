@@ -6,6 +6,7 @@ import pytest
 from quire.proto.introspection import AskLoad
 from quire.proto.requests import AbortedLabels, AbortLabels
 from quire.proto.wire import ints, unpack
+from quire.scheduler.core import RESUME_SECONDS
 from quire.scheduler.events import Asked, DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
 from quire.scheduler.faults import InvariantError
 from quire.scheduler.sequence import TRANSITIONS
@@ -108,6 +109,7 @@ def test_a_lost_frontend_is_told_nothing_and_holds_nothing(engine):
 
 def test_a_drain_lets_the_running_finish(engine):
     e = engine()
+    e.tick(RESUME_SECONDS)
     e.submit(1, 3)
     e.handle(DrainAsked(100))
     assert e.states == ["ready", "draining"]
@@ -132,7 +134,40 @@ def test_a_drain_ends_the_rest_at_its_deadline(engine):
 
 def test_a_drain_of_an_idle_engine_is_done_at_once(engine):
     e = engine()
+    e.tick(RESUME_SECONDS)
     e.handle(DrainAsked(100))
+    assert e.drained == [0]
+
+
+def test_a_drain_waits_for_what_an_earlier_scheduler_had_accepted(engine):
+    """Frontends hold it until the workers are loaded, and send it then: until then nothing is drained."""
+    e = engine(ready=False)
+    e.handle(DrainAsked(100))
+    e.tick(60)
+    assert e.core.state == "draining"
+    assert not e.drained
+    e.start()
+    e.tick(RESUME_SECONDS / 2)
+    assert not e.drained
+    e.submit(1, 3, accepted=True)
+    e.submit(2, 3)
+    assert (e.reason(1), e.finishes[2, 0].error) == (None, "DRAINING")
+    e.settle()
+    assert e.reason(1) == "length"
+    e.tick(RESUME_SECONDS)
+    assert e.drained == [0]
+    e.submit(3, 3, accepted=True)
+    assert e.finishes[3, 0].error == "DRAINING"
+
+
+def test_a_drain_without_workers_ends_with_its_time_or_with_the_engine(engine):
+    e = engine(ready=False)
+    e.handle(DrainAsked(100))
+    e.tick(100)
+    assert e.drained == [0]
+    e = engine(ready=False)
+    e.handle(DrainAsked(100))
+    e.handle(GroupGaveUp("the weights are gone"))
     assert e.drained == [0]
 
 

@@ -35,12 +35,15 @@ def verdict(
     facts: ModelFacts,
     config: SchedulerConfig,
     state: str,
+    is_drained: bool,
     live: Iterable["Request"],
 ) -> Verdict:
+    """What was accepted before a scheduler died is refused only where it can never run again: the pool has shrunk, the
+    drain is over, the engine has failed."""
     params = submit.params
     reasons = set()
     refusing = {"starting": "STARTING", "draining": "DRAINING", "failed": "FAILED"}
-    if state in refusing:
+    if state in refusing and not (state == "draining" and submit.accepted and not is_drained):
         reasons.add(refusing[state])
     if not prompt:
         reasons.add("EMPTY_PROMPT")
@@ -58,6 +61,7 @@ def verdict(
     must = bool(reasons)
     queued = list(live)
     tokens = sum(len(request.prompt) for request in queued) + len(prompt)
-    if len(queued) >= config.max_num_queued_reqs or tokens > config.max_num_queued_tokens:
+    is_full = len(queued) >= config.max_num_queued_reqs or tokens > config.max_num_queued_tokens
+    if is_full and not submit.accepted:
         reasons.add("QUEUE_FULL")
     return Verdict(frozenset(reasons), must)

@@ -74,6 +74,7 @@ class Request:
     def resubmission(self, now: float) -> Submit:
         """What a frontend sends to a new scheduler: the same request, with what was delivered already."""
         old = self.submit
+        is_known = any(output.delivered or output.finish for output in self.outputs)
         return Submit(
             old.number,
             old.label,
@@ -84,8 +85,9 @@ class Request:
             timeout_seconds=max(0.001, self.deadline - now),
             cache_salt=old.cache_salt,
             adapter=old.adapter,
-            resumed=tuple(ints(output.delivered) for output in self.outputs),
+            resumed=tuple(ints(output.delivered) for output in self.outputs) if is_known else (),
             finished_outputs=tuple(i for i, output in enumerate(self.outputs) if output.finish),
+            accepted=True,
         )
 
 

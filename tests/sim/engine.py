@@ -49,6 +49,8 @@ class Engine:
         self.ghosts: deque[tuple[int, bytes]] = deque(maxlen=60)
         """(step, frame): the last words of dead groups, heard or not."""
         self.drain_until: float | None = None
+        self.num_held = 0
+        """Requests that their frontends hold until this scheduler's workers are ready."""
         self.num_drained = 0
         """How often the core told that the drain is over."""
         self.num_handled = 0
@@ -195,6 +197,8 @@ class Engine:
                     self.num_drained += 1
                     demand(self.drain_until is not None, "drained, nobody asked")
                     demand(self.num_drained == 1, "drained twice")
+                    is_late = self.drain_until is not None and self.now >= self.drain_until
+                    demand(is_late or not self.num_held, f"drained while {self.num_held} are still to come again")
                     demand(not self.clients.live, f"drained while {len(self.clients.live)} live")
                     ended = self.clients.num_drained
                     demand(instruction.num_ended == ended, f"the drain ended {ended}, not {instruction.num_ended}")

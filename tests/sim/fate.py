@@ -76,22 +76,30 @@ class Fate:
         engine.handle(events.GroupGone(engine.epoch, "it died"))
 
     def scheduler_dies(self) -> None:
-        """A new scheduler and a new group; the frontends send again what has not ended."""
+        """A new scheduler and a new group; the frontends send again what has not ended. A drain goes on."""
         engine = self._engine
-        if engine.state in ("failed", "draining"):
+        if engine.state == "failed" or engine.num_drained:
             return
         engine.log("the scheduler dies")
         requests = list(engine.clients.live.values())
         engine.clients.live.clear()
+        drain_until = engine.drain_until
         engine.new_core()
+        engine.num_held = len(requests)
+        if drain_until is not None:
+            self._drain(max(0.0, drain_until - engine.now))
         engine.new_group()
+        engine.num_held = 0
         self._frontends.resubmit(requests)
 
     def drain(self) -> None:
         engine = self._engine
         if engine.drain_until is not None or engine.state not in ("ready", "recovering"):
             return
-        seconds = self._rng.choice((0.0, 0.05, 0.3, 50.0))
+        self._drain(self._rng.choice((0.0, 0.05, 0.3, 50.0)))
+
+    def _drain(self, seconds: float) -> None:
+        engine = self._engine
         engine.pass_time()
         engine.drain_until = engine.now + seconds
         engine.log(f"drain within {seconds} s")

@@ -36,7 +36,11 @@ class Frontends:
         facts = self._engine.facts
         salt = submit.cache_salt.encode()
         tenant = salt + b"\0" + submit.adapter.encode()
-        judged = verdict(submit, prompt, facts, self._knobs.config, self._engine.state, self._clients.live.values())
+        engine = self._engine
+        is_drained = engine.num_drained > 0
+        judged = verdict(
+            submit, prompt, facts, self._knobs.config, engine.state, is_drained, self._clients.live.values()
+        )
         if judged.must:
             return Request(key, submit, prompt, salt, self._engine.now, self._num_requests, judged, _hopeless(submit.n))
         outputs = [

@@ -53,7 +53,8 @@ class World:
         if engine.group is None and engine.state != "failed":
             engine.new_group()
         for _ in range(20_000):
-            if not engine.clients.live and not any(engine.outboxes):
+            is_drained = engine.drain_until is None or engine.num_drained
+            if not engine.clients.live and not any(engine.outboxes) and is_drained:
                 break
             for rank, box in enumerate(engine.outboxes):
                 while box:
