@@ -117,6 +117,7 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         otlp_endpoint=options.otlp_traces_endpoint,
         chat_template=options.chat_template,
         use_generation_config=options.generation_config == "auto",
+        startup_seconds=options.startup_timeout,
         drain_seconds=options.drain_timeout,
         log_level=options.log_level,
     )

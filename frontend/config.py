@@ -73,7 +73,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     lost_after_seconds: float = 3.0
     """Silence after which the scheduler counts as lost."""
     resume_window_seconds: float = 15.0
-    """How long open requests wait for a lost scheduler."""
+    """How long open requests wait for a lost scheduler, while there is none."""
+    startup_seconds: float = 600.0
+    """How long they wait for the workers of the next one, from its welcome on; their own deadlines go on."""
     max_resumes: int = 2
     """How often one request is submitted again."""
     drain_seconds: float = 45.0
@@ -128,8 +130,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         for name in (
             "default_timeout_seconds", "max_timeout_seconds", "slow_reader_seconds", "beat_seconds",
-            "lost_after_seconds", "resume_window_seconds", "header_seconds", "keep_alive_seconds", "grammar_seconds",
-            "template_seconds",
+            "lost_after_seconds", "resume_window_seconds", "startup_seconds", "header_seconds", "keep_alive_seconds",
+            "grammar_seconds", "template_seconds",
         ):  # fmt: skip
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be a finite number above 0, got {getattr(self, name)}")

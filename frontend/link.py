@@ -1,8 +1,9 @@
 """The frontend's line to the scheduler: who we are, what lives, what arrives, and what happens when it goes silent.
 
 Promise: no token is lost or repeated. A token counts only at the position that is next. When the scheduler was lost
-(silence, another life, or it forgot us), every live request is submitted again under a new number, as prompt plus
-delivered tokens; whatever still arrives under an old number is nobody's.
+(silence, another life, or it forgot us), every live request waits until another one has workers (`Patience`, and no
+longer than its own deadline) and is submitted again under a new number, as prompt plus delivered tokens; whatever still
+arrives under an old number is nobody's.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ import numpy as np
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics import Metrics
+from quire.frontend.patience import Patience
 from quire.frontend.prepared import Prepared
+from quire.frontend.progress import Progress
 from quire.frontend.queries import Queries
 from quire.frontend.stream import AbortReason, RequestStream
 from quire.frontend.tokenizer import TextTokenizer
@@ -36,16 +39,13 @@ from quire.proto.requests import (
     Refused,
     SchedulerBeat,
     SchedulerMessage,
+    Submit,
     Welcome,
 )
 from quire.proto.wire import WireError, unpack
 
 LinkState = EngineState | Literal["lost"]
 
-STALLED_SECONDS = 60.0
-"""How long a request may be open without any step before the engine counts as stalled; the scheduler's own time-out
-of a step is longer and ends the workers.
-"""
 UNREAD_STEPS = 16
 """Steps that any reader may lag behind, however much one step adds."""
 
@@ -80,10 +80,10 @@ class SchedulerLink:
         self._posted = asyncio.Event()
         self._epoch = 0
         self._last_heard = self._now()
-        self._last_step = (0, 0)
-        self._last_progress = self._now()
-        self._resume_since: float | None = None
-        """Since when live requests wait to be submitted again."""
+        self._progress = Progress(self._now())
+        self._patience = Patience(config.resume_window_seconds, config.startup_seconds)
+        self._unsent: set[int] = set()
+        """Numbers of requests that the lost scheduler never got: nobody has accepted them."""
 
     @staticmethod
     def _now() -> float:
@@ -93,10 +93,14 @@ class SchedulerLink:
     def num_streams(self) -> int:
         return len(self._streams)
 
+    @property
+    def is_waiting(self) -> bool:  # for a scheduler, or for its workers
+        return self._patience.is_waiting
+
     def progress(self) -> LinkState | Literal["stalled"]:
         """The engine's state, or "stalled": a request is open and the step counter stands still."""
-        stalled = self._now() - self._last_progress > STALLED_SECONDS
-        return "stalled" if stalled and self.state == "ready" else self.state
+        stalled = self.state == "ready" and self._progress.is_stalled(self._now())
+        return "stalled" if stalled else self.state
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -167,11 +171,12 @@ class SchedulerLink:
             if not self._outbox:
                 known = self.welcome is not None and self.state != "lost"
                 self._post(FrontendBeat() if known else Hello("frontend", PROTOCOL_VERSION))
-            waited = self._now() - self._resume_since if self._resume_since is not None else 0.0
-            if waited > self._config.resume_window_seconds:
-                self._resume_since = None
-                self._fail_all("SCHEDULER_LOST", f"the scheduler did not come back within {waited:.0f} s")
+            if why := self._patience.spent(self._now()):
+                self._patience.end()
+                self._fail_all("SCHEDULER_LOST", why)
             for stream in tuple(self._streams.values()):
+                if self._patience.is_waiting:
+                    stream.expire(self._now())
                 stream.beat(self._config.beat_seconds, self._config.slow_reader_seconds)
             await asyncio.sleep(self._config.beat_seconds)
 
@@ -192,9 +197,7 @@ class SchedulerLink:
             case Outputs():
                 self._on_outputs(message)
             case SchedulerBeat():
-                step = (message.epoch, message.step)
-                if step != self._last_step or not self._streams:
-                    self._last_step, self._last_progress = step, self._now()
+                self._progress.beat((message.epoch, message.step), not self._streams, self._now())
             case Welcome():
                 self._on_welcome(message)
             case Refused():
@@ -249,14 +252,17 @@ class SchedulerLink:
             self._post(Abort(tuple(self._streams), "client"))
         self.welcome = welcome
         self._change(welcome.state, welcome.detail)
-        if self._resume_since is None:
+        if not self._patience.is_waiting:
             return
-        if welcome.state in ("ready", "recovering"):
-            self._resume_since = None
+        if welcome.state == "failed":
+            self._patience.end()
+            self._fail_all("FAILED", f"the engine has failed: {welcome.detail}")
+        elif welcome.state != "starting" and welcome.facts is not None:  # a drain, too, takes what was accepted
+            self._patience.end()
             self._resubmit(tuple(self._streams.values()))
-        elif welcome.state in ("draining", "failed"):
-            self._resume_since = None
-            self._fail_all(welcome.state.upper(), f"the engine is {welcome.state}")
+            self._unsent.clear()
+        else:
+            self._patience.found(self._now())
 
     # ---- loss and return
 
@@ -264,18 +270,20 @@ class SchedulerLink:
         if self.state == "lost":
             return
         log.warning("scheduler lost: %s; %d requests wait", why, len(self._streams))
-        if self.welcome is not None and self._resume_since is None:
-            self._resume_since = self._now()
+        if self.welcome is not None:
+            self._patience.lost(self._now())
+        self._unsent |= {message.number for message in self._outbox if isinstance(message, Submit)}
         self._change("lost", why)
 
     def _resubmit(self, streams: Iterable[RequestStream]) -> None:
         for stream in streams:
+            accepted = stream.number not in self._unsent
             self._streams.pop(stream.number, None)
             stream.num_resumes += 1
             if stream.num_resumes > self._config.max_resumes:
-                request_id = stream.prepared.request_id
-                stream.fail(RequestError("SCHEDULER_LOST", "the engine was lost too often", request_id=request_id))
-            submit = stream.resubmission(next(self._numbers), self._now())
+                why = "the engine was lost too often"
+                stream.fail(RequestError("SCHEDULER_LOST", why, request_id=stream.prepared.request_id))
+            submit = stream.resubmission(next(self._numbers), self._now(), accepted)
             if submit is not None:
                 self._metrics.count("request_resumes_total")
                 self._post(submit)
@@ -283,9 +291,10 @@ class SchedulerLink:
 
     def _fail_all(self, reason: str, message: str) -> None:
         for stream in tuple(self._streams.values()):
-            request_id = stream.prepared.request_id
-            stream.fail(RequestError(reason, message, request_id=request_id, retry_after_seconds=1.0))
+            stream.fail(RequestError(reason, message, request_id=stream.prepared.request_id, retry_after_seconds=1.0))
 
     def _change(self, state: LinkState, detail: str) -> None:
+        if state != self.state:
+            self._progress.restart(self._now())
         self.state, self.detail = state, detail
         self.on_change()

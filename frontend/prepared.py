@@ -50,8 +50,9 @@ class Prepared:
         return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * num_logprobs)
 
     def submit(
-        self, number: int, timeout_seconds: float, resumed: tuple[bytes, ...] = (), finished: tuple[int, ...] = ()
-    ) -> Submit:
+        self, number: int, timeout_seconds: float, resumed: tuple[bytes, ...] = (), finished: tuple[int, ...] = (),
+        accepted: bool = False,
+    ) -> Submit:  # fmt: skip
         return Submit(
             number=number,
             label=self.request_id,
@@ -65,6 +66,7 @@ class Prepared:
             resumed=resumed,
             finished_outputs=finished,
             task=self.task,
+            accepted=accepted,
         )
 
     def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:

@@ -200,6 +200,8 @@ class FrontendServer:
         limit = loop.time() + self._config.drain_seconds
         log.info("draining: %d requests are open", self.pipeline.num_open)
         while self.pipeline.num_open and loop.time() < limit and not self._now.is_set():
+            if self.link.is_waiting:  # who ends us may end the engine: what waits gets its word while there is time
+                self.link.end("SCHEDULER_LOST", "the server ended while this request waited for a scheduler")
             await asyncio.sleep(POLL_SECONDS)
         if self.pipeline.num_open:
             log.warning("drain ends with %d requests open", self.pipeline.num_open)

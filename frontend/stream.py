@@ -142,7 +142,7 @@ class RequestStream:
         self._grew(output, 0)
         return True
 
-    def fail(self, failure: RequestError) -> None:
+    def fail(self, failure: RequestError, word: api.FinishWord = "error") -> None:
         """End the whole request; outputs a reader knows of still get their terminal event."""
         if not self.is_live:
             return
@@ -150,27 +150,29 @@ class RequestStream:
         if self._started or any(output.num_tokens for output in self.outputs):
             for output in self.outputs:
                 if output.finished is None:
-                    output.finish("error", self._known_usage(output), error=_detail(failure))
+                    output.finish(word, self._known_usage(output), error=_detail(failure))
                     self._mark(output)
         self._wake()
 
-    def resubmission(self, number: int, now: float) -> Submit | None:
+    def expire(self, now: float) -> None:
+        """No scheduler counts its time: end it when that has passed, as a scheduler would."""
+        if now >= self.prepared.deadline:
+            self.fail(self._error("DEADLINE", "the time-out passed while the scheduler was lost"), "deadline")
+
+    def resubmission(self, number: int, now: float, accepted: bool) -> Submit | None:
         """The same request for a scheduler that does not know it: what was delivered, and what budget is left."""
         for output in self.outputs:
             if output.finished is None and output.stop_string is not None:
                 output.finish("stop", self._known_usage(output))
                 self._grew(output, 0)
+        self.expire(now)
         if not self.is_live:
-            return None
-        remaining = self.prepared.deadline - now
-        if remaining <= 0:
-            self.fail(self._error("DEADLINE", "the time-out passed while the scheduler was lost"))
             return None
         self.number = number
         finished = tuple(output.index for output in self.outputs if output.finished is not None)
         known = bool(finished) or any(output.num_tokens for output in self.outputs)
         resumed = tuple(output.token_bytes() for output in self.outputs) if known else ()
-        return self.prepared.submit(number, remaining, resumed, finished)
+        return self.prepared.submit(number, self.prepared.deadline - now, resumed, finished, accepted)
 
     def beat(self, beat_seconds: float, limit_seconds: float) -> None:
         """Once a beat: a reader that did not come back for `limit_seconds` is slow."""

@@ -180,16 +180,38 @@ def test_requests_wait_for_the_window_and_then_end_unavailable(serving):
     asyncio.run(main())
 
 
-def test_a_scheduler_that_comes_back_draining_ends_the_waiting_requests(serving):
+def test_a_scheduler_that_comes_back_draining_lets_what_was_accepted_end(serving):
+    async def main():
+        async with serving() as s:
+            reading, events = start_reading(s, GenerateRequest(input="hello"))
+            await s.scheduler.submitted()
+            facts, s.scheduler.facts = s.scheduler.facts, None
+            s.scheduler.life, s.scheduler.state = "life-2", "draining"
+            s.scheduler.peers.clear()
+            await s.until(lambda: s.server.link.state == "draining")
+            await asyncio.sleep(0.2)  # its workers load
+            assert len(s.scheduler.submits) == 1
+            s.scheduler.facts = facts
+            s.scheduler.change("draining")
+            again = await s.scheduler.submitted(2)
+            assert again.accepted
+            s.scheduler.answer(again.number, [70])
+            await reading
+            assert ids_of(events) == [70]
+
+    asyncio.run(main())
+
+
+def test_a_scheduler_that_comes_back_failed_ends_the_waiting_requests(serving):
     async def main():
         async with serving() as s:
             reading, _ = start_reading(s, GenerateRequest(input="hello"))
             await s.scheduler.submitted()
-            s.scheduler.life, s.scheduler.state = "life-2", "draining"
+            s.scheduler.life, s.scheduler.state = "life-2", "failed"
             s.scheduler.peers.clear()
             with pytest.raises(RequestError) as caught:
                 await reading
-            assert caught.value.reason == "DRAINING"
+            assert caught.value.reason == "FAILED"
 
     asyncio.run(main())
 

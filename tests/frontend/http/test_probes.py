@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quire.frontend import link
+from quire.frontend import progress
 
 
 def test_health_and_readiness_follow_the_engines_state_word(web):
@@ -28,7 +28,7 @@ def test_health_and_readiness_follow_the_engines_state_word(web):
 
 
 def test_an_engine_whose_steps_stand_still_under_a_request_is_not_healthy(web, monkeypatch):
-    monkeypatch.setattr(link, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(progress, "STALLED_SECONDS", 0.2)
 
     async def main():
         async with web(lost_after_seconds=30.0) as w:
