@@ -13,6 +13,10 @@ class RestartBudget:
         self._cap = cap
         self._deaths: deque[float] = deque()
 
+    def pass_over(self, seconds: float) -> None:
+        """Time that counts for no window: while a model of minutes loads, nothing can crash again."""
+        self._deaths = deque(death + seconds for death in self._deaths)
+
     def spend(self, now: float) -> float | None:
         """Seconds to wait before this restart, or None when the budget is used up."""
         while self._deaths and now - self._deaths[0] >= self._window_seconds:

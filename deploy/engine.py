@@ -16,8 +16,16 @@ class Timers:
     """For the last replies once the engine has failed."""
     stop_grace: float = 5.0
     stop_tier: float = 2.0
-    silence: float = 15.0
-    """Without a beat, the scheduler counts as hung."""
+    silence: float = 10.0
+    """Without a beat, the scheduler counts as hung. Frontends miss it 3 s later than it fell silent and then wait 15 s
+    for another one: so much less that one can be there in time.
+    """
+    frontend_silence: float = 20.0
+    """Without a turn of its event loop, a frontend counts as hung. Longer than any work that holds the loop, and than
+    the lease its requests lose meanwhile: one that is only busy gets those back.
+    """
+    first_sign: float = 120.0
+    """The same for one that was restarted and has not said anything yet."""
     progress: float = 5.0
     tick: float = 0.2
     restart_window: float = 300.0
@@ -43,6 +51,10 @@ class Engine(Protocol):
 
     def frontend_ready(self, index: int) -> bool:
         """Whether it would take a request."""
+        ...
+
+    def frontend_pulse(self, index: int) -> int:
+        """A number that changes with every turn of its event loop, about once a second; 0 before the first."""
         ...
 
     def supervisor_address(self) -> str: ...

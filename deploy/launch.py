@@ -56,6 +56,12 @@ class QuireEngine:
             return False
         return said["ready"] is True
 
+    def frontend_pulse(self, index: int) -> int:
+        try:
+            return self.ready_file(index).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def supervisor_address(self) -> str:
         return self._run_dir.address(FRONTENDS_SOCKET)
 

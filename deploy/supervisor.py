@@ -18,6 +18,7 @@ from quire.deploy.child import REFUSED_EXIT_CODE, Child
 from quire.deploy.children import Children
 from quire.deploy.engine import Engine, Timers
 from quire.deploy.link import SchedulerLink
+from quire.deploy.pulse import Pulse
 from quire.proto.requests import Drain, Drained, GroupFailed, GroupLost, Refused, SchedulerMessage, Welcome
 
 EXIT_OK = 0
@@ -48,7 +49,10 @@ class Supervisor:
         self._epoch = 0
         self._num_signals = 0
         self._welcome: Welcome | None = None
-        self._group_since = self._last_heard = self._next_progress = 0.0
+        self._pulses: dict[str, Pulse] = {}
+        """Of the scheduler and the frontends, by the child's name. A worker's silence is the scheduler's to judge."""
+        self._num_heard = 0
+        self._group_since = self._next_progress = 0.0
         self._deadline = 0.0
         """Of the phase: the start's or the drain's end."""
 
@@ -94,11 +98,12 @@ class Supervisor:
             if self._link is not None:
                 self._link.close()
             self._welcome = None
-            self._last_heard = now
+            self._pulses[unit] = Pulse(now)
             self._children.start("scheduler", 0, self._engine.scheduler())
+            self._num_heard = 0
             self._link = SchedulerLink(self._context, self._engine.supervisor_address(), self._say)
-            if self._phase == "draining":  # told to while no scheduler was there to hear it
-                self._link.say(Drain(max(0.0, self._deadline - now)))
+            if self._phase == "draining":  # told to while no scheduler was there to hear it, or to the one before
+                self._link.say(Drain(max(0.0, self._deadline - self._timers.drain_margin - now)))
         elif unit == "group":
             self._epoch += 1
             self._group_since = now
@@ -107,6 +112,7 @@ class Supervisor:
         else:
             index = int(unit.split()[1])
             self._children.start("frontend", index, self._engine.frontend(index))
+            self._pulses[unit] = Pulse(now)
 
     def _turn(self) -> None:
         link = self._link
@@ -126,7 +132,7 @@ class Supervisor:
             self._on_signal(now)
 
     def _on_message(self, message: SchedulerMessage) -> None:
-        self._last_heard = time.monotonic()
+        self._num_heard += 1
         if self._phase == "over":
             return
         match message:
@@ -144,18 +150,19 @@ class Supervisor:
         if self._phase == "starting" and welcome.state == "failed":
             self._fail(welcome.detail, EXIT_REFUSED)
             return
-        broken = welcome.state == "recovering" and welcome.epoch == self._epoch
+        broken = welcome.epoch == self._epoch and not welcome.group_lives and welcome.state != "failed"
         if broken and self._phase != "starting" and self._children.of("worker"):
             self._lose_group(welcome.detail or "the scheduler gave the group up")
-        if self._phase == "serving" and self._group_ready and not was_ready:
-            self._say(f"ready again: epoch {self._epoch} after {time.monotonic() - self._group_since:.1f} s")
+        if self._phase in ("serving", "draining") and self._group_ready and not was_ready:
+            seconds = time.monotonic() - self._group_since
+            self._say(f"ready again: epoch {self._epoch} after {seconds:.1f} s")
+            for unit in {"scheduler", "group"} & self._budgets.keys():
+                self._budgets[unit].pass_over(seconds)
 
     @property
     def _group_ready(self) -> bool:
         welcome = self._welcome
-        return welcome is not None and welcome.facts is not None and welcome.epoch == self._epoch and (
-            welcome.state in ("ready", "draining")
-        )  # fmt: skip
+        return welcome is not None and welcome.epoch == self._epoch and welcome.group_lives
 
     def _on_death(self, child: Child) -> None:
         if self._phase == "over":
@@ -188,8 +195,8 @@ class Supervisor:
         self._children.end("worker")
         self._due.pop("group", None)
         self._say(reason)
-        if self._phase == "draining":
-            self._fail(f"{reason} while draining")
+        if self._exit_code != EXIT_OK:  # it had to give the last word of an engine that has failed
+            self._phase = "over"
         elif self._restart("scheduler", reason):
             # the group belongs to the scheduler's life and follows it without a budget of its own
             self._due["group"] = self._due["scheduler"]
@@ -245,11 +252,18 @@ class Supervisor:
         if self._phase in ("serving", "draining"):
             if self._children.of("worker") and not self._group_ready and now - self._group_since > timers.startup:
                 self._lose_group(f"not ready within {timers.startup:g} s")
-            if self._welcome is not None and now - self._last_heard > timers.silence:
-                self._say(f"the scheduler said nothing for {timers.silence:g} s; killing it")
-                self._welcome = None
-                for child in self._children.of("scheduler"):
-                    child.kill()
+            self._feel_pulses(now)
+
+    def _feel_pulses(self, now: float) -> None:
+        """Kill who hangs; its death is seen as any other."""
+        timers = self._timers
+        for child in [*self._children.of("scheduler"), *self._children.of("frontend")]:
+            pulse = self._pulses[child.name]
+            is_scheduler = child.role == "scheduler"
+            pulse.look(self._num_heard if is_scheduler else self._engine.frontend_pulse(child.index), now)
+            if pulse.is_lost(timers.first_sign, timers.silence if is_scheduler else timers.frontend_silence):
+                self._say(f"{child.name} gave no sign of life for {pulse.silence:.0f} s; killing it")
+                child.kill()
 
     def _look_at_start(self, now: float) -> None:
         if self._welcome is None:

@@ -105,7 +105,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     log_level: LogLevel = "info"
     ready_file: str = ""
     """Written as JSON `{"grpc_port": ..., "http_port": ..., "ready": false}` once the ports are open, with true once
-    requests are taken.
+    requests are taken. Touched every second from the event loop, as a sign of life.
     """
 
     def __post_init__(self) -> None:

@@ -106,6 +106,32 @@ def test_a_hung_scheduler_is_killed_and_replaced(deploy):
     engine.wait_for("group_ready", 2)
 
 
+def test_a_hung_frontend_is_killed_and_replaced(deploy):
+    engine = deploy(num_frontends=2, timers=FAST | {"frontend_silence": 1.5})
+    engine.wait_for("ready")
+    others = [engine.pid_of(who) for who in ("frontend0", "scheduler", "worker0", "worker1")]
+    before = engine.pid_of("frontend1")
+    os.kill(before, signal.SIGSTOP)
+    engine.until(lambda: engine.pid_of("frontend1") != before, "a new frontend 1")
+    assert not os.path.exists(f"/proc/{before}")
+    time.sleep(2.0)
+    assert [engine.pid_of(who) for who in ("frontend0", "scheduler", "worker0", "worker1")] == others
+
+
+def test_a_machine_that_was_suspended_kills_nobody(deploy):
+    """All processes stand still, the supervisor with them: silence is counted in its own turns."""
+    engine = deploy(num_frontends=1, timers=FAST | {"frontend_silence": 3.0, "silence": 3.0})
+    engine.wait_for("ready")
+    everyone = [engine.process.pid, *(int(entry[2]) for entry in engine.events("start"))]
+    for pid in everyone:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(5.0)
+    for pid in everyone:
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(1.5)
+    assert sorted(engine.living()) == ["frontend0", "scheduler", "worker0", "worker1"]
+
+
 def test_a_dead_frontend_alone_is_restarted(deploy):
     engine = deploy(num_frontends=2, timers=FAST)
     engine.wait_for("ready")
@@ -114,6 +140,32 @@ def test_a_dead_frontend_alone_is_restarted(deploy):
     engine.kill("frontend1")
     engine.until(lambda: engine.pid_of("frontend1") != before, "a new frontend 1")
     assert [engine.pid_of(who) for who in ("frontend0", "scheduler", "worker0", "worker1")] == others
+
+
+def test_a_group_the_scheduler_gives_up_during_a_drain_is_replaced(deploy):
+    engine = deploy(never_drained=True, timers=FAST | {"drain": 20.0})
+    engine.wait_for("ready")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    engine.wait_for("drain")
+    (engine.directory / "give_up_group").touch()
+    engine.wait_for("group_ready", 2)
+    assert engine.events("group_lost")[0][3] == "1"
+    os.kill(engine.process.pid, signal.SIGTERM)
+    assert engine.finish()[0] == 0
+
+
+def test_a_scheduler_that_dies_during_a_drain_is_replaced_and_told_of_it(deploy):
+    engine = deploy(never_drained=True, timers=FAST | {"drain": 20.0})
+    engine.wait_for("ready")
+    os.kill(engine.process.pid, signal.SIGTERM)
+    engine.wait_for("drain")
+    engine.kill("scheduler")
+    engine.wait_for("group_ready", 2)
+    engine.wait_for("drain", 2)
+    assert float(engine.events("drain")[1][3]) < 25.0
+    os.kill(engine.process.pid, signal.SIGTERM)
+    assert engine.finish()[0] == 0
+    assert engine.living() == []
 
 
 def test_a_death_during_the_start_stops_all_and_shows_the_last_lines(deploy):

@@ -29,7 +29,7 @@ LIMITS = Limits(
 
 settings = begin("scheduler")
 world_size = int(sys.argv[2])
-life, state, facts, epoch = uuid.uuid4().hex, "starting", None, 0
+life, state, facts, epoch, lives = uuid.uuid4().hex, "starting", None, 0, False
 ready: dict[int, set[int]] = {}
 supervisor = b""
 context = zmq.Context()
@@ -43,7 +43,7 @@ next_beat = 0.0
 
 def welcome() -> None:
     if supervisor:
-        front.send(supervisor, Welcome(PROTOCOL_VERSION, life, state, LIMITS, facts, "", epoch))
+        front.send(supervisor, Welcome(PROTOCOL_VERSION, life, state, LIMITS, facts, "", epoch, lives))
 
 
 while True:
@@ -55,7 +55,8 @@ while True:
         elif isinstance(message, Ready):
             ready.setdefault(message.epoch, set()).add(message.rank)
             if len(ready[message.epoch]) == world_size:
-                state, facts, epoch = "ready", message.facts, message.epoch
+                facts, epoch, lives = message.facts, message.epoch, True
+                state = state if state == "draining" else "ready"
                 note("group_ready", "scheduler", epoch)
                 welcome()
     while received := front.receive():
@@ -66,7 +67,7 @@ while True:
                 welcome()
             case GroupLost():
                 note("group_lost", "scheduler", message.epoch, message.reason)
-                state = "recovering"
+                state, lives = (state if state == "draining" else "recovering"), False
                 welcome()
             case GroupFailed():
                 note("group_failed", "scheduler", message.reason)
@@ -74,11 +75,12 @@ while True:
                 welcome()
             case Drain():
                 note("drain", "scheduler", message.timeout_seconds)
+                state = "draining"
                 if not settings.get("never_drained"):
                     front.send(identity, Drained(0))
     if (DIRECTORY / "give_up_group").exists():
         (DIRECTORY / "give_up_group").unlink()
-        state = "recovering"
+        state, lives = (state if state == "draining" else "recovering"), False
         welcome()
     if supervisor and time.monotonic() >= next_beat:
         next_beat = time.monotonic() + 0.1

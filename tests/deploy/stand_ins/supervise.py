@@ -36,6 +36,10 @@ class StandInEngine:
     def frontend_ready(self, index: int) -> bool:
         return (self.directory / f"frontend-{index}.ready").exists()
 
+    def frontend_pulse(self, index: int) -> int:
+        path = self.directory / f"frontend-{index}.ready"
+        return path.stat().st_mtime_ns if path.exists() else 0
+
     def supervisor_address(self) -> str:
         return ipc_address(str(self.directory), "frontends")
 
