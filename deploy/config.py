@@ -111,6 +111,8 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         allowed_hosts=options.allowed_hosts,
         allowed_origins=options.allowed_origins,
         max_receive_bytes=options.max_body_bytes,
+        max_connections=options.max_connections,
+        max_concurrent_streams=options.max_concurrent_streams,
         tool_call_parser=options.tool_call_parser if options.enable_auto_tool_choice else "",
         reasoning_parser=options.reasoning_parser,
         vllm_metric_names=options.vllm_metric_names,

@@ -43,6 +43,18 @@ class ServeOptions:
         tuple[str, ...], Flag("server", "names clients may use; the first is reported", "NAME", default="MODEL")
     ] = ()
     max_body_bytes: Annotated[int, Flag("server", "of one request", "SIZE", parse_bytes)] = 8 << 20
+    max_connections: Annotated[
+        int,
+        Flag(
+            "server",
+            "of one frontend, both APIs together; idle ones make room",
+            "N",
+            default="what the limit of open files allows, at most 32768",
+        ),
+    ] = 0
+    max_concurrent_streams: Annotated[
+        int, Flag("server", "calls open at once on one gRPC connection; 16 times as many on all", "N")
+    ] = 1024
     max_num_queued_reqs: Annotated[int, Flag("server", "waiting requests; more are refused", "N")] = 10_000
     max_num_queued_tokens: Annotated[int, Flag("server", "waiting prompt tokens; more are refused", "N")] = 10_000_000
 

@@ -59,8 +59,10 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_receive_bytes: int = 8 << 20
     max_send_bytes: int = 64 << 20
     """What the Python client accepts: answers with many logprobs are large."""
+    max_connections: int = 0
+    """Of both doors together; 0: what the limit of open files allows, see `quire.frontend.descriptors`."""
     max_concurrent_streams: int = 1024
-    """Per connection."""
+    """Calls open at once on one gRPC connection; sixteen times as many on all of them."""
     default_timeout_seconds: float = 600.0
     max_timeout_seconds: float = 3600.0
     slow_reader_bytes: int = 64 << 10
@@ -140,7 +142,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"default_timeout_seconds: {self.default_timeout_seconds:g} is above max_timeout_seconds "
                 f"{self.max_timeout_seconds:g}"
             )
-        for name in ("max_resumes", "drain_seconds", "index"):
+        for name in ("max_resumes", "drain_seconds", "index", "max_connections"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
 

@@ -61,10 +61,15 @@ FAMILIES: dict[str, Family] = {
     "grammar_compiles_total": Family("counter", "Grammars asked for, by outcome.", ("outcome",)),
     "http_responses_total": Family("counter", "HTTP answers, by route and status.", ("route", "method", "code")),
     "grpc_responses_total": Family("counter", "gRPC answers, by method and status.", ("method", "code")),
+    "grpc_calls_refused_total": Family("counter", "gRPC calls refused because too many were open."),
+    "connections_closed_total": Family("counter", "Silent connections closed to make room, by door.", ("door",)),
     "trace_spans_dropped_total": Family("counter", "Spans that did not reach the trace collector."),
     "frontend_cpu_seconds_total": Family("counter", "Processor time of a frontend.", ("frontend",)),
     # ---- now
     "requests_in_flight": Family("gauge", "Requests between arrival and their last event."),
+    "connections": Family("gauge", "Open connections, by door.", ("door",)),
+    "connections_limit": Family("gauge", "Connections that may be open, by door.", ("door",)),
+    "grpc_calls": Family("gauge", "Open gRPC calls."),
     "frontend_memory_bytes": Family("gauge", "Resident memory of a frontend.", ("frontend",)),
     # ---- made when the page is: not a frontend's own
     "frontends": Family("gauge", "Frontends that live."),

@@ -30,6 +30,8 @@ class Metrics:
     def __init__(self, index: int = 0) -> None:
         self.num_open: Callable[[], int] = lambda: 0
         """Requests between arrival and their last event."""
+        self.doors: Callable[[], Iterable[Figure]] = tuple
+        """Gauges of connections and calls."""
         self.num_dropped_spans: Callable[[], int] = lambda: 0
         """Spans of traces that did not reach their collector."""
         self._frontend: Labels = (("frontend", str(index)),)
@@ -39,6 +41,7 @@ class Metrics:
             if family.kind == "counter" and not family.labels:
                 self._counts[name, ()] = 0
         self._preset("requests_total", "door", get_args(Door))
+        self._preset("connections_closed_total", "door", get_args(Door))
         self._preset("request_finishes_total", "reason", get_args(FinishWord))
         self._preset("request_rejections_total", "reason", REASONS)
         self._preset("request_failures_total", "reason", REASONS)
@@ -144,6 +147,7 @@ class Metrics:
             *(Figure(name, value, labels) for (name, labels), value in counts.items()),
             Figure("frontend_memory_bytes", _resident_bytes(), self._frontend),
             Figure("requests_in_flight", self.num_open()),
+            *self.doors(),
         )
 
     def distributions(self) -> tuple[Distribution, ...]:

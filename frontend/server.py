@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import uuid
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -20,7 +21,10 @@ from quire.frontend.chat import load_template
 from quire.frontend.config import FrontendConfig
 from quire.frontend.control import Control
 from quire.frontend.defaults import Defaults, load_defaults
+from quire.frontend.descriptors import connections, num_addresses
 from quire.frontend.errors import ErrorInterceptor
+from quire.frontend.grpc_calls import ALL_CONNECTIONS, GrpcCalls
+from quire.frontend.grpc_connections import GrpcConnections
 from quire.frontend.grpc_meter import GrpcMeter
 from quire.frontend.health import HealthServicer
 from quire.frontend.http.app import build_app
@@ -38,6 +42,7 @@ from quire.frontend.tokenizer import TextTokenizer
 from quire.frontend.tracing import start_tracing
 from quire.proto.channel import AsyncDealer
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
+from quire.proto.introspection import Figure
 from quire.proto.requests import SchedulerMessage
 from quire.proto.wire import scheduler_decoder
 
@@ -66,7 +71,12 @@ class FrontendServer:
         self._tls = ServerTls(config) if config.tls_cert_file else None
         metrics = Metrics(config.index)
         self.tracing = start_tracing(config, version("quire"), metrics)
-        interceptors: list[Any] = [GrpcMeter(metrics), ErrorInterceptor(), KeyInterceptor(self.keyring)]
+        self._most = connections(config.max_connections, has_http=config.http_port >= 0)
+        self._calls = GrpcCalls(config.max_concurrent_streams, metrics)
+        per_address = max(1, self._most.grpc // num_addresses(config.host))  # the library's bound is of one each
+        self._grpc_connections = GrpcConnections(per_address, self._calls, metrics)
+        metrics.doors = self._doors
+        interceptors: list[Any] = [GrpcMeter(metrics), self._calls, ErrorInterceptor(), KeyInterceptor(self.keyring)]
         self._config = config
         self._stopping = asyncio.Event()
         self._now = asyncio.Event()
@@ -81,7 +91,7 @@ class FrontendServer:
         observer = Observer(metrics, self.tracing)
         self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool, observer)
         self.health = HealthServicer(self.link)
-        self._server = grpc.aio.server(interceptors=interceptors, options=_options(config))
+        self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         self.control = Control(
             config, self.link, defaults, template is not None, self.pipeline.formats, version("quire")
         )
@@ -97,7 +107,7 @@ class FrontendServer:
         self._http: HttpListener | None = None
         if config.http_port >= 0:
             context = self._tls.http_context() if self._tls is not None else None
-            self._http = HttpListener(config, build_app(self.door, self.keyring), context)
+            self._http = HttpListener(config, build_app(self.door, self.keyring), self._most.http, metrics, context)
         self._ports: dict[str, int] = {}
         self.http_port = -1
         """The real one, once it is open."""
@@ -144,22 +154,22 @@ class FrontendServer:
         snapshots = asyncio.create_task(self.metrics_page.run())
         ready = asyncio.create_task(self._tell_when_ready())
         pulse = asyncio.create_task(self._show_pulse())
+        connections = asyncio.create_task(self._grpc_connections.run(self._ports["grpc_port"]))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait((link, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if link.done():
-                await link  # a bug: end loudly, the supervisor starts another
+            await asyncio.wait((link, connections, stopping), return_when=asyncio.FIRST_COMPLETED)
+            for task in (link, connections):
+                if task.done():
+                    await task  # a bug: end loudly, the supervisor starts another
             await self._drained()
             self.link.end("DRAINING", "the server ended before this request did")
             grace = 0.0 if self._now.is_set() else LAST_WRITES_SECONDS
             await asyncio.gather(self._server.stop(grace), self._stop_http(grace))
         finally:
-            stopping.cancel()
-            link.cancel()
-            snapshots.cancel()
-            ready.cancel()
-            pulse.cancel()
-            await asyncio.gather(link, stopping, snapshots, ready, pulse, return_exceptions=True)
+            tasks = (link, snapshots, ready, pulse, connections, stopping)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._close()
 
     async def _close(self) -> None:
@@ -170,6 +180,16 @@ class FrontendServer:
         self._pool.close()
         if self.tracing is not None:
             self.tracing.close()
+
+    def _doors(self) -> Iterator[Figure]:
+        num_http = self._http.num_connections if self._http is not None else 0
+        for door, num, most in (
+            ("http", num_http, self._most.http),
+            ("grpc", self._grpc_connections.num_open, self._most.grpc),
+        ):
+            yield Figure("connections", num, (("door", door),))
+            yield Figure("connections_limit", most, (("door", door),))
+        yield Figure("grpc_calls", self._calls.num_open)
 
     def drain(self) -> None:
         """Take nothing more and end when nothing is open; called again, end now."""
@@ -218,16 +238,22 @@ class FrontendServer:
             log.warning("drain ends with %d requests open", self.pipeline.num_open)
 
 
-def _options(config: FrontendConfig) -> list[tuple[str, int]]:
+def _options(config: FrontendConfig, max_connections: int) -> list[tuple[str, int]]:
     """Every limit explicit: sizes in bytes, times in milliseconds."""
     minutes = 60_000
+    most_calls = ALL_CONNECTIONS * config.max_concurrent_streams
     return [
         ("grpc.so_reuseport", 1),
         ("grpc.max_receive_message_length", config.max_receive_bytes),
         ("grpc.max_send_message_length", config.max_send_bytes),
         ("grpc.max_metadata_size", 8 << 10),
         ("grpc.absolute_max_metadata_size", 16 << 10),
-        ("grpc.max_concurrent_streams", config.max_concurrent_streams),
+        ("grpc.max_allowed_incoming_connections", max_connections),
+        ("grpc.server_handshake_timeout_ms", int(config.header_seconds * 1000)),
+        # beyond these the library refuses without a reason: `GrpcCalls` comes first
+        ("grpc.max_concurrent_streams", most_calls),
+        ("grpc.server.max_pending_requests", 2 * most_calls),
+        ("grpc.server.max_pending_requests_hard_limit", 4 * most_calls),
         ("grpc.keepalive_time_ms", minutes),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -32,6 +32,7 @@ REASONS: Final[dict[str, Meaning]] = {
     "UNAUTHENTICATED": Meaning("UNAUTHENTICATED", 401, False),
     "PERMISSION_DENIED": Meaning("PERMISSION_DENIED", 403, False),
     "QUEUE_FULL": Meaning("RESOURCE_EXHAUSTED", 429, True),
+    "TOO_MANY_STREAMS": Meaning("RESOURCE_EXHAUSTED", 429, True),
     "SLOW_READER": Meaning("RESOURCE_EXHAUSTED", 429, False),
     "STARTING": Meaning("UNAVAILABLE", 503, True),
     "DRAINING": Meaning("UNAVAILABLE", 503, True),

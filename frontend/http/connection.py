@@ -8,7 +8,6 @@ after the answer, as RFC 9112, section 9.3.2 allows. A client that goes away can
 
 import asyncio
 import uuid
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -16,25 +15,14 @@ import httptools
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quire.frontend.config import FrontendConfig
+from quire.frontend.http.bounds import Bounds
 from quire.frontend.http.errors import HttpError, render
 
 UNSENT_BYTES = 16 << 10
 """What may wait here for a reader; more makes the writer wait, so that the stream's rule for slow readers counts."""
 LINGER_SECONDS = 5.0
 """How long a refused client may still send, and a closing connection may still be read from."""
-MAX_LINGERING = 64
-"""Refused connections beyond the bound that may hear why in peace; more of them must not take up the descriptors."""
 HOST_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:[]%")
-
-
-@dataclass(slots=True)
-class Bounds:
-    """Shared by all connections of a listener."""
-
-    config: FrontendConfig
-    max_connections: int
-    is_closing: bool = False
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -63,13 +51,12 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.connections) > self._bounds.max_connections:
             message = f"this server has {self._bounds.max_connections} connections open; try again later"
             self._refuse(HttpError(503, "too_many_connections", message, {"retry-after": "1"}))
-            if len(self.connections) > self._bounds.max_connections + MAX_LINGERING:
-                self._close()
         else:
-            self._arm(self._bounds.config.keep_alive_seconds, self._close)
+            self._rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._bounds.silent.pop(self, None)
         self._disarm()
         self._unwatch()
         self._unset_keepalive_if_required()
@@ -144,6 +131,7 @@ class BoundedConnection(HttpToolsProtocol):
         if (flaw := self._ambiguity()) is not None:
             self._stop(HttpError(400, "bad_request", flaw))
         self._disarm()
+        self._bounds.silent.pop(self, None)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -154,7 +142,7 @@ class BoundedConnection(HttpToolsProtocol):
         if not self._is_deaf and not self.parser.should_upgrade():
             super().on_message_complete()
             if self.cycle.response_complete and not self.transport.is_closing():
-                self._arm(self._bounds.config.keep_alive_seconds, self._close)
+                self._rest()
 
     def _pass_over_upgrade(self) -> None:
         """Offers of h2c and the like, which some clients make with every first request, are not taken.
@@ -186,9 +174,12 @@ class BoundedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # ours also ends a connection whose last answer is not read
-        if not self.transport.is_closing():
-            idle = LINGER_SECONDS if self.cycle.more_body else self._bounds.config.keep_alive_seconds
-            self._arm(idle, self._close)
+        if self.transport.is_closing():
+            return
+        if self.cycle.more_body:
+            self._arm(LINGER_SECONDS, self._close)
+        else:
+            self._rest()
 
     def shutdown(self) -> None:
         """Close now when idle, else after the answer."""
@@ -255,6 +246,11 @@ class BoundedConnection(HttpToolsProtocol):
             self._close()
 
     # ---- timers
+
+    def _rest(self) -> None:
+        """Nothing is asked. Closed after a while; at once when another connection needs the room."""
+        self._bounds.silent[self] = self.transport.abort
+        self._arm(self._bounds.config.keep_alive_seconds, self._close)
 
     def _close(self) -> None:
         self.transport.close()

@@ -5,7 +5,6 @@ Several frontends listen on one port (SO_REUSEPORT), as the gRPC server does.
 
 import asyncio
 import logging
-import resource
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
@@ -16,12 +15,15 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection, Bounds
+from quire.frontend.http.bounds import MAX_LINGERING, Bounds
+from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection
+from quire.frontend.metrics import Metrics
 
-MAX_CONNECTIONS = 16_384
-SPARE_DESCRIPTORS = 256
-"""Left for gRPC, the scheduler and files."""
 BACKLOG = 1024
+ACCEPTS_PER_TURN = 16
+"""Connections that are taken before other work has its turn."""
+ACCEPT_PAUSE_SECONDS = 1.0
+"""Where this machine has no descriptor or memory for another one."""
 TLS_BUFFER_BYTES = 64 << 10
 """asyncio's TLS holds a buffer per connection, by default four times as large: too much for thousands of idle ones."""
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 2, socket.TCP_USER_TIMEOUT: 80_000}
@@ -29,11 +31,20 @@ KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEP
 TCP_NOTSENT_LOWAT = 25
 """Linux's number; the module `socket` of Python 3.11 has no name for it."""
 
+log = logging.getLogger("quire.frontend")
+
 
 class HttpListener:
-    """`start`, then `close` once nothing is open any more."""
+    """`start`, then `close` once nothing is open any more.
 
-    def __init__(self, config: FrontendConfig, app: ASGIApp, tls: ssl.SSLContext | None = None) -> None:
+    It accepts by itself: asyncio's server counts no connection whose TLS handshake goes on, and without descriptors it
+    tries, and logs, a thousand times a second.
+    """
+
+    def __init__(
+        self, config: FrontendConfig, app: ASGIApp, max_connections: int, metrics: Metrics,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
         self._config = config
         self._tls = tls
         if tls is not None:
@@ -45,30 +56,78 @@ class HttpListener:
         self._settings.load()
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # our own layers log what is worth it
         self._state = ServerState()
-        self._bounds = Bounds(config, _most_connections())
-        self._server: asyncio.Server | None = None
+        self._bounds = Bounds(config, max_connections, metrics)
+        self._make = partial(BoundedConnection, self._bounds, self._settings, self._state, {})
+        self._listening: socket.socket | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+        """Accepted, and not yet made: with TLS, those whose handshake goes on."""
 
     @property
     def num_connections(self) -> int:
-        return len(self._state.connections)
+        return len(self._state.connections) + len(self._opening)
 
     async def start(self) -> int:
         """Listen; the real port. Raises `OSError` when the port cannot be opened."""
-        listening = _listen(self._config.host, self._config.http_port)
-        make = partial(BoundedConnection, self._bounds, self._settings, self._state, {})
-        self._server = await asyncio.get_running_loop().create_server(
-            make, sock=listening, ssl=self._tls, backlog=BACKLOG,
-            ssl_handshake_timeout=self._config.header_seconds if self._tls is not None else None,
-        )  # fmt: skip
-        port: int = listening.getsockname()[1]
+        self._listening = _listen(self._config.host, self._config.http_port)
+        self._listening.setblocking(False)
+        self._resume()
+        port: int = self._listening.getsockname()[1]
         return port
+
+    def _resume(self) -> None:
+        if self._listening is not None:
+            asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("http_port %d: no connection can be taken: %s", self._config.http_port, error.strerror)
+                loop.remove_reader(listening)
+                loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
+                return
+            self._admit(accepted)
+
+    def _admit(self, accepted: socket.socket) -> None:
+        """The most silent connection makes room. Where all are busy, the new one is told so, as far as that goes."""
+        most = self._bounds.max_connections
+        has_room = self.num_connections < most or self._bounds.make_room()
+        if not has_room and self.num_connections >= most + MAX_LINGERING:
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._open(accepted))
+        self._opening.add(task)
+        self._bounds.silent[task] = task.cancel
+        task.add_done_callback(self._opened)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        seconds = self._config.header_seconds if self._tls is not None else None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except OSError:
+            accepted.close()  # it left, or its handshake failed or took too long
+
+    def _opened(self, task: "asyncio.Task[None]") -> None:
+        self._opening.discard(task)
+        self._bounds.silent.pop(task, None)
 
     async def close(self, grace_seconds: float) -> None:
         """Take no connection more; close idle ones now, the others after their answer or when the grace is over."""
-        if self._server is None:
+        if self._listening is None:
             return
-        self._server.close()
+        asyncio.get_running_loop().remove_reader(self._listening)
+        self._listening.close()
+        self._listening = None
         self._bounds.is_closing = True
+        for task in tuple(self._opening):
+            task.cancel()
         for connection in tuple(self._state.connections):
             connection.shutdown()
         if tasks := tuple(self._state.tasks):
@@ -92,10 +151,3 @@ def _listen(host: str, port: int) -> socket.socket:
     for option, value in KEEP_ALIVE.items():
         listening.setsockopt(socket.IPPROTO_TCP, option, value)
     return listening
-
-
-def _most_connections() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MAX_CONNECTIONS, soft - SPARE_DESCRIPTORS))
-    )

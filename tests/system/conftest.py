@@ -26,15 +26,19 @@ tie_to_parent()
 sys.exit(main())
 """
 
+LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))\n"
+
 
 class Engine:
     """One running `quire serve`. `flags` are given to the command line as they are."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, num_descriptors: int = 0) -> None:
+        """`num_descriptors`: so many may each process have open; 0: as many as this one."""
+        limited = LIMITED.format(num_descriptors) if num_descriptors else ""
         # one thread per worker: tiny layers gain nothing from more
         arguments = ["serve", *flags, "--grpc-port=0", "--http-port=0", "--num-threads=1"]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", TIED_MAIN, *arguments],
+            [sys.executable, "-P", "-c", limited + TIED_MAIN, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -157,8 +161,8 @@ def serve() -> Iterator[Callable[..., Engine]]:
     """Starts engines; whatever of them is left at the end of the module is killed, and that is a failure."""
     engines: list[Engine] = []
 
-    def start(*flags: str) -> Engine:
-        engines.append(Engine(*flags))
+    def start(*flags: str, num_descriptors: int = 0) -> Engine:
+        engines.append(Engine(*flags, num_descriptors=num_descriptors))
         return engines[-1]
 
     yield start

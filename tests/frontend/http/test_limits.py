@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -210,19 +211,46 @@ def test_a_pipelined_request_is_not_served_and_the_connection_closes_after_the_f
     asyncio.run(main())
 
 
-def test_connections_beyond_the_bound_are_503_and_the_others_live(web, monkeypatch):
-    monkeypatch.setattr("quire.frontend.http.listener._most_connections", lambda: 2)
-
+def test_connections_beyond_the_bound_are_503_while_all_are_busy(web):
     async def main():
-        async with web(wait=False) as w:
-            first, second = await w.connect(), await w.connect()
+        async with web(max_connections=3) as w:  # one of them is gRPC's
+            busy = [await w.connect(), await w.connect()]
+            for _, writer in busy:
+                writer.write(post())
+            await w.scheduler.submitted(2)
             answer = await w.raw(b"")
             assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
             assert answer.headers["retry-after"] == "1"
-            first[1].write(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for submit in w.scheduler.submits:
+                w.scheduler.answer(submit.number, [70])
+            for reader, writer in busy:
+                async with asyncio.timeout(10):
+                    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+                writer.close()
+
+    asyncio.run(main())
+
+
+VERSION = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("opening", [b"", VERSION[:-8], VERSION], ids=["silent", "half a head", "answered"])
+def test_the_connection_that_was_silent_longest_makes_room(web, opening):
+    async def main():
+        async with web(wait=False, max_connections=4) as w:
+            silent = [await w.connect() for _ in range(3)]
+            for _, writer in silent:
+                writer.write(opening)
+                await asyncio.sleep(0.05)
+            probe = await w.connect()
+            probe[1].write(VERSION)
             async with asyncio.timeout(10):
-                assert (await first[0].readline()).startswith(b"HTTP/1.1 200")
-            for _, writer in (first, second):
+                assert (await probe[0].readline()).startswith(b"HTTP/1.1 200")
+                with suppress(ConnectionResetError):
+                    await silent[0][0].read()
+            assert not silent[2][0].at_eof()
+            assert w.server.link._metrics._counts["connections_closed_total", (("door", "http"),)] == 1
+            for _, writer in (*silent, probe):
                 writer.close()
 
     asyncio.run(main())

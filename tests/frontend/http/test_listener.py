@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from quire.frontend.http.listener import HttpListener
+from quire.frontend.metrics import Metrics
 from quire.frontend.server import ListenError
 
 IDLE = 500
@@ -35,7 +36,7 @@ def test_frontends_share_a_port_that_others_cannot_take(web, serving):
     async def main():
         async with web(wait=False) as w:
             config = msgspec.structs.replace(w.server._config, http_port=w.port)
-            sibling = HttpListener(config, app)
+            sibling = HttpListener(config, app, 8, Metrics())
             assert await sibling.start() == w.port
             await sibling.close(0.0)
         with socket.socket() as taken:

@@ -1,0 +1,88 @@
+"""The gRPC interceptor that bounds the calls open at once: per connection, so that no client takes up everything.
+
+The library's own bound ends streams with a bare RST_STREAM when a client opens them before it has heard of the bound,
+and lets them wait for each other when it has. It is far above ours here; the excess is answered like any refusal.
+"""
+
+import inspect
+import time
+from collections import Counter
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from quire.frontend.auth import Continuation
+from quire.frontend.metrics import Metrics
+from quire.proto.api import RequestError
+from quire.proto.grpc_status import to_status
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+ALL_CONNECTIONS = 16
+"""All connections together may have so many times the calls of one."""
+AT_ONCE = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
+"""Answered whatever else is open: they hold nothing."""
+RETRY_SECONDS = 1.0
+
+
+class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses before the request is parsed."""
+
+    def __init__(self, max_per_connection: int, metrics: Metrics) -> None:
+        self.open: Counter[str] = Counter()
+        """Calls of a connection, by its peer as the library names it; those without any are missing."""
+        self.ended_at: dict[str, float] = {}
+        """When the newest call of a connection ended. Whoever knows which connections are gone drops them."""
+        self._max_per_connection = max_per_connection
+        self._metrics = metrics
+        self.num_open = 0
+
+    async def intercept_service(  # type: ignore[override]
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method in AT_ONCE:
+            return handler  # type: ignore[no-any-return]
+        name = f"{'stream' if handler.request_streaming else 'unary'}_"
+        name += "stream" if handler.response_streaming else "unary"
+        behaviour = getattr(handler, name)
+
+        async def counted(request: Any, context: Context) -> Any:
+            await self._enter(context)
+            return await behaviour(request, context)
+
+        async def counted_generator(request: Any, context: Context) -> Any:
+            await self._enter(context)
+            async for response in behaviour(request, context):
+                yield response
+
+        make: Any = getattr(grpc, f"{name}_rpc_method_handler")
+        around = counted_generator if inspect.isasyncgenfunction(behaviour) else counted
+        return make(around, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
+
+    async def _enter(self, context: Context) -> None:
+        """Aborts the call when it is one too many."""
+        peer = context.peer()
+        most = self._max_per_connection
+        if self.open[peer] >= most:
+            await self._refuse(context, f"this connection has {most} calls open; open another or wait for some to end")
+        if self.num_open >= ALL_CONNECTIONS * most:
+            await self._refuse(context, f"this server has {self.num_open} calls open; try again later")
+        self.open[peer] += 1
+        self.num_open += 1
+        context.add_done_callback(lambda _: self._leave(peer))  # once the answer has left, too
+
+    def _leave(self, peer: str) -> None:
+        self.num_open -= 1
+        self.open[peer] -= 1
+        self.ended_at[peer] = time.monotonic()
+        if not self.open[peer]:
+            del self.open[peer]
+
+    async def _refuse(self, context: Context, message: str) -> NoReturn:
+        self._metrics.count("grpc_calls_refused_total")
+        code, message, trailers = to_status(
+            RequestError("TOO_MANY_STREAMS", message, retry_after_seconds=RETRY_SECONDS)
+        )
+        await context.abort(code, message, trailers)
