@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 
+HERE = Path(__file__).parent
+INTEGRATION = ("bench", "gpu", "kernels/gpu", "sim", "system")
+"""Folders of tests that start engines, compile for chips or take minutes: `make test` runs them, `make check` does not.
+Modules and tests elsewhere that do so say it themselves, with the same mark.
+"""
+
 # Triton reads this when it is first imported: its kernels then run on CPU tensors.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -41,6 +47,12 @@ MODEL_TYPES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.relative_to(HERE).as_posix() in INTEGRATION:
+            item.add_marker(pytest.mark.integration)
 
 
 @pytest.fixture(scope="session")

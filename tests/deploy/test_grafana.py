@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -38,6 +39,7 @@ def test_every_expression_reads_what_a_real_engine_shows_or_a_rule_records(page)
     assert wrong == {}
 
 
+@pytest.mark.integration
 def test_every_expression_parses(tmp_path):
     promtool = shutil.which("promtool")
     assert promtool is not None, "promtool is missing: run `bash tests/tools.sh`"

@@ -25,11 +25,13 @@ def rules() -> list[dict[str, str]]:
     return [rule for path in RULES for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
 
 
+@pytest.mark.integration
 def test_rules_and_configuration_are_valid():
     assert "FAILED" not in promtool("check", "rules", *RULES)
     promtool("check", "config", FOLDER / "prometheus.yml")
 
 
+@pytest.mark.integration
 def test_rules_do_what_their_tests_say():
     tests = sorted((FOLDER / "tests").glob("*.yml"))
     assert tests

@@ -11,7 +11,7 @@ import pytest
 
 from quire.deploy.__main__ import build_parser
 
-TARGETS = {"serve", "test", "lint", "type", "proto", "clean", "venv"}
+TARGETS = {"serve", "check", "test", "lint", "type", "proto", "clean", "venv"}
 
 
 def makefile_targets(root: Path) -> set[str]:

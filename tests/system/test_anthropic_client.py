@@ -21,13 +21,8 @@ TOOL = {
 
 
 @pytest.fixture(scope="module")
-def engine(serve):
-    return serve()
-
-
-@pytest.fixture(scope="module")
-def base(engine) -> str:
-    return engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1)
+def base(shared_engine) -> str:
+    return shared_engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1)
 
 
 @pytest.fixture(scope="module")

@@ -135,9 +135,8 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def doors(serve):
-    engine = serve()
-    return GrpcDoor(engine.client), HttpDoor(engine.http)
+def doors(shared_engine):
+    return GrpcDoor(shared_engine.client), HttpDoor(shared_engine.http)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -127,9 +127,8 @@ def can_be_said(request: GenerateRequest) -> bool:
 
 
 @pytest.fixture(scope="module")
-def doors(serve):
-    engine = serve()
-    return GrpcDoor(engine.client), HttpDoor(engine.http)
+def doors(shared_engine):
+    return GrpcDoor(shared_engine.client), HttpDoor(shared_engine.http)
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

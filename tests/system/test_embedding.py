@@ -34,8 +34,8 @@ ANSWERS = [
 
 
 @pytest.fixture(scope="module")
-def engine(serve):
-    return serve(str(MODEL), "--served-model-name", "minilm")
+def engine(embedding_engine):
+    return embedding_engine
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,8 @@ def test_generating_is_refused_over_grpc_too(engine):
     assert (info.task, info.embedding_size, info.max_model_len) == ("embed", 384, 512)
 
 
-def test_texts_are_embedded_although_the_worker_dies(engine, eventually):
+def test_texts_are_embedded_although_the_worker_dies(serve, eventually):
+    engine = serve(str(MODEL), "--served-model-name", "minilm")
     wanted = engine.client.embed(EmbedRequest(inputs=TEXTS[:4])).vectors
     lines = len(engine.lines)
     for pid in engine.pids("worker"):

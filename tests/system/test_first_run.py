@@ -12,8 +12,8 @@ MEGABYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def engine(serve):
-    return serve("--frontends", "2")
+def engine(shared_engine):
+    return shared_engine
 
 
 def test_the_start_says_what_was_composed_and_what_fits(engine):

@@ -25,13 +25,8 @@ def get_weather(city: Literal["Oslo", "Rome"]) -> str:
 
 
 @pytest.fixture(scope="module")
-def engine(serve):
-    return serve()
-
-
-@pytest.fixture(scope="module")
-def model(engine) -> ChatOpenAI:
-    base = engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1)
+def model(shared_engine) -> ChatOpenAI:
+    base = shared_engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1)
     return ChatOpenAI(base_url=f"{base}/v1", api_key="none", model="quire-default", max_tokens=120, temperature=0)
 
 

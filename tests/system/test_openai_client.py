@@ -27,14 +27,13 @@ class Choice(BaseModel):
     size: Literal[1, 2, 3]
 
 
-@pytest.fixture(scope="module")
-def engine(serve):
-    return serve("--frontends", "2")
-
-
-@pytest.fixture(scope="module")
-def base(engine) -> str:
+def base_of(engine) -> str:
     return engine.wait_for_line(r"HTTP on (http://[^\s,]+)", 1).group(1) + "/v1"
+
+
+@pytest.fixture(scope="module")
+def base(shared_engine) -> str:
+    return base_of(shared_engine)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +171,7 @@ def test_responses_call_functions(client, model):
     assert client.responses.create(model=model, input=items, tools=[FLAT_TOOL], max_output_tokens=2).output
 
 
-def test_every_frontend_knows_every_response_and_cancels_it(base, model, engine, eventually):
+def test_every_frontend_knows_every_response_and_cancels_it(base, model, shared_engine, eventually):
     def fresh() -> OpenAI:
         """A connection of its own: the kernel gives it to one of the frontends."""
         return OpenAI(base_url=base, api_key="none", max_retries=0)
@@ -187,13 +186,15 @@ def test_every_frontend_knows_every_response_and_cancels_it(base, model, engine,
                 assert other.responses.retrieve(made.id).status == "in_progress"
         with fresh() as other:
             assert other.responses.cancel(made.id).status == "cancelled"
-        eventually(engine.idle, 20)
+        eventually(shared_engine.idle, 20)
         for _ in range(8):
             with fresh() as other:
                 assert other.responses.retrieve(made.id).status == "cancelled"
 
 
-def test_a_background_response_whose_frontend_was_killed_has_failed(base, model, engine, eventually):
+def test_a_background_response_whose_frontend_was_killed_has_failed(serve, model, eventually):
+    engine = serve("--frontends", "2")
+    base = base_of(engine)
     with OpenAI(base_url=base, api_key="none") as maker:
         made = maker.responses.create(
             model=model, input="x", background=True, max_output_tokens=3500, extra_body={"ignore_eos": True}

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+from said import ADMIN, KEY
 
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -122,23 +123,19 @@ def test_the_playground_can_be_stopped_and_says_why_it_was_refused(page) -> None
     expect(page.locator(".turn.error")).to_contain_text("context", timeout=30_000)
 
 
-def test_with_keys_a_browser_opens_the_page_with_the_admin_key_as_password(browser, serve, tmp_path) -> None:
-    keys, admin = tmp_path / "keys", tmp_path / "admin"
-    keys.write_text("a-user-key-0001\n")
-    admin.write_text("an-admin-key-0001\n")
-    engine = serve("--api-key-file", str(keys), "--admin-key-file", str(admin))
-    connection = http.client.HTTPConnection(engine.http, timeout=30)
+def test_with_keys_a_browser_opens_the_page_with_the_admin_key_as_password(browser, locked_engine) -> None:
+    connection = http.client.HTTPConnection(locked_engine.http, timeout=30)
     connection.request("GET", "/")
     response = connection.getresponse()
     assert (response.status, "Basic" in (response.getheader("www-authenticate") or "")) == (401, True)
     response.read()
-    user = base64.b64encode(b"me:a-user-key-0001").decode()
+    user = base64.b64encode(f"me:{KEY}".encode()).decode()
     connection.request("GET", "/v1/status", headers={"authorization": f"Basic {user}"})
     assert connection.getresponse().status == 403
     connection.close()
-    context = browser.new_context(http_credentials={"username": "me", "password": "an-admin-key-0001"})
+    context = browser.new_context(http_credentials={"username": "me", "password": ADMIN})
     page = context.new_page()
-    page.goto(f"http://{engine.http}/")
+    page.goto(f"http://{locked_engine.http}/")
     expect(page.locator("#state")).to_have_text("ready", timeout=20_000)
     expect(page.locator("#problem")).to_be_hidden()
     context.close()

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from said import KEY
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
 from quire.proto.client import Client
 from quire.proto.generated import quire_pb2 as pb
-
-KEY = "a-secret-key"
 
 
 @pytest.fixture(scope="module")
@@ -192,16 +191,13 @@ def test_a_full_queue_refuses_with_a_time_to_wait(engine, eventually):
     eventually(engine.idle, 20)
 
 
-def test_only_holders_of_a_key_are_served(serve, model, tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text(f"{KEY}\n")
-    locked = serve(str(model), "--api-key-file", str(keys))
+def test_only_holders_of_a_key_are_served(locked_engine):
     asked = GenerateRequest(input=[5], max_tokens=1)
     for wrong in (None, "", "another", KEY + "x"):
-        with Client(locked.target, api_key=wrong) as stranger, pytest.raises(RequestError) as raised:
+        with Client(locked_engine.target, api_key=wrong) as stranger, pytest.raises(RequestError) as raised:
             stranger.generate(asked)
         assert raised.value.status == "UNAUTHENTICATED"
         assert KEY not in raised.value.message
-    with Client(locked.target, api_key=KEY) as friend:
+    with Client(locked_engine.target, api_key=KEY) as friend:
         assert friend.generate(asked).outputs
-    assert KEY not in locked.log
+    assert KEY not in locked_engine.log

@@ -31,6 +31,8 @@ from quire.worker.sampling_table import SamplingTable
 from quire.worker.slots import Slots
 from quire.worker.staging import Staging
 
+pytestmark = pytest.mark.integration
+
 BLOCK, ROWS, TOKENS = 8, 4, 64
 LENGTHS = (5, 19, 1)
 """Of the prompts that are embedded."""

@@ -3,9 +3,12 @@
 import signal
 
 import numpy as np
+import pytest
 import torch
 
 from quire.proto.plans import Welcomed
+
+pytestmark = pytest.mark.integration
 
 PROMPT = list(range(40, 61))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+pytestmark = pytest.mark.integration
+
 PROGRAM = Path(__file__).with_name("tensor_parallel_rank.py")
 MODELS = [
     ("LlamaForCausalLM", {"vocab_size": 321, "attention_bias": True, "mlp_bias": True}),
