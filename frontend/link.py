@@ -178,7 +178,11 @@ class SchedulerLink:
                 if self._patience.is_waiting:
                     stream.expire(self._now())
                 stream.beat(self._config.beat_seconds, self._config.slow_reader_seconds)
+            due = self._now() + self._config.beat_seconds
             await asyncio.sleep(self._config.beat_seconds)
+            # while this process stood still it could not hear: that is no silence of the scheduler
+            now = self._now()
+            self._last_heard = min(now, self._last_heard + max(0.0, now - due))
 
     # ---- in
 

@@ -1,6 +1,7 @@
 """The scheduler goes, stalls, forgets, returns: no token is lost, none is shown twice, nobody waits for ever."""
 
 import asyncio
+import time
 
 import numpy as np
 import pytest
@@ -56,6 +57,24 @@ def test_a_new_scheduler_gets_prompt_and_delivered_tokens_and_the_stream_goes_on
                 assert "".join(e.text for e in events if isinstance(e, Delta)) == "the quick brown fox 🙂 jumps"
                 assert events[-1].usage.num_restarts == 1
             await s.scheduler.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_a_frontend_that_stood_still_itself_does_not_take_the_scheduler_for_lost(serving):
+    """A busy machine, or a stop: the beats of that time wait in the socket, or were never due."""
+
+    async def main():
+        async with serving() as s:
+            reading, events = start_reading(s, GenerateRequest(input="hello", max_tokens=50))
+            submit = await s.scheduler.submitted()
+            for _ in range(3):
+                time.sleep(0.6)  # longer than the scheduler may be silent
+                await asyncio.sleep(0.06)
+            s.scheduler.answer(submit.number, [70, 71])
+            await reading
+            assert ids_of(events) == [70, 71]
+            assert len(s.scheduler.submits) == 1
 
     asyncio.run(main())
 
