@@ -1,18 +1,39 @@
 """Options to the frozen configurations of the three processes: the only file that knows all of them."""
 
+from typing import Any, Final
+
 import msgspec
 
 from quire.deploy.arguments import UsageError
 from quire.deploy.engine import Timers
-from quire.deploy.options import ServeOptions
+from quire.deploy.options import ServeOptions, specs
 from quire.deploy.resolve import Model
 from quire.deploy.rundir import RunDir
 from quire.frontend.config import FrontendConfig
+from quire.proto.flags import in_flags
 from quire.scheduler.config import SchedulerConfig
 from quire.worker.config import Dtype, WorkerConfig
 
 FRONTENDS_SOCKET = "frontends"
 WORKERS_SOCKET = "workers"
+
+RENAMED: Final = {
+    "world_size": "tensor_parallel_size",
+    "step_timeout_seconds": "step_timeout",
+    "startup_seconds": "startup_timeout",
+    "drain_seconds": "drain_timeout",
+    "max_receive_bytes": "max_body_bytes",
+    "served_model_names": "served_model_name",
+    "tls_cert_file": "ssl_certfile",
+    "tls_key_file": "ssl_keyfile",
+    "tls_client_ca_file": "ssl_ca_certs",
+    "otlp_endpoint": "otlp_traces_endpoint",
+    "use_generation_config": "generation_config",
+}
+"""Field of a process's configuration -> option, where their names differ. Equal names are the same thing."""
+FLAGS: Final = {spec.field: f"--{spec.name}" for spec in specs()}
+FLAGS.update({field: FLAGS[option] for field, option in RENAMED.items()})
+"""Field or option -> the flag that sets it, for messages."""
 
 _DTYPES: dict[str, Dtype] = {"half": "float16", "float": "float32"}
 
@@ -29,11 +50,11 @@ class Composed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
-    """Raises `UsageError` when a value is out of range, naming it."""
+    """Raises `UsageError` when a value is out of range, naming its flag."""
     if options.frontends < 1:
-        raise UsageError(f"frontends: must be at least 1, got {options.frontends}")
+        raise UsageError(f"--frontends: must be at least 1, got {options.frontends}")
     if options.tensor_parallel_size < 1:
-        raise UsageError(f"tensor_parallel_size: must be at least 1, got {options.tensor_parallel_size}")
+        raise UsageError(f"--tensor-parallel-size: must be at least 1, got {options.tensor_parallel_size}")
     frontends_address = run_dir.address(FRONTENDS_SOCKET)
     workers_address = run_dir.address(WORKERS_SOCKET)
     try:
@@ -45,84 +66,47 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
             num_frontends=options.frontends,
         )
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(in_flags(str(error), FLAGS)) from error
 
 
 def _scheduler(options: ServeOptions, model: Model, frontends_address: str, workers_address: str) -> SchedulerConfig:
-    return SchedulerConfig(
-        frontends_address=frontends_address,
-        workers_address=workers_address,
-        world_size=options.tensor_parallel_size,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens or model.step_tokens,
-        enable_prefix_caching=options.enable_prefix_caching,
-        enable_chunked_prefill=options.enable_chunked_prefill,
-        scheduling_policy=options.scheduling_policy,
-        max_num_queued_reqs=options.max_num_queued_reqs,
-        max_num_queued_tokens=options.max_num_queued_tokens,
-        step_timeout_seconds=options.step_timeout,
-        log_level=options.log_level,
-    )
+    computed = {
+        "frontends_address": frontends_address,
+        "workers_address": workers_address,
+        "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
+    }
+    return SchedulerConfig(**_said(SchedulerConfig, options) | computed)
 
 
 def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: str) -> WorkerConfig:
-    dtype: Dtype = _DTYPES.get(options.dtype, options.dtype)  # type: ignore[arg-type]
-    return WorkerConfig(
-        scheduler_address=workers_address,
-        run_dir=run_dir,
-        model=str(model.directory),
-        tokenizer=options.tokenizer,
-        task=options.task,
-        load_format=options.load_format,
-        dtype=dtype,
-        quantization=options.quantization,
-        device=options.device,
-        tensor_parallel_size=options.tensor_parallel_size,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.max_num_batched_tokens or model.step_tokens,
-        block_size=options.block_size,
-        kv_cache_dtype=options.kv_cache_dtype,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        kv_cache_memory_bytes=options.kv_cache_memory_bytes,
-        enforce_eager=options.enforce_eager,
-        seed=options.seed,
-        num_threads=options.num_threads,
-        log_level=options.log_level,
-    )
+    computed = {
+        "scheduler_address": workers_address,
+        "run_dir": run_dir,
+        "model": str(model.directory),
+        "dtype": _DTYPES.get(options.dtype, options.dtype),
+        "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
+        "flags": FLAGS,
+    }
+    return WorkerConfig(**_said(WorkerConfig, options) | computed)
 
 
 def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_dir: str) -> FrontendConfig:
-    return FrontendConfig(
-        scheduler_address=frontends_address,
-        run_dir=run_dir,
-        host=options.host,
-        http_port=options.http_port,
-        grpc_port=options.grpc_port,
-        model=str(model.directory),
-        tokenizer=options.tokenizer,
-        served_model_names=options.served_model_name or (model.name,),
-        seed=options.seed,
-        api_key_file=options.api_key_file,
-        admin_key_file=options.admin_key_file,
-        tls_cert_file=options.ssl_certfile,
-        tls_key_file=options.ssl_keyfile,
-        tls_client_ca_file=options.ssl_ca_certs,
-        allowed_hosts=options.allowed_hosts,
-        allowed_origins=options.allowed_origins,
-        max_receive_bytes=options.max_body_bytes,
-        max_connections=options.max_connections,
-        max_concurrent_streams=options.max_concurrent_streams,
-        tool_call_parser=options.tool_call_parser if options.enable_auto_tool_choice else "",
-        reasoning_parser=options.reasoning_parser,
-        vllm_metric_names=options.vllm_metric_names,
-        otlp_endpoint=options.otlp_traces_endpoint,
-        chat_template=options.chat_template,
-        use_generation_config=options.generation_config == "auto",
-        startup_seconds=options.startup_timeout,
-        drain_seconds=options.drain_timeout,
-        log_level=options.log_level,
-    )
+    computed = {
+        "scheduler_address": frontends_address,
+        "run_dir": run_dir,
+        "model": str(model.directory),
+        "served_model_names": options.served_model_name or (model.name,),
+        "tool_call_parser": options.tool_call_parser if options.enable_auto_tool_choice else "",
+        "use_generation_config": options.generation_config == "auto",
+        "flags": FLAGS,
+    }
+    return FrontendConfig(**_said(FrontendConfig, options) | computed)
+
+
+def _said(kind: type[msgspec.Struct], options: ServeOptions) -> dict[str, Any]:
+    """The fields of a configuration that are options, under their own names or others."""
+    named = {field: RENAMED.get(field, field) for field in kind.__struct_fields__}
+    return {field: getattr(options, option) for field, option in named.items() if hasattr(options, option)}
 
 
 def _timers(options: ServeOptions) -> Timers:
@@ -148,7 +132,8 @@ def show(composed: Composed) -> str:
         if not isinstance(values, dict):
             text += f"{part}: {values}\n"
             continue
-        text += f"{part}:\n" + "".join(f"  {name}: {_scalar(value)}\n" for name, value in values.items())
+        shown = {name: value for name, value in values.items() if name != "flags"}
+        text += f"{part}:\n" + "".join(f"  {name}: {_scalar(value)}\n" for name, value in shown.items())
     return text.rstrip()
 
 

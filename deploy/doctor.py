@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from quire.deploy.arguments import MODEL_KEY, UsageError, add_model_argument
+from quire.deploy.config import FLAGS
 from quire.deploy.resolve import resolve
 from quire.deploy.sizes import format_bytes
+from quire.proto.flags import in_flags
 from quire.worker.config import WorkerConfig
 
 PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
@@ -75,10 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
             quantization=arguments.quantization,
             kv_cache_dtype=arguments.kv_cache_dtype,
             tensor_parallel_size=arguments.tensor_parallel_size,
+            flags=FLAGS,
         )
         found = _inspect(config)
     except ValueError as error:
-        found = {"sections": {}, "refusals": [str(error)]}
+        found = {"sections": {}, "refusals": [in_flags(str(error), FLAGS)]}
     for title, values in found["sections"].items():
         _section(title, {name: _shown(name, value) for name, value in values.items()})
     refusals += found["refusals"]

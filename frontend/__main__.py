@@ -12,6 +12,7 @@ import msgspec
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
+from quire.proto.flags import in_flags
 from quire.proto.lifeline import tie_to_parent
 
 SWITCH_SECONDS = 0.0005
@@ -34,12 +35,14 @@ def main() -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a text is encoded by the thread that was chosen for it
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection is a descriptor
+    flags: dict[str, str] = {}
     try:
         config = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=FrontendConfig)
+        flags = config.flags
         logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
         asyncio.run(serve(config))
     except (ValueError, ListenError) as error:
-        print(f"frontend: {error}", file=sys.stderr)
+        print(f"frontend: {in_flags(str(error), flags)}", file=sys.stderr)
         return 2
     return 0
 

@@ -94,8 +94,12 @@ class Keyring:
     ) -> None:
         """Raises `KeyFileError`."""
         user, admin = environment.get(USER_VARIABLE, ""), environment.get(ADMIN_VARIABLE, "")
-        self._users = Keys("api_key_file", config.api_key_file, USER_VARIABLE, user, clock)
-        self._admins = Keys("admin_key_file", config.admin_key_file, ADMIN_VARIABLE, admin, clock)
+
+        def named(field: str) -> str:
+            return config.flags.get(field, field)
+
+        self._users = Keys(named("api_key_file"), config.api_key_file, USER_VARIABLE, user, clock)
+        self._admins = Keys(named("admin_key_file"), config.admin_key_file, ADMIN_VARIABLE, admin, clock)
 
     @property
     def locked(self) -> bool:

@@ -177,8 +177,7 @@ def load_template(
     config: dict[str, Any] = {}
     path = os.path.join(directory, "tokenizer_config.json")
     if os.path.isfile(path):
-        with open(path, encoding="utf-8") as file:
-            config = json.load(file)
+        config = _settings(path)
     source = config.get("chat_template")
     named: list[dict[str, Any]] = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
     sources = {str(entry.get("name")): str(entry["template"]) for entry in named if entry.get("template") is not None}
@@ -196,15 +195,27 @@ def load_template(
     try:
         return ChatTemplate(sources, tokens, special_texts, seconds)
     except TemplateError as error:
-        raise TemplateError(f"{chosen or path}: {error}") from error
+        where = f"chat_template: {override}" if override else chosen or path
+        raise TemplateError(f"{where}: {error}") from error
+
+
+def _settings(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise TemplateError(f"{path}: does not read: {error}") from error
+    if not isinstance(content, dict):
+        raise TemplateError(f"{path}: must hold a JSON object")
+    return content
 
 
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except OSError as error:
-        raise TemplateError(f"chat_template: {path}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TemplateError(f"chat_template: {path}: {getattr(error, 'strerror', 'not text in UTF-8')}") from error
 
 
 def _token_text(entry: object) -> str:

@@ -104,6 +104,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     otlp_endpoint: str = ""
     """Traces go there by OTLP: http(s)://host:4318 (HTTP) or grpc://host:4317; empty: none are made."""
 
+    flags: dict[str, str] = {}
+    """Field -> what the operator calls it: messages about mistakes in a field name that."""
     log_level: LogLevel = "info"
     ready_file: str = ""
     """Written as JSON `{"grpc_port": ..., "http_port": ..., "ready": false}` once the ports are open, with true once

@@ -138,14 +138,14 @@ class FrontendServer:
                 port = self._server.add_secure_port(address, self._tls.grpc_credentials())
         except RuntimeError as error:
             raise ListenError(
-                f"{address}: the port cannot be opened; is it taken, is the host one of this machine?"
+                f"grpc_port: {address} cannot be opened; is it taken, is the host one of this machine?"
             ) from error
         await self._server.start()
         if self._http is not None:
             try:
                 self.http_port = await self._http.start()
             except OSError as error:
-                raise ListenError(f"http_port {self._config.http_port}: cannot be opened: {error.strerror}") from error
+                raise ListenError(f"http_port: {self._config.http_port} cannot be opened: {error.strerror}") from error
         return port
 
     async def run(self) -> None:

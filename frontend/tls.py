@@ -15,6 +15,7 @@ import grpc
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.watched import Clock, WatchedFiles
+from quire.proto.flags import in_flags
 
 HTTP_PROTOCOLS = ["http/1.1"]
 
@@ -103,12 +104,12 @@ class _Reloaded:
         try:
             material = read(self._config)
         except TlsError as error:
-            log.error("%s; the certificate of before stays in use", error)
+            log.error("%s; the certificate of before stays in use", in_flags(str(error), self._config.flags))
             return False
         if material == self.material:
             return False
         self.material = material
-        log.info("tls_cert_file: %s: read again", self._config.tls_cert_file)
+        log.info(in_flags("tls_cert_file: %s: read again", self._config.flags), self._config.tls_cert_file)
         return True
 
 

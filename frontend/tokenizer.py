@@ -29,13 +29,13 @@ class TextTokenizer:
         path = os.path.join(directory, "tokenizer.json")
         if not os.path.isfile(path):
             raise TokenizerError(
-                f"{path}: no such file; only tokenizer.json is read. Convert the tokenizer once with "
-                "`AutoTokenizer.from_pretrained(...).save_pretrained(...)` or point `tokenizer` at a directory with one"
+                f"tokenizer: {path}: no such file; only tokenizer.json is read. Convert the tokenizer once with "
+                "`AutoTokenizer.from_pretrained(...).save_pretrained(...)` or name a directory with one"
             )
         try:
             self._tokenizer = Tokenizer.from_file(path)
         except Exception as error:  # the library raises bare Exception for a bad file
-            raise TokenizerError(f"{path}: not a tokenizer this build reads: {error}") from error
+            raise TokenizerError(f"tokenizer: {path}: not a tokenizer this build reads: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True

@@ -45,7 +45,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise ValueError(f"{field}: must be at least 1, got {value}")
         if not 0.0 < self.step_timeout_seconds < float("inf"):
             raise ValueError(
-                f"step_timeout: must be a finite number of seconds above 0, got {self.step_timeout_seconds:g}"
+                f"step_timeout_seconds: must be a finite number of seconds above 0, got {self.step_timeout_seconds:g}"
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(

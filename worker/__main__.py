@@ -17,6 +17,7 @@ import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
 from quire.proto.channel import Dealer
+from quire.proto.flags import in_flags
 from quire.proto.lifeline import tie_to_parent
 from quire.proto.wire import plan_decoder
 from quire.worker.config import WorkerConfig
@@ -69,7 +70,7 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
         try:
             return load()
         except (ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError) as error:
-            raise StartRefused(str(error)) from error
+            raise StartRefused(in_flags(str(error), config.flags)) from error
 
     def load() -> Started[InFlight]:
         device = Device(config.device, rank)

@@ -47,6 +47,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of dummy weights."""
     num_threads: int = 0
     """CPU threads of one rank; 0: the machine's cores divided by the ranks."""
+    flags: dict[str, str] = {}
+    """Field -> what the operator calls it: refusals name that."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:

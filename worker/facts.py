@@ -7,7 +7,7 @@ import msgspec
 from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
 from quire.worker.config import WorkerConfig
 
-_PRIVATE = ("scheduler_address", "run_dir", "model", "num_threads", "log_level")
+_PRIVATE = ("scheduler_address", "run_dir", "model", "num_threads", "flags", "log_level")
 """Fields of the configuration in which ranks could differ and still compute the same."""
 
 

@@ -12,6 +12,7 @@ import torch
 
 from quire.kernels.catalog import OPERATIONS, implementations
 from quire.kernels.cpu.native import instruction_set
+from quire.proto.flags import in_flags
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
@@ -31,7 +32,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
         device = Device(config.device, rank=0)
         kernels = _kernels(device)
     except (DeviceError, ImportError) as error:
-        return {}, [str(error)]
+        return {}, [in_flags(str(error), config.flags)]
     sections: dict[str, Section] = {
         "device": {
             "name": device.name,
@@ -49,7 +50,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     try:
         sections["model"] = _model(config, device)
     except (ModelError, CheckpointError, DeviceError) as error:
-        return sections, [str(error)]
+        return sections, [in_flags(str(error), config.flags)]
     return sections, []
 
 

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from quire.deploy.arguments import UsageError
-from quire.deploy.config import Composed, compose, show
+from quire.deploy.config import FLAGS, Composed, compose, show
 from quire.deploy.launch import QuireEngine
-from quire.deploy.options import ServeOptions
+from quire.deploy.options import ServeOptions, specs
 from quire.deploy.report import addresses, engine_summary, ready_to_paste, target_of
 from quire.deploy.resolve import Model
 from quire.deploy.rundir import RunDir
+from quire.proto.flags import in_flags
 from quire.proto.requests import ModelFacts
 from quire.scheduler.config import SchedulerConfig
 from quire.worker.config import WorkerConfig
@@ -27,6 +28,25 @@ NEEDS: dict[str, dict[str, Any]] = {
     "max_num_batched_tokens": {"max_num_seqs": 15}, "ssl_certfile": PAIR, "ssl_keyfile": PAIR, "ssl_ca_certs": PAIR,
 }  # fmt: skip
 """What an option cannot be without."""
+
+CHANGED: dict[str, Any] = {
+    "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
+    "http_port": 2, "admin_key_file": "a", "ssl_ca_certs": "ca", "allowed_hosts": ("h",),
+    "allowed_origins": ("https://o",), "max_body_bytes": 10, "task": "embed", "tool_call_parser": "hermes",
+    "reasoning_parser": "deepseek_r1", "enable_auto_tool_choice": False, "vllm_metric_names": True,
+    "otlp_traces_endpoint": "http://t:4318", "ssl_certfile": "c", "ssl_keyfile": "k",
+    "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
+    "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
+    "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16,
+    "scheduling_policy": "priority",
+    "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
+    "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
+    "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0,
+    "drain_timeout": 20.0, "max_restarts": 21, "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
+}  # fmt: skip
+"""Another value than the default for every option that a process is told."""
+TAKEN_TOGETHER = {"enable_auto_tool_choice": "--tool-call-parser"}
+"""An option that decides another's field."""
 
 
 @pytest.fixture
@@ -51,25 +71,10 @@ def test_addresses_and_shared_values_agree(run_dir: RunDir) -> None:
 
 
 def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
-    changed: dict[str, Any] = {
-        "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
-        "http_port": 2, "admin_key_file": "a", "ssl_ca_certs": "ca", "allowed_hosts": ("h",),
-        "allowed_origins": ("https://o",), "max_body_bytes": 10, "task": "embed", "tool_call_parser": "hermes",
-        "reasoning_parser": "deepseek_r1", "enable_auto_tool_choice": False, "vllm_metric_names": True,
-        "otlp_traces_endpoint": "http://t:4318", "ssl_certfile": "c", "ssl_keyfile": "k",
-        "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
-        "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
-        "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16,
-        "scheduling_policy": "priority",
-        "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
-        "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
-        "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0,
-        "drain_timeout": 20.0, "max_restarts": 21, "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
-    }  # fmt: skip
     untouched = {"run_dir"}  # made by the launcher itself
-    assert set(changed) | untouched == set(ServeOptions.__slots__)
+    assert set(CHANGED) | untouched == set(ServeOptions.__slots__)
     plain = show(composed(run_dir))
-    for name, value in changed.items():
+    for name, value in CHANGED.items():
         extra: dict[str, Any] = {name: value} | NEEDS.get(name, {})
         assert show(composed(run_dir, **extra)) != plain, name
 
@@ -77,25 +82,71 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"frontends": 0}, "frontends: must be at least 1"),
-        ({"grpc_port": 70_000}, "grpc_port"),
-        ({"http_port": -2}, "http_port"),
-        ({"max_body_bytes": 0}, "max_receive_bytes"),
-        ({"max_num_seqs": 0}, "max_num_seqs"),
-        ({"max_num_seqs": 64, "max_num_batched_tokens": 32}, "max_num_batched_tokens: 32 is less than max_num_seqs 64"),
-        ({"block_size": 24}, "power of two"),
-        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
-        ({"startup_timeout": 0.0}, "startup_timeout"),
-        ({"drain_timeout": -1.0}, "drain_timeout: must be finite seconds, at least 0"),
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size: must be at least 1"),
-        ({"step_timeout": 0.0}, "step_timeout"),
-        ({"max_restarts": -1}, "max_restarts"),
-        ({"restart_window": float("nan")}, "restart_window"),
+        ({"frontends": 0}, "^--frontends: must be at least 1"),
+        ({"grpc_port": 70_000}, "^--grpc-port: must"),
+        ({"http_port": -2}, "^--http-port: must"),
+        ({"max_body_bytes": 0}, "^--max-body-bytes: must"),
+        ({"max_num_seqs": 0}, "^--max-num-seqs: must"),
+        (
+            {"max_num_seqs": 64, "max_num_batched_tokens": 32},
+            "^--max-num-batched-tokens: 32 is less than --max-num-seqs 64",
+        ),
+        ({"block_size": 24}, "^--block-size: must be a power of two"),
+        ({"gpu_memory_utilization": 1.5}, "^--gpu-memory-utilization: must"),
+        ({"startup_timeout": 0.0}, "^--startup-timeout: must"),
+        ({"drain_timeout": -1.0}, "^--drain-timeout: must be finite seconds, at least 0"),
+        ({"tensor_parallel_size": 0}, "^--tensor-parallel-size: must be at least 1"),
+        ({"step_timeout": 0.0}, "^--step-timeout: must"),
+        ({"max_restarts": -1}, "^--max-restarts: must"),
+        ({"restart_window": float("nan")}, "^--restart-window: must"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(run_dir: RunDir, values: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         composed(run_dir, **values)
+
+
+@pytest.mark.parametrize("option", CHANGED)
+def test_a_field_that_an_option_sets_is_called_by_its_flag(run_dir: RunDir, option: str) -> None:
+    """What processes are told to call their fields is read off what each flag changes."""
+    needs = NEEDS.get(option, {})
+    plain = composed(run_dir, **{**needs, **({option: "another"} if option in needs else {})})
+    other = composed(run_dir, **{**needs, option: CHANGED[option]})
+    for part in ("scheduler", "worker", "frontend"):
+        before, after = (msgspec.structs.asdict(getattr(whole, part)) for whole in (plain, other))
+        for field in (field for field in before if before[field] != after[field]):
+            assert FLAGS[field] == TAKEN_TOGETHER.get(option, "--" + option.replace("_", "-")), (part, field)
+    assert plain.worker.flags == plain.frontend.flags == FLAGS
+
+
+def refusal(run_dir: RunDir, option: str, value: object) -> str:
+    """Empty for a value that is taken, or of a type that no parser of the flag makes."""
+    try:
+        composed(run_dir, **{option: value})
+    except UsageError as error:
+        return str(error)
+    except (TypeError, AttributeError):
+        pass
+    return ""
+
+
+def test_whatever_value_a_configuration_refuses_it_is_refused_by_its_flag(run_dir: RunDir) -> None:
+    refused = set()
+    for option in CHANGED:
+        for value in (-5, 0, 3, 1 << 40, float("nan"), float("inf"), "alone"):
+            if message := refusal(run_dir, option, value):
+                refused.add(option)
+                assert message.startswith("--")
+                assert not [field for field in FLAGS if "_" in field and field in message], message
+    numbers = {spec.field for spec in specs() if spec.kind == "value" and isinstance(spec.default, (int, float))}
+    assert refused >= (numbers - {"seed"}) | {"ssl_certfile", "ssl_keyfile", "ssl_ca_certs"}
+
+
+def test_words_of_a_message_that_only_look_like_fields_stay() -> None:
+    said = "seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower max_model_len."
+    assert in_flags(said, FLAGS) == "--seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower --max-model-len."
+    assert in_flags(in_flags(said, FLAGS), FLAGS) == in_flags(said, FLAGS)
+    assert in_flags(said, {}) == said
 
 
 def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir) -> None:

@@ -3,14 +3,18 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from quire.deploy.config import FLAGS
 from quire.frontend.config import FrontendConfig
+from quire.frontend.server import ListenError
 from quire.proto.api import Delta, GenerateRequest, RequestError
 from quire.proto.client import AsyncClient
+from quire.proto.flags import in_flags
 
 
 def test_neither_the_frontend_nor_the_client_imports_torch():
@@ -147,6 +151,66 @@ def test_a_wrong_configuration_ends_with_code_2_and_one_clear_line(tmp_path, mod
     assert started.process.returncode == 2
     assert message in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"api_key_file": "/no"}, "--api-key-file: /no: No such file or directory"),
+        ({"admin_key_file": "/no"}, "--admin-key-file: /no: No such file or directory"),
+        ({"tls_cert_file": "/no", "tls_key_file": "/x"}, "--ssl-certfile: /no: No such file or directory"),
+        ({"tls_cert_file": "{dir}/empty", "tls_key_file": "/no"}, "--ssl-keyfile: /no: No such file or directory"),
+        (
+            {"tls_cert_file": "{dir}/empty", "tls_key_file": "{dir}/empty"},
+            "--ssl-certfile: {dir}/empty: no PEM chain that belongs to --ssl-keyfile {dir}/empty",
+        ),
+        (
+            {"tls_cert_file": "{dir}/empty", "tls_key_file": "{dir}/empty", "tls_client_ca_file": "/no"},
+            "--ssl-ca-certs: /no: No such file or directory",
+        ),
+        ({"otlp_endpoint": "ftp://x"}, "--otlp-traces-endpoint: 'ftp://x' must be"),
+        ({"tool_call_parser": "none"}, "--tool-call-parser: 'none' is not one of auto, "),
+        ({"reasoning_parser": "none"}, "--reasoning-parser: 'none' is not one of auto, "),
+        ({"chat_template": "/no"}, "--chat-template: /no: No such file or directory"),
+        ({"chat_template": "{dir}/latin"}, "--chat-template: {dir}/latin: not text in UTF-8"),
+        ({"chat_template": "{dir}/broken"}, "--chat-template: {dir}/broken: "),
+        ({"tokenizer": "{dir}"}, "--tokenizer: {dir}/tokenizer.json: no such file"),
+        ({"tokenizer": "{dir}/bad"}, "--tokenizer: {dir}/bad/tokenizer.json: not a tokenizer"),
+        ({"tokenizer": "{dir}/odd"}, "{dir}/odd/tokenizer_config.json: does not read"),
+        ({"run_dir": "/dev/null"}, "--run-dir /dev/null: "),
+        ({"host": "203.0.113.7", "grpc_port": 1}, "--grpc-port: 203.0.113.7:1 cannot be opened"),
+        ({"http_port": "{taken}"}, "--http-port: {taken} cannot be opened"),
+    ],
+)
+def test_what_a_starting_frontend_finds_wrong_is_called_by_its_flag(serving, tmp_path, model_dir, changes, message):
+    (tmp_path / "empty").touch()
+    (tmp_path / "latin").write_bytes(b"\xe9")
+    (tmp_path / "broken").write_text("{% if %}")
+    for name, tokenizer in (("bad", "{}"), ("odd", (model_dir / "tokenizer.json").read_text())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(tokenizer)
+    (tmp_path / "odd" / "tokenizer_config.json").write_text("{")
+
+    async def start(**config):
+        async with serving(wait=False, **config):
+            raise AssertionError("it started")
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        words = {"dir": str(tmp_path), "taken": held.getsockname()[1]}
+        filled = {name: value.format(**words) if isinstance(value, str) else value for name, value in changes.items()}
+        if "http_port" in filled:
+            filled["http_port"] = words["taken"]
+        with pytest.raises((ValueError, ListenError)) as caught:
+            asyncio.run(start(**filled))
+    assert message.format(**words) in in_flags(str(caught.value), FLAGS)
+
+
+def test_the_process_says_it_with_the_flags_it_was_told(tmp_path, model_dir):
+    started = Process(tmp_path, f"ipc://{tmp_path}/s.sock", model_dir, otlp_endpoint="x", flags=FLAGS)
+    _, errors = started.process.communicate(timeout=30)
+    assert (started.process.returncode, errors[:43]) == (2, "frontend: --otlp-traces-endpoint: 'x' must b")
 
 
 @pytest.mark.parametrize(

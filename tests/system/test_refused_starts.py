@@ -11,12 +11,15 @@ SHARD = "model.safetensors"
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--no-enable-chunked-prefill", "--max-num-batched-tokens=64", "--max-num-seqs=8"), "max_num_batched_tokens"),
-        (("--kv-cache-memory-bytes=99999GiB",), "kv_cache_memory_bytes"),
-        (("--kv-cache-memory-bytes=1",), "max_model_len"),
-        (("--max-model-len=257",), "max_model_len"),
+        (
+            ("--no-enable-chunked-prefill", "--max-num-batched-tokens=64", "--max-num-seqs=8"),
+            "max_num_batched_tokens|--max-num-batched-tokens",
+        ),
+        (("--kv-cache-memory-bytes=99999GiB",), "refused: --kv-cache-memory-bytes: "),
+        (("--kv-cache-memory-bytes=1",), "refused: --max-model-len: "),
+        (("--max-model-len=257",), "refused: --max-model-len: 257"),
         (("--tensor-parallel-size=3",), "num_attention_heads|heads"),
-        (("--device=cuda",), "cuda"),
+        (("--device=cuda",), "refused: --device: cuda"),
     ],
 )
 def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):

@@ -116,7 +116,11 @@ def read_spec(model_dir: Path, task: AskedTask = "auto") -> Spec:
     if not dtype_name(config):
         config["dtype"] = stored_dtype(model_dir)
     generation_file = model_dir / "generation_config.json"
-    spec = parse_spec(config, _read_json(generation_file) if generation_file.exists() else {})
+    generation = _read_json(generation_file) if generation_file.exists() else {}
+    try:
+        spec = parse_spec(config, generation)
+    except ModelError as error:  # which folder's; a field of its config.json is no field of ours
+        raise ModelError(f"{model_dir}: {error.field}", error.message) from error
     can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith("ForCausalLM")
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
