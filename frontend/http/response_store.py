@@ -2,7 +2,7 @@
 
 It is bounded in bytes and in age; the oldest finished responses go first. A response that is still being made belongs
 to the frontend that makes it, which renews a lease on it; once the lease ran out, that frontend is gone and the
-response counts as failed.
+response counts as failed. Leases are read off a clock that nobody sets, and end with the boot that gave them.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Concatenate, Literal, ParamSpec, TypeVar
+from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
 from quire.proto.api import RequestError
 
@@ -32,13 +32,28 @@ CREATE TABLE IF NOT EXISTS responses (
     size INTEGER NOT NULL, input BLOB NOT NULL, answer BLOB NOT NULL
 );
 CREATE INDEX IF NOT EXISTS by_age ON responses (created, status, size);
+CREATE TABLE IF NOT EXISTS boot (id TEXT NOT NULL);
 """
 SELECT = "SELECT id, previous, status, created, lease, input, answer FROM responses WHERE id = ?"
 
 
-def now() -> float:
-    """Of all processes of this machine: leases are read by others than who wrote them."""
-    return time.time()
+class Moment(NamedTuple):
+    """The same for all processes of this machine: leases are read by others than who wrote them."""
+
+    wall: float
+    """Seconds since 1970, for ages."""
+    steady: float
+    """Seconds since the machine's boot without those it slept, for leases: makers sleep with it."""
+
+
+def moment() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+def boot() -> str:
+    """Another one after each boot of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +65,9 @@ class Stored:
     """Id of the response this one continues; empty: none."""
     status: Status
     created: float
-    """Seconds since 1970; of `lease` too."""
+    """Seconds since 1970."""
     lease: float
-    """Until when its frontend is believed to be making it."""
+    """Until when its frontend is believed to be making it: `Moment.steady` of the boot the store knows."""
     input: bytes
     answer: bytes
 
@@ -69,33 +84,33 @@ class ResponseStore:
 
     async def put(self, id: str, previous: str, status: Status, input: bytes, answer: bytes) -> None:
         """Raises `RequestError` (QUEUE_FULL) when what is still being made fills the store."""
-        created = now()
-        stored = Stored(id, previous, status, created, created + LEASE_SECONDS, input, answer)
-        await self._run(_put, stored, self._max_bytes)
+        now = moment()
+        stored = Stored(id, previous, status, now.wall, now.steady + LEASE_SECONDS, input, answer)
+        await self._run(_put, stored, self._max_bytes, now)
 
     async def get(self, id: str) -> Stored:
         """Raises `RequestError` (UNKNOWN_REQUEST)."""
-        return await self._run(_get, id, now())
+        return await self._run(_get, id, moment())
 
     async def chain(self, id: str) -> list[Stored]:
         """The response and those it continues, oldest first. Raises `RequestError` (UNKNOWN_REQUEST)."""
-        return await self._run(_chain, id, now())
+        return await self._run(_chain, id, moment())
 
     async def finish(self, id: str, status: Status, answer: bytes) -> bool:
         """Replace what was being made. False: it was cancelled or deleted meanwhile, and stays so."""
-        return await self._run(_finish, id, status, answer, self._max_bytes, now())
+        return await self._run(_finish, id, status, answer, self._max_bytes, moment())
 
     async def cancel(self, id: str) -> Stored:
         """Mark what is still being made as cancelled; what it is now. Raises `RequestError` (UNKNOWN_REQUEST)."""
-        return await self._run(_cancel, id, now())
+        return await self._run(_cancel, id, moment())
 
     async def delete(self, id: str) -> None:
         """Raises `RequestError` (UNKNOWN_REQUEST)."""
-        await self._run(_delete, id, now())
+        await self._run(_delete, id, moment())
 
     async def renew(self, ids: Iterable[str]) -> set[str]:
         """Extend the leases of those of `ids` that are still wanted; they are returned."""
-        return await self._run(_renew, tuple(ids), now() + LEASE_SECONDS)
+        return await self._run(_renew, tuple(ids), moment().steady + LEASE_SECONDS)
 
     async def _run(
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
@@ -136,6 +151,7 @@ def _open(path: str) -> sqlite3.Connection:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.executescript(SCHEMA)
+            _end_leases_of_another_boot(database)
         except sqlite3.OperationalError as error:
             database.close()
             if not _is_busy(error) or time.monotonic() > deadline:
@@ -149,11 +165,22 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the low byte of SQLite's extended codes
 
 
-def _put(database: sqlite3.Connection, stored: Stored, max_bytes: int) -> None:
+def _end_leases_of_another_boot(database: sqlite3.Connection) -> None:
+    """Whoever held them has not survived it, and the clock they were read off has begun anew."""
+    this = boot()
+    database.execute("BEGIN IMMEDIATE")
+    if database.execute("SELECT id FROM boot").fetchall() != [(this,)]:
+        database.execute("DELETE FROM boot")
+        database.execute("INSERT INTO boot VALUES (?)", (this,))
+        database.execute("UPDATE responses SET lease = -1 WHERE status = 'in_progress'")
+    database.execute("COMMIT")
+
+
+def _put(database: sqlite3.Connection, stored: Stored, max_bytes: int, now: Moment) -> None:
     size = _size(stored.input, stored.answer)
     if stored.status == "in_progress":
         query = "SELECT coalesce(sum(size), 0) FROM responses WHERE status = 'in_progress' AND lease >= ?"
-        if database.execute(query, (stored.created,)).fetchone()[0] + size > max_bytes:
+        if database.execute(query, (now.steady,)).fetchone()[0] + size > max_bytes:
             raise RequestError(
                 "QUEUE_FULL",
                 f"responses in progress fill the store of {max_bytes} bytes; try later, or without background",
@@ -161,37 +188,37 @@ def _put(database: sqlite3.Connection, stored: Stored, max_bytes: int) -> None:
             )
     values = (stored.id, stored.previous, stored.status, stored.created, stored.lease, size, stored.input)
     database.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*values, stored.answer))
-    _trim(database, max_bytes, stored.created)
+    _trim(database, max_bytes, now)
 
 
-def _trim(database: sqlite3.Connection, max_bytes: int, now: float) -> None:
+def _trim(database: sqlite3.Connection, max_bytes: int, now: Moment) -> None:
     idle = "(status != 'in_progress' OR lease < ?)"
-    database.execute(f"DELETE FROM responses WHERE created < ? AND {idle}", (now - MAX_AGE_SECONDS, now))
+    database.execute(f"DELETE FROM responses WHERE created < ? AND {idle}", (now.wall - MAX_AGE_SECONDS, now.steady))
     excess: int = database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0] - max_bytes
     query = f"SELECT id, size FROM responses WHERE {idle} ORDER BY created LIMIT 1"
-    while excess > 0 and (oldest := database.execute(query, (now,)).fetchone()) is not None:
+    while excess > 0 and (oldest := database.execute(query, (now.steady,)).fetchone()) is not None:
         database.execute("DELETE FROM responses WHERE id = ?", oldest[:1])
         excess -= oldest[1]
 
 
-def _get(database: sqlite3.Connection, id: str, now: float) -> Stored:
+def _get(database: sqlite3.Connection, id: str, now: Moment) -> Stored:
     row = database.execute(SELECT, (id,)).fetchone()
     if row is None:
         raise RequestError("UNKNOWN_REQUEST", f"response {id!r} is not stored here: never was, deleted or too old")
-    if row[2] == "in_progress" and row[4] < now:
+    if row[2] == "in_progress" and row[4] < now.steady:
         database.execute("UPDATE responses SET status = 'failed' WHERE id = ?", (id,))
         row = database.execute(SELECT, (id,)).fetchone()
     return Stored(*row)
 
 
-def _chain(database: sqlite3.Connection, id: str, now: float) -> list[Stored]:
+def _chain(database: sqlite3.Connection, id: str, now: Moment) -> list[Stored]:
     chain = [_get(database, id, now)]
     while chain[-1].previous and len(chain) < MAX_CHAIN:
         chain.append(_get(database, chain[-1].previous, now))
     return chain[::-1]
 
 
-def _finish(database: sqlite3.Connection, id: str, status: Status, answer: bytes, max_bytes: int, now: float) -> bool:
+def _finish(database: sqlite3.Connection, id: str, status: Status, answer: bytes, max_bytes: int, now: Moment) -> bool:
     changed = database.execute(
         "UPDATE responses SET status = ?, answer = ?, size = size - length(answer) + ? "
         "WHERE id = ? AND status = 'in_progress'",
@@ -201,13 +228,13 @@ def _finish(database: sqlite3.Connection, id: str, status: Status, answer: bytes
     return changed.rowcount == 1
 
 
-def _cancel(database: sqlite3.Connection, id: str, now: float) -> Stored:
+def _cancel(database: sqlite3.Connection, id: str, now: Moment) -> Stored:
     if _get(database, id, now).status == "in_progress":
         database.execute("UPDATE responses SET status = 'cancelled' WHERE id = ?", (id,))
     return _get(database, id, now)
 
 
-def _delete(database: sqlite3.Connection, id: str, now: float) -> None:
+def _delete(database: sqlite3.Connection, id: str, now: Moment) -> None:
     _get(database, id, now)
     database.execute("DELETE FROM responses WHERE id = ?", (id,))
 
