@@ -12,6 +12,7 @@ import msgspec
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
+from quire.proto.departure import leave_after
 from quire.proto.flags import in_flags
 from quire.proto.lifeline import tie_to_parent
 
@@ -48,4 +49,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave_after(main)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from quire.proto.departure import leave_after
 from quire.proto.lifeline import tie_to_parent
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.loop import SchedulerLoop
@@ -27,4 +28,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave_after(main)

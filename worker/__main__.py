@@ -8,15 +8,14 @@ import argparse
 import contextlib
 import logging
 import signal
-import sys
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
 from quire.proto.channel import Dealer
+from quire.proto.departure import leave, leave_after
 from quire.proto.flags import in_flags
 from quire.proto.lifeline import tie_to_parent
 from quire.proto.wire import plan_decoder
@@ -31,16 +30,6 @@ from quire.worker.start import join_group, start
 from quire.worker.weights.checkpoint import CheckpointError
 
 _LINGER_MS = 1000
-
-
-def _leave(signum: int, frame: object) -> NoReturn:
-    _already_leaving()
-    raise SystemExit(EXIT_DONE)
-
-
-def _already_leaving() -> None:
-    """From here on SIGTERM says nothing new, and must not break off the interpreter's own farewell."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def main() -> int:
@@ -64,7 +53,7 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     )
     # Ctrl-C reaches the whole terminal; the supervisor decides how the group ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda *_: leave(EXIT_DONE))
 
     def begin() -> Started[InFlight]:
         try:
@@ -92,10 +81,10 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
             at_end.close()
         return code
     finally:
-        _already_leaving()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it says nothing new, and must not cut the last words off
         dealer.close(_LINGER_MS)
         context.term()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave_after(main)

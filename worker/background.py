@@ -1,4 +1,7 @@
-"""Daemon threads that run what they are given: they end with the process, whatever they wait for."""
+"""Daemon threads that run what they are given: they end with the process, whatever they wait for.
+
+The process must end by `quire.proto.departure`: one of them may be in the middle of a library's code.
+"""
 
 import queue
 import threading

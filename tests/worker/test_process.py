@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from quire.proto.plans import Welcomed
+from quire.proto.params import SamplingParams, Structured
+from quire.proto.plans import Stop, Welcomed
 
 pytestmark = pytest.mark.integration
 
@@ -59,6 +60,24 @@ def test_two_ranks_agree_draw_the_models_tokens_and_end_cleanly_when_terminated(
     for process in workers.processes:
         process.send_signal(signal.SIGTERM)
     assert workers.exit_codes() == [0, 0]
+
+
+@pytest.mark.parametrize("how", ["stop", "sigterm"])
+def test_a_worker_that_still_compiles_grammars_leaves_without_a_word(how, group, scribe):
+    """It ended by SIGSEGV or SIGABRT: the interpreter was taken apart beneath the compiling threads."""
+    workers, writer = group(), scribe(8)
+    workers.join()
+    for slot in range(8):
+        words = "|".join(f"{slot}{number:05}" for number in range(4000))
+        writer.admit(slot, [1, 2], SamplingParams(max_tokens=9, structured=Structured("regex", f"({words}){{1,9}}")))
+    workers.send(writer.plan([(0, 1)])[1])
+    workers.receive()
+    if how == "stop":
+        workers.send(Stop("test"))
+    else:
+        workers.processes[0].send_signal(signal.SIGTERM)
+    assert workers.exit_codes() == [0]
+    assert not [line for line in workers.log.read_text().splitlines() if " INFO " not in line]
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_to_the_scheduler(group, tmp_path):
