@@ -19,6 +19,11 @@ from quire.proto.api import RequestError
 
 DONE = b"data: [DONE]\n\n"
 LAST_WRITE_SECONDS = 1.0
+QUIET_SECONDS = 15.0
+"""A stream that says nothing for so long gets a comment, which clients pass over: proxies close what is silent for a
+minute, and a restarted model loads for longer.
+"""
+COMMENT = b": waiting\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache, no-transform"),
@@ -46,17 +51,22 @@ class EventStream(Response):
         super().__init__()
         self._events = events
         self._failed = failed
+        self._is_quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id: str = scope["state"]["request_id"]
         started = False
+        comments: asyncio.Task[None] | None = None
         try:
             try:
                 async for piece in self._events:
                     if not started:
                         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
                         started = True
+                        comments = asyncio.create_task(self._comment(send))
+                    self._is_quiet = False
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                _stop(comments)
                 await send({"type": "http.response.body", "body": b""})
             except asyncio.CancelledError as cancelled:
                 if not cancelled.args or not isinstance(cancelled.args[0], RequestError):
@@ -65,13 +75,28 @@ class EventStream(Response):
         except Exception as error:
             if not started:
                 raise
+            _stop(comments)
             last = self._failed(as_request_error(error), request_id)
             with contextlib.suppress(TimeoutError):  # the connection closes all the same
                 async with asyncio.timeout(LAST_WRITE_SECONDS):
                     await send({"type": "http.response.body", "body": last, "more_body": True})
                     await send({"type": "http.response.body", "body": b""})
         finally:
+            _stop(comments)
             await self._events.aclose()
+
+    async def _comment(self, send: Send) -> None:
+        """Until cancelled. One after every interval in which nothing was sent."""
+        while True:
+            self._is_quiet = True
+            await asyncio.sleep(QUIET_SECONDS)
+            if self._is_quiet:
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+
+
+def _stop(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        task.cancel()
 
 
 def event_stream(

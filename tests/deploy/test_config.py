@@ -68,6 +68,8 @@ def test_addresses_and_shared_values_agree(run_dir: RunDir) -> None:
     assert whole.scheduler.max_num_seqs == whole.worker.max_num_seqs == 8
     assert whole.worker.dtype == "float16"
     assert whole.frontend.served_model_names == ("m",)
+    whole = composed(run_dir, startup_timeout=70.0)
+    assert whole.frontend.startup_seconds == whole.timers.startup == 70.0
 
 
 def test_every_option_reaches_a_process(run_dir: RunDir) -> None:

@@ -231,3 +231,37 @@ def test_the_configuration_names_the_wrong_field(changes):
     FrontendConfig(**good)
     with pytest.raises(ValueError, match=next(iter(changes))):
         FrontendConfig(**{**good, **changes})
+
+
+def test_its_ready_file_shows_that_its_loop_turns(serving, tmp_path, model_dir):
+    """The supervisor's sign of life; with any scheduler or without."""
+
+    async def main():
+        async with serving() as s:
+            directory = tmp_path / "second"
+            directory.mkdir()
+            second = Process(directory, s.scheduler.address, model_dir)
+            try:
+                await second.port(s.until)
+
+                def seen() -> int:
+                    return second.ready_file.stat().st_mtime_ns
+
+                async def turns() -> None:
+                    before = seen()
+                    await s.until(lambda: seen() != before, seconds=20)
+
+                await turns()
+                s.scheduler.muted = True
+                await turns()
+                second.process.send_signal(signal.SIGSTOP)
+                before = seen()
+                await asyncio.sleep(2.5)
+                assert seen() == before
+                second.process.send_signal(signal.SIGCONT)
+                await turns()
+            finally:
+                second.process.kill()
+                second.process.communicate()
+
+    asyncio.run(main())

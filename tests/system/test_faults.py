@@ -116,7 +116,7 @@ def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(serve, model, 
     readers = start_readers(engine, eventually, LONG_ENOUGH)
     (scheduler,) = engine.pids("scheduler")
     os.kill(scheduler, signal.SIGSTOP)
-    time.sleep(9)  # less than the supervisor's patience
+    time.sleep(7)  # less than the supervisor's patience, more than the frontends' and their leases
     os.kill(scheduler, signal.SIGCONT)
     assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
     assert engine.pids("scheduler") == [scheduler]

@@ -191,6 +191,18 @@ def test_a_worker_dies_and_the_next_one_hangs(engine, undisturbed, loads, eventu
     ready_again(engine, eventually)
 
 
+def test_a_frontend_hangs(engine, eventually):
+    """Its calls break, the others' do not, and another one takes its place."""
+    seen = len(engine.lines)
+    frontends = engine.pids("frontend")
+    hung = frontends[-1]
+    os.kill(hung, signal.SIGSTOP)
+    engine.wait_for_line(r"frontend \d gave no sign of life", after=seen)
+    eventually(lambda: len(engine.pids("frontend")) == 2 and hung not in engine.pids("frontend"), 30)
+    assert set(frontends) - set(engine.pids("frontend")) == {hung}
+    ready_again(engine, eventually)
+
+
 def test_a_worker_hangs_during_a_drain(engine, undisturbed, loads, eventually):
     """The last one: the group comes back within the drain's time, and the engine ends when all is said."""
     readers = fill(engine, eventually)

@@ -7,6 +7,8 @@ import socket
 import httpx
 import pytest
 
+from quire.frontend.http import sse
+
 
 def post(**fields: object) -> bytes:
     body = json.dumps({"prompt": "x", "max_tokens": 400, **fields}).encode()
@@ -42,6 +44,27 @@ def test_a_client_that_leaves_aborts_every_prompt_of_its_call(web):
             await w.scheduler.submitted(3)
             writer.transport.abort()
             await w.until(lambda: len(w.scheduler.aborts) == 3)
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_waits_is_kept_open_by_comments(web, monkeypatch):
+    """Between two tokens a model may load for minutes; a proxy would close the connection after one."""
+    monkeypatch.setattr(sse, "QUIET_SECONDS", 0.2)
+
+    async def main():
+        async with web() as w:
+            reader, writer = await w.connect()
+            writer.write(post(stream=True))
+            number = (await w.scheduler.submitted()).number
+            w.scheduler.outputs(number, [(0, 0, 70)])
+            for _ in range(3):
+                await asyncio.wait_for(reader.readuntil(sse.COMMENT), 10)
+            w.scheduler.outputs(number, [(0, 1, 71)], [w.scheduler.finish(number, 2)])
+            rest = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+            assert b"data: [DONE]" in rest
+            await asyncio.sleep(0.5)
+            assert not reader._buffer  # nothing follows the end
 
     asyncio.run(main())
 
