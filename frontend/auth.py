@@ -15,6 +15,7 @@ from typing import Any, Literal
 import grpc
 import grpc.aio
 
+from quire.frontend.abort import abort
 from quire.frontend.config import KEY, FrontendConfig
 from quire.frontend.watched import Clock, WatchedFiles
 from quire.proto.api import RequestError
@@ -163,8 +164,7 @@ def _refuse(error: RequestError) -> "grpc.RpcMethodHandler[Any, Any]":
     """Fits every arity: it reads nothing and answers with a status."""
 
     async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        code, message, trailers = to_status(error)
-        await context.abort(code, message, trailers)
+        await abort(context, to_status(error))
 
     return grpc.stream_stream_rpc_method_handler(answer)
 

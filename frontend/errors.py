@@ -1,5 +1,6 @@
 """The outermost interceptor: whatever a handler raises reaches the client as one of our statuses, never as its text."""
 
+import asyncio
 import inspect
 import logging
 import uuid
@@ -10,12 +11,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from quire.frontend.abort import Context, abort
 from quire.frontend.auth import Continuation
 from quire.proto.api import RequestError
 from quire.proto.grpc_status import to_status
 from quire.proto.params import ParameterError
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Any]
 
 log = logging.getLogger("quire.frontend")
@@ -72,8 +73,9 @@ def _guard_generator(behaviour: Behaviour, parse: Callable[[Any], Any]) -> Behav
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:
-    code, message, trailers = to_status(as_request_error(error))
-    await context.abort(code, message, trailers)
+    if isinstance(error, grpc.aio.InternalError):  # a write to a client that is gone
+        raise asyncio.CancelledError from None
+    await abort(context, to_status(as_request_error(error)))
 
 
 def as_request_error(error: Exception) -> RequestError:

@@ -12,12 +12,11 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
+from quire.frontend.abort import Context, abort
 from quire.frontend.auth import Continuation
 from quire.frontend.metrics import Metrics
 from quire.proto.api import RequestError
 from quire.proto.grpc_status import to_status
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 ALL_CONNECTIONS = 16
 """All connections together may have so many times the calls of one."""
@@ -82,7 +81,5 @@ class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def _refuse(self, context: Context, message: str) -> NoReturn:
         self._metrics.count("grpc_calls_refused_total")
-        code, message, trailers = to_status(
-            RequestError("TOO_MANY_STREAMS", message, retry_after_seconds=RETRY_SECONDS)
-        )
-        await context.abort(code, message, trailers)
+        error = RequestError("TOO_MANY_STREAMS", message, retry_after_seconds=RETRY_SECONDS)
+        await abort(context, to_status(error))

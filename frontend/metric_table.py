@@ -50,6 +50,7 @@ FAMILIES: dict[str, Family] = {
     "requests_total": Family("counter", "Requests that arrived, by door.", ("door",)),
     "request_finishes_total": Family("counter", "Outputs that ended, by reason.", ("reason",)),
     "request_rejections_total": Family("counter", "Requests refused before they ran, by reason word.", ("reason",)),
+    "early_refusals_total": Family("counter", "Requests refused unread while the scheduler's queue was full."),
     "request_failures_total": Family("counter", "Requests that failed once accepted, by reason word.", ("reason",)),
     "client_aborts_total": Family("counter", "Requests given up: the client left, or an input beside it failed."),
     "slow_readers_total": Family("counter", "Requests ended because their client did not read."),

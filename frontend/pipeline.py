@@ -24,6 +24,7 @@ from quire.frontend.embed import Embedder
 from quire.frontend.grammar import Grammars
 from quire.frontend.link import SchedulerLink
 from quire.frontend.observer import Observer
+from quire.frontend.overload import Overload
 from quire.frontend.prepared import Prepared
 from quire.frontend.reading import Formats, with_forced_calls, with_reasoning_first
 from quire.frontend.stream import RequestStream
@@ -66,6 +67,7 @@ class Pipeline:
         self._embedder = Embedder(config, tokenizer, link, pool, observer)
         self._observer = observer
         self._metrics = observer.metrics
+        self.overload = Overload(observer.metrics)
         self._metrics.num_open = lambda: self.num_open
         repeatable = random.Random(f"{config.seed}/{config.index}")
         self._draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
@@ -121,6 +123,8 @@ class Pipeline:
                 yield Answer.of(stream)
             finally:
                 self._link.close(stream)
+                if self._link.welcome is not None:
+                    self.overload.ended(stream, self._link.welcome.limits)
 
     async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
         """`names`: what the door calls the inputs, one for each. Raises `ParameterError` or `RequestError`."""

@@ -26,6 +26,7 @@ from quire.frontend.errors import ErrorInterceptor
 from quire.frontend.grpc_calls import ALL_CONNECTIONS, GrpcCalls
 from quire.frontend.grpc_connections import GrpcConnections
 from quire.frontend.grpc_meter import GrpcMeter
+from quire.frontend.grpc_overload import OverloadInterceptor
 from quire.frontend.health import HealthServicer
 from quire.frontend.http.app import build_app
 from quire.frontend.http.door import HttpDoor
@@ -76,7 +77,6 @@ class FrontendServer:
         per_address = max(1, self._most.grpc // num_addresses(config.host))  # the library's bound is of one each
         self._grpc_connections = GrpcConnections(per_address, self._calls, metrics)
         metrics.doors = self._doors
-        interceptors: list[Any] = [GrpcMeter(metrics), self._calls, ErrorInterceptor(), KeyInterceptor(self.keyring)]
         self._config = config
         self._stopping = asyncio.Event()
         self._now = asyncio.Event()
@@ -91,6 +91,10 @@ class FrontendServer:
         observer = Observer(metrics, self.tracing)
         self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool, observer)
         self.health = HealthServicer(self.link)
+        interceptors: list[Any] = [
+            GrpcMeter(metrics), self._calls, ErrorInterceptor(), KeyInterceptor(self.keyring),
+            OverloadInterceptor(self.pipeline.overload),
+        ]  # fmt: skip
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         self.control = Control(
             config, self.link, defaults, template is not None, self.pipeline.formats, version("quire")

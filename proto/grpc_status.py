@@ -21,9 +21,11 @@ PUSHBACK_KEY = "grpc-retry-pushback-ms"
 MAX_MESSAGE = 600
 
 Trailers = tuple[tuple[str, str | bytes], ...]
+Answer = tuple[grpc.StatusCode, str, Trailers]
+"""What `context.abort` takes."""
 
 
-def to_status(error: RequestError) -> tuple[grpc.StatusCode, str, Trailers]:
+def to_status(error: RequestError) -> Answer:
     """Code, details text and trailing metadata of an error."""
     code = grpc.StatusCode[error.status]
     message = error.message if len(error.message) <= MAX_MESSAGE else error.message[:MAX_MESSAGE] + "..."

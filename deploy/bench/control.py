@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -70,9 +71,12 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def start(
-    stage: Stage, args: argparse.Namespace, device_file: Path
+    stage: Stage, args: argparse.Namespace, device_file: Path, **changes: int
 ) -> tuple[range, list[Child], list[tuple[str, str]]]:
-    """Ordinary token ids of the embedded model, the processes, and each frontend's gRPC and HTTP target."""
+    """Ordinary token ids of the embedded model, the processes, and each frontend's gRPC and HTTP target.
+
+    `changes`: options of the engine that are not the bench's.
+    """
     options = ServeOptions(
         grpc_port=0,
         http_port=0 if args.http else -1,
@@ -80,6 +84,7 @@ def start(
         max_num_batched_tokens=max(2048, 2 * args.streams),
         log_level="warning",
     )
+    options = replace(options, **changes)  # type: ignore[arg-type]
     model = resolve("", options.load_format)
     special = json.loads((model.directory / "tokenizer.json").read_text())["added_tokens"]
     vocab_size = json.loads((model.directory / "config.json").read_text())["vocab_size"]

@@ -25,6 +25,7 @@ from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.errors import ErrorLayer
 from quire.frontend.http.guard import AnswerHeaders, Guard
 from quire.frontend.http.meter import Meter
+from quire.frontend.http.overload import OverloadLayer
 
 MODULES = (page, health, metrics, models, completions, chat, responses, messages, tokens, engine, embeddings)
 """Each has `routes(door) -> list[Route]`."""
@@ -57,6 +58,6 @@ def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
                 error.headers = {"allow": _allowed(routes, scope)}
             raise
 
-    guarded = Guard(door.config, keyring, configured)
+    guarded = Guard(door.config, keyring, OverloadLayer(configured, door.pipeline.overload))
     errors = ErrorLayer(guarded, {"/v1/messages": messages_answer.error_body})
     return Meter(AnswerHeaders(door.config, errors), routes, door.metrics_page.metrics)
