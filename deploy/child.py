@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -22,6 +23,10 @@ ADMIN_KEY_VARIABLE = "QUIRE_ADMIN_KEY"
 
 KEPT_LINES = 30
 LONGEST_LINE = 64 << 10
+READS_PER_TURN = 16
+"""Of so many bytes each: a process that writes without end must not keep the supervisor from the others."""
+LINES_PER_SECOND = 500
+"""Of one process, passed on; the rest is counted. Writing them on costs more than it cost to write them."""
 
 REFUSED_EXIT_CODE = 5
 """A worker's way to say that this model or configuration will never run: no restart can help."""
@@ -40,6 +45,9 @@ class Child:
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._relay = relay
         self._partial = b""
+        self._second = time.monotonic()
+        self._num_passed = 0
+        """Lines since `_second`, those that were left out among them."""
         given = GENTLE | os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if role != "frontend":
             for secret in (API_KEY_VARIABLE, ADMIN_KEY_VARIABLE):
@@ -83,8 +91,11 @@ class Child:
         return f"{self.name} ended with exit code {code}"
 
     def relay_log(self) -> None:
-        """Pass on every complete line that has arrived. Never blocks."""
-        while self.log_open:
+        """Pass on the complete lines that have arrived, as many as a turn and a second may have. Never blocks."""
+        self._count_anew()
+        for _ in range(READS_PER_TURN):
+            if not self.log_open:
+                return
             try:
                 chunk = os.read(self._log.fileno(), LONGEST_LINE)
             except BlockingIOError:
@@ -99,7 +110,18 @@ class Child:
 
     def _pass_on(self, line: str) -> None:
         self.last_lines.append(line)
-        self._relay(f"[{self.name}] {line}")
+        self._num_passed += 1
+        if self._num_passed <= LINES_PER_SECOND:
+            self._relay(f"[{self.name}] {line}")
+
+    def _count_anew(self) -> None:
+        """Once a second: say how much was left out."""
+        now = time.monotonic()
+        if now - self._second < 1:
+            return
+        if self._num_passed > LINES_PER_SECOND:
+            self._relay(f"[{self.name}] {self._num_passed - LINES_PER_SECOND} more lines in a second were left out")
+        self._second, self._num_passed = now, 0
 
     def terminate(self) -> None:
         """SIGTERM: it may finish what it does."""

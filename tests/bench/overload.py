@@ -37,8 +37,8 @@ START_SECONDS = 120.0
 SETTLE_SECONDS = 3.0
 """From the first request to the window that counts: the queue is full by then."""
 REFUSED = ("RESOURCE_EXHAUSTED", "QUEUE_FULL")
-AGAIN_SECONDS = (0.5, 1.5)
-"""How long a refused stream waits, at least and at most; on average as long as it is told to."""
+SPREAD = (0.5, 1.5)
+"""A refused stream waits so many times --again, at least and at most."""
 
 Send = Callable[[Prompt], Awaitable[Record]]
 
@@ -59,7 +59,7 @@ async def load(options: dict[str, Any]) -> dict[str, Any]:
             record = await send(prompt)
             records.append(record)
             if record.status != OK:
-                await asyncio.sleep(random.uniform(*AGAIN_SECONDS))
+                await asyncio.sleep(options["again"] * random.uniform(*SPREAD))
 
     if options["door"] == "http":
         client = WebClient([options["target"]], {})
@@ -96,7 +96,7 @@ async def load(options: dict[str, Any]) -> dict[str, Any]:
 def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], streams: int) -> dict[str, Any]:
     options = {
         "door": door, "target": targets[door == "http"], "streams": streams, "seconds": args.seconds,
-        "output_len": args.output_len,
+        "output_len": args.output_len, "again": args.again,
     }  # fmt: skip
     command = [sys.executable, __file__, "--client", json.dumps(options)]
     done = subprocess.run(
@@ -143,6 +143,9 @@ def main() -> None:
     parser.add_argument("--doors", nargs="+", choices=("grpc", "http"), default=["grpc", "http"])
     parser.add_argument("--cores", nargs=2, type=int, default=[0, 1], help="of the engine, and of its clients")
     parser.add_argument("--streams", type=int, default=2000)
+    parser.add_argument(
+        "--again", type=float, default=1.0, help="seconds until a refused stream asks again, on average"
+    )
     parser.add_argument("--places", type=int, default=200, help="half of them run, half of them wait")
     parser.add_argument("--frontends", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each window")
