@@ -1,4 +1,4 @@
-"""The outermost interceptor: whatever a handler raises reaches the client as one of our statuses, never as its text."""
+"""The innermost interceptor: whatever a handler raises reaches the client as one of our statuses, never as its text."""
 
 import asyncio
 import inspect

@@ -91,9 +91,10 @@ class FrontendServer:
         observer = Observer(metrics, self.tracing)
         self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool, observer)
         self.health = HealthServicer(self.link)
+        # the first is the outermost; who refuses most is before who costs most
         interceptors: list[Any] = [
-            GrpcMeter(metrics), self._calls, ErrorInterceptor(), KeyInterceptor(self.keyring),
-            OverloadInterceptor(self.pipeline.overload),
+            GrpcMeter(metrics), KeyInterceptor(self.keyring), OverloadInterceptor(self.pipeline.overload), self._calls,
+            ErrorInterceptor(),
         ]  # fmt: skip
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         self.control = Control(
