@@ -4,9 +4,11 @@ The library's own bound ends streams with a bare RST_STREAM when a client opens 
 and lets them wait for each other when it has. It is far above ours here; the excess is answered like any refusal.
 """
 
+import asyncio
 import inspect
 import time
 from collections import Counter
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -23,17 +25,20 @@ ALL_CONNECTIONS = 16
 AT_ONCE = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
 """Answered whatever else is open: they hold nothing."""
 RETRY_SECONDS = 1.0
+BYTES_PER_SECOND = 64 << 10
+"""What a reader of a whole answer must take on average once `slow_reader_seconds` have passed."""
 
 
 class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses before the request is parsed."""
 
-    def __init__(self, max_per_connection: int, metrics: Metrics) -> None:
+    def __init__(self, max_per_connection: int, slow_reader_seconds: float, metrics: Metrics) -> None:
         self.open: Counter[str] = Counter()
         """Calls of a connection, by its peer as the library names it; those without any are missing."""
         self.ended_at: dict[str, float] = {}
         """When the newest call of a connection ended. Whoever knows which connections are gone drops them."""
         self._max_per_connection = max_per_connection
+        self._slow_reader_seconds = slow_reader_seconds
         self._metrics = metrics
         self.num_open = 0
 
@@ -49,7 +54,10 @@ class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         async def counted(request: Any, context: Context) -> Any:
             await self._enter(context)
-            return await behaviour(request, context)
+            answer = await behaviour(request, context)
+            if not handler.response_streaming:
+                self._watch(answer, context)
+            return answer
 
         async def counted_generator(request: Any, context: Context) -> Any:
             await self._enter(context)
@@ -70,14 +78,28 @@ class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             await self._refuse(context, f"this server has {self.num_open} calls open; try again later")
         self.open[peer] += 1
         self.num_open += 1
-        context.add_done_callback(lambda _: self._leave(peer))  # once the answer has left, too
+        left: Any = partial(self._leave, peer)
+        context.add_done_callback(left)  # once the answer has been sent, too
 
-    def _leave(self, peer: str) -> None:
+    def _leave(self, peer: str, context: Context) -> None:
         self.num_open -= 1
         self.open[peer] -= 1
         self.ended_at[peer] = time.monotonic()
         if not self.open[peer]:
             del self.open[peer]
+
+    def _watch(self, answer: Any, context: Context) -> None:
+        """Streams watch their readers themselves; a whole answer that nobody takes is given up after a while, too."""
+        task = asyncio.current_task()
+        assert task is not None
+        seconds = self._slow_reader_seconds + answer.ByteSize() / BYTES_PER_SECOND
+        timer = asyncio.get_running_loop().call_later(seconds, self._give_up, task)
+        sent: Any = lambda _: timer.cancel()  # noqa: E731
+        context.add_done_callback(sent)
+
+    def _give_up(self, task: "asyncio.Task[Any]") -> None:
+        self._metrics.count("slow_readers_total")
+        task.cancel()
 
     async def _refuse(self, context: Context, message: str) -> NoReturn:
         self._metrics.count("grpc_calls_refused_total")

@@ -73,7 +73,7 @@ class FrontendServer:
         metrics = Metrics(config.index)
         self.tracing = start_tracing(config, version("quire"), metrics)
         self._most = connections(config.max_connections, has_http=config.http_port >= 0)
-        self._calls = GrpcCalls(config.max_concurrent_streams, metrics)
+        self._calls = GrpcCalls(config.max_concurrent_streams, config.slow_reader_seconds, metrics)
         per_address = max(1, self._most.grpc // num_addresses(config.host))  # the library's bound is of one each
         self._grpc_connections = GrpcConnections(per_address, self._calls, metrics)
         metrics.doors = self._doors
@@ -163,9 +163,9 @@ class FrontendServer:
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((link, connections, stopping), return_when=asyncio.FIRST_COMPLETED)
-            for task in (link, connections):
-                if task.done():
-                    await task  # a bug: end loudly, the supervisor starts another
+            for ended in (link, connections):
+                if ended.done():
+                    await ended  # a bug: end loudly, the supervisor starts another
             await self._drained()
             self.link.end("DRAINING", "the server ended before this request did")
             grace = 0.0 if self._now.is_set() else LAST_WRITES_SECONDS

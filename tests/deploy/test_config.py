@@ -38,7 +38,7 @@ CHANGED: dict[str, Any] = {
     "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
     "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
     "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16,
-    "scheduling_policy": "priority",
+    "scheduling_policy": "priority", "max_connections": 24, "max_concurrent_streams": 25,
     "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
     "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
     "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0,

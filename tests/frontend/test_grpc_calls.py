@@ -9,11 +9,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.frontend import descriptors
+from quire.frontend.abort import abort
+from quire.frontend.errors import ErrorInterceptor
 from quire.frontend.grpc_connections import _address
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
-from quire.proto.grpc_status import from_status
+from quire.proto.grpc_status import from_status, to_status
 
 
 def figures(s) -> dict[tuple[str, ...], float]:
@@ -109,6 +111,63 @@ def test_silent_connections_are_closed_before_busy_ones_and_the_longest_silent_f
             assert (await call).outputs
             for one in (*first, *later):
                 one.close()
+
+    asyncio.run(main())
+
+
+class Gone:
+    """The context of a call whose client has left."""
+
+    async def abort(self, *status: object) -> None:
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+
+def test_a_client_that_leaves_while_it_is_told_something_is_no_error_of_ours(caplog):
+    async def write(request, context) -> None:
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+    async def main():
+        status = to_status(RequestError("QUEUE_FULL", "full"))
+        with pytest.raises(asyncio.CancelledError):
+            await abort(Gone(), status)
+
+        async def continuation(details):
+            return grpc.unary_unary_rpc_method_handler(write)
+
+        guarded = await ErrorInterceptor().intercept_service(continuation, None)
+        with pytest.raises(asyncio.CancelledError):
+            await guarded.unary_unary(b"", Gone())
+
+    asyncio.run(main())
+    assert not caplog.records
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header that no table holds (RFC 7541, section 6.2.2)."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def test_a_whole_answer_that_nobody_takes_is_given_up(serving):
+    settings = (4).to_bytes(2, "big") + (0).to_bytes(4, "big")  # INITIAL_WINDOW_SIZE 0: not one byte may be sent
+    told = {
+        ":method": "POST", ":scheme": "http", ":path": "/quire.v1.Control/GetServerInfo", ":authority": "x",
+        "te": "trailers", "content-type": "application/grpc",
+    }  # fmt: skip
+    headers = b"".join(literal(name.encode(), value.encode()) for name, value in told.items())
+
+    async def main():
+        async with serving(slow_reader_seconds=0.5) as s:
+            _, writer = await asyncio.open_connection("127.0.0.1", s.port)
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, settings))
+            writer.write(frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5)))
+            await s.until(lambda: figures(s)["grpc_calls",] == 1)
+            await s.until(lambda: figures(s)["slow_readers_total",] == 1)
+            await s.until(lambda: figures(s)["grpc_calls",] == 0)
+            writer.close()
 
     asyncio.run(main())
 

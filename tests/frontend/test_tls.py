@@ -349,3 +349,24 @@ def test_bad_new_files_leave_the_old_certificate_in_use(authority, caplog, how):
             assert [await http.serial(trusting(authority)), await rpc.serial()] == [12, 12]
 
     asyncio.run(main())
+
+
+def test_a_handshake_that_goes_on_counts_and_makes_room(serving, authority):
+    async def main():
+        async with serving(wait=False, http_port=0, max_connections=4, **files(authority.sign("server"))) as s:
+            http = s.server._http
+            handshaking = [socket.create_connection(("127.0.0.1", s.server.http_port)) for _ in range(3)]
+            await s.until(lambda: http.num_connections == 3)  # a quarter of four is gRPC's
+            opening = asyncio.open_connection("127.0.0.1", s.server.http_port, ssl=trusting(authority))
+            async with asyncio.timeout(10):
+                reader, writer = await opening
+                writer.write(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            await s.until(lambda: http.num_connections == 3)
+            handshaking[0].settimeout(10)
+            assert handshaking[0].recv(1) == b""
+            writer.close()
+            for one in handshaking:
+                one.close()
+
+    asyncio.run(main())
