@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.frontend.chat_checks import arguments_value, template_kwargs, tool_parameters
-from quire.frontend.disguise import Disguise, StandIns
+from quire.frontend.disguise import Disguise, StandIns, restored
 from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxTimeout
 from quire.frontend.template_process import RENDERED, TemplateError, check_source
 from quire.proto.api import Chat, ChatMessage
@@ -22,7 +22,7 @@ DEFAULT, WITH_TOOLS = "default", "tool_use"
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt whose special tokens are the template's; `restore` turns the users' back (for `str.translate`)."""
+    """A prompt whose special tokens are the template's; `restore` turns the users' back (see `restored`)."""
 
     text: str
     restore: Mapping[int, str]
@@ -43,7 +43,7 @@ class Job:
         for code in self.restore:  # a template that prints a value as Python does escapes noncharacters
             text = text.replace(f"\\u{code:04x}", chr(code))
         if answer[:1] != RENDERED:
-            shown = text.translate(dict(self.restore))
+            shown = restored(text, self.restore)
             raise ParameterError("chat.messages", f"the chat template refused them: {shown}")
         return Rendered(_cut(text, self.mark) if self.mark else text, self.restore)
 
@@ -123,19 +123,18 @@ class ChatTemplate:
         payload = json.dumps({"template": template, "variables": variables}, ensure_ascii=False).encode()
         return Job(payload, stand_in.restore, mark)
 
-    async def render(self, job: Job) -> Rendered:
-        """The prompt. Raises `ParameterError` for what the template refuses, or takes too long for."""
+    async def render(self, job: Job) -> bytes:
+        """What the process answered, for `Job.read`. Raises `ParameterError` for what the template takes too long for."""
         sandbox = min(self._num_waiting, key=self._num_waiting.__getitem__)
         self._num_waiting[sandbox] += 1
         try:
-            answer = await sandbox.call(job.payload, self._seconds)
+            return await sandbox.call(job.payload, self._seconds)
         except SandboxTimeout as error:
             raise ParameterError("chat", f"the chat template took more than {self._seconds:g} s") from error
         except SandboxCrashed as error:
             raise ParameterError("chat", "the chat template broke the process it was rendered in") from error
         finally:
             self._num_waiting[sandbox] -= 1
-        return job.read(answer)
 
 
 def _message(one: ChatMessage) -> dict[str, Any]:

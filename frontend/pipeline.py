@@ -15,7 +15,7 @@ import numpy as np
 from quire.frontend import validate
 from quire.frontend.answer import Answer
 from quire.frontend.call import Call
-from quire.frontend.chat import ChatTemplate
+from quire.frontend.chat import ChatTemplate, Job
 from quire.frontend.chat_checks import check_chat
 from quire.frontend.config import FrontendConfig
 from quire.frontend.deadline import in_time
@@ -271,11 +271,13 @@ class Pipeline:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
         job = await self._pool.run_one(chat.num_chars, self._template.job, chat)
         with self._metrics.timed("render_seconds"):
-            rendered = await self._template.render(job)
+            answer = await self._template.render(job)
         with self._metrics.timed("tokenize_seconds"):
-            text, restore = rendered.text, rendered.restore
-            ids = await self._pool.run_one(len(text), lambda: packed(self._tokenizer.encode_template(text, restore)))
-        return ids, text[-PROMPT_END:]
+            return await self._pool.run_one(len(answer), self._read, job, answer)
+
+    def _read(self, job: Job, answer: bytes) -> tuple[Sequence[int], str]:
+        rendered = job.read(answer)
+        return packed(self._tokenizer.encode_template(rendered.text, rendered.restore)), rendered.text[-PROMPT_END:]
 
     def _facts(self) -> tuple[Limits, ModelFacts]:
         welcome = self._link.welcome

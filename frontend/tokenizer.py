@@ -1,18 +1,22 @@
 """Text to token ids: the library `tokenizers` on a tokenizer.json, nothing else.
 
-One rule for special tokens: they are parsed only from a template's own text. The tokenizer itself treats every text
-as plain (`encode_special_tokens`); `encode_template` cuts the template's special tokens out first.
+One rule for special tokens: they are parsed from a template's own text, and from a user's only where the user asks for
+it. A rendering in which no user spelled one is encoded by the library as it is, in one piece, so its ids are the
+library's by construction; only one in which a user did is put together here.
 """
 
 import json
 import os
-import re
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from tokenizers import Tokenizer
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
 
+from quire.frontend.anchored import ANCHOR, AnchoredText
 from quire.frontend.detokenizer import Detokenizer, TokenBytes, WindowDetokenizer
+from quire.frontend.disguise import restored
+from quire.frontend.special_tokens import MAX_ROUNDS, Found, SpecialTokens, over_model
 
 PIECE = 4096
 
@@ -38,49 +42,79 @@ class TextTokenizer:
             raise TokenizerError(f"tokenizer: {path}: not a tokenizer this build reads: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
-        added = self._tokenizer.get_added_tokens_decoder()
-        self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
-        self._specials = {entry.content: (token, entry) for token, entry in added.items() if entry.special}
-        longest_first = sorted(self._specials, key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.specials = SpecialTokens(self._tokenizer)
+        self.special_ids = frozenset(self.specials.ids.values())
+        self._plain = over_model(self._tokenizer.model, self._tokenizer)
+        self._anchored = over_model(self._tokenizer.model, self._tokenizer)
+        self._anchored.add_tokens([AddedToken(ANCHOR, normalized=False)])
+        self._anchor = self._anchored.token_to_id(ANCHOR)
+        for one in (self._plain, self._anchored):
+            one.encode_special_tokens = True
+        own = self._tokenizer.get_vocab(with_added_tokens=False)
+        self._shadowed = frozenset(token for content, token in self.specials.ids.items() if content in own)
+        """Special tokens that the model may find in plain text by itself; Unigram does."""
+        self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)
         self._table = TokenBytes.of(vocabulary) if _is_byte_level(path) else None
 
     @property
     def special_texts(self) -> Sequence[str]:
-        return tuple(self._specials)
+        return tuple(self.specials.ids)
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of plain text: special tokens spelled in it stay text. BOS and the like come from the post-processor."""
-        # the library's `encode` keeps the interpreter lock: a text of megabytes would silence the process for seconds
-        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """Ids of a text. The post-processor adds BOS and the like; special tokens spelled in the text stay text, or not."""
+        if parse_special:
+            return _ids(self._tokenizer, text, add_special_tokens)
+        ids = _ids(self._plain, text, add_special_tokens)
+        if self._num_shadowed(ids) > (self._num_around if add_special_tokens else 0):
+            return self._encode_around(text, (), add_special_tokens)
         return ids
 
     def encode_template(self, rendered: str, disguises: Mapping[int, str]) -> list[int]:
         """Ids of a rendered template. Special tokens spelled in it are parsed; what is disguised is not.
 
-        `disguises` maps stand-in characters (see `chat.Disguise`) to what they stand for, as `str.translate` takes it.
+        `disguises` maps stand-in characters (see `chat.Disguise`) to what they stand for. Raises `ParameterError`.
         """
-        pieces: list[str] = []
-        between: list[int] = []
-        start, strip_left = 0, False
-        for match in self._special_pattern.finditer(rendered):
-            token, entry = self._specials[match.group()]
-            piece = rendered[start : match.start()]
-            piece = piece.lstrip() if strip_left else piece
-            pieces.append((piece.rstrip() if entry.lstrip else piece).translate(disguises))
-            between.append(token)
-            start, strip_left = match.end(), entry.rstrip
-        last = rendered[start:]
-        pieces.append((last.lstrip() if strip_left else last).translate(disguises))
-        ids: list[int] = []
-        encoded = self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        for index, (piece, one) in enumerate(zip(pieces, encoded, strict=True)):
-            ids += one.ids if piece else ()
-            ids += between[index : index + 1]
+        plain = restored(rendered, disguises)
+        may_be_foreign = plain is not rendered or self.specials.have_variants
+        if may_be_foreign and not self.specials.are_templates(rendered, plain):
+            return self._encode_around(plain, self.specials.of_template(rendered))
+        ids = _ids(self._tokenizer, plain, add_special_tokens=False)
+        if num_shadowed := self._num_shadowed(ids):
+            found = list(self.specials.find(plain))
+            if num_shadowed > sum(one.token in self._shadowed for one in found) and self._is_foreign(rendered, plain):
+                return self._encode_around(plain, found)
         return ids
+
+    def _is_foreign(self, rendered: str, plain: str) -> bool:
+        """Whether the model found a special token in what a user wrote."""
+        encoding = self._tokenizer.encode_batch([plain], add_special_tokens=False)[0]
+        for index in self._where_shadowed(encoding.ids):
+            start, stop = encoding.token_to_chars(index)
+            if not any(content in rendered[start:stop] for content in self.specials.ids):
+                return True
+        return False
+
+    def _encode_around(self, text: str, specials: Iterable[Found], add_special_tokens: bool = False) -> list[int]:
+        """Ids of a text in which these special tokens are parsed and no others."""
+        anchored = AnchoredText(text, specials, _ids(self._plain, ANCHOR, add_special_tokens=False))
+        for _ in range(MAX_ROUNDS):
+            if not self._shadowed:
+                break
+            encoding = self._anchored.encode_batch([anchored.text], add_special_tokens=False)[0]
+            if not (shadowed := self._where_shadowed(encoding.ids)):
+                break
+            anchored.separate(encoding.token_to_chars(index)[0] + 1 for index in shadowed)
+        encoded = _ids(self._anchored, anchored.text, add_special_tokens)
+        return anchored.ids(np.frombuffer(packed(encoded), np.int32), self._anchor)
+
+    def _where_shadowed(self, ids: Sequence[int]) -> list[int]:
+        where: list[int] = np.flatnonzero(np.isin(np.frombuffer(packed(ids), np.int32), list(self._shadowed))).tolist()
+        return where
+
+    def _num_shadowed(self, ids: Sequence[int]) -> int:
+        return len(self._where_shadowed(ids)) if self._shadowed else 0
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -97,8 +131,8 @@ class TextTokenizer:
         return WindowDetokenizer(self._tokenizer, hidden)
 
     def _hidden(self, shown: frozenset[str]) -> frozenset[int]:
-        if not shown.isdisjoint(self._specials):
-            return frozenset(token for text, (token, _) in self._specials.items() if text not in shown)
+        if not shown.isdisjoint(self.specials.ids):
+            return frozenset(token for text, token in self.specials.ids.items() if text not in shown)
         return self.special_ids
 
 
@@ -108,6 +142,12 @@ def packed(ids: Sequence[int]) -> "array[int]":
     for start in range(0, len(ids), PIECE):
         column.extend(ids[start : start + PIECE])
     return column
+
+
+def _ids(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    # the library's `encode` keeps the interpreter lock: a text of megabytes would silence the process for seconds
+    ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    return ids
 
 
 def _is_byte_level(path: str) -> bool:

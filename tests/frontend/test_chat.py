@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from quire.frontend import template_process
-from quire.frontend.chat import ChatTemplate, load_template
+from quire.frontend.chat import ChatTemplate, Rendered, load_template
 from quire.frontend.chat_checks import RESERVED, check_chat
-from quire.frontend.disguise import STAND_INS
+from quire.frontend.disguise import PIECE, STAND_INS, Disguise, StandIns, longest_of, restored
 from quire.frontend.template_process import TemplateError
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Chat, ChatMessage, Tool, ToolCall
@@ -79,12 +79,17 @@ def made(source: str, seconds: float = 5.0) -> ChatTemplate:
     return ChatTemplate({"default": source}, TOKENS, SPECIALS, seconds)
 
 
-def render_all(template: ChatTemplate, *chats: Chat) -> list:
+async def rendered(template: ChatTemplate, chat: Chat) -> Rendered:
+    job = template.job(chat)
+    return job.read(await template.render(job))
+
+
+def render_all(template: ChatTemplate, *chats: Chat) -> list[Rendered]:
     """In the template's own processes."""
 
     async def main():
         try:
-            return [await template.render(template.job(chat)) for chat in chats]
+            return [await rendered(template, chat) for chat in chats]
         finally:
             await template.close()
 
@@ -203,6 +208,58 @@ def test_special_tokens_in_a_text_prompt_are_text(text_tokenizer, text):
     assert text_tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
+def test_overlapping_special_tokens_are_all_broken() -> None:
+    disguise = Disguise(("<a<", "<b>", "b>x"))
+    hidden = disguise.hide("<a<b>x", StandIns(()))
+    assert not any(special in hidden for special in ("<a<", "<b>", "b>x"))
+
+
+RESERVED_TOKENS = [f"<|reserved_special_token_{index}|>" for index in range(254)]
+
+
+class CountedPattern:
+    """A compiled pattern that notes how far each search may look."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.spans: list[int] = []
+
+    def search(self, text: str, start: int, end: int) -> re.Match[str] | None:
+        self.spans.append(end - start)
+        return self._pattern.search(text, start, end)
+
+
+@pytest.mark.parametrize("part", ["<|", "<|reserved_special_token_", "plain text ", "|>"])
+def test_many_beginnings_of_many_special_tokens_are_looked_for_in_bounded_pieces(part) -> None:
+    """A search keeps the interpreter lock, so none may look at the whole of a long text."""
+    disguise = Disguise(RESERVED_TOKENS)
+    longest = max(map(len, RESERVED_TOKENS))
+    text = part * 100_000
+    disguise._pattern = counted = CountedPattern(disguise._pattern)
+    assert list(disguise.spelled(text)) == []
+    assert max(counted.spans) <= PIECE + longest
+    assert len(counted.spans) <= len(text) // PIECE + 1
+
+
+def test_a_place_where_many_special_tokens_might_begin_is_compared_with_their_common_beginning_once() -> None:
+    assert longest_of(RESERVED_TOKENS).count("reserved") == 1
+    pattern = re.compile(longest_of([*RESERVED_TOKENS, "<|", "<", "x"]))
+    for text in [*RESERVED_TOKENS, "<|", "<", "x"]:
+        assert pattern.fullmatch(text)
+    assert pattern.match("<|reserved_special_token_25|>").group() == "<|reserved_special_token_25|>"
+    assert pattern.match("<|reserved_special_token_2").group() == "<|"
+
+
+def test_every_spelled_special_token_of_a_long_text_is_hidden_wherever_pieces_meet() -> None:
+    disguise = Disguise(RESERVED_TOKENS)
+    token = RESERVED_TOKENS[17]
+    for shift in range(len(token) + 2):
+        text = "x" * (PIECE - shift) + token + "y" * PIECE + token * 3000
+        hidden = disguise.hide(text, stand_in := StandIns(()))
+        assert token not in hidden
+        assert restored(hidden, stand_in.restore) == text
+
+
 def test_noncharacters_in_messages_survive(text_tokenizer, template):
     content = "".join(STAND_INS[:-2]) + "<|end|>"
     text, restore = in_process(template, Chat([ChatMessage("user", content)]))
@@ -310,7 +367,7 @@ def test_what_never_ends_or_takes_all_memory_costs_only_its_own_request():
         try:
             await template.start()
             wanted = [Chat([ChatMessage("user", text)]) for text in ("time", "hi", "room", "hi", "time", "time", "hi")]
-            jobs = [template.render(template.job(chat)) for chat in wanted]
+            jobs = [rendered(template, chat) for chat in wanted]
             return await asyncio.gather(*jobs, return_exceptions=True)
         finally:
             await template.close()

@@ -1,0 +1,99 @@
+"""The special tokens of a tokenizer: where a text holds some, as the library finds them, and which a template wrote."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tokenizers import Tokenizer, models
+
+from quire.frontend.disguise import STAND_INS
+from quire.proto.params import ParameterError
+
+MAX_ROUNDS = 8
+"""Each breaks what is spelled otherwise than in the tokenizer's file; the next one looks for what that set free."""
+PIECE = 64 << 10
+EDGE = 1024
+"""Characters at both ends of a piece, whose special tokens the whole text may see otherwise."""
+_TEXT = "text"
+
+
+class Found(NamedTuple):
+    """In characters; the space that a token takes with it (`lstrip`, `rstrip`) belongs to it."""
+
+    start: int
+    stop: int
+    content: str
+    token: int
+
+    def is_in(self, rendered: str) -> bool:
+        """Whether it stands there as the tokenizer's file spells it; one that was disguised does not."""
+        return self.content in rendered[self.start : self.stop]
+
+
+class SpecialTokens:
+    """The library says where they are: flags, normalizer and overlaps count as they do when it encodes."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        added = tokenizer.get_added_tokens_decoder()
+        self.ids = {entry.content: token for token, entry in added.items() if entry.special}
+        self.have_variants = tokenizer.normalizer is not None and any(
+            entry.special and entry.normalized for entry in added.values()
+        )
+        """Some are looked for in normalized text: a text may spell them otherwise than the tokenizer's file."""
+        # every stretch between added tokens is one word to it: nothing is tokenized
+        self._finder = over_model(models.WordLevel({_TEXT: 0}, unk_token=_TEXT), tokenizer)
+        self._finder.pre_tokenizer = None
+        entries = self._finder.get_added_tokens_decoder()
+        self._contents = {token: entry.content for token, entry in entries.items() if entry.special}
+
+    def find(self, text: str) -> Iterator[Found]:
+        """All of a text, from left to right."""
+        encoding = self._finder.encode_batch([text], add_special_tokens=False)[0]
+        for index, token in enumerate(encoding.ids):
+            content = self._contents.get(token)
+            if content is not None:
+                yield Found(*encoding.token_to_chars(index), content, self.ids[content])
+
+    def are_templates(self, rendered: str, plain: str) -> bool:
+        """Whether a template wrote all of `plain`, which is `rendered` without the disguise of what users wrote.
+
+        Only a look at the whole text can tell that; a look at pieces finds millions of users' before they are millions.
+        """
+        for start in range(0, len(plain) - PIECE, PIECE):
+            end = start + PIECE + 2 * EDGE
+            seen = rendered[start:end]
+            for one in self.find(plain[start:end]):
+                if one.start >= EDGE and one.stop <= PIECE + EDGE and not one.is_in(seen):
+                    return False
+        return all(one.is_in(rendered) for one in self.find(plain))
+
+    def of_template(self, rendered: str) -> list[Found]:
+        """Those a template wrote; users' are disguised. Raises `ParameterError` for too many other spellings."""
+        for _ in range(MAX_ROUNDS):
+            found = list(self.find(rendered))
+            foreign = [one for one in found if not one.is_in(rendered)]
+            if not foreign:
+                return found
+            rendered = _broken(rendered, foreign)
+        raise ParameterError("chat.messages", "spell special tokens in too many ways; remove them")
+
+
+def over_model(model: models.Model, tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer around another model, or, sharing it, around the same. It treats special tokens by its own switch."""
+    made = Tokenizer(model)
+    made.normalizer, made.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    made.post_processor, made.decoder = tokenizer.post_processor, tokenizer.decoder
+    made.add_tokens([entry for _, entry in sorted(tokenizer.get_added_tokens_decoder().items())])
+    return made
+
+
+def _broken(text: str, found: Iterable[Found]) -> str:
+    """The text, as long as before, with a noncharacter in each of what was found."""
+    pieces: list[str] = []
+    start = 0
+    for one in found:
+        spelled = text[one.start : one.stop]
+        at = next((i for i, char in enumerate(spelled) if char not in STAND_INS and not char.isspace()), None)
+        hidden = STAND_INS[0] * len(spelled) if at is None else spelled[:at] + STAND_INS[0] + spelled[at + 1 :]
+        pieces += (text[start : one.start], hidden)
+        start = one.stop
+    return "".join((*pieces, text[start:]))
