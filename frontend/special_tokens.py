@@ -1,11 +1,12 @@
 """The special tokens of a tokenizer: where a text holds some, as the library finds them, and which a template wrote."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, models
 
-from quire.frontend.disguise import STAND_INS
+from quire.frontend.disguise import STAND_INS, longest_of
 from quire.proto.params import ParameterError
 
 MAX_ROUNDS = 8
@@ -14,6 +15,7 @@ PIECE = 64 << 10
 EDGE = 1024
 """Characters at both ends of a piece, whose special tokens the whole text may see otherwise."""
 _TEXT = "text"
+_STAND_IN = re.compile(f"[{STAND_INS[0]}-{STAND_INS[-1]}]")
 
 
 class Found(NamedTuple):
@@ -39,6 +41,8 @@ class SpecialTokens:
             entry.special and entry.normalized for entry in added.values()
         )
         """Some are looked for in normalized text: a text may spell them otherwise than the tokenizer's file."""
+        self._spelling = re.compile(longest_of(self.ids) or r"(?!)")
+        self._longest = max(map(len, self.ids), default=0)
         # every stretch between added tokens is one word to it: nothing is tokenized
         self._finder = over_model(models.WordLevel({_TEXT: 0}, unk_token=_TEXT), tokenizer)
         self._finder.pre_tokenizer = None
@@ -56,8 +60,11 @@ class SpecialTokens:
     def are_templates(self, rendered: str, plain: str) -> bool:
         """Whether a template wrote all of `plain`, which is `rendered` without the disguise of what users wrote.
 
-        Only a look at the whole text can tell that; a look at pieces finds millions of users' before they are millions.
+        Where none is spelled over a stand-in, no look is needed. Otherwise only a look at the whole text can tell; a
+        look at pieces finds users' before millions of them are listed.
         """
+        if not self.have_variants and not self._is_over_stand_in(rendered, plain):
+            return True
         for start in range(0, len(plain) - PIECE, PIECE):
             end = start + PIECE + 2 * EDGE
             seen = rendered[start:end]
@@ -65,6 +72,16 @@ class SpecialTokens:
                 if one.start >= EDGE and one.stop <= PIECE + EDGE and not one.is_in(seen):
                     return False
         return all(one.is_in(rendered) for one in self.find(plain))
+
+    def _is_over_stand_in(self, rendered: str, plain: str) -> bool:
+        for at in _stand_ins(rendered):
+            if rendered[at] == plain[at]:  # a user's own noncharacter
+                continue
+            for start in range(max(0, at - self._longest + 1), at + 1):
+                spelled = self._spelling.match(plain, start)
+                if spelled is not None and spelled.end() > at:
+                    return True
+        return False
 
     def of_template(self, rendered: str) -> list[Found]:
         """Those a template wrote; users' are disguised. Raises `ParameterError` for too many other spellings."""
@@ -75,6 +92,15 @@ class SpecialTokens:
                 return found
             rendered = _broken(rendered, foreign)
         raise ParameterError("chat.messages", "spell special tokens in too many ways; remove them")
+
+
+def _stand_ins(text: str) -> Iterator[int]:
+    """Where they are; one search looks at no more than a piece."""
+    for start in range(0, len(text), PIECE):
+        end = start + PIECE
+        while (match := _STAND_IN.search(text, start, end)) is not None:
+            yield match.start()
+            start = match.end()
 
 
 def over_model(model: models.Model, tokenizer: Tokenizer) -> Tokenizer:

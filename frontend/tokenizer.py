@@ -99,14 +99,14 @@ class TextTokenizer:
     def _encode_around(self, text: str, specials: Iterable[Found], add_special_tokens: bool = False) -> list[int]:
         """Ids of a text in which these special tokens are parsed and no others."""
         anchored = AnchoredText(text, specials, _ids(self._plain, ANCHOR, add_special_tokens=False))
+        encoded = _ids(self._anchored, anchored.text, add_special_tokens)
         for _ in range(MAX_ROUNDS):
-            if not self._shadowed:
+            if self._num_shadowed(encoded) <= (self._num_around if add_special_tokens else 0):
                 break
             encoding = self._anchored.encode_batch([anchored.text], add_special_tokens=False)[0]
-            if not (shadowed := self._where_shadowed(encoding.ids)):
-                break
+            shadowed = self._where_shadowed(encoding.ids)
             anchored.separate(encoding.token_to_chars(index)[0] + 1 for index in shadowed)
-        encoded = _ids(self._anchored, anchored.text, add_special_tokens)
+            encoded = _ids(self._anchored, anchored.text, add_special_tokens)
         return anchored.ids(np.frombuffer(packed(encoded), np.int32), self._anchor)
 
     def _where_shadowed(self, ids: Sequence[int]) -> list[int]:
