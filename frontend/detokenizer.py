@@ -1,16 +1,20 @@
 """Token ids to text, one token at a time. What was pushed and flushed equals the decoding of all tokens at once.
 
 Two decoders: a byte-level vocabulary (GPT-2 and its heirs) is a table of bytes, so a token costs a look-up and a step
-of a UTF-8 decoder; every other one is decoded over a short window of tokens.
+of a UTF-8 decoder; every other one is decoded over a short window of tokens, but for single bytes (`<0xE1>`). Of these
+the library shows U+FFFD for every byte of a run in which any does not belong to a character, also for characters a stream
+has shown by then. Here only the bytes that form no character are U+FFFD, one for each.
 """
 
 import codecs
+import re
 from collections.abc import Mapping
 from typing import Protocol
 
 from tokenizers import Tokenizer
 
 REPLACEMENT = "\ufffd"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 MAX_PENDING_TOKENS = 16
 """More undecodable tokens in a row than any character has bytes: they are no character's beginning."""
 
@@ -45,6 +49,10 @@ class TokenBytes:
                 shown[token] = text.encode()
         return cls(shown)
 
+    def shown(self, token_id: int) -> bytes:
+        """Of one token; none for what is no token."""
+        return self._shown[token_id] if token_id < len(self._shown) else b""
+
     def detokenizer(self, hidden: frozenset[int]) -> Detokenizer:
         """`hidden`: tokens without text."""
         if not hidden:
@@ -70,6 +78,35 @@ class ByteDetokenizer:
         return self._decode(b"", True)
 
 
+class PieceBytes:
+    """The bytes of every token of any other vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Mapping[str, int]) -> None:
+        """`vocabulary`: that of a tokenizer that falls back on bytes, else empty."""
+        self._tokenizer = tokenizer
+        self._bytes = {token: int(text[3:5], 16) for text, token in vocabulary.items() if _BYTE.fullmatch(text)}
+        self._before = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
+        self._before_text = tokenizer.decode(self._before, skip_special_tokens=False)
+        self._known: dict[int, bytes] = {}
+
+    def shown(self, token_id: int) -> bytes:
+        """Of one token, behind others: at its beginning a text may lose a space."""
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._look_up(token_id)
+        return known
+
+    def _look_up(self, token_id: int) -> bytes:
+        if token_id in self._bytes:
+            return bytes((self._bytes[token_id],))
+        text = self._tokenizer.decode([*self._before, token_id], skip_special_tokens=False)
+        return text.removeprefix(self._before_text).encode()
+
+    def detokenizer(self, hidden: frozenset[int]) -> Detokenizer:
+        """`hidden`: tokens without text."""
+        return WindowDetokenizer(self._tokenizer, hidden, self._bytes)
+
+
 class WindowDetokenizer:
     """For decoders that look at neighbours (SentencePiece families): decode a window, emit what became stable.
 
@@ -77,32 +114,79 @@ class WindowDetokenizer:
     tokens since. Text that ends in U+FFFD may be an incomplete character and waits.
     """
 
-    def __init__(self, tokenizer: Tokenizer, hidden: frozenset[int]) -> None:
-        """`hidden`: tokens without text."""
+    def __init__(self, tokenizer: Tokenizer, hidden: frozenset[int], bytes_of: Mapping[int, int]) -> None:
+        """`hidden`: tokens without text. `bytes_of`: those that are a byte."""
         self._tokenizer = tokenizer
         self._hidden = hidden
+        self._bytes_of = bytes_of
+        self._run = ByteRun()
         self._context: list[int] = []
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
         if token_id in self._hidden:
             return ""
+        byte = self._bytes_of.get(token_id)
+        if byte is not None:
+            return self._push_byte(token_id, byte)
+        before = self._run.end()
         self._pending.append(token_id)
         text = self._new_text()
         if not text or (text.endswith(REPLACEMENT) and len(self._pending) < MAX_PENDING_TOKENS):
-            return ""
+            return before
         self._context, self._pending = self._pending, []
-        return text
+        return before + text
 
     def flush(self) -> str:
-        text = self._new_text()
+        text = self._run.end() + self._new_text()
         self._pending = []
         return text
+
+    def _push_byte(self, token_id: int, byte: int) -> str:
+        text, before = self._new_text(), self._pending
+        is_first = not self._context and not text
+        shown = self._run.push(byte)
+        self._context, self._pending = [token_id], []
+        if is_first and shown == " ":  # what a text may lose at its beginning
+            return self._tokenizer.decode([*before, token_id], skip_special_tokens=False)
+        return text + shown
 
     def _new_text(self) -> str:
         before = self._tokenizer.decode(self._context, skip_special_tokens=False)
         after = self._tokenizer.decode(self._context + self._pending, skip_special_tokens=False)
         return after[len(before) :]
+
+
+class ByteRun:
+    """Bytes on their way to characters."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def push(self, byte: int) -> str:
+        """What this byte completes; one U+FFFD for each byte that has turned out to belong to no character."""
+        self._bytes += bytes((byte,))
+        lost = ""
+        while self._bytes:
+            try:
+                text, self._bytes = self._bytes.decode(), b""
+                return lost + text
+            except UnicodeDecodeError as error:
+                if error.reason == "unexpected end of data":
+                    break
+                lost += REPLACEMENT
+                self._bytes = self._bytes[1:]
+        return lost
+
+    def end(self) -> str:
+        """What is still incomplete."""
+        lost, self._bytes = REPLACEMENT * len(self._bytes), b""
+        return lost
+
+
+def text_of(token_bytes: bytes) -> str:
+    """U+FFFD stands where they form no character."""
+    return token_bytes.decode(errors="replace")
 
 
 def _byte_alphabet() -> dict[str, int]:

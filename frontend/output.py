@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable
 
-from quire.frontend.detokenizer import Detokenizer
+from quire.frontend.detokenizer import Detokenizer, text_of
 from quire.frontend.stops import StopMatcher
 from quire.proto import api
 from quire.proto.message import Usage
@@ -94,7 +94,7 @@ class OutputBuffer:
             error=error if matched is None else None,
         )
 
-    def delta(self, with_ids: bool, token_text: Callable[[int], str]) -> api.Delta | None:
+    def delta(self, with_ids: bool, token_bytes: Callable[[int], bytes]) -> api.Delta | None:
         """What grew since the last call, or None."""
         text = "".join(self._text)
         self._text.clear()
@@ -103,26 +103,31 @@ class OutputBuffer:
         logprobs, self._logprobs = self._logprobs, []
         if not text and not ids and not logprobs:
             return None
-        return api.Delta(self.index, text, ids, [with_text(entry, token_text) for entry in logprobs])
+        return api.Delta(self.index, text, ids, [with_text(entry, token_bytes) for entry in logprobs])
 
     def token_bytes(self) -> bytes:
         """All tokens so far, little-endian int32: what a new scheduler must know."""
         return self._token_ids.tobytes()
 
 
-def with_text(entry: TokenLogprobs, token_text: Callable[[int], str]) -> api.TokenLogprobs:
-    """The scheduler's logprobs of one position with the tokens' texts."""
+def with_text(entry: TokenLogprobs, token_bytes: Callable[[int], bytes]) -> api.TokenLogprobs:
+    """The scheduler's logprobs of one position with what the tokens stand for."""
+    shown = token_bytes(entry.token_id)
     return api.TokenLogprobs(
         entry.token_id,
-        token_text(entry.token_id),
+        text_of(shown),
         entry.logprob,
         entry.rank,
-        _candidates(entry.top_ids, entry.top_logprobs, token_text),
-        _candidates(entry.named_ids, entry.named_logprobs, token_text),
+        _candidates(entry.top_ids, entry.top_logprobs, token_bytes),
+        _candidates(entry.named_ids, entry.named_logprobs, token_bytes),
+        shown,
     )
 
 
 def _candidates(
-    ids: tuple[int, ...], logprobs: tuple[float, ...], token_text: Callable[[int], str]
+    ids: tuple[int, ...], logprobs: tuple[float, ...], token_bytes: Callable[[int], bytes]
 ) -> tuple[api.Candidate, ...]:
-    return tuple(api.Candidate(token, token_text(token), logprob) for token, logprob in zip(ids, logprobs, strict=True))
+    shown = [token_bytes(token) for token in ids]
+    return tuple(
+        api.Candidate(token, text_of(one), logprob, one) for token, one, logprob in zip(ids, shown, logprobs, strict=True)
+    )

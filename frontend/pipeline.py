@@ -14,6 +14,7 @@ import numpy as np
 
 from quire.frontend import validate
 from quire.frontend.answer import Answer
+from quire.frontend.bad_words import bad_word_tokens
 from quire.frontend.call import Call
 from quire.frontend.chat import ChatTemplate, Job
 from quire.frontend.chat_checks import check_chat
@@ -182,6 +183,10 @@ class Pipeline:
                 raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
         return await self._pool.run(4 * len(ids), self._tokenizer.decode, ids, skip_special_tokens is not False)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """See `TextTokenizer.token_bytes`."""
+        return self._tokenizer.token_bytes(token_id)
+
     async def _prepare(self, request: GenerateRequest, call: Call, arrived: float) -> Prepared:
         model = validate.check_model(request.model, self._config)
         self._link.check_accepts()
@@ -203,7 +208,7 @@ class Pipeline:
             request = with_forced_calls(request, chat)
         # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation
         validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
-        bad_words = validate.bad_word_tokens(request.bad_words, self._tokenizer)
+        bad_words = bad_word_tokens(request.bad_words, self._tokenizer)
         prompt, prompt_end = await in_time(arrived + budget, self._tokens(request, facts))
         reading = None
         if chat is not None:
@@ -257,8 +262,9 @@ class Pipeline:
                 )
             field = "prompt"
             with self._metrics.timed("tokenize_seconds"):
-                special = request.add_special_tokens is not False
-                ids = await self._pool.run_one(len(source), lambda: packed(self._tokenizer.encode(source, special)))
+                special, parse = request.add_special_tokens is not False, bool(request.parse_special)
+                encode = self._tokenizer.encode
+                ids = await self._pool.run_one(len(source), lambda: packed(encode(source, special, parse)))
         else:
             field, ids = "prompt_token_ids", source
         if not ids:

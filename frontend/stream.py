@@ -54,7 +54,7 @@ class RequestStream:
         self.num_resumes = 0
         self.is_slow = False
         self.outputs = [prepared.output(index, tokenizer) for index in range(prepared.n)]
-        self._token_text = tokenizer.token_text
+        self._token_bytes = tokenizer.token_bytes
         self._abort = abort
         self._max_unread_bytes = max_unread_bytes
         self._metrics = metrics
@@ -213,10 +213,10 @@ class RequestStream:
         if self._prompt_logprobs:
             entries, self._prompt_logprobs = self._prompt_logprobs, []
             first = self._num_prompt_logprobs + 1 - len(entries)
-            events.append(api.PromptLogprobs(first, tuple(with_text(entry, self._token_text) for entry in entries)))
+            events.append(api.PromptLogprobs(first, tuple(with_text(entry, self._token_bytes) for entry in entries)))
         dirty, self._dirty = self._dirty, []
         for output in dirty:
-            delta = output.delta(self.prepared.return_token_ids, self._token_text)
+            delta = output.delta(self.prepared.return_token_ids, self._token_bytes)
             if delta is not None:
                 events.append(delta)
             if output.finished is not None and not output.read_end:

@@ -9,12 +9,13 @@ import json
 import os
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from quire.frontend.anchored import ANCHOR, AnchoredText
-from quire.frontend.detokenizer import Detokenizer, TokenBytes, WindowDetokenizer
+from quire.frontend.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
 from quire.frontend.disguise import restored
 from quire.frontend.special_tokens import MAX_ROUNDS, Found, SpecialTokens, over_model
 
@@ -56,7 +57,12 @@ class TextTokenizer:
         self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)
-        self._table = TokenBytes.of(vocabulary) if _is_byte_level(path) else None
+        decoders = _decoders(path)
+        self._table: TokenBytes | PieceBytes
+        if decoders == ["ByteLevel"]:
+            self._table = TokenBytes.of(vocabulary)
+        else:
+            self._table = PieceBytes(self._tokenizer, vocabulary if "ByteFallback" in decoders else {})
 
     @property
     def special_texts(self) -> Sequence[str]:
@@ -119,16 +125,18 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for in a text that goes on, perhaps a part of a character; special tokens show."""
+        return self._table.shown(token_id)
+
     def token_text(self, token_id: int) -> str:
-        """What one token stands for, alone; special tokens show."""
-        return self._tokenizer.decode([token_id], skip_special_tokens=False)
+        """The same as text: U+FFFD where the bytes form no character."""
+        return text_of(self.token_bytes(token_id))
 
     def detokenizer(self, skip_special_tokens: bool, shown: Collection[str] = ()) -> Detokenizer:
         """A new incremental decoder for one output. Special tokens of `shown` are never skipped."""
         hidden = self._hidden(frozenset(shown)) if skip_special_tokens else frozenset[int]()
-        if self._table is not None:
-            return self._table.detokenizer(hidden)
-        return WindowDetokenizer(self._tokenizer, hidden)
+        return self._table.detokenizer(hidden)
 
     def _hidden(self, shown: frozenset[str]) -> frozenset[int]:
         if not shown.isdisjoint(self.specials.ids):
@@ -150,7 +158,13 @@ def _ids(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]
     return ids
 
 
-def _is_byte_level(path: str) -> bool:
+def _decoders(path: str) -> list[str]:
+    """Their types, in order."""
     with open(path, encoding="utf-8") as file:
-        decoder = json.load(file).get("decoder")
-    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+        return _types(json.load(file).get("decoder") or {})
+
+
+def _types(decoder: dict[str, Any]) -> list[str]:
+    if "decoders" in decoder:
+        return [kind for one in decoder["decoders"] for kind in _types(one)]
+    return [str(decoder.get("type"))]

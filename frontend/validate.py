@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.defaults import FIELDS, Defaults
-from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Chat, GenerateRequest, RequestError
 from quire.proto.message import Task
 from quire.proto.params import (
-    MAX_BAD_WORDS,
     MAX_CACHE_SALT,
     MAX_LOGPROBS,
     MAX_N,
@@ -73,6 +71,8 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
         raise ParameterError("truncate_prompt_tokens", f"must be at least 1, got {request.truncate_prompt_tokens}")
     if request.add_special_tokens is not None and not isinstance(request.input, str):
         raise ParameterError("add_special_tokens", "applies to a text prompt only; leave it unset")
+    if request.parse_special is not None and not isinstance(request.input, str):
+        raise ParameterError("parse_special", "applies to a text prompt only; leave it unset")
 
 
 def check_stop(stop: Sequence[str]) -> None:
@@ -98,27 +98,6 @@ def budget_seconds(field: float | None, deadline: float | None, config: Frontend
         raise RequestError("DEADLINE", "the call's deadline had passed when it arrived")
     named = [seconds for seconds in (field, deadline) if seconds is not None]
     return min([*named, cap]) if named else min(config.default_timeout_seconds, cap)
-
-
-def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as it is tokenised at a text's start and after a space. Raises `ParameterError`."""
-    if len(words) > MAX_BAD_WORDS:
-        raise ParameterError("bad_words", f"has {len(words)} entries; at most {MAX_BAD_WORDS} are allowed")
-    sequences: dict[tuple[int, ...], None] = {}
-    for index, word in enumerate(words):
-        if not word.strip() or len(word) > MAX_STOP_LENGTH:
-            raise ParameterError(
-                "bad_words", f"entry {index} must be 1 to {MAX_STOP_LENGTH} characters, not only spaces"
-            )
-        for text in (word, " " + word.lstrip()):
-            sequences[tuple(tokenizer.encode(text, add_special_tokens=False))] = None
-    if len(sequences) > MAX_BAD_WORDS:
-        raise ParameterError(
-            "bad_words",
-            f"{len(words)} words are {len(sequences)} token sequences, at a text's start and after a space; "
-            f"at most {MAX_BAD_WORDS} are allowed, use fewer words",
-        )
-    return tuple(sequences)
 
 
 def sampling_params(

@@ -177,4 +177,4 @@ def logprobs(entries: Iterable[api.TokenLogprobs], as_ids: bool = False) -> Json
 
 def _token(one: api.TokenLogprobs | api.Candidate, as_ids: bool) -> Json:
     shown = f"token_id:{one.token_id}" if as_ids else one.text
-    return {"token": shown, "logprob": one.logprob, "bytes": list(one.text.encode())}
+    return {"token": shown, "logprob": one.logprob, "bytes": list(one.token_bytes)}

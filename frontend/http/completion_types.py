@@ -28,6 +28,8 @@ class Logprobs(msgspec.Struct):
     token_logprobs: list[float | None]
     tokens: list[str]
     top_logprobs: list[dict[str, float] | None]
+    bytes: list[list[int]]
+    """Of each token: a token may be a part of a character. Beyond OpenAI's."""
 
 
 class PromptLogprob(msgspec.Struct):

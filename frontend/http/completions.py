@@ -109,11 +109,11 @@ async def _answer(
     )
 
 
-async def _echo(pipeline: Pipeline, prompt: Prompt, generation: Generation) -> tuple[str, str]:
-    """The prompt's text, and that of its first token."""
+async def _echo(pipeline: Pipeline, prompt: Prompt, generation: Generation) -> tuple[str, bytes]:
+    """The prompt's text, and its first token's bytes."""
     ids = tuple(generation.prompt_token_ids)
     text = prompt if isinstance(prompt, str) else await pipeline.detokenize(ids, None, None)
-    return text, await pipeline.detokenize(ids[:1], None, False)
+    return text, pipeline.token_bytes(ids[0])
 
 
 def _choice(
@@ -122,7 +122,7 @@ def _choice(
     generation: Generation,
     output: Output,
     index: int,
-    echoed: tuple[str, str] | None,
+    echoed: tuple[str, bytes] | None,
 ) -> Choice:
     text, ids, entries = output.text, output.token_ids, output.logprobs
     if asked.echo and asked.max_tokens == 0:

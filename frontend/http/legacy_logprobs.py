@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from quire.frontend.detokenizer import text_of
 from quire.frontend.http.completion_types import Logprobs, PromptLogprob
 from quire.proto.api import TokenLogprobs
 
@@ -13,24 +14,31 @@ class LogprobWriter:
         self._as_ids = as_ids
         self._offset = 0
 
-    def write(self, entries: Sequence[TokenLogprobs], first: tuple[int, str] | None = None) -> Logprobs:
-        """`first` is a token (id, text) without a logprob that comes before the entries."""
-        result = Logprobs([], [], [], [])
+    def write(self, entries: Sequence[TokenLogprobs], first: tuple[int, bytes] | None = None) -> Logprobs:
+        """`first` is a token (id, bytes) without a logprob that comes before the entries."""
+        result = Logprobs([], [], [], [], [])
         if first is not None:
-            self._put(result, first[0], first[1], None, None)
+            self._put(result, first[0], text_of(first[1]), first[1], None, None)
         for entry in entries:
             top = {self._name(one.token_id, one.text): one.logprob for one in (*entry.top, *entry.named)}
             top.setdefault(self._name(entry.token_id, entry.text), entry.logprob)
-            self._put(result, entry.token_id, entry.text, entry.logprob, top)
+            self._put(result, entry.token_id, entry.text, entry.token_bytes, entry.logprob, top)
         return result
 
     def _put(
-        self, result: Logprobs, token: int, text: str, logprob: float | None, top: dict[str, float] | None
+        self,
+        result: Logprobs,
+        token: int,
+        text: str,
+        token_bytes: bytes,
+        logprob: float | None,
+        top: dict[str, float] | None,
     ) -> None:
         result.text_offset.append(self._offset)
         result.token_logprobs.append(logprob)
         result.tokens.append(self._name(token, text))
         result.top_logprobs.append(top)
+        result.bytes.append(list(token_bytes))
         self._offset += len(text)
 
     def _name(self, token: int, text: str) -> str:

@@ -16,7 +16,7 @@ SAME = (
     "model", "adapter", "truncate_prompt_tokens", "priority", "cache_salt", "timeout_seconds", "temperature", "top_p",
     "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "n", "best_of",
     "max_tokens", "min_tokens", "ignore_eos", "prompt_logprobs", "include_stop_str_in_output", "skip_special_tokens",
-    "add_special_tokens",
+    "add_special_tokens", "parse_special",
 )  # fmt: skip
 """Fields that mean the same as in `api.GenerateRequest`."""
 LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
@@ -65,6 +65,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
     skip_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool | None = None
+    parse_special: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     """Logprobs show a token as `token_id:N` in place of its text."""

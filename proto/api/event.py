@@ -13,11 +13,12 @@ FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A likely token of a position, drawn or not."""
+    """A likely token of a position, drawn or not. `token_bytes` may be a part of a character, which `text` cannot show."""
 
     token_id: int
     text: str
     logprob: float
+    token_bytes: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class TokenLogprobs:
     rank: int
     top: tuple[Candidate, ...] = ()
     named: tuple[Candidate, ...] = ()
+    token_bytes: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

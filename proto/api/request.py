@@ -19,6 +19,7 @@ class GenerateRequest:
     model: str | None = None
     adapter: str | None = None
     add_special_tokens: bool | None = None
+    parse_special: bool | None = None
     truncate_prompt_tokens: int | None = None
     priority: int | None = None
     cache_salt: str | None = None

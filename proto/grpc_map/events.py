@@ -145,6 +145,7 @@ def _logprob_messages(entries: Iterable[api.TokenLogprobs]) -> list[pb.TokenLogp
             rank=entry.rank,
             top=[fill(pb.Candidate, one) for one in entry.top],
             named=[fill(pb.Candidate, one) for one in entry.named],
+            token_bytes=entry.token_bytes,
         )
         for entry in entries
     ]
@@ -158,6 +159,7 @@ def _logprobs(message: pb.TokenLogprobs) -> api.TokenLogprobs:
         message.rank,
         tuple(read(api.Candidate, one) for one in message.top),
         tuple(read(api.Candidate, one) for one in message.named),
+        message.token_bytes,
     )
 
 
