@@ -129,5 +129,6 @@ def _candidates(
 ) -> tuple[api.Candidate, ...]:
     shown = [token_bytes(token) for token in ids]
     return tuple(
-        api.Candidate(token, text_of(one), logprob, one) for token, one, logprob in zip(ids, shown, logprobs, strict=True)
+        api.Candidate(token, text_of(one), logprob, one)
+        for token, one, logprob in zip(ids, shown, logprobs, strict=True)
     )

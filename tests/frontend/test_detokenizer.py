@@ -64,7 +64,9 @@ def test_no_piece_shows_a_part_of_a_character(text_tokenizer, text):
 @given(text=ANY_TEXT)
 def test_window_decoding_joins_to_the_full_decode(sentencepiece, text):
     ids = sentencepiece.encode(text).ids
-    detokenizer = WindowDetokenizer(sentencepiece, frozenset({sentencepiece.token_to_id("</s>")}), bytes_of(sentencepiece))
+    detokenizer = WindowDetokenizer(
+        sentencepiece, frozenset({sentencepiece.token_to_id("</s>")}), bytes_of(sentencepiece)
+    )
     joined = "".join(detokenizer.push(token) for token in ids) + detokenizer.flush()
     assert joined == sentencepiece.decode(ids, skip_special_tokens=True)
 
@@ -87,7 +89,9 @@ def test_characters_of_byte_tokens_and_pieces_join_to_the_full_decode(sentencepi
 
 
 @settings(max_examples=200, deadline=None)
-@given(raw=st.lists(st.sampled_from([0x41, 0xED, 0x95, 0x9C, 0xF0, 0x9F, 0x99, 0x82, 0xFF, 0xC3]), max_size=9).map(bytes))
+@given(
+    raw=st.lists(st.sampled_from([0x41, 0xED, 0x95, 0x9C, 0xF0, 0x9F, 0x99, 0x82, 0xFF, 0xC3]), max_size=9).map(bytes)
+)
 def test_streamed_bytes_that_form_no_character_take_none_with_them(sentencepiece, raw):
     """The library makes the whole run U+FFFD, also characters that a stream has shown."""
     ids = [sentencepiece.token_to_id(f"<0x{byte:02X}>") for byte in raw]

@@ -72,6 +72,7 @@ BAD = [
     ({"timeout_seconds": math.nan}, "INVALID_PARAMETER", "timeout_seconds"),
     ({"truncate_prompt_tokens": 0}, "INVALID_PARAMETER", "truncate_prompt_tokens"),
     ({"input": (1,), "add_special_tokens": True}, "INVALID_PARAMETER", "add_special_tokens"),
+    ({"input": (1,), "parse_special": True}, "INVALID_PARAMETER", "parse_special"),
     ({"model": "other"}, "UNKNOWN_MODEL", "model"),
     ({"model": "../../etc/passwd\0" * 100}, "UNKNOWN_MODEL", "model"),
     ({"adapter": "../x"}, "UNKNOWN_ADAPTER", "adapter"),

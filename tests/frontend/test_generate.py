@@ -107,6 +107,23 @@ def test_what_a_request_leaves_unset_comes_from_the_model_and_what_it_sets_arriv
     asyncio.run(main())
 
 
+def test_special_tokens_spelled_in_a_prompt_are_text_unless_the_request_asks_to_parse_them(serving, tokenizer):
+    async def main():
+        async with serving() as s:
+            s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [70])
+            prompt = "<|turn|>hi<|end|>"
+            for parse in (None, False, True):
+                await s.client.generate(GenerateRequest(input=prompt, parse_special=parse))
+            unset, text, parsed = [prompt_of(await s.scheduler.submitted(count)) for count in (1, 2, 3)]
+            assert unset == text
+            assert not set(text) & {0, 1, 2}
+            assert tokenizer.decode(text, skip_special_tokens=False) == prompt
+            assert parsed == tokenizer.encode(prompt).ids
+            assert (parsed[0], parsed[-1]) == (1, 0)
+
+    asyncio.run(main())
+
+
 def test_a_chat_is_rendered_and_may_fill_the_context(serving, tokenizer):
     async def main():
         async with serving() as s:

@@ -101,7 +101,9 @@ def test_special_tokens_that_users_spell_are_none(family, tmp_path) -> None:
         for _ in range(4):
             pieces = rendering(draw, [*WORDS, *PARTS, *SPELLED])
             ids = encoded(text_tokenizer, pieces)
-            groups = ("".join(text for _, text in group) for is_users, group in groupby(pieces, itemgetter(0)) if not is_users)
+            groups = (
+                "".join(text for _, text in group) for is_users, group in groupby(pieces, itemgetter(0)) if not is_users
+            )
             own = "\0".join(groups)
             for content, token in text_tokenizer.specials.ids.items():
                 shown = len(re.findall(f"(?={re.escape(content)})", own))

@@ -13,12 +13,12 @@ from quire.proto.params import MAX_N
 FINISH = {"tool_calls": "stop"}
 """OpenAI has a word of its own for a stop after tool calls."""
 
-Logprob = tuple[str, float, tuple[tuple[str, float], ...]]
+Logprob = tuple[str, float, tuple[tuple[str, float], ...], bytes]
 
 
 @dataclass
 class Spoken:
-    """One output. Logprobs are (token text, logprob, the likeliest), rounded."""
+    """One output. Logprobs are (token text, logprob, the likeliest, the token's bytes), rounded."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -222,9 +222,9 @@ def _add(spoken: Spoken, choice: dict[str, Any], message: dict[str, Any] | None)
     logprobs = choice.get("logprobs") or {}
     if message is None:
         spoken.text += choice["text"]
-        names = ("tokens", "token_logprobs", "top_logprobs")
-        for token, logprob, top in zip(*(logprobs.get(name, ()) for name in names), strict=True):
-            spoken.logprobs.append(_position(token, logprob, top.items()))
+        names = ("tokens", "token_logprobs", "top_logprobs", "bytes")
+        for token, logprob, top, data in zip(*(logprobs.get(name, ()) for name in names), strict=True):
+            spoken.logprobs.append(_position(token, logprob, top.items(), bytes(data)))
         return
     spoken.text += message.get("content") or ""
     spoken.reasoning += message.get("reasoning_content") or ""
@@ -233,7 +233,7 @@ def _add(spoken: Spoken, choice: dict[str, Any], message: dict[str, Any] | None)
         _extend(spoken.calls, call.get("index", position), function.get("name") or "", function.get("arguments") or "")
     for entry in logprobs.get("content") or ():
         top = [(one["token"], one["logprob"]) for one in entry["top_logprobs"]]
-        spoken.logprobs.append(_position(entry["token"], entry["logprob"], top))
+        spoken.logprobs.append(_position(entry["token"], entry["logprob"], top, bytes(entry["bytes"])))
 
 
 def _extend(calls: list[tuple[str, str]], index: int, name: str, arguments: str) -> None:
@@ -243,11 +243,11 @@ def _extend(calls: list[tuple[str, str]], index: int, name: str, arguments: str)
 
 
 def _logprob(entry: api.TokenLogprobs) -> Logprob:
-    return _position(entry.text, entry.logprob, [(one.text, one.logprob) for one in entry.top])
+    return _position(entry.text, entry.logprob, [(one.text, one.logprob) for one in entry.top], entry.token_bytes)
 
 
-def _position(token: str, logprob: float, top: Iterable[tuple[str, float]]) -> Logprob:
+def _position(token: str, logprob: float, top: Iterable[tuple[str, float]], data: bytes) -> Logprob:
     """As legacy completions tell it: the chosen token is among the likeliest, and of one text the last counts."""
     shown = {text: round(value, 4) for text, value in top}
     shown.setdefault(token, round(logprob, 4))
-    return token, round(logprob, 4), tuple(shown.items())
+    return token, round(logprob, 4), tuple(shown.items()), data

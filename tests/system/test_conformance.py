@@ -1,9 +1,10 @@
 """Each case is asked over both doors, whole and streamed, and the four answers are compared."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from doors import GrpcDoor, HttpDoor
+from doors import GrpcDoor, HttpDoor, json_request
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool, ToolCall
 from quire.proto.params import Structured
@@ -21,6 +22,20 @@ WEATHER = Tool(
     ),
 )
 USER = ChatMessage("user", "Write a function that adds two numbers.")
+GREETING = "안녕하세요, 세계 🙂"
+"""Each of its characters but three is several tokens of the model that comes with the engine."""
+NEWLINE = 201
+"""Its token in that model."""
+SPOKEN = Structured("choice", json.dumps([GREETING]))
+PLACE = json.dumps(
+    {
+        "type": "object",
+        "properties": {"도시": {"const": "서울"}, "말": {"const": "비가 옵니다"}},
+        "required": ["도시", "말"],
+        "additionalProperties": False,
+    }
+)
+REPORT = Tool("report", "한국 날씨.", PLACE)
 PERSON = json.dumps(
     {
         "type": "object",
@@ -100,6 +115,34 @@ CASES = {
     "a grammar": GenerateRequest(
         input="sum ", seed=1, max_tokens=20, structured=Structured("grammar", 'root ::= [0-9] "+" [0-9]')
     ),
+    "no newline": GenerateRequest(
+        input="x = 1", temperature=0, max_tokens=6, bad_words=("\n",), logit_bias={NEWLINE: 100.0}
+    ),
+    "special tokens parsed": GenerateRequest(
+        input="<|im_start|>user\nhi<|im_end|>\n", temperature=0, max_tokens=6, parse_special=True
+    ),
+    "Hangul": GenerateRequest(input="인사: ", seed=1, max_tokens=60, structured=SPOKEN),
+    "Hangul with logprobs": GenerateRequest(input="인사: ", seed=1, max_tokens=60, structured=SPOKEN, logprobs=2),
+    "Hangul to a stop string": GenerateRequest(
+        input="인사: ", seed=1, max_tokens=60, structured=SPOKEN, stop=("없음", "세요"), logprobs=0
+    ),
+    "Hangul to a stop string kept": GenerateRequest(
+        input="인사: ", seed=1, max_tokens=60, structured=SPOKEN, stop=("세계",), include_stop_str_in_output=True
+    ),
+    "Hangul in a schema": GenerateRequest(
+        input="{", seed=1, max_tokens=120, structured=Structured("json_schema", PLACE)
+    ),
+    "Hangul in a chat": GenerateRequest(
+        input=Chat([ChatMessage("user", GREETING)]), seed=1, max_tokens=60, structured=SPOKEN, logprobs=2
+    ),
+    "Hangul in a call": GenerateRequest(
+        input=Chat([ChatMessage("user", "날씨?")], tools=[REPORT], tool_choice="required", parallel_tool_calls=False),
+        seed=1,
+        max_tokens=160,
+    ),
+    "Hangul cut within a character": GenerateRequest(
+        input="인사: ", seed=1, max_tokens=4, structured=SPOKEN, logprobs=1
+    ),
     "truncated": GenerateRequest(
         input="one two three four five six", temperature=0, max_tokens=4, truncate_prompt_tokens=3
     ),
@@ -159,3 +202,57 @@ def test_both_doors_refuse_for_the_same_reason(doors, name) -> None:
     assert http.ask(request) == expected
     assert grpc.stream(request) == expected
     assert http.stream(request) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Hangul", GREETING),
+        ("Hangul with logprobs", GREETING),
+        ("Hangul to a stop string", "안녕하"),
+        ("Hangul to a stop string kept", "안녕하세요, 세계"),
+        ("Hangul in a chat", GREETING),
+        ("Hangul cut within a character", "안\ufffd"),
+    ],
+)
+def test_characters_split_over_tokens_come_whole_and_their_bytes_are_the_tokens(doors, name, text) -> None:
+    grpc, _ = doors
+    (output,) = grpc.stream(CASES[name]).outputs
+    assert output.text == text
+    if output.logprobs:
+        spelled = b"".join(data for _, _, _, data in output.logprobs).partition(b"<|")[0]
+        assert len(output.logprobs) > len(text)
+        assert GREETING.encode().startswith(spelled)
+        assert spelled.decode(errors="replace").startswith(text)
+
+
+def test_calls_and_objects_of_characters_split_over_tokens_are_whole(doors) -> None:
+    grpc, _ = doors
+    expected = {"도시": "서울", "말": "비가 옵니다"}
+    ((call_name, arguments),) = grpc.stream(CASES["Hangul in a call"]).outputs[0].calls
+    assert (call_name, json.loads(arguments)) == ("report", expected)
+    assert json.loads(grpc.stream(CASES["Hangul in a schema"]).outputs[0].text) == expected
+
+
+@pytest.mark.parametrize("name", ["Hangul", "Hangul to a stop string", "Hangul in a call"])
+def test_no_piece_of_a_stream_shows_a_part_of_a_character(doors, name) -> None:
+    """Over the wire: each piece of text is valid, and none stands for an incomplete character."""
+    _, http = doors
+    path, body = json_request(CASES[name])
+    pieces = list(http.items(path, body | {"stream": True}))
+    shown = [json.dumps(piece["choices"], ensure_ascii=False) for piece in pieces if "logprobs" not in body]
+    assert len(pieces) > 3
+    assert not any("\ufffd" in piece for piece in shown)
+
+
+def test_a_newline_that_is_a_bad_word_is_not_written(doors) -> None:
+    grpc, _ = doors
+    free = grpc.ask(replace(CASES["no newline"], bad_words=()))
+    assert free.outputs[0].token_ids == [NEWLINE] * 6
+    assert NEWLINE not in grpc.ask(CASES["no newline"]).outputs[0].token_ids
+
+
+def test_special_tokens_of_a_text_are_text_unless_they_are_to_be_parsed(doors) -> None:
+    grpc, _ = doors
+    parsed = CASES["special tokens parsed"]
+    assert grpc.ask(parsed).prompt_tokens + 8 < grpc.ask(replace(parsed, parse_special=None)).prompt_tokens
