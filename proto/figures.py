@@ -32,6 +32,8 @@ FIGURES: Final[dict[str, Described]] = {
     "prefix_queries_tokens_total": Described("counter", "Prompt tokens looked up in the prefix cache."),
     "prefix_hits_tokens_total": Described("counter", "Of these, found."),
     "preemptions_total": Described("counter", "Outputs that lost their slot because blocks ran out."),
+    "partial_prefills": Described("gauge", "Outputs in a slot whose prompt is planned in part."),
+    "passes_total": Described("counter", "Outputs that got a slot before others that were before them in the queue."),
     "restarts_total": Described("counter", "Outputs put back into the queue by the death of their worker group."),
     "stale_messages_total": Described("counter", "Messages that came late, twice, or named what does not live."),
     "bad_frames_total": Described(

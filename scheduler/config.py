@@ -19,6 +19,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Tokens one step may run."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
+    max_num_partial_prefills: int = 4
+    """Prompts of one priority that may be under way at once without being run to their end; 1: only the oldest."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     max_num_queued_reqs: int = 10_000
     max_num_queued_tokens: int = 10_000_000
@@ -37,6 +39,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             "world_size",
             "max_num_seqs",
             "max_num_batched_tokens",
+            "max_num_partial_prefills",
             "max_num_queued_reqs",
             "max_num_queued_tokens",
         ):

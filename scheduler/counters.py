@@ -20,6 +20,8 @@ class Counters:
     rejected: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """By the word of `proto.errors`."""
     num_preemptions: int = 0
+    num_passed: int = 0
+    """Outputs that got their slot before others that were before them in the queue."""
     num_restarts: int = 0
     """Outputs put back into the queue by the death of their group."""
     num_stale: int = 0

@@ -3,7 +3,9 @@
 import heapq
 
 from quire.scheduler.sequence import Request
-from quire.scheduler.waiting import MAX_DEAD
+
+MAX_DEAD = 64
+"""Ended entries the heap may keep beside its live ones before it is rebuilt."""
 
 
 class Deadlines:

@@ -32,7 +32,7 @@ def _story(sequence: Sequence, view: View) -> Story:
     if sequence.state == "waiting":
         ahead = view.ledger.waiting.num_before(sequence)
         if ahead:
-            text = f"{ahead} outputs are before it in the queue; none of them is overtaken"
+            text = f"{ahead} outputs are before it in the queue; it passes longer ones if blocks suffice for both"
             seconds = view.now - sequence.request.arrived_at
             moments.append(Moment(seconds, "blocked", sequence.num_known, text))
     usage = sequence.usage(view.now)

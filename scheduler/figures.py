@@ -24,6 +24,7 @@ def figures(view: View) -> Iterator[Figure]:
     yield Figure("epoch", view.epoch)
     yield from _labelled("engine_state", "state", {state: int(state == view.state) for state in get_args(EngineState)})
     yield Figure("requests_running", 0 if era is None else era.running.num_active)
+    yield Figure("partial_prefills", 0 if era is None else era.running.num_partial)
     yield Figure("requests_waiting", waiting.num_seqs)
     yield Figure("waiting_tokens", waiting.num_tokens)
     if rate := timeline.prefill_rate:
@@ -34,6 +35,7 @@ def figures(view: View) -> Iterator[Figure]:
     yield Figure("prefix_queries_tokens_total", counters.prefix_queries)
     yield Figure("prefix_hits_tokens_total", counters.prefix_hits)
     yield Figure("preemptions_total", counters.num_preemptions)
+    yield Figure("passes_total", counters.num_passed)
     yield Figure("restarts_total", counters.num_restarts)
     yield Figure("stale_messages_total", counters.num_stale)
     yield from _labelled("requests_finished_total", "reason", dict.fromkeys(FINISH_REASONS, 0) | counters.finished)

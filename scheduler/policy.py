@@ -1,36 +1,22 @@
-"""Who runs in the next step: decodes first, then prefill under way, then admissions in rank order.
+"""Who runs in the next step: decodes first, then prompts, as `prefill` divides what is left of the token budget.
 
-First come, first served within a priority, without overtaking: when the best waiting output does not fit, nobody
-behind it is tried. A running output that needs a block when there is none takes it from the worst ranked one.
+A running output that needs a block when there is none takes it from the worst ranked one.
 """
-
-from typing import Final, Literal
 
 import numpy as np
 
-from quire.proto.plans import Admit
-from quire.proto.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.counters import Counters
 from quire.scheduler.era import Era
+from quire.scheduler.gate import Gate
 from quire.scheduler.pipeline import Draft
+from quire.scheduler.prefill import Prefill
 from quire.scheduler.running import Int64
 from quire.scheduler.sequence import Sequence
 from quire.scheduler.waiting import Waiting
 
-HEADROOM_SHARE = 64
-"""While others run, an admission leaves one block and one in so many available, or it would be preempted at once."""
 MAX_HOLDERS = 2
 """Named to an output that lost its slot because others hold the blocks."""
-
-Cause = Literal["slots", "budget", "blocks", "fences", "parent"]
-WHY: Final[dict[Cause, str]] = {
-    "slots": "it is next, but every slot is taken",
-    "budget": "it is next, but the token budget of the step is spent",
-    "blocks": "it is next, but blocks are short",
-    "fences": "it is next, but running outputs wait for blocks themselves",
-    "parent": "it is next, but shares the prompt of output 0, which is not planned to its end yet",
-}
 
 
 class Policy:
@@ -43,11 +29,8 @@ class Policy:
         self._memory = era.memory
         self._waiting = waiting
         self._counters = counters
-        self._blocked: tuple[Sequence, int] | None = None
-        """The best waiting output and the available blocks it lacked; not matched again before they are there."""
-        self._held: tuple[Sequence, set[Cause]] | None = None
-        """The best waiting output and why it has been held back."""
-        self._cause: Cause = "blocks"
+        self._gate = Gate(config, era, waiting, counters)
+        self._prefill = Prefill(config, era, waiting, self._gate)
         self._now = 0.0
 
     def draft(self, now: float) -> Draft | None:
@@ -61,19 +44,11 @@ class Policy:
         singles = slots[~is_chunk] if is_chunk.any() else slots
         singles, stalled = self._extend(singles, plan)
         budget = self._config.max_num_batched_tokens - len(singles)
-        chunks: list[tuple[int, int]] = []
-        for sequence in sorted(
-            (running.at(slot) for slot in slots[is_chunk].tolist() if running.active[slot]), key=_rank
-        ):
-            slot = sequence.slot
-            count = min(budget, int(running.num_tokens[slot] - running.num_scheduled[slot]))
-            if count:
-                chunks.append((slot, count))
-                budget -= count
-        if not stalled:
-            self._admit(budget, chunks, plan, now)
-        elif (best := self._waiting.first()) is not None:
-            self._hold(best, "fences")
+        self._gate.open(plan, budget, stalled, now)
+        chunks = self._prefill.fill(
+            [running.at(slot) for slot in slots[is_chunk].tolist() if running.active[slot]], budget
+        )
+        self._gate.close()
         return self._close(plan, singles, chunks)
 
     def _extend(self, slots: Int64, plan: Draft) -> tuple[Int64, bool]:
@@ -126,118 +101,6 @@ class Policy:
         sequence.num_preemptions += 1
         self._counters.num_preemptions += 1
         self._waiting.push(sequence)
-
-    def _admit(self, budget: int, chunks: list[tuple[int, int]], plan: Draft, now: float) -> None:
-        running = self._running
-        while budget and running.has_free_slot:
-            sequence = self._waiting.first()
-            if sequence is None:
-                return
-            num_computed = self._reserve(sequence, budget, plan)
-            if num_computed < 0:
-                self._hold(sequence, self._cause)
-                return
-            self._waiting.pop(now)
-            if sequence.first_ran_at < 0:
-                sequence.first_ran_at = now
-                self._counters.queue_seconds.add(now - sequence.request.arrived_at)
-            slot = running.enter(sequence, num_computed)
-            detail = f"{num_computed} of {sequence.num_known} tokens are there, {len(sequence.blocks)} blocks reserved"
-            sequence.note(now, "admitted", num_computed, detail)
-            plan.admits.append(self._describe(sequence, num_computed))
-            count = min(budget, sequence.num_known - num_computed)
-            chunks.append((slot, count))
-            budget -= count
-        if (sequence := self._waiting.first()) is not None:
-            self._hold(sequence, "slots" if budget else "budget")
-
-    def _hold(self, sequence: Sequence, cause: Cause) -> None:
-        """Note, once per cause, why the best waiting output does not run yet."""
-        if self._held is None or self._held[0] is not sequence:
-            self._held = sequence, set()
-        if cause in self._held[1]:
-            return
-        self._held[1].add(cause)
-        detail = WHY[cause]
-        if cause == "blocks" and self._blocked is not None:
-            detail = f"{detail}: it needs {self._blocked[1]}, {self._memory.available} are available"
-        sequence.note(self._now, "blocked", sequence.num_known, detail)
-
-    def _reserve(self, sequence: Sequence, budget: int, plan: Draft) -> int:
-        """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or -1: not now."""
-        request, memory = sequence.request, self._memory
-        parent = request.sequences[0]
-        is_new = sequence.num_known == request.num_prompt
-        if is_new and sequence.output_index and parent.state == "running":
-            return self._fork(parent, sequence, plan)
-        self._cause = "blocks"
-        if self._is_blocked(sequence):
-            return -1
-        hits = memory.match(sequence)
-        num_computed = len(hits) * memory.block_size
-        is_whole = self._era.facts.whole_prompts or not self._config.enable_chunked_prefill
-        if is_whole and sequence.num_known - num_computed > budget:
-            self._cause = "budget"
-            return -1
-        shared = [entry.block for entry in hits]
-        if not self._fits(sequence, shared):
-            return -1
-        memory.reserve(sequence, sequence.num_known, shared)
-        sequence.entries = hits
-        if sequence.first_ran_at < 0:
-            self._counters.began(request.num_prompt, min(num_computed, request.num_prompt))
-        if sequence.root is not None and sequence.first_ran_at < 0:
-            self._counters.prefix_queries += request.num_prompt
-            self._counters.prefix_hits += min(num_computed, request.num_prompt)
-            sequence.cached_tokens = min(num_computed, request.num_prompt)
-        return num_computed
-
-    def _fork(self, parent: Sequence, sequence: Sequence, plan: Draft) -> int:
-        """Share the prompt the first output has planned, and copy the block its last token is in, to run that again."""
-        running, memory = self._running, self._memory
-        num_prompt = sequence.request.num_prompt
-        # num_scheduled is of the plans already sent: copies are done before the rows of this one.
-        self._cause = "parent"
-        if running.num_scheduled[parent.slot] < num_prompt:
-            return -1
-        self._cause = "blocks"
-        num_shared, offset = divmod(num_prompt - 1, memory.block_size)
-        shared = parent.blocks[:num_shared]
-        if not self._fits(sequence, shared):
-            return -1
-        memory.reserve(sequence, num_prompt, shared)
-        sequence.root = parent.root
-        sequence.entries = parent.entries[:num_shared]
-        if offset:
-            plan.copies += (parent.blocks[num_shared], sequence.blocks[num_shared])
-        return num_prompt - 1
-
-    def _fits(self, sequence: Sequence, shared: list[int]) -> bool:
-        memory = self._memory
-        needed = memory.missing(sequence.num_known, shared)
-        if self._running.num_active:
-            needed += 1 + memory.pool.num_blocks // HEADROOM_SHARE
-        self._blocked = None if needed <= memory.available else (sequence, needed)
-        return self._blocked is None
-
-    def _is_blocked(self, sequence: Sequence) -> bool:
-        """It was matched before and still lacks blocks. Alone it is always tried: it needs no headroom then."""
-        if self._blocked is None or not self._running.num_active:
-            return False
-        return self._blocked[0] is sequence and self._memory.available < self._blocked[1]
-
-    def _describe(self, sequence: Sequence, num_computed: int) -> Admit:
-        request = sequence.request
-        return Admit(
-            slot=sequence.slot,
-            tokens=ints(sequence.tokens),
-            num_prompt=request.num_prompt,
-            num_computed=num_computed,
-            output_index=sequence.output_index,
-            params=request.params if sequence.wants_prompt_logprobs else request.quiet_params,
-            blocks=ints(sequence.blocks),
-            adapter=self._era.adapters[request.adapter] if request.adapter else 0,
-        )
 
     def _close(self, plan: Draft, singles: Int64, chunks: list[tuple[int, int]]) -> Draft | None:
         """Fill the row columns, one-token rows first, and count the rows' tokens as scheduled."""

@@ -53,6 +53,11 @@ class Running:
     def has_free_slot(self) -> bool:
         return bool(self._free)
 
+    @property
+    def num_partial(self) -> int:
+        """Outputs whose prompt is planned in part: more than the token that draws the next is left to run."""
+        return int(np.count_nonzero(self.active & (self.num_tokens - self.num_scheduled > 1)))
+
     def live(self) -> list[Sequence]:
         return [sequence for sequence in self.sequences if sequence is not None]
 

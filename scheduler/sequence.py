@@ -100,6 +100,7 @@ class Sequence:
     __slots__ = (
         "blocks", "cached_tokens", "entries", "first_ran_at", "first_token_at", "next_prompt_logprob", "num_known",
         "num_preemptions", "num_restarts", "output_index", "request", "root", "slot", "state", "tale", "tokens",
+        "was_passed",
     )  # fmt: skip
 
     def __init__(self, request: Request, output_index: int, tokens: Int32) -> None:
@@ -122,6 +123,8 @@ class Sequence:
         """The prompt position whose logprob is delivered next; the first token has none."""
         self.num_preemptions = 0
         self.num_restarts = 0
+        self.was_passed = False
+        """It runs whole, was the oldest, and a step was given to shorter ones."""
         self.tale = Tale()
 
     @property

@@ -1,18 +1,18 @@
-"""Outputs that wait for a slot and blocks, best rank first."""
+"""Outputs that wait for a slot and blocks: by age, and by length."""
 
-import heapq
+from collections.abc import Iterator
+from itertools import islice
 
+from quire.scheduler.order import Order
 from quire.scheduler.sequence import Sequence
-
-MAX_DEAD = 64
-"""Ended entries a heap may keep beside its live ones before it is rebuilt."""
 
 
 class Waiting:
-    """A heap with lazy deletion: an entry whose output no longer waits is skipped, and dropped when they get many."""
+    """Two orders of the same outputs. By age is by rank; by length, within a priority, is by known tokens."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Sequence]] = []
+        self._by_age = Order()
+        self._by_length = Order()
         self.num_seqs = 0
         self.num_requests = 0
         """Requests with at least one output here."""
@@ -22,52 +22,56 @@ class Waiting:
         """Moving average of the time from arrival to the first slot."""
 
     def push(self, sequence: Sequence) -> None:
-        heapq.heappush(self._heap, (*sequence.rank, sequence))
+        self._by_age.add(sequence.rank, sequence)
+        self._by_length.add(_length(sequence), sequence)
         self._count(sequence, 1)
 
     def first(self) -> Sequence | None:
-        heap = self._heap
-        while heap and heap[0][3].state != "waiting":
-            heapq.heappop(heap)
-        return heap[0][3] if heap else None
+        """The best ranked."""
+        return next(iter(self._by_age), None)
 
-    def pop(self, now: float) -> Sequence:
-        """Take out what `first` returned."""
-        sequence = heapq.heappop(self._heap)[3]
-        self._count(sequence, -1)
+    def oldest(self, priority: int) -> Sequence | None:
+        """The best ranked of this priority."""
+        found = next(self._by_age.at_least((priority,)), None)
+        return found if found is not None and found.request.priority == priority else None
+
+    def shortest(self, priority: int, skip: int = 0) -> Sequence | None:
+        """The one with the fewest known tokens of this priority, the older of equals, when so many are skipped."""
+        found = next(islice(self._by_length.at_least((priority,)), skip, None), None)
+        return found if found is not None and found.request.priority == priority else None
+
+    def next_priority(self, after: int | None) -> int | None:
+        """The best priority of all, or behind that one, of which somebody waits."""
+        found = self.first() if after is None else next(self._by_age.at_least((after + 1,)), None)
+        return None if found is None else found.request.priority
+
+    def take(self, sequence: Sequence, now: float) -> None:
+        """It enters a slot."""
+        self.discard(sequence)
         if sequence.first_ran_at < 0:
             self.typical_seconds += 0.1 * (now - sequence.request.arrived_at - self.typical_seconds)
-        return sequence
 
     def discard(self, sequence: Sequence) -> None:
-        """It ended while waiting; its state already says so."""
+        """It is gone from here."""
+        self._by_age.remove(sequence.rank)
+        self._by_length.remove(_length(sequence))
         self._count(sequence, -1)
-        if len(self._heap) > 2 * self.num_seqs + MAX_DEAD:
-            self._heap = [entry for entry in self._heap if entry[3].state == "waiting"]
-            heapq.heapify(self._heap)
 
     def best(self, count: int) -> list[Sequence]:
-        """The `count` best ranked, best first, without a look at the others: the heap is walked from its top."""
-        found: list[Sequence] = []
-        heap = self._heap
-        border = [(heap[0][:3], 0)] if heap else []
-        while border and len(found) < count:
-            _, place = heapq.heappop(border)
-            if heap[place][3].state == "waiting":
-                found.append(heap[place][3])
-            for child in (2 * place + 1, 2 * place + 2):
-                if child < len(heap):
-                    heapq.heappush(border, (heap[child][:3], child))
-        return found
+        """The `count` best ranked, best first, without a look at the others."""
+        return list(islice(self._by_age, count))
 
     def num_before(self, sequence: Sequence) -> int:
         """Outputs that wait and are before this one in rank."""
-        rank = sequence.rank
-        return sum(1 for entry in self._heap if entry[:3] < rank and entry[3].state == "waiting")
+        return self._by_age.num_before(sequence.rank)
 
     def sequences(self) -> list[Sequence]:
-        """All that wait, in no order; for checks."""
-        return [entry[3] for entry in self._heap if entry[3].state == "waiting"]
+        """All that wait, best rank first; for checks."""
+        return list(self._by_age)
+
+    def by_length(self) -> Iterator[Sequence]:
+        """All that wait, the shortest of the best priority first; for checks."""
+        return iter(self._by_length)
 
     def _count(self, sequence: Sequence, change: int) -> None:
         request = sequence.request
@@ -77,3 +81,8 @@ class Waiting:
         if before == 0 or request.num_waiting == 0:
             self.num_requests += change
             self.num_tokens += change * request.num_prompt
+
+
+def _length(sequence: Sequence) -> tuple[int, int, int, int]:
+    priority, arrival, output_index = sequence.rank
+    return priority, sequence.num_known, arrival, output_index

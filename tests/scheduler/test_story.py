@@ -79,7 +79,9 @@ def test_who_waits_for_a_slot_knows_and_who_waits_behind_knows_how_many_are_befo
     ]
     behind = one(e, "label-3")
     assert behind.ahead == 1
-    assert behind.moments[-1].detail == "1 outputs are before it in the queue; none of them is overtaken"
+    assert behind.moments[-1].detail == (
+        "1 outputs are before it in the queue; it passes longer ones if blocks suffice for both"
+    )
     assert words(one(e, "label-3")) == words(behind)  # asking leaves no trace
 
 

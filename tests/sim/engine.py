@@ -8,6 +8,7 @@ from hashlib import blake2b
 from admission import needed_blocks
 from answers import Answers
 from clients import Clients, Key, Output, Request
+from fairness import Fairness
 from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
@@ -40,6 +41,7 @@ class Engine:
         self.state: EngineState = "starting"
         """What the core told last."""
         self.group: FakeGroup | None = None
+        self.fairness = Fairness(self.core, self.clients)
         self.epoch = 0
         self.num_blocks = knobs.num_blocks
         self.outboxes: list[deque[bytes]] = []
@@ -78,6 +80,7 @@ class Engine:
         """The scheduler process is another one, which knows nothing."""
         self.log("a new scheduler")
         self.core = Core(self.knobs.config)
+        self.fairness = Fairness(self.core, self.clients)
         self.answers = Answers(self.clients)
         self.group, self.state, self.drain_until = None, "starting", None
         self.num_drained = self.clients.num_drained = 0
@@ -102,6 +105,7 @@ class Engine:
             self.knobs.is_bad,
             self._on_bad,
         )
+        self.fairness = Fairness(self.core, self.clients)
         self.clients.on_bad_end = self.group.condemn
         self.outboxes = [deque() for _ in range(config.world_size)]
         self.log(f"group {self.epoch} is ready with {self.num_blocks} blocks")
@@ -162,6 +166,7 @@ class Engine:
         self._execute(self.core.handle(event, self.now))
 
     def plan(self) -> None:
+        self.fairness.before()
         asked = self.core.plan(self.now)
         busy = any(self.outboxes)
         self._execute(asked)
@@ -218,7 +223,9 @@ class Engine:
             box.append(encode(StepAck(group.epoch, rank, group.step)))
         if self.verbose:
             self.log(f"plan {group.epoch}.{group.step}: {group.told}")
-        self._check_order(group)
+        for seed, _, _ in group.admitted:
+            self.clients.by_seed[seed].started = True
+        self.fairness.check(group)
         self._check_progress()
 
     def _check_progress(self) -> None:

@@ -40,6 +40,10 @@ class FakeGroup:
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
         """(seed, output index, tokens found in the cache) of the last plan's admits, in order."""
+        self.left: dict[tuple[int, int], int] = {}
+        """(seed, output index) -> tokens that the last plan found not run yet; of every slot."""
+        self.ran: dict[tuple[int, int], int] = {}
+        """(seed, output index) -> tokens that the last plan ran."""
         self._plan: StepPlan | None = None
         self._previous = GENESIS
         self._decoder = plan_decoder()
@@ -153,6 +157,10 @@ class FakeGroup:
         )
         is_long = [length > 1 for length in lengths]
         demand(is_long == sorted(is_long), f"a row of one token after a longer one: {lengths}")
+        self.left = {slot.name: len(slot.tokens) - slot.computed for slot in self.slots.values()}
+        self.ran = {
+            self.slots[number].name: n for number, n in zip(slots, lengths, strict=True) if number in self.slots
+        }
         drawn: list[int] = []
         bad: list[int] = []
         logprobs: list[RowLogprobs] = []

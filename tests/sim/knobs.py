@@ -93,6 +93,7 @@ def draw_knobs(rng: random.Random) -> Knobs:
         max_num_batched_tokens=budget if chunked else max(budget, max_model_len),
         enable_prefix_caching=rng.random() < 0.8,
         enable_chunked_prefill=chunked,
+        max_num_partial_prefills=rng.choice((1, 2, 4)),
         scheduling_policy=rng.choice(("fcfs", "priority")),
         max_num_queued_reqs=rng.choice((3, 1000, 1000)),
         max_num_queued_tokens=rng.choice((60, 100_000, 100_000)),
