@@ -53,7 +53,14 @@ FOREIGN: dict[str, Foreign] = {
     "data-parallel-size": Foreign("start one `quire serve` per replica behind a load balancer", ("1",)),
     "distributed-executor-backend": Foreign("workers are processes of this host", ("mp",)),
     "guided-decoding-backend": Foreign("grammars are always compiled by llguidance", ("auto", "guidance")),
+    "long-prefill-token-threshold": Foreign(
+        "half of every step goes to the shortest prompts, whatever their length; see --max-num-partial-prefills", ("0",)
+    ),
     "max-logprobs": Foreign("a request may always ask for 20 logprobs of a token", ("20",)),
+    "max-long-partial-prefills": Foreign(
+        "no length is long by itself: half of every step goes to the shortest prompts; see --max-num-partial-prefills",
+        ("1",),
+    ),
     "pipeline-parallel-size": Foreign("use --tensor-parallel-size", ("1",)),
     "response-role": Foreign("answers are the assistant's", ("assistant",)),
     "ssl-cert-reqs": Foreign("--ssl-ca-certs alone makes clients show a certificate", ("0",)),

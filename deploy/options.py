@@ -124,6 +124,9 @@ class ServeOptions:
     ] = 0
     scheduling_policy: Annotated[Literal["fcfs", "priority"], Flag("scheduling", "order of waiting requests")] = "fcfs"
     enable_chunked_prefill: Annotated[bool, Flag("scheduling", "split long prompts over several steps")] = True
+    max_num_partial_prefills: Annotated[
+        int, Flag("scheduling", "prompts of one priority that may be split at once; 1: the oldest alone", "N")
+    ] = 4
 
     enable_prefix_caching: Annotated[bool, Flag("memory", "reuse the KV of equal prompt beginnings")] = True
     block_size: Annotated[int, Flag("memory", "tokens of one KV block: a power of two up to 256", "N")] = 16

@@ -39,6 +39,7 @@ CHANGED: dict[str, Any] = {
     "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
     "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16,
     "scheduling_policy": "priority", "max_connections": 24, "max_concurrent_streams": 25,
+    "max_num_partial_prefills": 6,
     "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
     "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
     "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0,
@@ -89,6 +90,7 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"http_port": -2}, "^--http-port: must"),
         ({"max_body_bytes": 0}, "^--max-body-bytes: must"),
         ({"max_num_seqs": 0}, "^--max-num-seqs: must"),
+        ({"max_num_partial_prefills": 0}, "^--max-num-partial-prefills: must be at least 1, got 0"),
         (
             {"max_num_seqs": 64, "max_num_batched_tokens": 32},
             "^--max-num-batched-tokens: 32 is less than --max-num-seqs 64",
