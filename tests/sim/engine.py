@@ -245,20 +245,6 @@ class Engine:
             self._idle_plans <= self._patience, f"{best.key} is first, but got nothing from {self._idle_plans} plans"
         )
 
-    def _check_order(self, group: FakeGroup) -> None:
-        """Nobody enters for the first time before those of better priority or, within one, of earlier arrival."""
-        for seed, _, _ in group.admitted:
-            request = self.clients.by_seed[seed]
-            if request.started:
-                continue
-            request.started = True
-            rank = request.submit.priority, request.order
-            for other in self.clients.live.values():
-                demand(
-                    other.started or (other.submit.priority, other.order) >= rank,
-                    f"{request.key} (seed {seed}) enters before {other.key} (seed {other.seed})",
-                )
-
     def _check_reply(self, reply: events.Reply) -> None:
         message = reply.message
         if isinstance(message, AbortedLabels):
