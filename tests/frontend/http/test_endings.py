@@ -14,6 +14,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.http import connection, response_background
 from quire.frontend.http.listener import HttpListener
 from quire.frontend.http.response_store import ResponseStore
+from quire.frontend.metrics import Metrics
 
 LARGE = 8 << 20
 """More than the kernel takes for a reader that reads nothing."""
@@ -32,7 +33,7 @@ async def answer_large(scope, receive, send) -> None:
 async def listening(**changes: object) -> AsyncIterator[tuple[HttpListener, socket.socket]]:
     """A listener that answers like this, and a client."""
     values = {"scheduler_address": "ipc://none", "model": "none", "served_model_names": ("m",), "http_port": 0}
-    listener = HttpListener(FrontendConfig(**{**values, **changes}), answer_large)
+    listener = HttpListener(FrontendConfig(**{**values, **changes}), answer_large, 8, Metrics())
     port = await listener.start()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -81,7 +82,7 @@ def test_a_large_answer_may_be_read_slowly_to_its_end(monkeypatch, header):
 def test_a_client_whose_network_is_gone_is_noticed():
     async def main():
         async with listening() as (listener, _):
-            await until(lambda: listener.num_connections == 1)
+            await until(lambda: len(listener._state.connections) == 1)
             (accepted,) = listener._state.connections
             of = accepted.transport.get_extra_info("socket")
             assert of.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
