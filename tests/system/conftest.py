@@ -194,7 +194,9 @@ def shared() -> Iterator[Callable[..., Engine]]:
     engines: dict[tuple[str, ...], tuple[Engine, list[int]]] = {}
 
     def processes(engine: Engine) -> list[int]:
-        return [pid for role in ("scheduler", "worker", "frontend") for pid in engine.pids(role)]
+        """Not the children of frontends, which come and go."""
+        ours = re.compile(r"-m quire\.(scheduler|worker|frontend) ")
+        return sorted(pid for pid, command in descendants(engine.process.pid) if ours.search(command))
 
     def share(*flags: str) -> Engine:
         if flags not in engines:
