@@ -23,14 +23,14 @@ def test_memory_too_small_is_refused_by_the_worker_and_told_by_the_launcher(tmp_
     assert done.returncode == 2, done.stdout + done.stderr
     assert "kv_cache_memory_bytes: 1024" in done.stdout  # the composed configuration
     assert "worker 0 refused this model or configuration" in done.stdout
-    assert "raise kv_cache_memory_bytes" in done.stdout
+    assert "raise --kv-cache-memory-bytes" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_value_out_of_range_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     done = serve(tmp_path, "--block-size", "24", "--grpc-port", "0", "--http-port", "0")
     assert done.returncode == 2
-    assert done.stderr == "quire: error: block_size: must be a power of two up to 256, got 24\n"
+    assert done.stderr == "quire: error: --block-size: must be a power of two up to 256, got 24\n"
     assert list(tmp_path.iterdir()) == []
 
 
