@@ -61,4 +61,5 @@ class AnchoredText:
             ids += encoded[start:at].tolist()
             ids += fill
             start = at + 1
-        return ids + encoded[start:].tolist()
+        ids += encoded[start:].tolist()
+        return ids

@@ -10,7 +10,10 @@ CONTEXTS = ("1", "a", "\n", ".")
 
 
 def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as it follows other text, and as it follows a space. White space is what it is. Raises `ParameterError`."""
+    """Each word as it follows other text, and as it follows a space; white space only as it is.
+
+    Raises `ParameterError`.
+    """
     if len(words) > MAX_BAD_WORDS:
         raise ParameterError("bad_words", f"has {len(words)} entries; at most {MAX_BAD_WORDS} are allowed")
     sequences: dict[tuple[int, ...], None] = {}

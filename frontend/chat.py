@@ -124,7 +124,7 @@ class ChatTemplate:
         return Job(payload, stand_in.restore, mark)
 
     async def render(self, job: Job) -> bytes:
-        """What the process answered, for `Job.read`. Raises `ParameterError` for what the template takes too long for."""
+        """What the process answered, for `Job.read`. Raises `ParameterError` where it takes too long or dies."""
         sandbox = min(self._num_waiting, key=self._num_waiting.__getitem__)
         self._num_waiting[sandbox] += 1
         try:

@@ -2,7 +2,7 @@
 
 Two decoders: a byte-level vocabulary (GPT-2 and its heirs) is a table of bytes, so a token costs a look-up and a step
 of a UTF-8 decoder; every other one is decoded over a short window of tokens, but for single bytes (`<0xE1>`). Of these
-the library shows U+FFFD for every byte of a run in which any does not belong to a character, also for characters a stream
+the library shows U+FFFD for every byte of a run in which any belongs to no character, also for characters that a stream
 has shown by then. Here only the bytes that form no character are U+FFFD, one for each.
 """
 

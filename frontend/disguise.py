@@ -5,7 +5,6 @@ contain (a Unicode noncharacter). From the rendered text with its stand-ins it i
 tokens are; they are swapped back before it is encoded. Templates see everything else as it is.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
@@ -128,7 +127,9 @@ def longest_of(texts: Iterable[str]) -> str:
 
 def _branch(texts: set[str]) -> str:
     """For texts with the same first character."""
-    common = os.path.commonprefix(list(texts))
+    first, last = min(texts), max(texts)
+    size = next((at for at, char in enumerate(first) if char != last[at]), len(first))
+    common = first[:size]
     rest = longest_of(text[len(common) :] for text in texts)
     if not rest:
         return re.escape(common)

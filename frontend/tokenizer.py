@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 from quire.frontend.anchored import ANCHOR, AnchoredText
 from quire.frontend.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
 from quire.frontend.disguise import restored
-from quire.frontend.special_tokens import MAX_ROUNDS, Found, SpecialTokens, over_model
+from quire.frontend.special_tokens import MAX_ROUNDS, Found, SpecialTokens, over_model, span
 
 PIECE = 4096
 
@@ -48,9 +48,9 @@ class TextTokenizer:
         self._plain = over_model(self._tokenizer.model, self._tokenizer)
         self._anchored = over_model(self._tokenizer.model, self._tokenizer)
         self._anchored.add_tokens([AddedToken(ANCHOR, normalized=False)])
-        self._anchor = self._anchored.token_to_id(ANCHOR)
         for one in (self._plain, self._anchored):
             one.encode_special_tokens = True
+        (self._anchor,) = _ids(self._anchored, ANCHOR, add_special_tokens=False)
         own = self._tokenizer.get_vocab(with_added_tokens=False)
         self._shadowed = frozenset(token for content, token in self.specials.ids.items() if content in own)
         """Special tokens that the model may find in plain text by itself; Unigram does."""
@@ -69,7 +69,7 @@ class TextTokenizer:
         return tuple(self.specials.ids)
 
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
-        """Ids of a text. The post-processor adds BOS and the like; special tokens spelled in the text stay text, or not."""
+        """Ids of a text. Special tokens spelled in it stay text, or are parsed; the post-processor adds its own."""
         if parse_special:
             return _ids(self._tokenizer, text, add_special_tokens)
         ids = _ids(self._plain, text, add_special_tokens)
@@ -87,17 +87,17 @@ class TextTokenizer:
         if may_be_foreign and not self.specials.are_templates(rendered, plain):
             return self._encode_around(plain, self.specials.of_template(rendered))
         ids = _ids(self._tokenizer, plain, add_special_tokens=False)
-        if num_shadowed := self._num_shadowed(ids):
-            found = list(self.specials.find(plain))
-            if num_shadowed > sum(one.token in self._shadowed for one in found) and self._is_foreign(rendered, plain):
-                return self._encode_around(plain, found)
+        num_shadowed = self._num_shadowed(ids)
+        made_by_model = num_shadowed and num_shadowed > self._num_shadowed(self.specials.tokens(plain))
+        if made_by_model and self._is_foreign(rendered, plain):
+            return self._encode_around(plain, self.specials.find(plain))
         return ids
 
     def _is_foreign(self, rendered: str, plain: str) -> bool:
         """Whether the model found a special token in what a user wrote."""
         encoding = self._tokenizer.encode_batch([plain], add_special_tokens=False)[0]
         for index in self._where_shadowed(encoding.ids):
-            start, stop = encoding.token_to_chars(index)
+            start, stop = span(encoding, index)
             if not any(content in rendered[start:stop] for content in self.specials.ids):
                 return True
         return False
@@ -111,7 +111,7 @@ class TextTokenizer:
                 break
             encoding = self._anchored.encode_batch([anchored.text], add_special_tokens=False)[0]
             shadowed = self._where_shadowed(encoding.ids)
-            anchored.separate(encoding.token_to_chars(index)[0] + 1 for index in shadowed)
+            anchored.separate(span(encoding, index)[0] + 1 for index in shadowed)
             encoded = _ids(self._anchored, anchored.text, add_special_tokens)
         return anchored.ids(np.frombuffer(packed(encoded), np.int32), self._anchor)
 

@@ -13,7 +13,7 @@ FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A likely token of a position, drawn or not. `token_bytes` may be a part of a character, which `text` cannot show."""
+    """A likely token of a position, drawn or not. Where `token_bytes` are a part of a character, `text` is U+FFFD."""
 
     token_id: int
     text: str

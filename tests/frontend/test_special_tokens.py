@@ -24,7 +24,7 @@ ORDINARY = ["<think>", "</think>", "us"]
 TEMPLATES = [*CONTENTS[:6], *CONTENTS[:2], "\n", "\n\n", " ", "user", "the", ": ", "<|", "|>", "<think>", "é"]
 WORDS = ["the", "user", "end", " ", "\n", "  ", "é", "한국", "1", "<think>", "hi.", "_"]
 PARTS = ["<", "<|", "|>", "s>", "/s>", "</", "[", "INST]", "en", "d", ">", "user|>"]
-SPELLED = [*CONTENTS, *CONTENTS, "＜s＞", "<S>", "</S>", "<|END|>", "< s>", *STAND_INS[:2], ANCHOR]
+SPELLED = [*CONTENTS, *CONTENTS, "\uff1cs\uff1e", "<S>", "</S>", "<|END|>", "< s>", *STAND_INS[:2], ANCHOR]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 Pieces = list[tuple[bool, str]]
