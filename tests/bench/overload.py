@@ -4,7 +4,7 @@
 
 An engine with a worker of fixed step time, on the first core; its clients on the second (--cores 0 0: they share one).
 First as many streams as there are places, for the peak; then ten times as many, of which whoever is refused asks
-again about a second later. The figures are of the client: from sending a request to having read its refusal.
+again about a second later (--again). The figures are of the client: from sending a request to having read its refusal.
 
 * refusals: p99 at most 50 ms with a core each, 150 ms where both share all
 * goodput: tokens/s of answers under the excess, at least 90 % of the peak
