@@ -1,8 +1,8 @@
 """Which tokens of prompts run in the next step: one half by age, the other half by length.
 
 Decodes leave P tokens of a step's budget, and better priorities take of them first. Within a priority ceil(P / 2) go
-to prompts in rank order; the rest, and what that half does not need, to the shortest first: fewest tokens to run, the
-older of equals. Prompts under way and waiting ones are treated alike, so a short prompt is not behind long ones. And
+to prompts in rank order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
+that waits counts whole, whatever of it is cached), the older of equals. So a short prompt is not behind long ones. And
 nobody starves: from when the gate would let it in, a prompt of r tokens, with s tokens of older ones before it, draws
 its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
 

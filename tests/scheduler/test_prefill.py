@@ -227,6 +227,16 @@ def test_a_prompt_that_runs_whole_is_passed_over_once(roomy):
     assert seeds == [[10, 11, 12, 13, 14, 15, 16], [0], [1], [2], [3]]
 
 
+def test_an_endless_stream_of_short_prompts_cannot_starve_one_that_runs_whole(roomy):
+    e = roomy(enable_chunked_prefill=False, max_model_len=BUDGET)
+    e.submit(1, own(1, 240), max_tokens=1)
+    for number in range(10, 60):
+        e.submit(number, own(number, 32), max_tokens=1)
+    assert e.plan().num_tokens == BUDGET
+    assert [row[1] for row in e.plan().rows] == [240]
+    e.settle()
+
+
 def test_decodes_of_those_who_pass_never_push_a_whole_prompt_out(roomy):
     e = roomy(enable_chunked_prefill=False, max_model_len=BUDGET)
     e.submit(1, own(1, 200), max_tokens=50)

@@ -3,6 +3,7 @@
 The contract stands at the head of `scheduler/prefill.py` and `scheduler/gate.py`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from clients import Clients
@@ -25,8 +26,15 @@ class Prompt:
     rank: Rank
     left: int
     ran: int
+    num_cached: int = 0
+    """Tokens that were found in the cache when it entered with this plan."""
     by_age: int = 0
-    """Of these, what the half by age owed it."""
+    """Of the tokens it ran, what the half by age owed it."""
+
+    @property
+    def length(self) -> int:
+        """What it had to run beyond the half by age."""
+        return self.left - self.by_age
 
     @property
     def rest(self) -> int:
@@ -61,13 +69,14 @@ class Fairness:
         """The plan the group has just run. Raises `Broken`."""
         core, era = self._core, self._core.era
         assert era is not None
-        entered = {(seed, index) for seed, index, _ in group.admitted}
+        entered = {(seed, index): num_cached for seed, index, num_cached in group.admitted}
         prompts: list[Prompt] = []
         budget = group.max_num_batched_tokens - len(group.ran)
         for sequence in era.running.live():
             name = sequence.request.params.seed, sequence.output_index
             if group.left[name] > 1 or name in entered:
-                prompts.append(Prompt(sequence, self._rank(sequence), group.left[name], group.ran.get(name, 0)))
+                left, ran, num_cached = group.left[name], group.ran.get(name, 0), entered.get(name, 0)
+                prompts.append(Prompt(sequence, self._rank(sequence), left, ran, num_cached))
                 budget += name in group.ran
         prompts.sort(key=lambda prompt: prompt.rank)
         is_whole = group.facts.whole_prompts or not core.config.enable_chunked_prefill
@@ -104,7 +113,7 @@ class Fairness:
         spare = era.memory.available - 1 - era.memory.pool.num_blocks // HEADROOM_SHARE
         return self._has_room(sequence, 1) and both <= spare
 
-    def _check_entries(self, prompts: list[Prompt], entered: set[tuple[int, int]]) -> int:
+    def _check_entries(self, prompts: list[Prompt], entered: Collection[tuple[int, int]]) -> int:
         """Who enters before the first in line leaves a slot and blocks for it. Returns how many did."""
         first = self._first
         if first is None or first.state != "waiting":
@@ -162,14 +171,13 @@ class Fairness:
 
     def _check_length(self, prompts: list[Prompt], outside: dict[Rank, Sequence]) -> None:
         """What is beyond that half goes to the shortest."""
-        by_length = sorted(prompts, key=lambda prompt: (prompt.left - prompt.by_age, prompt.rank))
-        is_cut = False
-        for prompt in by_length:
+        for prompt in prompts:
+            # One that entered now was chosen before anybody knew how much of it is cached.
+            shorter = [one for one in prompts if one.rest and one.length + one.num_cached < prompt.length]
             extra = prompt.ran - prompt.by_age
-            demand(not (is_cut and extra), f"{prompt.name} runs {extra} tokens before shorter ones are done")
-            is_cut = is_cut or prompt.rest > 0
+            demand(not (shorter and extra), f"{prompt.name} runs {extra} tokens before shorter ones are done")
         for rank, sequence in outside.items():
-            longer = [prompt for prompt in by_length if prompt.left - prompt.by_age > sequence.num_known]
+            longer = [prompt for prompt in prompts if prompt.length > sequence.num_known]
             if sum(prompt.ran - prompt.by_age for prompt in longer) >= sequence.num_known:
                 demand(not self._is_open(sequence), f"{rank} waits for longer prompts, and need not")
 
