@@ -229,7 +229,7 @@ def model_normalizes(model_dir: Path) -> bool:
         stages = json.loads((model_dir / "modules.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return True
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{model_dir / 'modules.json'}: does not read: {error}") from error
     kinds = [str(stage.get("type", "")) for stage in stages if isinstance(stage, dict)] if stages else []
     return any(kind.rpartition(".")[2] == "Normalize" for kind in kinds)

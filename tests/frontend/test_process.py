@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import zmq.asyncio
 
 from quire.deploy.config import FLAGS
 from quire.frontend.config import FrontendConfig
@@ -153,6 +154,23 @@ def test_a_wrong_configuration_ends_with_code_2_and_one_clear_line(tmp_path, mod
     assert "Traceback" not in errors
 
 
+@pytest.fixture
+def sockets_end(monkeypatch):
+    """Of a server whose construction failed: a process that ends needs no more, its context's finaliser would wait."""
+    made, real = [], zmq.asyncio.Context
+
+    def context():
+        made.append(real())
+        return made[-1]
+
+    context.instance = real.instance
+    monkeypatch.setattr(zmq.asyncio, "Context", context)
+    yield
+    for one in made:
+        one.destroy(linger=0)
+
+
+@pytest.mark.usefixtures("sockets_end")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
