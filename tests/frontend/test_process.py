@@ -228,7 +228,8 @@ def test_what_a_starting_frontend_finds_wrong_is_called_by_its_flag(serving, tmp
 def test_the_process_says_it_with_the_flags_it_was_told(tmp_path, model_dir):
     started = Process(tmp_path, f"ipc://{tmp_path}/s.sock", model_dir, otlp_endpoint="x", flags=FLAGS)
     _, errors = started.process.communicate(timeout=30)
-    assert (started.process.returncode, errors[:43]) == (2, "frontend: --otlp-traces-endpoint: 'x' must b")
+    assert started.process.returncode == 2
+    assert errors.startswith("frontend: --otlp-traces-endpoint: 'x' must be")
 
 
 @pytest.mark.parametrize(
