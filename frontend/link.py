@@ -23,6 +23,7 @@ from quire.frontend.patience import Patience
 from quire.frontend.prepared import Prepared
 from quire.frontend.progress import Progress
 from quire.frontend.queries import Queries
+from quire.frontend.silence import Silence
 from quire.frontend.stream import AbortReason, RequestStream
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
@@ -79,7 +80,7 @@ class SchedulerLink:
         self._outbox: deque[msgspec.Struct] = deque()
         self._posted = asyncio.Event()
         self._epoch = 0
-        self._last_heard = self._now()
+        self._silence = Silence()
         self._progress = Progress(self._now())
         self._patience = Patience(config.resume_window_seconds, config.startup_seconds)
         self._unsent: set[int] = set()
@@ -99,8 +100,7 @@ class SchedulerLink:
 
     def progress(self) -> LinkState | Literal["stalled"]:
         """The engine's state, or "stalled": a request is open and the step counter stands still."""
-        stalled = self.state == "ready" and self._progress.is_stalled(self._now())
-        return "stalled" if stalled else self.state
+        return "stalled" if self.state == "ready" and self._progress.is_stalled(self._now()) else self.state
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -166,7 +166,7 @@ class SchedulerLink:
 
     async def _beat(self) -> None:
         while True:
-            if self.welcome is not None and self._now() - self._last_heard > self._config.lost_after_seconds:
+            if self.welcome is not None and self._silence.seconds() > self._config.lost_after_seconds:
                 self._lose(f"silent for {self._config.lost_after_seconds:g} s")
             if not self._outbox:
                 known = self.welcome is not None and self.state != "lost"
@@ -178,11 +178,7 @@ class SchedulerLink:
                 if self._patience.is_waiting:
                     stream.expire(self._now())
                 stream.beat(self._config.beat_seconds, self._config.slow_reader_seconds)
-            due = self._now() + self._config.beat_seconds
-            await asyncio.sleep(self._config.beat_seconds)
-            # while this process stood still it could not hear: that is no silence of the scheduler
-            now = self._now()
-            self._last_heard = min(now, self._last_heard + max(0.0, now - due))
+            await self._silence.sleep(self._config.beat_seconds)
 
     # ---- in
 
@@ -190,7 +186,7 @@ class SchedulerLink:
         while True:
             try:
                 message = await self._dealer.receive()
-                self._last_heard = self._now()
+                self._silence.broken()
                 self._on_message(message)
             except (WireError, LookupError, ValueError) as error:
                 self.num_bad_messages += 1

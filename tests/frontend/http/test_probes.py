@@ -34,7 +34,7 @@ def test_an_engine_whose_steps_stand_still_under_a_request_is_not_healthy(web, m
         async with web(lost_after_seconds=30.0) as w:
 
             def heard() -> int:
-                return w.server.link._last_step[1]
+                return w.server.link._progress._step[1]
 
             asking = asyncio.create_task(w.complete(prompt="x"))
             number = (await w.scheduler.submitted()).number

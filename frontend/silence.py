@@ -1,0 +1,25 @@
+"""How long a peer has said nothing, as counted by a listener that may itself be held up."""
+
+import asyncio
+import time
+
+
+class Silence:
+    """Seconds on the monotonic clock, from the start or the last word."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def broken(self) -> None:
+        """Something was heard."""
+        self._since = time.monotonic()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep. By what it takes longer this process stood still and could not hear: that is nobody's silence."""
+        due = time.monotonic() + seconds
+        await asyncio.sleep(seconds)
+        now = time.monotonic()
+        self._since = min(now, self._since + max(0.0, now - due))
