@@ -70,6 +70,11 @@ class Stage:
         self._max_model_len = max_model_len
         self.arrivals: list[tuple[float, int, float]] = []
 
+    @property
+    def pid(self) -> int:
+        """Of the frontend."""
+        return self._frontend.pid
+
     def __enter__(self) -> Frontend:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         vocab_size = json.loads((MODEL / "config.json").read_text())["vocab_size"]

@@ -1,7 +1,7 @@
 """A scheduler and its workers in one small process, to measure a frontend with nothing else in the way.
 
 `python tests/bench/stand_in.py ADDRESS PACE_MS MAX_MODEL_LEN VOCAB_SIZE` answers every request with its `max_tokens`
-tokens, one every PACE_MS for all that are open. When its standard input ends it prints one JSON list, for each Submit
+tokens, one every PACE_MS for all that are open, and with the first one the prompt's logprobs, if they are wanted. When its standard input ends it prints one JSON list, for each Submit
 when it arrived (CLOCK_MONOTONIC, which all processes of a machine share), how many tokens its prompt has and how many
 seconds its budget has left.
 """
@@ -25,9 +25,11 @@ from quire.proto.requests import (
     Hello,
     Limits,
     ModelFacts,
+    OutputLogprobs,
     Outputs,
     SchedulerBeat,
     Submit,
+    TokenLogprobs,
     Welcome,
 )
 from quire.proto.wire import encode, frontend_decoder, ints
@@ -119,14 +121,27 @@ class StandIn:
     def _outputs(self, rows: Mapping[int, Row]) -> Outputs:
         positions = [row.num_tokens for row in rows.values()]
         tokens = [FIRST_TOKEN + (self._step + number) % (self._vocab_size - FIRST_TOKEN) for number in rows]
-        finishes = []
+        finishes: list[Finish] = []
+        logprobs: list[OutputLogprobs] = []
         for number, row in rows.items():
+            if row.num_tokens == 0 and row.submit.params.prompt_logprobs >= 0:
+                logprobs.append(self._of_prompt(number, row.submit))
             row.num_tokens += 1
             if row.num_tokens == row.submit.params.max_tokens:
                 usage = Usage(len(row.submit.prompt) // 4, 0, row.num_tokens, 0.0, 0.0, 0.0)
                 finishes.append(Finish(number, 0, "length", usage, row.num_tokens))
         numbers = np.array(list(rows), dtype="<i8").tobytes()
-        return Outputs(1, numbers, ints([0] * len(rows)), ints(positions), ints(tokens), tuple(finishes), ())
+        return Outputs(1, numbers, ints([0] * len(rows)), ints(positions), ints(tokens), tuple(finishes), tuple(logprobs))
+
+    def _of_prompt(self, number: int, submit: Submit) -> OutputLogprobs:
+        top = submit.params.prompt_logprobs
+        ids = np.frombuffer(submit.prompt, dtype="<i4").tolist()
+        values = tuple(-0.5 - rank for rank in range(top))
+        entries = []
+        for position, token in enumerate(ids[1:]):
+            first = FIRST_TOKEN + position % (self._vocab_size - FIRST_TOKEN - top)
+            entries.append(TokenLogprobs(token, -1.25, 3, tuple(range(first, first + top)), values))
+        return OutputLogprobs(number, 0, True, 1, tuple(entries))
 
     def _say(self, peer: bytes, message: msgspec.Struct) -> None:
         self._socket.send_multipart((peer, encode(message)))
