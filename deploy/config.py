@@ -23,6 +23,7 @@ RENAMED: Final = {
     "startup_seconds": "startup_timeout",
     "drain_seconds": "drain_timeout",
     "max_receive_bytes": "max_body_bytes",
+    "encoder_memory_bytes": "tokenizer_memory_bytes",
     "served_model_names": "served_model_name",
     "tls_cert_file": "ssl_certfile",
     "tls_key_file": "ssl_keyfile",
@@ -91,6 +92,11 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
 
 
 def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_dir: str) -> FrontendConfig:
+    if options.max_preparing_bytes < 2 * options.max_body_bytes:
+        raise ValueError(
+            f"max_preparing_bytes: must be at least twice --max-body-bytes, which is {options.max_body_bytes}; "
+            f"got {options.max_preparing_bytes}"
+        )
     computed = {
         "scheduler_address": frontends_address,
         "run_dir": run_dir,

@@ -55,6 +55,12 @@ class ServeOptions:
     max_concurrent_streams: Annotated[
         int, Flag("server", "calls open at once on one gRPC connection; 16 times as many on all", "N")
     ] = 1024
+    max_preparing_bytes: Annotated[
+        int, Flag("server", "of bodies that one frontend reads and prepares at once", "SIZE", parse_bytes)
+    ] = 256 << 20
+    tokenizer_memory_bytes: Annotated[
+        int, Flag("server", "of a process that tokenizes long texts; a frontend has two at most", "SIZE", parse_bytes)
+    ] = 2 << 30
     max_num_queued_reqs: Annotated[int, Flag("server", "waiting requests; more are refused", "N")] = 10_000
     max_num_queued_tokens: Annotated[int, Flag("server", "waiting prompt tokens; more are refused", "N")] = 10_000_000
 

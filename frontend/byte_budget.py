@@ -34,6 +34,7 @@ class Body:
         """Prompts that are prepared apart."""
         self.give_way: Callable[[], None] | None = None
         """While it is read: ends the reading, whose bytes are free at once."""
+        self.gave_way = False
         self._budget = budget
         self._begin = budget.now()
 
@@ -95,6 +96,7 @@ class ByteBudget:
                 raise RequestError("QUEUE_FULL", message, retry_after_seconds=RETRY_SECONDS)
             self._refused("gave_way")
             self.give_back(slowest)
+            slowest.gave_way = True
             slowest.give_way()
             slowest.give_way = None
         self.used += num_bytes
@@ -111,3 +113,9 @@ class ByteBudget:
 def current_body() -> Body | None:
     """Of the request that the running task works for."""
     return _current.get()
+
+
+def body_size() -> int:
+    """Bytes of that body so far."""
+    body = _current.get()
+    return body.size if body is not None else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from quire.frontend.json_scan import scan
 from quire.frontend.tools.forced import NAMED
 from quire.frontend.tools.parser import MAX_CALLS, MAX_NAME
 from quire.proto.api import Chat, ChatMessage
@@ -16,6 +17,8 @@ MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_TEMPLATE_KWARGS = 32
 MAX_KWARG_CHARS = 4096
+MAX_JSON_PARTS = 1 << 14
+"""Of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
 CHOICES = ("auto", "none", "required")
 RESERVED = frozenset(
     {
@@ -97,6 +100,7 @@ def _check_message(message: ChatMessage, field: str) -> None:
     for index, call in enumerate(message.tool_calls):
         if not 1 <= len(call.name) <= MAX_NAME:
             raise ParameterError(f"{field}.tool_calls[{index}].name", f"must be 1 to {MAX_NAME} characters")
+        scan(call.arguments.encode(), f"{field}.tool_calls[{index}].arguments", MAX_JSON_PARTS, unique=False)
 
 
 def _check_tools(chat: Chat) -> None:
@@ -128,9 +132,10 @@ def _check_choice(chat: Chat) -> None:
 
 
 def _json(text: str, field: str) -> Any:
+    scan(text.encode(), field, MAX_JSON_PARTS, unique=False)
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ParameterError(field, f"is not JSON: {error}") from error
 
 

@@ -61,6 +61,14 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What the Python client accepts: answers with many logprobs are large."""
     max_connections: int = 0
     """Of both doors together; 0: what the limit of open files allows, see `quire.frontend.descriptors`."""
+    max_preparing_bytes: int = 256 << 20
+    """Of bodies that are being read and prepared, over all connections of both doors."""
+    encoder_memory_bytes: int = 2 << 30
+    """What each of the two processes that tokenize long texts may hold."""
+    body_threads: int = 2
+    """Look into large bodies."""
+    answer_threads: int = 2
+    """Write large answers."""
     max_concurrent_streams: int = 1024
     """Calls open at once on one gRPC connection; sixteen times as many on all of them."""
     default_timeout_seconds: float = 600.0
@@ -128,6 +136,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("tls_client_ca_file: needs tls_cert_file and tls_key_file")
         for name in (
             "max_receive_bytes", "max_send_bytes", "max_concurrent_streams", "slow_reader_bytes", "tokenizer_threads",
+            "max_preparing_bytes", "encoder_memory_bytes", "body_threads", "answer_threads",
             "max_header_bytes", "max_num_headers", "grammar_memory_bytes", "max_stored_response_bytes",
         ):  # fmt: skip
             if getattr(self, name) < 1:

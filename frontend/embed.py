@@ -18,10 +18,11 @@ import numpy.typing as npt
 from quire.frontend import validate
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
+from quire.frontend.encoder import Encoder
+from quire.frontend.encoding import EncodeText
 from quire.frontend.link import SchedulerLink
 from quire.frontend.observer import Observer
 from quire.frontend.prepared import Prepared
-from quire.frontend.text_pool import TextPool
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores
 from quire.proto.params import ParameterError, SamplingParams, check_token_ids
@@ -53,12 +54,17 @@ class Embedder:
     """One per frontend."""
 
     def __init__(
-        self, config: FrontendConfig, tokenizer: TextTokenizer, link: SchedulerLink, pool: TextPool, observer: Observer
+        self,
+        config: FrontendConfig,
+        tokenizer: TextTokenizer,
+        link: SchedulerLink,
+        encoder: Encoder,
+        observer: Observer,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._link = link
-        self._pool = pool
+        self._encoder = encoder
         self._observer = observer
         self._normalizes = model_normalizes(Path(config.model))
 
@@ -192,7 +198,7 @@ class Embedder:
             )
         else:
             special = asked.add_special_tokens is not False
-            ids = await self._pool.run(len(source), encode_first, self._tokenizer, source, special, keep)
+            ids = await self._encoder.ids(EncodeText(special, keep=keep), source, "input")
         if not ids:
             raise ParameterError("input", "is empty; at least one token is needed", "EMPTY_PROMPT")
         if len(ids) > most:
@@ -201,19 +207,6 @@ class Embedder:
             )
             raise ParameterError("input", message, "CONTEXT_LENGTH_EXCEEDED")
         return ids
-
-
-def encode_first(tokenizer: TextTokenizer, text: str, special: bool, keep: int | None) -> list[int]:
-    """At most `keep` tokens, the first ones; what the tokenizer puts around every text stays around it."""
-    ids = tokenizer.encode(text, special)
-    if keep is None or len(ids) <= keep:
-        return ids
-    plain = tokenizer.encode(text, add_special_tokens=False)
-    num_around = len(ids) - len(plain)
-    before = next((start for start in range(num_around + 1) if ids[start : start + len(plain)] == plain), None)
-    if before is None or num_around >= keep:
-        return ids[:keep]
-    return ids[:before] + plain[: keep - num_around] + ids[before + len(plain) :]
 
 
 def normalized(vector: Vector) -> Vector:

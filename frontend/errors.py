@@ -5,25 +5,38 @@ import inspect
 import logging
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from quire.frontend.abort import Context, abort
 from quire.frontend.auth import Continuation
+from quire.frontend.byte_budget import Body, ByteBudget
+from quire.frontend.work_pool import IsStopped, WorkPool
 from quire.proto.api import RequestError
+from quire.proto.grpc_map import check_contents
 from quire.proto.grpc_status import to_status
 from quire.proto.params import ParameterError
 
 Behaviour = Callable[[Any, Context], Any]
+Parse = Callable[[bytes], Any]
+OUR_PACKAGE = "quire.v1"
 
 log = logging.getLogger("quire.frontend")
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Cancellation passes through untouched: a handler that swallows it leaks its call."""
+    """Cancellation passes through untouched: a handler that swallows it leaks its call.
+
+    Requests are parsed within: the library would tell the parser's own words, and do it on the event loop.
+    """
+
+    def __init__(self, bodies: WorkPool, budget: ByteBudget) -> None:
+        self._bodies = bodies
+        self._budget = budget
 
     async def intercept_service(  # type: ignore[override]
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -34,42 +47,58 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         name = f"{'stream' if handler.request_streaming else 'unary'}_"
         name += "stream" if handler.response_streaming else "unary"
         behaviour = getattr(handler, name)
-        guard = _guard_generator if inspect.isasyncgenfunction(behaviour) else _guard
         make: Any = getattr(grpc, f"{name}_rpc_method_handler")
-        if handler.request_streaming:
-            guarded, parse = guard(behaviour, _as_it_is), handler.request_deserializer
-        else:  # parsed inside the guard: the library would tell the parser's own words
-            guarded, parse = guard(behaviour, handler.request_deserializer or _as_it_is), None
-        return make(guarded, parse, handler.response_serializer)  # type: ignore[no-any-return]
+        parse = None if handler.request_streaming else handler.request_deserializer
+        guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard
+        read = handler.request_deserializer if parse is None else None
+        return make(guard(behaviour, parse), read, _serializer(handler.response_serializer))  # type: ignore[no-any-return]
+
+    def _guard(self, behaviour: Behaviour, parse: Parse | None) -> Behaviour:
+        async def guarded(request: Any, context: Context) -> Any:
+            with self._budget.body() as body:
+                try:
+                    return await behaviour(await self._parsed(request, body, parse), context)
+                except grpc.aio.AbortError:
+                    raise
+                except Exception as error:
+                    await _abort(context, error)
+
+        return guarded
+
+    def _guard_generator(self, behaviour: Behaviour, parse: Parse | None) -> Behaviour:
+        async def guarded(request: Any, context: Context) -> Any:
+            try:
+                with self._budget.body() as body:
+                    request = await self._parsed(request, body, parse)
+                async for response in behaviour(request, context):
+                    yield response
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await _abort(context, error)
+
+        return guarded
+
+    async def _parsed(self, request: Any, body: Body, parse: Parse | None) -> Any:
+        """The message of the bytes that came; what already is one stays."""
+        if parse is None:
+            return request
+        body.grow(len(request))
+        return await self._bodies.run(body.size, partial(_parse, request, parse))
 
 
-def _as_it_is(request: Any) -> Any:
-    return request
+def _parse(raw: bytes, parse: Parse, is_stopped: IsStopped) -> Any:
+    kind = getattr(parse, "__self__", None)
+    if isinstance(kind, type) and issubclass(kind, Message) and kind.DESCRIPTOR.file.package == OUR_PACKAGE:
+        check_contents(raw, kind, is_stopped)
+    return parse(raw)
 
 
-def _guard(behaviour: Behaviour, parse: Callable[[Any], Any]) -> Behaviour:
-    async def guarded(request: Any, context: Context) -> Any:
-        try:
-            return await behaviour(parse(request), context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await _abort(context, error)
-
-    return guarded
-
-
-def _guard_generator(behaviour: Behaviour, parse: Callable[[Any], Any]) -> Behaviour:
-    async def guarded(request: Any, context: Context) -> Any:
-        try:
-            async for response in behaviour(parse(request), context):
-                yield response
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await _abort(context, error)
-
-    return guarded
+def _serializer(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Of answers that may have been serialized already, beside the loop."""
+    if serialize is None:
+        return None
+    return lambda answer: answer if isinstance(answer, bytes) else serialize(answer)
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:

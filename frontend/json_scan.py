@@ -1,4 +1,4 @@
-"""A JSON text looked at before any of it becomes a value: how much it holds, and whether an object names a member twice.
+"""A JSON text looked at before any of it becomes a value: how much it holds, and whether an object has a name twice.
 
 One pass, linear in the text, in steps so short that other threads and whoever wants it stopped come in between. Whether
 the text is JSON is for the parser to say, which comes after: here only strings, brackets, colons and commas count.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from quire.proto.params import ParameterError
+from quire.proto.stopped import Stopped
 
 MAX_PARTS = 1 << 17
 """Objects, lists, names and texts of one body: each costs time and a hundred bytes, whatever is in it."""
@@ -22,10 +23,6 @@ BACKSLASH = 0x5C
 _SIGN = re.compile(rb'["{}\[]')
 _TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _COLON = re.compile(rb"[ \t\r\n]*:")
-
-
-class Stopped(Exception):
-    """Nobody waits for the result any more."""
 
 
 def scan(

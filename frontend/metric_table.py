@@ -64,6 +64,9 @@ FAMILIES: dict[str, Family] = {
     "grpc_responses_total": Family("counter", "gRPC answers, by method and status.", ("method", "code")),
     "grpc_calls_refused_total": Family("counter", "gRPC calls refused because too many were open."),
     "connections_closed_total": Family("counter", "Silent connections closed to make room, by door.", ("door",)),
+    "bodies_refused_total": Family(
+        "counter", "Bodies that found no room, or came too slowly while others wanted it.", ("outcome",)
+    ),
     "trace_spans_dropped_total": Family("counter", "Spans that did not reach the trace collector."),
     "frontend_cpu_seconds_total": Family("counter", "Processor time of a frontend.", ("frontend",)),
     # ---- now
@@ -71,6 +74,7 @@ FAMILIES: dict[str, Family] = {
     "connections": Family("gauge", "Open connections, by door.", ("door",)),
     "connections_limit": Family("gauge", "Connections that may be open, by door.", ("door",)),
     "grpc_calls": Family("gauge", "Open gRPC calls."),
+    "preparing_bytes": Family("gauge", "Bytes of bodies that are being read and prepared."),
     "frontend_memory_bytes": Family("gauge", "Resident memory of a frontend.", ("frontend",)),
     # ---- made when the page is: not a frontend's own
     "frontends": Family("gauge", "Frontends that live."),

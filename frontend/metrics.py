@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import get_args
 
+from quire.frontend.byte_budget import Refusal
 from quire.frontend.call import Door
 from quire.frontend.metric_table import FAMILIES
 from quire.proto.api import FinishWord
@@ -32,6 +33,8 @@ class Metrics:
         """Requests between arrival and their last event."""
         self.doors: Callable[[], Iterable[Figure]] = tuple
         """Gauges of connections and calls."""
+        self.num_preparing_bytes: Callable[[], int] = lambda: 0
+        """Of bodies that are being read and prepared."""
         self.num_dropped_spans: Callable[[], int] = lambda: 0
         """Spans of traces that did not reach their collector."""
         self._frontend: Labels = (("frontend", str(index)),)
@@ -45,6 +48,7 @@ class Metrics:
         self._preset("request_finishes_total", "reason", get_args(FinishWord))
         self._preset("request_rejections_total", "reason", REASONS)
         self._preset("request_failures_total", "reason", REASONS)
+        self._preset("bodies_refused_total", "outcome", get_args(Refusal))
         self._preset("grammar_compiles_total", "outcome", GRAMMAR_OUTCOMES)
         self.interval = self._histograms["inter_token_latency_seconds"].add
         """Seconds between two tokens of one output."""
@@ -120,6 +124,10 @@ class Metrics:
 
     # ---- everything else
 
+    def body_refused(self, outcome: Refusal) -> None:
+        """A body found no room among those being read, or made room for a faster one."""
+        self.count("bodies_refused_total", (("outcome", outcome),))
+
     def observe(self, name: str, value: float) -> None:
         self._histograms[name].add(value)
 
@@ -148,6 +156,7 @@ class Metrics:
             Figure("frontend_memory_bytes", _resident_bytes(), self._frontend),
             Figure("requests_in_flight", self.num_open()),
             *self.doors(),
+            Figure("preparing_bytes", self.num_preparing_bytes()),
         )
 
     def distributions(self) -> tuple[Distribution, ...]:

@@ -5,23 +5,24 @@
 import random
 import secrets
 import uuid
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
-import numpy as np
 
 from quire.frontend import validate
 from quire.frontend.answer import Answer
 from quire.frontend.bad_words import bad_word_tokens
+from quire.frontend.byte_budget import current_body
 from quire.frontend.call import Call
-from quire.frontend.chat import ChatTemplate, Job
+from quire.frontend.chat import ChatTemplate
 from quire.frontend.chat_checks import check_chat
 from quire.frontend.config import FrontendConfig
 from quire.frontend.deadline import in_time
 from quire.frontend.defaults import Defaults
 from quire.frontend.embed import Embedder
+from quire.frontend.encoder import Encoder
+from quire.frontend.encoding import EncodeTemplate, EncodeText
 from quire.frontend.grammar import Grammars
 from quire.frontend.link import SchedulerLink
 from quire.frontend.observer import Observer
@@ -30,7 +31,8 @@ from quire.frontend.prepared import Prepared
 from quire.frontend.reading import Formats, with_forced_calls, with_reasoning_first
 from quire.frontend.stream import RequestStream
 from quire.frontend.text_pool import TextPool
-from quire.frontend.tokenizer import TextTokenizer, packed
+from quire.frontend.token_range import is_within
+from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
 from quire.proto.params import ParameterError, check_token_ids
 from quire.proto.requests import Limits, ModelFacts
@@ -65,7 +67,8 @@ class Pipeline:
         self._link = link
         self._pool = pool
         self._grammars = Grammars(config)
-        self._embedder = Embedder(config, tokenizer, link, pool, observer)
+        self._encoder = Encoder(config, tokenizer, pool)
+        self._embedder = Embedder(config, tokenizer, link, self._encoder, observer)
         self._observer = observer
         self._metrics = observer.metrics
         self.overload = Overload(observer.metrics)
@@ -93,6 +96,7 @@ class Pipeline:
         """End the processes it started."""
         if self._template is not None:
             await self._template.close()
+        await self._encoder.close()
         await self._grammars.close()
 
     @property
@@ -152,8 +156,12 @@ class Pipeline:
             yield
         finally:
             self._num_preparing -= 1
+            if (body := current_body()) is not None:
+                body.prepared()
 
-    async def tokenize(self, text: str | Chat | None, model: str | None, add_special_tokens: bool | None) -> Tokens:
+    async def tokenize(
+        self, text: str | Chat | None, model: str | None, add_special_tokens: bool | None, with_texts: bool = False
+    ) -> Tokens:
         """Raises `ParameterError` or `RequestError`."""
         validate.check_model(model, self._config)
         if text is None:
@@ -161,12 +169,11 @@ class Pipeline:
         if isinstance(text, Chat):
             if add_special_tokens is not None:
                 raise ParameterError("add_special_tokens", "applies to text only; leave it unset")
-            check_chat(text)
-            prompt, _ = await self._render(text)
-            ids = list(prompt)
+            await self._pool.run_one(text.num_chars, check_chat, text)
+            ids, _ = await self._render(text)
         else:
-            ids = await self._pool.run(len(text), self._tokenizer.encode, text, add_special_tokens is not False)
-        texts = await self._pool.run(4 * len(ids), lambda: [self._tokenizer.token_text(token) for token in ids])
+            ids = await self._encoder.ids(EncodeText(add_special_tokens is not False), text, "text")
+        texts = await self._encoder.texts(ids) if with_texts else ()
         facts = self._link.welcome.facts if self._link.welcome is not None else None
         return Tokens(ids, texts, facts.max_model_len if facts is not None else 0)
 
@@ -177,11 +184,11 @@ class Pipeline:
             raise ParameterError("token_ids", f"has {len(ids)} entries; at most {MAX_DETOKENIZE_IDS} are allowed")
         facts = self._link.welcome.facts if self._link.welcome is not None else None
         width = facts.vocab_size if facts is not None else 1 << 31
-        for index, token in enumerate(ids):
-            if not 0 <= token < width:
-                message = f"token id {token} at index {index} is outside [0, {width})"
-                raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
-        return await self._pool.run(4 * len(ids), self._tokenizer.decode, ids, skip_special_tokens is not False)
+        if not is_within(ids, width):
+            index, token = next((i, token) for i, token in enumerate(ids) if not 0 <= token < width)
+            message = f"token id {token} at index {index} is outside [0, {width})"
+            raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
+        return await self._encoder.text(ids, skip_special_tokens is not False, "token_ids")
 
     def token_bytes(self, token_id: int) -> bytes:
         """See `TextTokenizer.token_bytes`."""
@@ -204,7 +211,7 @@ class Pipeline:
         chat = request.input if isinstance(request.input, Chat) else None
         constraint = "chat.tools" if request.structured is None else "structured"
         if chat is not None:
-            check_chat(chat)
+            await self._pool.run_one(chat.num_chars, check_chat, chat)
             request = with_forced_calls(request, chat)
         # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation
         validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
@@ -217,7 +224,7 @@ class Pipeline:
         room = validate.check_length(len(prompt), request.max_tokens, facts)
         max_tokens = validate.default_max_tokens(request, len(prompt), room, facts)
         params = validate.sampling_params(request, self._defaults, seed, max_tokens, bad_words)
-        check_token_ids(params, () if _is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
+        check_token_ids(params, () if is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
         if params.structured is not None:
             with self._metrics.compiling():
                 await in_time(arrived + budget, self._grammars.check(params.structured, facts, constraint))
@@ -263,8 +270,7 @@ class Pipeline:
             field = "prompt"
             with self._metrics.timed("tokenize_seconds"):
                 special, parse = request.add_special_tokens is not False, bool(request.parse_special)
-                encode = self._tokenizer.encode
-                ids = await self._pool.run_one(len(source), lambda: packed(encode(source, special, parse)))
+                ids = await self._encoder.ids(EncodeText(special, parse), source, field)
         else:
             field, ids = "prompt_token_ids", source
         if not ids:
@@ -279,22 +285,13 @@ class Pipeline:
         with self._metrics.timed("render_seconds"):
             answer = await self._template.render(job)
         with self._metrics.timed("tokenize_seconds"):
-            return await self._pool.run_one(len(answer), self._read, job, answer)
-
-    def _read(self, job: Job, answer: bytes) -> tuple[Sequence[int], str]:
-        rendered = job.read(answer)
-        return packed(self._tokenizer.encode_template(rendered.text, rendered.restore)), rendered.text[-PROMPT_END:]
+            rendered = await self._pool.run_one(len(answer), job.read, answer)
+            text = rendered.text
+            ids = await self._encoder.ids(EncodeTemplate(dict(rendered.restore)), text, "chat")
+        return ids, text[-PROMPT_END:]
 
     def _facts(self) -> tuple[Limits, ModelFacts]:
         welcome = self._link.welcome
         if welcome is None or welcome.facts is None:
             raise RequestError("STARTING", "the engine is starting: no worker is ready yet", retry_after_seconds=1.0)
         return welcome.limits, welcome.facts
-
-
-def _is_within(prompt: Sequence[int], vocab_size: int) -> bool:
-    """Of a column, which is looked at in no time."""
-    if not isinstance(prompt, array):
-        return False
-    column = np.frombuffer(prompt, dtype=np.int32)
-    return bool(column.min() >= 0 and column.max() < vocab_size)

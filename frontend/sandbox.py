@@ -19,6 +19,8 @@ from quire.proto.lifeline import PARENT_VARIABLE
 START_SECONDS = 60.0
 """What a child may take to import and read its setup; no call is measured by it."""
 MAX_ANSWER_BYTES = 16 << 20
+PIECE = 256 << 10
+"""Bytes written at once: what the child does not take yet would be copied."""
 LAST_MOMENT_SECONDS = 1.0
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
@@ -45,11 +47,14 @@ class SandboxCrashed(Exception):
 class Sandbox:
     """One child. Calls wait for each other; the time of each runs from its own start."""
 
-    def __init__(self, module: str, setup: bytes, *, memory_bytes: int) -> None:
+    def __init__(
+        self, module: str, setup: bytes, *, memory_bytes: int, max_answer_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
         """`module` is run by `python -m`, `setup` is what its `prepare` gets, `memory_bytes` its address space."""
         self._module = module
         self._setup = setup
         self._memory_bytes = memory_bytes
+        self._max_answer_bytes = max_answer_bytes
         self._turn = asyncio.Lock()
         self._child: _Child | None = None
         self._work: asyncio.Task[None] | None = None
@@ -60,17 +65,23 @@ class Sandbox:
         async with self._turn:
             await self._living()
 
-    async def call(self, payload: bytes, seconds: float) -> bytes:
+    async def call(self, payload: bytes | bytearray, seconds: float, stop_when_left: bool = False) -> bytes:
         """The child's answer.
 
         Raises `SandboxTimeout` or `SandboxCrashed`; the child is then dead and another one started. A caller that
-        is cancelled leaves the child to finish: starting another would cost more.
+        is cancelled leaves the child to finish, because starting another would cost more; with `stop_when_left` the
+        child is killed, because its work would.
         """
         await self._turn.acquire()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._work = asyncio.create_task(self._answer(answer, payload, seconds))
-        self._work.add_done_callback(lambda _: self._ended(answer))
-        return await answer
+        self._work = work = asyncio.create_task(self._answer(answer, payload, seconds))
+        work.add_done_callback(lambda _: self._ended(answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if stop_when_left:
+                work.cancel()
+            raise
 
     async def close(self) -> None:
         """Kill the child; a call in progress and those that wait fail."""
@@ -81,7 +92,7 @@ class Sandbox:
             if self._child is not None:
                 await self._child.kill()
 
-    async def _answer(self, answer: asyncio.Future[bytes], payload: bytes, seconds: float) -> None:
+    async def _answer(self, answer: asyncio.Future[bytes], payload: bytes | bytearray, seconds: float) -> None:
         try:
             result = await (await self._living()).ask(payload, seconds)
         except Exception as error:
@@ -105,7 +116,7 @@ class Sandbox:
             await self._child.kill()
             self._child = None
         if self._child is None:
-            self._child = await _Child.start(self._module, self._memory_bytes)
+            self._child = await _Child.start(self._module, self._memory_bytes, self._max_answer_bytes)
             await self._child.ask(self._setup, START_SECONDS)
         return self._child
 
@@ -114,15 +125,21 @@ class _Child:
     """The process and its end of a socket pair. After any failure it is dead."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], name: str, answers: asyncio.StreamReader, requests: asyncio.StreamWriter
+        self,
+        process: subprocess.Popen[bytes],
+        name: str,
+        max_answer_bytes: int,
+        answers: asyncio.StreamReader,
+        requests: asyncio.StreamWriter,
     ) -> None:
         self._process = process
         self._name = name
+        self._max_answer_bytes = max_answer_bytes
         self._answers = answers
         self._requests = requests
 
     @classmethod
-    async def start(cls, module: str, memory_bytes: int) -> "_Child":
+    async def start(cls, module: str, memory_bytes: int, max_answer_bytes: int) -> "_Child":
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         ours, theirs = socket.socketpair()
         with theirs:
@@ -133,7 +150,7 @@ class _Child:
                 env=kept | _EVEN_SO | {PARENT_VARIABLE: str(os.getpid())},
             )
         try:
-            return cls(process, module, *await asyncio.open_connection(sock=ours))
+            return cls(process, module, max_answer_bytes, *await asyncio.open_connection(sock=ours))
         except BaseException:
             process.kill()
             raise
@@ -142,7 +159,7 @@ class _Child:
     def is_dead(self) -> bool:
         return self._process.poll() is not None
 
-    async def ask(self, payload: bytes, seconds: float) -> bytes:
+    async def ask(self, payload: bytes | bytearray, seconds: float) -> bytes:
         """Raises `SandboxTimeout` or `SandboxCrashed`."""
         answered = False
         try:
@@ -168,12 +185,15 @@ class _Child:
         self._requests.close()
         return await asyncio.to_thread(self._process.wait)
 
-    async def _exchange(self, payload: bytes, seconds: float) -> bytes:
-        self._requests.write(_REQUEST.pack(len(payload), seconds) + payload)
-        await self._requests.drain()
+    async def _exchange(self, payload: bytes | bytearray, seconds: float) -> bytes:
+        self._requests.write(_REQUEST.pack(len(payload), seconds))
+        view = memoryview(payload)
+        for start in range(0, len(payload), PIECE):
+            self._requests.write(view[start : start + PIECE])
+            await self._requests.drain()
         (size,) = _ANSWER.unpack(await self._answers.readexactly(_ANSWER.size))
-        if size > MAX_ANSWER_BYTES:
-            raise SandboxCrashed(f"{self._name} announced an answer of {size} bytes; {MAX_ANSWER_BYTES} are allowed")
+        if size > (most := self._max_answer_bytes):
+            raise SandboxCrashed(f"{self._name} announced an answer of {size} bytes; {most} are allowed")
         return await self._answers.readexactly(size)
 
 

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from quire.frontend.auth import KeyInterceptor, Keyring
+from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.chat import load_template
 from quire.frontend.config import FrontendConfig
 from quire.frontend.control import Control
@@ -41,6 +42,7 @@ from quire.frontend.text_pool import TextPool
 from quire.frontend.tls import ServerTls
 from quire.frontend.tokenizer import TextTokenizer
 from quire.frontend.tracing import start_tracing
+from quire.frontend.work_pool import WorkPool
 from quire.proto.channel import AsyncDealer
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.introspection import Figure
@@ -77,6 +79,10 @@ class FrontendServer:
         per_address = max(1, self._most.grpc // num_addresses(config.host))  # the library's bound is of one each
         self._grpc_connections = GrpcConnections(per_address, self._calls, metrics)
         metrics.doors = self._doors
+        self._bodies = WorkPool("bodies", config.body_threads)
+        self._answers = WorkPool("answers", config.answer_threads)
+        self.budget = ByteBudget(config.max_preparing_bytes, metrics.body_refused)
+        metrics.num_preparing_bytes = lambda: self.budget.used
         self._config = config
         self._stopping = asyncio.Event()
         self._now = asyncio.Event()
@@ -94,21 +100,23 @@ class FrontendServer:
         # the first is the outermost; who refuses most is before who costs most
         interceptors: list[Any] = [
             GrpcMeter(metrics), KeyInterceptor(self.keyring), OverloadInterceptor(self.pipeline.overload), self._calls,
-            ErrorInterceptor(),
+            ErrorInterceptor(self._bodies, self.budget),
         ]  # fmt: skip
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         self.control = Control(
             config, self.link, defaults, template is not None, self.pipeline.formats, version("quire")
         )
         add: Any = quire_pb2_grpc  # made without annotations
-        add.add_InferenceServicer_to_server(InferenceServicer(self.pipeline), self._server)
+        add.add_InferenceServicer_to_server(InferenceServicer(self.pipeline, self._bodies, self._answers), self._server)
         add.add_ControlServicer_to_server(ControlServicer(self.control), self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         if config.reflection:
             services = [service.full_name for service in quire_pb2.DESCRIPTOR.services_by_name.values()]
             services += [service.full_name for service in health_pb2.DESCRIPTOR.services_by_name.values()]
             reflection.enable_server_reflection([*services, reflection.SERVICE_NAME], self._server)
-        self.door = HttpDoor(config, self.pipeline, self.link, self.control, self.metrics_page)
+        self.door = HttpDoor(
+            config, self.pipeline, self.link, self.control, self.metrics_page, self._bodies, self._answers, self.budget
+        )
         self._http: HttpListener | None = None
         if config.http_port >= 0:
             context = self._tls.http_context() if self._tls is not None else None
@@ -183,6 +191,8 @@ class FrontendServer:
         self._dealer.close()
         self._context.term()
         self._pool.close()
+        self._bodies.close()
+        self._answers.close()
         if self.tracing is not None:
             self.tracing.close()
 

@@ -1,38 +1,52 @@
 """The gRPC services: protobuf in, pipeline, protobuf out. No logic of their own."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import grpc.aio
 
+from quire.frontend.byte_budget import body_size
 from quire.frontend.call import Call
 from quire.frontend.collect import collect
 from quire.frontend.control import Control
 from quire.frontend.pipeline import Pipeline
+from quire.frontend.work_pool import LARGE_BYTES, WorkPool
 from quire.proto import api, grpc_map
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
+from quire.proto.token_column import token_column
 
+M = TypeVar("M")
+V = TypeVar("V")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class InferenceServicer(quire_pb2_grpc.InferenceServicer):
     """`quire.v1.Inference`."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, bodies: WorkPool, answers: WorkPool) -> None:
         self._pipeline = pipeline
+        self._bodies = bodies
+        self._answers = answers
 
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
-        generate = grpc_map.generate_request(request)
+    async def _read(self, read: Callable[[M], V], message: M) -> V:
+        """A message as a value of `api`: not on the event loop when it is large."""
+        return await self._bodies.run(body_size(), lambda _: read(message))
+
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse | bytes:
+        generate = await self._read(grpc_map.generate_request, request)
         async with self._pipeline.open(generate, _call(context)) as stream:
             generation = await collect(stream)
             if generate.logprobs is None and generate.prompt_logprobs is None:
                 return grpc_map.generation_message(generation)
             # a million candidates take seconds, in which the loop must beat
-            return await asyncio.to_thread(grpc_map.generation_message, generation)
+            return await self._answers.run(
+                LARGE_BYTES, lambda _: grpc_map.generation_message(generation).SerializeToString()
+            )
 
     async def Stream(self, request: pb.GenerateRequest, context: Context) -> None:
-        generate = grpc_map.generate_request(request)
+        generate = await self._read(grpc_map.generate_request, request)
         async with self._pipeline.open(generate, _call(context, streams=True)) as stream:
             sequence = 0
             try:
@@ -45,28 +59,32 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
                     raise failure from None  # the stream itself cancelled a write that did not move
                 raise
 
-    async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
-        embeddings = await self._pipeline.embed(grpc_map.embed_request(request), _call(context))
+    async def Embed(self, request: pb.EmbedRequest, context: Context) -> bytes:
+        embeddings = await self._pipeline.embed(await self._read(grpc_map.embed_request, request), _call(context))
         # a million numbers take a while, in which the loop must beat
-        return await asyncio.to_thread(grpc_map.embeddings_message, embeddings)
+        return await self._answers.run(
+            LARGE_BYTES, lambda _: grpc_map.embeddings_message(embeddings).SerializeToString()
+        )
 
     async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
-        return grpc_map.scores_message(await self._pipeline.score(grpc_map.score_request(request), _call(context)))
+        score = await self._read(grpc_map.score_request, request)
+        return grpc_map.scores_message(await self._pipeline.score(score, _call(context)))
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        grpc_map.refuse_unknown_fields(request)
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> bytes:
         text: str | api.Chat | None = None
         if request.HasField("text"):
             text = request.text
         elif request.HasField("chat"):
-            text = grpc_map.chat(request.chat)
+            text = await self._read(grpc_map.chat, request.chat)
         add_special = request.add_special_tokens if request.HasField("add_special_tokens") else None
-        return grpc_map.tokens_message(await self._pipeline.tokenize(text, _model(request), add_special))
+        tokens = await self._pipeline.tokenize(text, _model(request), add_special, request.return_texts)
+        size = 8 * len(tokens.token_ids)
+        return await self._answers.run(size, lambda _: grpc_map.tokens_message(tokens).SerializeToString())
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
-        grpc_map.refuse_unknown_fields(request)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else None
-        text = await self._pipeline.detokenize(tuple(request.token_ids), _model(request), skip)
+        ids = await self._read(token_column, request.token_ids)
+        text = await self._pipeline.detokenize(ids, _model(request), skip)
         return pb.DetokenizeResponse(text=text)
 
 
@@ -77,30 +95,24 @@ class ControlServicer(quire_pb2_grpc.ControlServicer):
         self._control = control
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
-        grpc_map.refuse_unknown_fields(request)
         return grpc_map.server_info_message(self._control.server_info())
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        grpc_map.refuse_unknown_fields(request)
         return grpc_map.models_message(self._control.models())
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        grpc_map.refuse_unknown_fields(request)
         return grpc_map.load_message(await self._control.load())
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
-        grpc_map.refuse_unknown_fields(request)
         aborted = await self._control.abort(request.request_ids)
         return pb.AbortResponse(
             aborted=[pb.AbortResponse.Aborted(request_id=label, count=count) for label, count in aborted]
         )
 
     async def ExplainRequest(self, request: pb.ExplainRequestRequest, context: Context) -> pb.ExplainRequestResponse:
-        grpc_map.refuse_unknown_fields(request)
         return grpc_map.explanation_message(await self._control.explain(request.request_id))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        grpc_map.refuse_unknown_fields(request)
         after_step = request.after_step if request.HasField("after_step") else -1
         return grpc_map.status_message(await self._control.status(after_step))
 

@@ -23,6 +23,8 @@ from quire.proto.requests import Finish, OutputLogprobs, Submit, TokenLogprobs
 
 AbortReason = Literal["client", "stop_string", "slow_reader"]
 
+MAX_CANDIDATES = 1024
+"""Of the prompt's logprobs that are told at once: a long prompt has a million."""
 INTERNAL_TEXTS = {
     "NUMERICAL": "the model produced numbers that are not finite for this request",
     "POISON_REQUEST": "this request was running in repeated crashes and is not run again",
@@ -186,6 +188,8 @@ class RequestStream:
         """What happened since the last call; waits for something. Empty at the end. Raises `RequestError`."""
         self._reader = asyncio.current_task()
         self._beats_without_reader = 0
+        if self._prompt_logprobs:
+            await asyncio.sleep(0)  # there are many of them: others come in between
         while True:
             if events := self._collect():
                 return events
@@ -211,9 +215,13 @@ class RequestStream:
             self._started = True
             events.append(self.prepared.started())
         if self._prompt_logprobs:
-            entries, self._prompt_logprobs = self._prompt_logprobs, []
-            first = self._num_prompt_logprobs + 1 - len(entries)
+            width = 2 + len(self._prompt_logprobs[0].top_ids) + len(self._prompt_logprobs[0].named_ids)
+            first = self._num_prompt_logprobs + 1 - len(self._prompt_logprobs)
+            entries = self._prompt_logprobs[: max(1, MAX_CANDIDATES // width)]
+            del self._prompt_logprobs[: len(entries)]
             events.append(api.PromptLogprobs(first, tuple(with_text(entry, self._token_bytes) for entry in entries)))
+            if self._prompt_logprobs:
+                return events
         dirty, self._dirty = self._dirty, []
         for output in dirty:
             delta = output.delta(self.prepared.return_token_ids, self._token_bytes)

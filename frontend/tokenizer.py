@@ -123,7 +123,8 @@ class TextTokenizer:
         return len(self._where_shadowed(ids)) if self._shadowed else 0
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        # like `encode`: the library's `decode` keeps the interpreter lock
+        return self._tokenizer.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0]
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token stands for in a text that goes on, perhaps a part of a character; special tokens show."""

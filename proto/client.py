@@ -84,8 +84,10 @@ class Client:
         finally:
             call.cancel()
 
-    def tokenize(self, text: str | api.Chat, add_special_tokens: bool | None = None) -> api.Tokens:
-        message = _tokenize_request(text, add_special_tokens)
+    def tokenize(
+        self, text: str | api.Chat, add_special_tokens: bool | None = None, return_texts: bool | None = None
+    ) -> api.Tokens:
+        message = _tokenize_request(text, add_special_tokens, return_texts)
         return grpc_map.tokens(self._call(self._inference.Tokenize, message))
 
     def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool | None = None) -> str:
@@ -182,8 +184,10 @@ class AsyncClient:
         finally:
             call.cancel()
 
-    async def tokenize(self, text: str | api.Chat, add_special_tokens: bool | None = None) -> api.Tokens:
-        message = _tokenize_request(text, add_special_tokens)
+    async def tokenize(
+        self, text: str | api.Chat, add_special_tokens: bool | None = None, return_texts: bool | None = None
+    ) -> api.Tokens:
+        message = _tokenize_request(text, add_special_tokens, return_texts)
         return grpc_map.tokens(await self._call(self._inference.Tokenize, message))
 
     async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool | None = None) -> str:
@@ -250,10 +254,15 @@ def _credentials(tls: bool, ca_file: str, cert_file: str, key_file: str) -> grpc
     return grpc.ssl_channel_credentials(contents["tls_ca_file"], contents["tls_key_file"], contents["tls_cert_file"])
 
 
-def _tokenize_request(text: str | api.Chat, add_special_tokens: bool | None) -> pb.TokenizeRequest:
+def _tokenize_request(
+    text: str | api.Chat, add_special_tokens: bool | None, return_texts: bool | None
+) -> pb.TokenizeRequest:
+    message = pb.TokenizeRequest(add_special_tokens=add_special_tokens, return_texts=return_texts)
     if isinstance(text, str):
-        return pb.TokenizeRequest(text=text, add_special_tokens=add_special_tokens)
-    return pb.TokenizeRequest(chat=grpc_map.chat_message(text), add_special_tokens=add_special_tokens)
+        message.text = text
+    else:
+        message.chat.CopyFrom(grpc_map.chat_message(text))
+    return message
 
 
 @contextmanager

@@ -170,7 +170,7 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Logprobs of one position, raw (before penalties and temperature). `top_ids` holds the likeliest, best first."""
 
     token_id: int

@@ -1,11 +1,17 @@
 """Parts that the answers of several routes share."""
 
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from quire.frontend.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.message import Usage
+
+STEP = 256
+"""Items encoded in one call."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,6 +32,25 @@ class UsageBlock(msgspec.Struct):
 def json_response(item: Any, status: int = 200) -> Response:
     """`item` encoded by msgspec."""
     return Response(_encode(item), status, media_type="application/json")
+
+
+async def json_answer(answers: WorkPool, is_large: bool, make: Callable[[], Any]) -> Response:
+    """What `make` returns, encoded by msgspec. `is_large`: both in a thread, because the loop must beat."""
+    size = LARGE_BYTES if is_large else 0
+    body = await answers.run(size, lambda _: _encode(make()))
+    return Response(body, media_type="application/json")
+
+
+def json_list(items: Iterable[Any]) -> msgspec.Raw:
+    """A JSON list, encoded in short steps: one call for a million items would keep the interpreter for all that time.
+
+    In a thread other threads come in between. `items` may be made as they are taken.
+    """
+    pieces: list[bytes] = []
+    source = iter(items)
+    while piece := list(islice(source, STEP)):
+        pieces.append(_encode(piece)[1:-1])
+    return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
 
 
 def usage_block(usages: list[Usage]) -> UsageBlock:

@@ -50,9 +50,10 @@ def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
     router = Router(routes, redirect_slashes=False)
 
     async def configured(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"]["config"] = door.config
+        scope["state"] |= {"config": door.config, "bodies": door.bodies}
         try:
-            await router(scope, receive, send)
+            with door.budget.body():
+                await router(scope, receive, send)
         except HTTPException as error:
             if error.status_code == 405:
                 error.headers = {"allow": _allowed(routes, scope)}

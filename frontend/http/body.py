@@ -1,25 +1,31 @@
-"""A request's JSON body: bounded while it arrives, decoded by msgspec, refused with the path of what is wrong."""
+"""A request's JSON body: bounded while it arrives, looked through, decoded by msgspec, refused with the path of what is
+wrong. What is large is worked on in threads of its own (`WorkPool`).
+"""
 
 import asyncio
 import gc
-import json
 import re
 import time
-from typing import Any, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from quire.frontend.byte_budget import RETRY_SECONDS, body_size, current_body
 from quire.frontend.config import FrontendConfig
 from quire.frontend.http.errors import HttpError
+from quire.frontend.json_scan import scan
+from quire.frontend.work_pool import IsStopped, WorkPool
+from quire.proto.api import RequestError
 from quire.proto.params import ParameterError
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 MIN_BYTES_PER_SECOND = 4096
 """What a body must bring on average once `header_seconds` have passed."""
-LARGE_BYTES = 32 << 10
-"""A body of this size is decoded beside the event loop."""
 JSON_TYPE = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
 PATH = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
@@ -31,17 +37,31 @@ ONLY_NULL = "Expected `null`"
 async def read(request: Request, kind: type[T]) -> T:
     """The body as a value of `kind`, a msgspec Struct that forbids unknown fields.
 
-    Raises `HttpError` for size, time and media type, `ParameterError` for contents, naming the JSON path. A field of
-    `kind` whose type is None is answered with UNSUPPORTED when it is set.
+    Raises `HttpError` for size, time and media type, `ParameterError` for contents, naming the JSON path,
+    `RequestError` when too many bytes are being read. A field of `kind` whose type is None is answered with
+    UNSUPPORTED when it is set.
     """
     raw = await read_bytes(request)
-    if len(raw) < LARGE_BYTES:
+
+    def look(is_stopped: IsStopped) -> T:
+        scan(raw, "body", is_stopped=is_stopped)
         return decode(raw, kind)
-    return await asyncio.to_thread(decode, raw, kind)  # a long prompt must not hold up the streams of others
+
+    return await _pool(request).run(len(raw), look)
+
+
+async def beside(request: Request, function: Callable[[], R]) -> R:
+    """`function()`, whose time grows with the body: not on the event loop when that is large."""
+    return await _pool(request).run(body_size(), lambda _: function())
+
+
+def _pool(request: Request) -> WorkPool:
+    pool: WorkPool = request.scope["state"]["bodies"]
+    return pool
 
 
 async def read_bytes(request: Request) -> bytes:
-    """The raw body. Raises `HttpError`."""
+    """The raw body. Raises `HttpError` or `RequestError`."""
     config: FrontendConfig = request.scope["state"]["config"]
     headers = request.headers
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
@@ -53,43 +73,45 @@ async def read_bytes(request: Request) -> bytes:
     if int(headers.get("content-length", "0")) > limit:
         raise _too_large(limit)
     pieces: list[bytes] = []
-    size, begin = 0, time.monotonic()
+    begin = time.monotonic()
     stream = request.stream()
+    body = current_body()
+    assert body is not None
     try:
         while True:
-            async with asyncio.timeout(config.header_seconds):
+            async with asyncio.timeout(config.header_seconds) as patience:
+                body.give_way = partial(_end, patience)
                 piece = await anext(stream, None)
             if piece is None:
                 return b"".join(pieces)
             pieces.append(piece)
-            size += len(piece)
-            if size > limit:
+            body.grow(len(piece))
+            if body.size > limit:
                 raise _too_large(limit)
-            if time.monotonic() - begin > config.header_seconds + size / MIN_BYTES_PER_SECOND:
+            if time.monotonic() - begin > config.header_seconds + body.size / MIN_BYTES_PER_SECOND:
                 raise TimeoutError
     except TimeoutError:
-        message = f"the body stalled: {size} bytes came in {time.monotonic() - begin:.0f} s"
+        if body.gave_way:
+            message = "the body came too slowly while many were being read; try again"
+            raise RequestError("QUEUE_FULL", message, retry_after_seconds=RETRY_SECONDS) from None
+        message = f"the body stalled: {body.size} bytes came in {time.monotonic() - begin:.0f} s"
         raise HttpError(408, "request_timeout", message, {"connection": "close"}) from None
     except ClientDisconnect:
         raise asyncio.CancelledError from None
+    finally:
+        body.give_way = None
+
+
+def _end(patience: asyncio.Timeout) -> None:
+    if not patience.expired():
+        patience.reschedule(0.0)
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """Raises `ParameterError`."""
-    gc.disable()  # millions of small lists are no garbage, and looking through them again and again takes seconds
+    """Of a text that was looked through. Raises `ParameterError`."""
+    gc.disable()  # many small lists are no garbage, and looking through them again and again takes long
     try:
-        return _decode(raw, kind)
-    finally:
-        gc.enable()
-
-
-def _decode(raw: bytes, kind: type[T]) -> T:
-    try:
-        value = msgspec.json.decode(raw, type=kind)
-        json.loads(raw, object_pairs_hook=_refuse_duplicates)
-        return value
-    except ParameterError:
-        raise
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
     except UnicodeDecodeError:
@@ -98,8 +120,8 @@ def _decode(raw: bytes, kind: type[T]) -> T:
         raise ParameterError("body", f"is not valid JSON: {error}") from None
     except RecursionError:
         raise ParameterError("body", "is nested too deeply") from None
-    except ValueError:  # of the second look only: an integer of thousands of digits in a field that is kept as it is
-        raise ParameterError("body", "contains a number that is too long") from None
+    finally:
+        gc.enable()
 
 
 def _first_wrong_byte(raw: bytes) -> int:
@@ -123,13 +145,6 @@ def _wrong(text: str) -> ParameterError:
     if text.startswith(ONLY_NULL):
         return ParameterError(path, "is not supported by this server; remove it", "UNSUPPORTED")
     return ParameterError(path or "body", text[:1].lower() + text[1:])
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ParameterError(twice[:128] or "body", "is given twice in the same object")
 
 
 def _too_large(limit: int) -> HttpError:

@@ -9,10 +9,11 @@ from starlette.routing import Route
 from quire.frontend.call import Call
 from quire.frontend.collect import collect
 from quire.frontend.http import body
+from quire.frontend.http.answer import json_answer
 from quire.frontend.http.chat_answer import ChatAnswer
 from quire.frontend.http.chat_types import ChatRequest
 from quire.frontend.http.completions import stop_reason
-from quire.frontend.http.conversation import count_tokens, fingerprint, json_answer, renamed
+from quire.frontend.http.conversation import count_tokens, fingerprint, renamed
 from quire.frontend.http.door import HttpDoor, call_of, request_id
 from quire.frontend.http.sse import DONE, data, event_stream
 from quire.proto.api import GenerateRequest
@@ -28,7 +29,7 @@ NAMES = {
 def routes(door: HttpDoor) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = await body.read(request, ChatRequest)
-        generate = asked.request(request_id(request))
+        generate = await body.beside(request, lambda: asked.request(request_id(request)))
         answer = ChatAnswer(
             asked, str(generate.request_id), fingerprint(door), lambda finished: stop_reason(door, finished)
         )
@@ -38,9 +39,9 @@ def routes(door: HttpDoor) -> list[Route]:
             async with door.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
-        whole = answer.whole(generation)
-        whole["usage"] = answer.usage(await count_tokens(door, "".join(answer.reasoning)))
-        return await json_answer(whole, has_logprobs)
+        reasoning = "".join(output.reasoning for output in generation.outputs)
+        num_reasoning = await count_tokens(door, reasoning)
+        return await json_answer(door.answers, has_logprobs, lambda: answer.whole(generation, num_reasoning))
 
     return [Route("/v1/chat/completions", create, methods=["POST"])]
 

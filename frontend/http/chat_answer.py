@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from quire.frontend.http.answer import usage_block
+from quire.frontend.http.answer import json_list, usage_block
 from quire.frontend.http.chat_types import ChatRequest
 from quire.frontend.http.legacy_logprobs import prompt_logprobs
 from quire.proto import api
@@ -42,19 +42,18 @@ class ChatAnswer:
         self.reasoning: list[str] = []
         """What was thought aloud so far, in all outputs."""
 
-    def whole(self, generation: api.Generation) -> Json:
-        """The answer to a request that does not stream. Its `usage` is what `usage` says afterwards."""
+    def whole(self, generation: api.Generation, reasoning_tokens: int) -> Json:
+        """The answer to a request that does not stream."""
         self._usages += [output.finished.usage for output in generation.outputs]
-        self.reasoning += [output.reasoning for output in generation.outputs if output.reasoning]
         answer = self._head | {
             "model": generation.model,
             "choices": [self._choice(index, output) for index, output in enumerate(generation.outputs)],
         }
         if self._request.prompt_logprobs is not None:
-            answer["prompt_logprobs"] = prompt_logprobs(generation.prompt_logprobs)
+            answer["prompt_logprobs"] = json_list(prompt_logprobs(generation.prompt_logprobs))
         if self._request.return_token_ids:
             answer["prompt_token_ids"] = list(generation.prompt_token_ids)
-        return answer
+        return answer | {"usage": self.usage(reasoning_tokens)}
 
     def chunks(self, event: api.Event) -> Iterator[Json]:
         """What one event says: the role first, then what came, then the end of its output."""
@@ -68,7 +67,7 @@ class ChatAnswer:
                 yield first
         elif isinstance(event, api.PromptLogprobs):
             shown = prompt_logprobs(event.entries)
-            yield self._head | {"choices": [], "prompt_logprobs": shown[event.first_position != 1 :]}
+            yield self._head | {"choices": [], "prompt_logprobs": list(shown)[event.first_position != 1 :]}
         elif isinstance(event, api.Delta):
             grown = _delta(event)
             if event.reasoning:
@@ -102,10 +101,11 @@ class ChatAnswer:
         self, index: int, delta: Json, entries: Sequence[api.TokenLogprobs] = (), token_ids: Sequence[int] = ()
     ) -> Json:
         request = self._request
+        as_ids = bool(request.return_tokens_as_token_ids)
         choice: Json = {
             "index": index,
             "delta": delta,
-            "logprobs": logprobs(entries, bool(request.return_tokens_as_token_ids)) if entries else None,
+            "logprobs": {"content": list(logprobs(entries, as_ids))} if entries else None,
             "finish_reason": None,
         }
         if request.return_token_ids and token_ids:
@@ -127,7 +127,8 @@ class ChatAnswer:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in output.tool_calls
             ]
-        shown = logprobs(output.logprobs, bool(request.return_tokens_as_token_ids)) if request.logprobs else None
+        as_ids = bool(request.return_tokens_as_token_ids)
+        shown = {"content": json_list(logprobs(output.logprobs, as_ids))} if request.logprobs else None
         choice = {"index": index, "message": message, "logprobs": shown}
         if request.return_token_ids:
             choice["token_ids"] = list(output.token_ids)
@@ -165,14 +166,11 @@ def _counts(prompt_tokens: int, completion_tokens: int) -> Json:
     return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
 
-def logprobs(entries: Iterable[api.TokenLogprobs], as_ids: bool = False) -> Json:
-    """OpenAI's `logprobs` of a choice. `as_ids`: tokens show as `token_id:N`."""
-    return {
-        "content": [
-            _token(entry, as_ids) | {"top_logprobs": [_token(one, as_ids) for one in (*entry.top, *entry.named)]}
-            for entry in entries
-        ]
-    }
+def logprobs(entries: Iterable[api.TokenLogprobs], as_ids: bool = False) -> Iterator[Json]:
+    """The `content` of OpenAI's `logprobs`. `as_ids`: tokens show as `token_id:N`."""
+    for entry in entries:
+        top = [_token(one, as_ids) for one in (*entry.top, *entry.named)]
+        yield _token(entry, as_ids) | {"top_logprobs": top}
 
 
 def _token(one: api.TokenLogprobs | api.Candidate, as_ids: bool) -> Json:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from quire.frontend.http.answer import CachedTokens, UsageBlock, total_usage, usage_block
+from quire.frontend.http.answer import CachedTokens, UsageBlock, json_list, total_usage, usage_block
 from quire.frontend.http.completion_types import Choice, Completion, CompletionRequest
 from quire.frontend.http.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import DONE, data
@@ -30,7 +30,7 @@ class ChunkWriter:
         if asked.usage_at_end or asked.usage_always:
             self._chunk.usage = None
         self._started: dict[int, Started] = {}
-        self._prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
+        self._prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         self._usages: dict[int, list[Usage]] = {prompt: [] for prompt in range(num_prompts)}
         self._num_tokens: dict[int, int] = {}
         self._logprobs: dict[int, LogprobWriter] = {}
@@ -52,7 +52,7 @@ class ChunkWriter:
                 self._started[prompt] = event
                 self._chunk.model = event.model
             elif isinstance(event, PromptLogprobs):
-                self._prompt_logprobs[prompt] = self._prompt_logprobs.get(prompt, ()) + event.entries
+                self._prompt_logprobs.setdefault(prompt, []).extend(event.entries)
         return b"".join([self._encoded(prompt, choice) for choice in choices])
 
     def end(self) -> bytes:
@@ -76,7 +76,7 @@ class ChunkWriter:
             if is_first:
                 choice.prompt_token_ids = list(self._started[prompt].prompt_token_ids)
         if asked.prompt_logprobs is not None and is_first:
-            choice.prompt_logprobs = prompt_logprobs(self._prompt_logprobs.get(prompt, ()))
+            choice.prompt_logprobs = json_list(prompt_logprobs(self._prompt_logprobs.get(prompt, ())))
         return choice
 
     def _encoded(self, prompt: int, choice: Choice) -> bytes:

@@ -1,5 +1,6 @@
 """What /v1/completions takes and gives: OpenAI's legacy completions with vLLM's extensions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 from quire.frontend.http.answer import UsageBlock
 from quire.frontend.http.sampling import SamplingFields
 
-Prompt = str | list[int]
+Prompt = str | Sequence[int]
 
 
 class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -27,12 +28,12 @@ class Logprobs(msgspec.Struct):
     text_offset: list[int]
     token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[dict[str, float] | None] | msgspec.Raw
     bytes: list[list[int]]
     """Of each token: a token may be a part of a character. Beyond OpenAI's."""
 
 
-class PromptLogprob(msgspec.Struct):
+class PromptLogprob(msgspec.Struct, gc=False):
     """vLLM's entry of `prompt_logprobs`, keyed by token id."""
 
     logprob: float
@@ -50,7 +51,8 @@ class Choice(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_reason: str | int | None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    prompt_logprobs: list[dict[int, PromptLogprob] | None] | None = None
+    prompt_logprobs: msgspec.Raw | None = None
+    """One entry per prompt token: null, or `PromptLogprob` by token id."""
 
 
 class Completion(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.frontend.byte_budget import current_body
 from quire.frontend.call import Call
 from quire.frontend.collect import collect
-from quire.frontend.http.answer import json_response, total_usage, usage_block
-from quire.frontend.http.body import read
+from quire.frontend.http.answer import json_answer, json_list, total_usage, usage_block
+from quire.frontend.http.body import beside, read
 from quire.frontend.http.completion_stream import ChunkWriter
 from quire.frontend.http.completion_types import Choice, Completion, CompletionRequest, Prompt, as_prompts
 from quire.frontend.http.conversation import renamed
@@ -26,6 +27,7 @@ from quire.frontend.http.sse import event_stream
 from quire.frontend.pipeline import Pipeline
 from quire.proto.api import Event, Finished, GenerateRequest, Generation, Output
 from quire.proto.params import ParameterError
+from quire.proto.token_column import token_column
 
 MAX_OUTPUTS = 128
 """Prompts times outputs drawn of each, in one call."""
@@ -36,8 +38,10 @@ def routes(door: HttpDoor) -> list[Route]:
         asked = await read(request, CompletionRequest)
         label = request_id(request) if asked.request_id is None else asked.request_id
         call = call_of(request, asked.stream)
-        prompts = _prompts(asked)
-        requests = [_generate_request(asked, prompt, label) for prompt in prompts]
+        prompts = await beside(request, lambda: _prompts(asked))
+        requests = await beside(request, lambda: [_generate_request(asked, prompt, label) for prompt in prompts])
+        if (body := current_body()) is not None:
+            body.num_parts = len(prompts)
         if asked.stream:
             return event_stream(_stream(door, asked, prompts, requests, call))
         try:
@@ -45,7 +49,11 @@ def routes(door: HttpDoor) -> list[Route]:
                 tasks = [group.create_task(_whole(door.pipeline, one, call, asked.names())) for one in requests]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        return json_response(await _answer(door, asked, prompts, [task.result() for task in tasks]))
+        answers = [(prompt, task.result()) for prompt, task in zip(prompts, tasks, strict=True)]
+        echoes = [await _echo(door.pipeline, *one) if asked.echo else None for one in answers]
+        has_logprobs = asked.logprobs is not None or asked.prompt_logprobs is not None
+        generations = [generation for _, generation in answers]
+        return await json_answer(door.answers, has_logprobs, lambda: _answer(door, asked, generations, echoes))
 
     return [Route("/v1/completions", create, methods=["POST"])]
 
@@ -58,7 +66,7 @@ def _prompts(asked: CompletionRequest) -> list[Prompt]:
     if len(prompts) > 1 and len(prompts) * drawn > MAX_OUTPUTS:  # of one, the pipeline bounds `n` itself
         message = f"{len(prompts)} prompts with {drawn} outputs each; at most {MAX_OUTPUTS} outputs a call are allowed"
         raise ParameterError("prompt", message)
-    return prompts
+    return [prompt if isinstance(prompt, str) else token_column(prompt) for prompt in prompts]
 
 
 def _generate_request(asked: CompletionRequest, prompt: Prompt, label: str) -> GenerateRequest:
@@ -86,13 +94,15 @@ async def _whole(pipeline: Pipeline, request: GenerateRequest, call: Call, names
 # ---- a whole answer
 
 
-async def _answer(
-    door: HttpDoor, asked: CompletionRequest, prompts: Sequence[Prompt], generations: Sequence[Generation]
+def _answer(
+    door: HttpDoor,
+    asked: CompletionRequest,
+    generations: Sequence[Generation],
+    echoes: Sequence[tuple[str, str] | None],
 ) -> Completion:
     choices: list[Choice] = []
     usages = []
-    for prompt, generation in zip(prompts, generations, strict=True):
-        echoed = await _echo(door.pipeline, prompt, generation) if asked.echo else None
+    for generation, echoed in zip(generations, echoes, strict=True):
         for output in generation.outputs:
             choices.append(_choice(door, asked, generation, output, len(choices), echoed))
         block = usage_block([output.finished.usage for output in generation.outputs])
@@ -134,7 +144,7 @@ def _choice(
         entries = (*generation.prompt_logprobs, *entries)
     logprobs = None
     if asked.logprobs is not None:
-        logprobs = LogprobWriter(bool(asked.return_tokens_as_token_ids)).write(entries, first)
+        logprobs = LogprobWriter(bool(asked.return_tokens_as_token_ids)).write_all(entries, first)
     choice = Choice(
         index=index,
         text=text,
@@ -146,7 +156,7 @@ def _choice(
         choice.token_ids = list(ids)
         choice.prompt_token_ids = list(generation.prompt_token_ids)
     if asked.prompt_logprobs is not None:
-        choice.prompt_logprobs = prompt_logprobs(generation.prompt_logprobs)
+        choice.prompt_logprobs = json_list(prompt_logprobs(generation.prompt_logprobs))
     return choice
 
 

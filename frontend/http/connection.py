@@ -22,6 +22,8 @@ UNSENT_BYTES = 16 << 10
 """What may wait here for a reader; more makes the writer wait, so that the stream's rule for slow readers counts."""
 LINGER_SECONDS = 5.0
 """How long a refused client may still send, and a closing connection may still be read from."""
+MAX_DIGITS = 19
+"""Of a Content-Length, zeros in front included."""
 HOST_CHARS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~:[]%")
 
 
@@ -207,7 +209,7 @@ class BoundedConnection(HttpToolsProtocol):
         lengths = [value for name, value in self.headers if name == b"content-length"]
         if encodings and (lengths or encodings != [b"chunked"] or self.parser.get_http_version() != "1.1"):
             return "Transfer-Encoding must be chunked, alone, and without Content-Length"
-        if len(lengths) > 1 or any(not length.isdigit() for length in lengths):
+        if len(lengths) > 1 or any(not length.isdigit() or len(length) > MAX_DIGITS for length in lengths):
             return "there must be one Content-Length, a whole number"
         return None
 

@@ -1,6 +1,5 @@
 """What the chat-like APIs share: functions as `api.Tool`, and the pipeline's errors in a door's own names."""
 
-import asyncio
 import hashlib
 import json
 import re
@@ -8,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
 
 from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.tagged import message_of
@@ -47,13 +45,6 @@ def fingerprint(door: HttpDoor) -> str:
 async def count_tokens(door: HttpDoor, text: str) -> int:
     """Of a part of an answer; by its text, because a token may belong to two parts."""
     return len((await door.pipeline.tokenize(text, None, False)).token_ids) if text else 0
-
-
-async def json_answer(value: Any, is_large: bool = False) -> Response:
-    """`is_large`: encoded in a thread, because the loop must beat."""
-    encode = msgspec.json.encode
-    body = await asyncio.to_thread(encode, value) if is_large else encode(value)
-    return Response(body, media_type="application/json")
 
 
 class renamed:

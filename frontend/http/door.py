@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
 from quire.frontend.control import Control
 from quire.frontend.link import SchedulerLink
 from quire.frontend.metrics_page import MetricsPage
 from quire.frontend.pipeline import Pipeline
+from quire.frontend.work_pool import WorkPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,9 @@ class HttpDoor:
     link: SchedulerLink
     control: Control
     metrics_page: MetricsPage
+    bodies: WorkPool
+    answers: WorkPool
+    budget: ByteBudget
 
 
 def request_id(request: Request) -> str:

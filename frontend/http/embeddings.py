@@ -13,11 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.frontend.http.answer import json_response
-from quire.frontend.http.body import read
+from quire.frontend.http.answer import json_answer, json_list, json_response
+from quire.frontend.http.body import beside, read
 from quire.frontend.http.door import HttpDoor, call_of, request_id
 from quire.proto.api import EmbedRequest, ScoreRequest, Scores
 from quire.proto.params import ParameterError
+from quire.proto.token_column import token_column
+
+MANY_NUMBERS = 4096
+"""More take more than a millisecond to write."""
 
 
 class _Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +69,7 @@ class Embedding(msgspec.Struct):
     """`embedding` is a list of numbers, or base64 of little-endian float32."""
 
     index: int
-    embedding: Sequence[float] | str
+    embedding: msgspec.Raw | str
     object: Literal["embedding"] = "embedding"
 
 
@@ -109,7 +113,7 @@ class ScoreList(msgspec.Struct):
 def routes(door: HttpDoor) -> list[Route]:
     async def embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsBody)
-        inputs, names = _inputs(body.input)
+        inputs, names = await beside(request, lambda: _inputs(body.input))
         found = await door.pipeline.embed(
             EmbedRequest(
                 inputs=inputs,
@@ -125,10 +129,15 @@ def routes(door: HttpDoor) -> list[Route]:
             call_of(request),
             names,
         )
-        encode = _base64 if body.encoding_format == "base64" else list
-        data = [Embedding(index, encode(vector)) for index, vector in enumerate(found.vectors)]
+        encode = _base64 if body.encoding_format == "base64" else json_list
         usage = Usage(found.prompt_tokens, found.prompt_tokens)
-        return json_response(EmbeddingList(found.request_id, data, found.model, usage, int(time.time())))
+
+        def made() -> EmbeddingList:
+            data = [Embedding(index, encode(vector)) for index, vector in enumerate(found.vectors)]
+            return EmbeddingList(found.request_id, data, found.model, usage, int(time.time()))
+
+        # a million numbers take a while, in which the loop must beat
+        return await json_answer(door.answers, sum(map(len, found.vectors)) > MANY_NUMBERS, made)
 
     async def rerank(request: Request) -> Response:
         body = await read(request, RerankBody)
@@ -173,8 +182,9 @@ def _inputs(given: str | list[str | int | list[int]]) -> tuple[list[str | Sequen
     if len(kinds) > 1:
         raise ParameterError("input", "must be a text, a list of texts, a list of token ids, or a list of such lists")
     if kinds == {int}:
-        return [[one for one in given if isinstance(one, int)]], ["input"]
-    return [one for one in given if not isinstance(one, int)], [f"input[{index}]" for index in range(len(given))]
+        return [token_column([one for one in given if isinstance(one, int)])], ["input"]
+    names = [f"input[{index}]" for index in range(len(given))]
+    return [one if isinstance(one, str) else token_column(one) for one in given if not isinstance(one, int)], names
 
 
 def _base64(vector: Sequence[float]) -> str:

@@ -1,8 +1,9 @@
 """Logprobs in the shape of OpenAI's legacy completions, and vLLM's `prompt_logprobs`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from quire.frontend.detokenizer import text_of
+from quire.frontend.http.answer import json_list
 from quire.frontend.http.completion_types import Logprobs, PromptLogprob
 from quire.proto.api import TokenLogprobs
 
@@ -17,27 +18,32 @@ class LogprobWriter:
     def write(self, entries: Sequence[TokenLogprobs], first: tuple[int, bytes] | None = None) -> Logprobs:
         """`first` is a token (id, bytes) without a logprob that comes before the entries."""
         result = Logprobs([], [], [], [], [])
+        result.top_logprobs = list(self._put_all(result, entries, first))
+        return result
+
+    def write_all(self, entries: Iterable[TokenLogprobs], first: tuple[int, bytes] | None = None) -> Logprobs:
+        """The same for a whole answer, whose candidates are many."""
+        result = Logprobs([], [], [], [], [])
+        result.top_logprobs = json_list(self._put_all(result, entries, first))
+        return result
+
+    def _put_all(
+        self, result: Logprobs, entries: Iterable[TokenLogprobs], first: tuple[int, bytes] | None
+    ) -> Iterator[dict[str, float] | None]:
+        """All but the candidates, which are yielded."""
         if first is not None:
-            self._put(result, first[0], text_of(first[1]), first[1], None, None)
+            self._put(result, first[0], text_of(first[1]), first[1], None)
+            yield None
         for entry in entries:
             top = {self._name(one.token_id, one.text): one.logprob for one in (*entry.top, *entry.named)}
             top.setdefault(self._name(entry.token_id, entry.text), entry.logprob)
-            self._put(result, entry.token_id, entry.text, entry.token_bytes, entry.logprob, top)
-        return result
+            self._put(result, entry.token_id, entry.text, entry.token_bytes, entry.logprob)
+            yield top
 
-    def _put(
-        self,
-        result: Logprobs,
-        token: int,
-        text: str,
-        token_bytes: bytes,
-        logprob: float | None,
-        top: dict[str, float] | None,
-    ) -> None:
+    def _put(self, result: Logprobs, token: int, text: str, token_bytes: bytes, logprob: float | None) -> None:
         result.text_offset.append(self._offset)
         result.token_logprobs.append(logprob)
         result.tokens.append(self._name(token, text))
-        result.top_logprobs.append(top)
         result.bytes.append(list(token_bytes))
         self._offset += len(text)
 
@@ -45,14 +51,13 @@ class LogprobWriter:
         return f"token_id:{token}" if self._as_ids else text
 
 
-def prompt_logprobs(entries: Sequence[TokenLogprobs]) -> list[dict[int, PromptLogprob] | None]:
+def prompt_logprobs(entries: Iterable[TokenLogprobs]) -> Iterator[dict[int, PromptLogprob] | None]:
     """One dictionary per prompt token, null for the first. Ranks of candidates are known where they are in order."""
-    result: list[dict[int, PromptLogprob] | None] = [None]
+    yield None
     for entry in entries:
         position = {entry.token_id: PromptLogprob(entry.logprob, entry.rank, entry.text)}
         for rank, one in enumerate(entry.top, 1):
             position.setdefault(one.token_id, PromptLogprob(one.logprob, rank, one.text))
         for one in entry.named:
             position.setdefault(one.token_id, PromptLogprob(one.logprob, None, one.text))
-        result.append(position)
-    return result
+        yield position

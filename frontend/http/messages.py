@@ -11,7 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 from quire.frontend.call import Call
 from quire.frontend.collect import collect
 from quire.frontend.http import body
-from quire.frontend.http.conversation import json_answer, renamed
+from quire.frontend.http.answer import json_response
+from quire.frontend.http.conversation import renamed
 from quire.frontend.http.door import HttpDoor, call_of, request_id
 from quire.frontend.http.errors import as_http_error, render
 from quire.frontend.http.messages_answer import MessageEvents, error_body, error_item, whole
@@ -36,18 +37,19 @@ def routes(door: HttpDoor) -> list[Route]:
         asked = await body.read(request, MessageRequest)
         _check_thinking(door, asked)
         with renamed(NAMES):
-            generate = asked.request(request_id(request))
+            generate = await body.beside(request, lambda: asked.request(request_id(request)))
             if asked.stream:
                 return event_stream(_items(door, generate, call_of(request, streams=True)), error_item)
             async with door.pipeline.open(generate, call_of(request)) as stream:
-                return await json_answer(whole(await collect(stream)))
+                return json_response(whole(await collect(stream)))
 
     async def count(request: Request) -> Response:
         asked = await body.read(request, Conversation)
         _check_thinking(door, asked)
         with renamed(NAMES):
-            tokens = await door.pipeline.tokenize(asked.chat(), asked.model, None)
-        return await json_answer({"input_tokens": len(tokens.token_ids)})
+            chat = await body.beside(request, asked.chat)
+            tokens = await door.pipeline.tokenize(chat, asked.model, None)
+        return json_response({"input_tokens": len(tokens.token_ids)})
 
     return [
         Route("/v1/messages", _in_shape(create), methods=["POST"]),

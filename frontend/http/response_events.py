@@ -26,6 +26,8 @@ class GrowingResponse:
         self._sequence = 0
         self._open = ""
         """What the open item is: reasoning, message, or the number of a call."""
+        self._grown: list[str] = []
+        """What the open item's text or arguments grew by: they are joined when it closes."""
 
     @property
     def status(self) -> Status:
@@ -63,6 +65,7 @@ class GrowingResponse:
         self.answer["usage"]["output_tokens_details"]["reasoning_tokens"] = num_tokens
 
     def fail(self, error: RequestError) -> None:
+        self._join()
         code = "server_error"
         if error.status == "RESOURCE_EXHAUSTED":
             code = "rate_limit_exceeded"
@@ -76,7 +79,7 @@ class GrowingResponse:
         if self._open != "reasoning":
             item = {"type": "reasoning", "id": new_id("rs"), "summary": [], "content": [], "status": "in_progress"}
             yield from self._begin("reasoning", item, {"type": "reasoning_text", "text": ""})
-        self._part["text"] += text
+        self._grown.append(text)
         yield self._about("response.reasoning_text.delta", content_index=0, delta=text)
 
     def _grow_text(self, event: api.Delta) -> Iterator[Json]:
@@ -84,8 +87,8 @@ class GrowingResponse:
             item = {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [], "status": "in_progress"}
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             yield from self._begin("message", item, part)
-        self._part["text"] += event.text
-        entries = logprobs(event.logprobs)["content"]
+        self._grown.append(event.text)
+        entries = list(logprobs(event.logprobs))
         self._part["logprobs"] += entries
         yield self._about("response.output_text.delta", content_index=0, delta=event.text, logprobs=entries)
 
@@ -97,8 +100,17 @@ class GrowingResponse:
             }  # fmt: skip
             yield from self._begin(f"call {call.index}", item, None)
         if call.arguments:
-            self._items[-1]["arguments"] += call.arguments
+            self._grown.append(call.arguments)
             yield self._about("response.function_call_arguments.delta", delta=call.arguments)
+
+    def _join(self) -> None:
+        """The open item's text, or its arguments, so far."""
+        grown = "".join(self._grown)
+        self._grown.clear()
+        if self._open.startswith("call "):
+            self._items[-1]["arguments"] += grown
+        elif self._open:
+            self._part["text"] += grown
 
     @property
     def _part(self) -> Json:
@@ -117,6 +129,7 @@ class GrowingResponse:
     def _close(self, status: str) -> Iterator[Json]:
         if not self._open:
             return
+        self._join()
         item = self._items[-1]
         item["status"] = status
         if self._open == "message":

@@ -79,7 +79,7 @@ def messages_of(items: Sequence[msgspec.Raw], path: str) -> list[api.ChatMessage
             if turn.text or turn.calls:
                 close()
             kinds = {"reasoning_text": TextPart, "summary_text": TextPart}
-            turn.reasoning += read_text(item.content or item.summary, kinds, f"{at}.content")
+            turn.reasoning.append(read_text(item.content or item.summary, kinds, f"{at}.content"))
         elif isinstance(item, FunctionCall):
             turn.calls.append(api.ToolCall(item.call_id, item.name, item.arguments))
         elif isinstance(item, Message) and item.role == "assistant":
@@ -102,14 +102,16 @@ class _Turn:
     """An assistant's turn as it gathers."""
 
     def __init__(self) -> None:
-        self.reasoning, self.text = "", ""
+        self.reasoning: list[str] = []
+        self.text = ""
         self.calls: list[api.ToolCall] = []
 
     def messages(self) -> list[api.ChatMessage]:
         """None while it is empty."""
-        if not (self.reasoning or self.text or self.calls):
+        if not (any(self.reasoning) or self.text or self.calls):
             return []
-        return [api.ChatMessage("assistant", self.text, reasoning=self.reasoning, tool_calls=tuple(self.calls))]
+        reasoning = "".join(self.reasoning)
+        return [api.ChatMessage("assistant", self.text, reasoning=reasoning, tool_calls=tuple(self.calls))]
 
 
 def kept(input: str | Sequence[msgspec.Raw]) -> list[Json]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.answer import Answer
+from quire.frontend.byte_budget import body_size
 from quire.frontend.call import Call
 from quire.frontend.errors import as_request_error
 from quire.frontend.http import body
@@ -88,7 +89,8 @@ class Responses:
         earlier = await self._earlier(asked)
         id = f"resp_{secrets.token_hex(16)}"
         with renamed(NAMES):
-            generate = asked.request(id, earlier)
+            size = body_size() + sum(map(len, earlier))
+            generate = await self._door.bodies.run(size, lambda _: asked.request(id, earlier))
         growing = GrowingResponse(asked, id, self._door.control.server_info())
         making = Making(asked, generate, call_of(request, asked.stream), growing)
         if asked.background:

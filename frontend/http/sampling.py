@@ -4,6 +4,8 @@ A field of type None is known and not offered: null passes, anything else is ref
 here (`user`, `metadata`, ...) is accepted.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ SAME = (
     "add_special_tokens", "parse_special",
 )  # fmt: skip
 """Fields that mean the same as in `api.GenerateRequest`."""
+TOKEN_ID = re.compile(r"-?[0-9]{1,19}")
 LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
 
 
@@ -91,7 +94,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
     repetition_detection: None = None
     thinking_token_budget: None = None
 
-    def generate_request(self, input: str | list[int] | Chat | None, **overrides: Any) -> GenerateRequest:
+    def generate_request(self, input: str | Sequence[int] | Chat | None, **overrides: Any) -> GenerateRequest:
         """The request these fields mean. Raises `ParameterError`."""
         self._refuse_what_would_be_ignored()
         fields: dict[str, Any] = {name: getattr(self, name) for name in SAME}
@@ -131,7 +134,6 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _token_id(key: str) -> int:
-    try:
-        return int(key)
-    except ValueError:
-        raise ParameterError("logit_bias", f"{key[:32]!r} is not a token id") from None
+    if not TOKEN_ID.fullmatch(key):
+        raise ParameterError("logit_bias", f"{key[:32]!r} is not a token id")
+    return int(key)

@@ -5,11 +5,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.frontend.http.answer import json_response
-from quire.frontend.http.body import read
+from quire.frontend.http.answer import json_list, json_response
+from quire.frontend.http.body import beside, read
 from quire.frontend.http.door import HttpDoor
-from quire.proto.api import Chat, ChatMessage
+from quire.proto.api import Chat, ChatMessage, Tokens
 from quire.proto.params import ParameterError
+from quire.proto.token_column import token_column
 
 
 class TokenizeMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -39,8 +40,8 @@ class TokenizeResponse(msgspec.Struct):
 
     count: int
     max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None = None
+    tokens: msgspec.Raw
+    token_strs: msgspec.Raw | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -56,20 +57,29 @@ class DetokenizeResponse(msgspec.Struct):
 def routes(door: HttpDoor) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         asked = await read(request, TokenizeRequest)
-        tokens = await door.pipeline.tokenize(_text(asked), asked.model, _special(asked))
-        texts = list(tokens.texts) if asked.return_token_strs else None
-        ids = list(tokens.token_ids)
-        return json_response(TokenizeResponse(len(ids), tokens.max_model_len, ids, texts))
+        text = await beside(request, lambda: _text(asked))
+        with_texts = bool(asked.return_token_strs)
+        tokens = await door.pipeline.tokenize(text, asked.model, _special(asked), with_texts)
+        body = await door.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
+        return Response(body, media_type="application/json")
 
     async def detokenize(request: Request) -> Response:
         asked = await read(request, DetokenizeRequest)
-        text = await door.pipeline.detokenize(tuple(asked.tokens), asked.model, asked.skip_special_tokens)
+        ids = await beside(request, lambda: token_column(asked.tokens))
+        asked.tokens = []
+        text = await door.pipeline.detokenize(ids, asked.model, asked.skip_special_tokens)
         return json_response(DetokenizeResponse(text))
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
     ]
+
+
+def _answer(tokens: Tokens, with_texts: bool) -> bytes:
+    texts = json_list(tokens.texts) if with_texts else None
+    ids = json_list(tokens.token_ids)
+    return msgspec.json.encode(TokenizeResponse(len(tokens.token_ids), tokens.max_model_len, ids, texts))
 
 
 def _text(asked: TokenizeRequest) -> str | Chat:

@@ -67,4 +67,9 @@ class Chat:
         """What it costs to look at all of it."""
         turns = sum(len(one.content) + len(one.reasoning) for one in self.messages)
         calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
-        return turns + calls + sum(len(tool.description) + len(tool.parameters) for tool in self.tools)
+        return (
+            len(self.template_kwargs)
+            + turns
+            + calls
+            + sum(len(tool.description) + len(tool.parameters) for tool in self.tools)
+        )

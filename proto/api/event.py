@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from quire.proto.api.chat import ToolCall, ToolCallDelta
 from quire.proto.api.failure import ErrorDetail
 from quire.proto.message import Usage
@@ -11,9 +13,11 @@ from quire.proto.message import Usage
 FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A likely token of a position, drawn or not. Where `token_bytes` are a part of a character, `text` is U+FFFD."""
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """A likely token of a position, drawn or not. Where `token_bytes` are a part of a character, `text` is U+FFFD.
+
+    A long prompt has a million of them: they are no garbage.
+    """
 
     token_id: int
     text: str
@@ -21,8 +25,7 @@ class Candidate:
     token_bytes: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(msgspec.Struct, frozen=True, gc=False):
     """One position's logprobs (natural logarithm, raw distribution); `rank` 1 is the likeliest token."""
 
     token_id: int
@@ -106,7 +109,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Answer to tokenize. `max_model_len` is 0 while no worker has reported it."""
+    """Answer to tokenize. `texts` is empty unless asked for; `max_model_len` is 0 while no worker has reported it."""
 
     token_ids: Sequence[int]
     texts: Sequence[str]

@@ -1,5 +1,8 @@
 """Protobuf messages to values of `api` and back: the only code that knows both."""
 
+from quire.proto.grpc_map.contents import (
+    check_contents as check_contents,
+)
 from quire.proto.grpc_map.engine import (
     explanation as explanation,
 )
@@ -59,9 +62,6 @@ from quire.proto.grpc_map.events import (
 )
 from quire.proto.grpc_map.events import (
     tokens_message as tokens_message,
-)
-from quire.proto.grpc_map.fields import (
-    refuse_unknown_fields as refuse_unknown_fields,
 )
 from quire.proto.grpc_map.requests import (
     chat as chat,

@@ -1,11 +1,12 @@
 """What a model wrote: `api` to protobuf and back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map.fields import fill, read
 from quire.proto.message import Usage
+from quire.proto.token_column import STEP
 
 _FINISH: dict[api.FinishWord, pb.FinishReason] = {
     "stop": pb.FINISH_REASON_STOP,
@@ -136,9 +137,9 @@ def _finished(message: pb.Finished) -> api.Finished:
     )
 
 
-def _logprob_messages(entries: Iterable[api.TokenLogprobs]) -> list[pb.TokenLogprobs]:
-    return [
-        pb.TokenLogprobs(
+def _logprob_messages(entries: Iterable[api.TokenLogprobs]) -> Iterator[pb.TokenLogprobs]:
+    for entry in entries:
+        yield pb.TokenLogprobs(
             token_id=entry.token_id,
             text=entry.text,
             logprob=entry.logprob,
@@ -147,8 +148,6 @@ def _logprob_messages(entries: Iterable[api.TokenLogprobs]) -> list[pb.TokenLogp
             named=[fill(pb.Candidate, one) for one in entry.named],
             token_bytes=entry.token_bytes,
         )
-        for entry in entries
-    ]
 
 
 def _logprobs(message: pb.TokenLogprobs) -> api.TokenLogprobs:
@@ -164,7 +163,12 @@ def _logprobs(message: pb.TokenLogprobs) -> api.TokenLogprobs:
 
 
 def tokens_message(value: api.Tokens) -> pb.TokenizeResponse:
-    return fill(pb.TokenizeResponse, value)
+    """In short steps: a long text has millions of tokens."""
+    message = pb.TokenizeResponse(max_model_len=value.max_model_len)
+    for start in range(0, len(value.token_ids), STEP):
+        message.token_ids.extend(value.token_ids[start : start + STEP])
+        message.texts.extend(value.texts[start : start + STEP])
+    return message
 
 
 def tokens(message: pb.TokenizeResponse) -> api.Tokens:

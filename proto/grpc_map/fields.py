@@ -1,30 +1,17 @@
-"""Fields of the same name, and fields nobody knows."""
+"""Fields of the same name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from quire.proto import api
-from quire.proto.params import ParameterError
 
 M = TypeVar("M", bound=Message)
 
 
 D = TypeVar("D")
-
-
-def refuse_unknown_fields(message: Message, path: str = "") -> None:
-    """Raise `ParameterError` naming the first field number, at any depth, that this server's contract does not have."""
-    for unknown in UnknownFieldSet(message):  # type: ignore[attr-defined]
-        name = f"{path}field number {unknown.field_number}"
-        raise ParameterError(name, "is unknown to this server; remove it or use a matching client", "UNKNOWN_FIELD")
-    for field, value in message.ListFields():
-        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for inner in value if field.is_repeated else (value,):
-                refuse_unknown_fields(inner, f"{path}{field.name}.")
 
 
 @contextmanager

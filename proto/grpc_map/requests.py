@@ -7,20 +7,20 @@ import msgspec
 
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
-from quire.proto.grpc_map.fields import fill, put_scalars, read, refuse_unknown_fields, sendable, set_scalars
+from quire.proto.grpc_map.fields import fill, put_scalars, read, sendable, set_scalars
 from quire.proto.params import ParameterError, Structured
+from quire.proto.token_column import token_column
 
 
 def generate_request(message: pb.GenerateRequest) -> api.GenerateRequest:
-    """Raises `ParameterError` for unknown fields."""
-    refuse_unknown_fields(message)
+    """Of a message whose contents were checked. Raises `ParameterError`."""
     values: dict[str, Any] = {}
     for field, value in message.ListFields():
         name = field.name
         if name == "prompt":
             values["input"] = value
         elif name == "prompt_token_ids":
-            values["input"] = tuple(value.ids)
+            values["input"] = token_column(value.ids)
         elif name == "chat":
             values["input"] = chat(value)
         elif name == "logit_bias":
@@ -134,14 +134,13 @@ def _turn_message(one: api.ChatMessage) -> pb.ChatMessage:
 
 
 def embed_request(message: pb.EmbedRequest) -> api.EmbedRequest:
-    """Raises `ParameterError` for unknown fields and empty inputs."""
-    refuse_unknown_fields(message)
+    """Of a message whose contents were checked. Raises `ParameterError` for empty inputs."""
     inputs: list[str | Sequence[int]] = []
     for index, one in enumerate(message.inputs):
         kind = one.WhichOneof("input")
         if kind is None:
             raise ParameterError(f"inputs[{index}]", "is empty; set text or token_ids", "EMPTY_PROMPT")
-        inputs.append(one.text if kind == "text" else tuple(one.token_ids.ids))
+        inputs.append(one.text if kind == "text" else token_column(one.token_ids.ids))
     return api.EmbedRequest(inputs=inputs, **set_scalars(message))
 
 
@@ -159,8 +158,7 @@ def embed_request_message(request: api.EmbedRequest) -> pb.EmbedRequest:
 
 
 def score_request(message: pb.ScoreRequest) -> api.ScoreRequest:
-    """Raises `ParameterError` for unknown fields and a missing query."""
-    refuse_unknown_fields(message)
+    """Of a message whose contents were checked. Raises `ParameterError` for a missing query."""
     if not message.HasField("query"):
         raise ParameterError("query", "is missing", "EMPTY_PROMPT")
     return api.ScoreRequest(documents=tuple(message.documents), **set_scalars(message))

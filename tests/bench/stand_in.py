@@ -1,7 +1,8 @@
 """A scheduler and its workers in one small process, to measure a frontend with nothing else in the way.
 
 `python tests/bench/stand_in.py ADDRESS PACE_MS MAX_MODEL_LEN VOCAB_SIZE` answers every request with its `max_tokens`
-tokens, one every PACE_MS for all that are open, and with the first one the prompt's logprobs, if they are wanted. When its standard input ends it prints one JSON list, for each Submit
+tokens, one every PACE_MS for all that are open, and before them the prompt's logprobs, if they are wanted. When its
+standard input ends it prints one JSON list, for each Submit
 when it arrived (CLOCK_MONOTONIC, which all processes of a machine share), how many tokens its prompt has and how many
 seconds its budget has left.
 """
@@ -9,7 +10,7 @@ seconds its budget has left.
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +36,7 @@ from quire.proto.requests import (
 from quire.proto.wire import encode, frontend_decoder, ints
 
 BEAT_SECONDS = 0.5
+STEP_TOKENS = 2048
 FIRST_TOKEN = 100
 """Below it may be special ones."""
 
@@ -46,6 +48,12 @@ class Row:
     peer: bytes
     submit: Submit
     num_tokens: int = 0
+    num_told: int = 0
+    """Of the prompt's logprobs."""
+
+    @property
+    def num_wanted(self) -> int:
+        return len(self.submit.prompt) // 4 - 1 if self.submit.params.prompt_logprobs >= 0 else 0
 
 
 class StandIn:
@@ -114,34 +122,47 @@ class StandIn:
         self._step += 1
         for peer in self._peers:
             rows = {number: row for (owner, number), row in self._rows.items() if owner == peer}
-            if rows:
-                self._say(peer, self._outputs(rows))
+            logprobs = self._prompt_logprobs(rows)
+            ready = {number: row for number, row in rows.items() if row.num_told >= row.num_wanted}
+            if ready or logprobs:
+                self._say(peer, self._outputs(ready, logprobs))
         self._rows = {key: row for key, row in self._rows.items() if row.num_tokens < row.submit.params.max_tokens}
 
-    def _outputs(self, rows: Mapping[int, Row]) -> Outputs:
+    def _outputs(self, rows: Mapping[int, Row], logprobs: Sequence[OutputLogprobs]) -> Outputs:
         positions = [row.num_tokens for row in rows.values()]
         tokens = [FIRST_TOKEN + (self._step + number) % (self._vocab_size - FIRST_TOKEN) for number in rows]
         finishes: list[Finish] = []
-        logprobs: list[OutputLogprobs] = []
         for number, row in rows.items():
-            if row.num_tokens == 0 and row.submit.params.prompt_logprobs >= 0:
-                logprobs.append(self._of_prompt(number, row.submit))
             row.num_tokens += 1
             if row.num_tokens == row.submit.params.max_tokens:
                 usage = Usage(len(row.submit.prompt) // 4, 0, row.num_tokens, 0.0, 0.0, 0.0)
                 finishes.append(Finish(number, 0, "length", usage, row.num_tokens))
         numbers = np.array(list(rows), dtype="<i8").tobytes()
-        return Outputs(1, numbers, ints([0] * len(rows)), ints(positions), ints(tokens), tuple(finishes), tuple(logprobs))
+        return Outputs(
+            1, numbers, ints([0] * len(rows)), ints(positions), ints(tokens), tuple(finishes), tuple(logprobs)
+        )
 
-    def _of_prompt(self, number: int, submit: Submit) -> OutputLogprobs:
-        top = submit.params.prompt_logprobs
-        ids = np.frombuffer(submit.prompt, dtype="<i4").tolist()
+    def _prompt_logprobs(self, rows: Mapping[int, Row]) -> list[OutputLogprobs]:
+        """Of as many positions as one step of an engine reads."""
+        told, left = [], STEP_TOKENS
+        for number, row in rows.items():
+            size = min(left, row.num_wanted - row.num_told)
+            if size > 0:
+                told.append(self._of_prompt(number, row, size))
+                row.num_told += size
+                left -= size
+        return told
+
+    def _of_prompt(self, number: int, row: Row, size: int) -> OutputLogprobs:
+        top = row.submit.params.prompt_logprobs
+        first_position = 1 + row.num_told
+        ids = np.frombuffer(row.submit.prompt, dtype="<i4")[first_position : first_position + size].tolist()
         values = tuple(-0.5 - rank for rank in range(top))
         entries = []
-        for position, token in enumerate(ids[1:]):
+        for position, token in enumerate(ids, first_position):
             first = FIRST_TOKEN + position % (self._vocab_size - FIRST_TOKEN - top)
             entries.append(TokenLogprobs(token, -1.25, 3, tuple(range(first, first + top)), values))
-        return OutputLogprobs(number, 0, True, 1, tuple(entries))
+        return OutputLogprobs(number, 0, True, first_position, tuple(entries))
 
     def _say(self, peer: bytes, message: msgspec.Struct) -> None:
         self._socket.send_multipart((peer, encode(message)))

@@ -32,7 +32,8 @@ NEEDS: dict[str, dict[str, Any]] = {
 CHANGED: dict[str, Any] = {
     "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
     "http_port": 2, "admin_key_file": "a", "ssl_ca_certs": "ca", "allowed_hosts": ("h",),
-    "allowed_origins": ("https://o",), "max_body_bytes": 10, "task": "embed", "tool_call_parser": "hermes",
+    "allowed_origins": ("https://o",), "max_body_bytes": 10, "max_preparing_bytes": 99 << 20,
+    "tokenizer_memory_bytes": 999, "task": "embed", "tool_call_parser": "hermes",
     "reasoning_parser": "deepseek_r1", "enable_auto_tool_choice": False, "vllm_metric_names": True,
     "otlp_traces_endpoint": "http://t:4318", "ssl_certfile": "c", "ssl_keyfile": "k",
     "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
@@ -89,6 +90,8 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"grpc_port": 70_000}, "^--grpc-port: must"),
         ({"http_port": -2}, "^--http-port: must"),
         ({"max_body_bytes": 0}, "^--max-body-bytes: must"),
+        ({"max_preparing_bytes": 15 << 20}, "^--max-preparing-bytes: must be at least twice"),
+        ({"tokenizer_memory_bytes": 0}, "^--tokenizer-memory-bytes: must"),
         ({"max_num_seqs": 0}, "^--max-num-seqs: must"),
         ({"max_num_partial_prefills": 0}, "^--max-num-partial-prefills: must be at least 1, got 0"),
         (

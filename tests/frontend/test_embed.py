@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quire.frontend.embed import MAX_IN_FLIGHT, MAX_INPUTS, encode_first, model_normalizes, normalized
+from quire.frontend.embed import MAX_IN_FLIGHT, MAX_INPUTS, model_normalizes, normalized
+from quire.frontend.encoding import EncodeText, encode_first
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 from quire.proto.message import Usage
 from quire.proto.requests import Embedding, Finish, Outputs
@@ -218,17 +219,17 @@ def test_a_model_is_asked_for_its_own_task(serving, embedding):
 class Bracketed:
     """A tokenizer that puts 1 before and 2 behind every text of words."""
 
-    def encode(self, text, add_special_tokens=True):
+    def encode(self, text, add_special_tokens=True, parse_special=False):
         ids = [len(word) + 10 for word in text.split()]
         return [1, *ids, 2] if add_special_tokens else ids
 
 
 def test_cutting_keeps_the_first_tokens_and_what_stands_around_every_text():
     text = "a bb ccc dddd"
-    cut = [encode_first(Bracketed(), text, True, keep) for keep in (None, 6, 5, 3, 2, 1)]
+    cut = [encode_first(Bracketed(), text, EncodeText(True, keep=keep)) for keep in (None, 6, 5, 3, 2, 1)]
     whole = [1, 11, 12, 13, 14, 2]
     assert cut == [whole, whole, [1, 11, 12, 13, 2], [1, 11, 2], [1, 11], [1]]
-    assert encode_first(Bracketed(), text, False, 2) == [11, 12]
+    assert encode_first(Bracketed(), text, EncodeText(False, keep=2)) == [11, 12]
 
 
 def test_zeros_stay_zeros():

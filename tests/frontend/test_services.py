@@ -22,11 +22,12 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 def test_tokenize_and_detokenize_are_inverse_and_tell_the_limit(serving, tokenizer):
     async def main():
         async with serving() as s:
-            tokens = await s.client.tokenize("hello <|end|> 🙂")
+            tokens = await s.client.tokenize("hello <|end|> 🙂", return_texts=True)
             assert await s.client.detokenize(tokens.token_ids) == "hello <|end|> 🙂"
             assert not {0, 1, 2}.intersection(tokens.token_ids)
             assert len(tokens.texts) == len(tokens.token_ids)
             assert tokens.texts[0] == tokenizer.decode([tokens.token_ids[0]])
+            assert (await s.client.tokenize("hello <|end|> 🙂")).texts == ()
             assert tokens.max_model_len == 512
             chat = await s.client.tokenize(Chat([ChatMessage("user", "hi")]))
             text = "<|turn|>user\nhi<|end|>\n<|turn|>assistant\n"

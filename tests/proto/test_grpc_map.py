@@ -1,6 +1,7 @@
 """Protobuf and values: nothing is lost on the way, nothing unknown is ignored."""
 
 import dataclasses
+from array import array
 
 import grpc
 import msgspec
@@ -55,12 +56,20 @@ def strategy(field: dataclasses.Field[object]) -> st.SearchStrategy[object]:
     return BY_TYPE[name]
 
 
+def plain(source: object) -> object:
+    """Token ids come as a column."""
+    return tuple(source) if isinstance(source, array) else source
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.GenerateRequest)}))
 def test_requests_survive_the_way_through_protobuf(values):
     request = api.GenerateRequest(**values)
-    message = pb.GenerateRequest.FromString(grpc_map.generate_request_message(request).SerializeToString())
-    assert grpc_map.generate_request(message) == request
+    raw = grpc_map.generate_request_message(request).SerializeToString()
+    grpc_map.check_contents(raw, pb.GenerateRequest)
+    message = pb.GenerateRequest.FromString(raw)
+    got = grpc_map.generate_request(message)
+    assert dataclasses.replace(got, input=plain(got.input)) == request
 
 
 @settings(max_examples=50, deadline=None)
@@ -68,7 +77,8 @@ def test_requests_survive_the_way_through_protobuf(values):
 def test_embed_requests_survive_the_way_through_protobuf(values):
     request = api.EmbedRequest(**values)
     message = pb.EmbedRequest.FromString(grpc_map.embed_request_message(request).SerializeToString())
-    assert grpc_map.embed_request(message) == request
+    got = grpc_map.embed_request(message)
+    assert dataclasses.replace(got, inputs=[plain(one) for one in got.inputs]) == request
 
 
 @settings(max_examples=50, deadline=None)
@@ -171,11 +181,11 @@ def test_generations_survive_the_way_through_protobuf():
 def test_an_unknown_field_is_refused_by_number_at_any_depth():
     plain = pb.GenerateRequest(prompt="x").SerializeToString()
     with pytest.raises(ParameterError, match="field number 999") as caught:
-        grpc_map.generate_request(pb.GenerateRequest.FromString(plain + b"\xba\x3e\x01x"))
+        grpc_map.check_contents(plain + b"\xba\x3e\x01x", pb.GenerateRequest)
     assert caught.value.reason == "UNKNOWN_FIELD"
     nested = pb.Chat(messages=[pb.ChatMessage.FromString(b"\x0a\x01u\x12\x01x\x9a\x01\x01y")])
     with pytest.raises(ParameterError, match=r"chat\.messages\.field number 19"):
-        grpc_map.generate_request(pb.GenerateRequest(chat=nested))
+        grpc_map.check_contents(pb.GenerateRequest(chat=nested).SerializeToString(), pb.GenerateRequest)
 
 
 def test_a_chat_message_without_content_is_refused_by_name():

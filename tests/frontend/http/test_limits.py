@@ -24,6 +24,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
     [
         pytest.param(post(CHUNKED), id="both lengths"),
         pytest.param(post(b"Content-Length: 3"), id="two lengths"),
+        pytest.param(post(b"Content-Length: " + b"0" * 5000 + b"15", length=False), id="5000 digits"),
         pytest.param(post(b"Content-Length: +15", length=False), id="length with a sign"),
         pytest.param(post(CHUNKED, CHUNKED, length=False, body=b"0\r\n\r\n"), id="chunked twice"),
         pytest.param(post(b"Transfer-Encoding: gzip, chunked", length=False, body=b"0\r\n\r\n"), id="another coding"),

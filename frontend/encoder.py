@@ -1,0 +1,74 @@
+"""Text to ids and back beside the event loop: in threads, and for long ones in processes that can be killed.
+
+A long text takes the library a hundred times its size in memory, and its ids cost a tenth of a second in one call that
+keeps the interpreter. In a process of its own that is nobody else's, and ends when the client leaves.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.encoding import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
+from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxTimeout
+from quire.frontend.text_pool import TextPool
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.params import ParameterError
+
+MODULE = "quire.frontend.encoding_process"
+LONG_CHARS = 512 << 10
+LONG_IDS = 64 << 10
+NUM_PROCESSES = 2
+"""Started with the first long text, and the second one's while the first is busy."""
+SECONDS = 300.0
+"""For one text, on a machine that has other things to do."""
+MAX_ANSWER_BYTES = 64 << 20
+
+
+class Encoder:
+    """One per frontend. Every method raises `ParameterError` on `field` for what takes too much time or memory."""
+
+    def __init__(self, config: FrontendConfig, tokenizer: TextTokenizer, pool: TextPool) -> None:
+        self._tokenizer = tokenizer
+        self._pool = pool
+        setup = config.tokenizer_dir.encode()
+        memory_bytes = config.encoder_memory_bytes
+        self._num_waiting = {
+            Sandbox(MODULE, setup, memory_bytes=memory_bytes, max_answer_bytes=MAX_ANSWER_BYTES): 0
+            for _ in range(NUM_PROCESSES)
+        }
+
+    async def ids(self, job: EncodeText | EncodeTemplate, text: str, field: str) -> Sequence[int]:
+        """The tokens, as a column of int32."""
+        if len(text) < LONG_CHARS:
+            return await self._pool.run_one(len(text), job.ids, self._tokenizer, text)
+        column = array("i")
+        column.frombytes(await self._call(await self._pool.run(len(text), text_payload, job, text), field))
+        return column
+
+    async def text(self, ids: Sequence[int], skip_special_tokens: bool, field: str) -> str:
+        """Of ids within the vocabulary."""
+        job, size = DecodeIds(skip_special_tokens), 4 * len(ids)
+        if len(ids) < LONG_IDS:
+            return await self._pool.run(size, job.text, self._tokenizer, ids)
+        return str(await self._call(await self._pool.run(size, ids_payload, job, ids), field), "utf-8")
+
+    async def texts(self, ids: Sequence[int]) -> Sequence[str]:
+        """What each token stands for, alone."""
+        text = self._tokenizer.token_text
+        return await self._pool.run(4 * len(ids), lambda: [text(token) for token in ids])
+
+    async def close(self) -> None:
+        for sandbox in self._num_waiting:
+            await sandbox.close()
+
+    async def _call(self, payload: bytearray, field: str) -> memoryview:
+        sandbox = min(self._num_waiting, key=self._num_waiting.__getitem__)
+        self._num_waiting[sandbox] += 1
+        try:
+            return result(await sandbox.call(payload, SECONDS, stop_when_left=True))
+        except SandboxTimeout as error:
+            raise ParameterError(field, f"took more than {SECONDS:g} s to tokenize; shorten it") from error
+        except SandboxCrashed as error:
+            raise ParameterError(field, "took too much memory to tokenize; shorten it") from error
+        finally:
+            self._num_waiting[sandbox] -= 1

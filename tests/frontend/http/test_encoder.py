@@ -1,0 +1,118 @@
+"""Tokens of long texts: made in a process of its own, which ends when nobody waits."""
+
+import asyncio
+
+import pytest
+
+from quire.frontend import encoder
+from quire.frontend.config import FrontendConfig
+from quire.frontend.encoder import Encoder
+from quire.frontend.encoding import EncodeTemplate, EncodeText, answer, result, text_payload
+from quire.frontend.text_pool import TextPool
+from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.params import ParameterError
+
+
+def test_texts_of_tokens_are_made_only_where_they_are_asked_for(web, monkeypatch):
+    made = []
+    text = TextTokenizer.token_text
+    monkeypatch.setattr(TextTokenizer, "token_text", lambda self, token: (made.append(token), text(self, token))[1])
+
+    async def main():
+        async with web() as w:
+            plain = (await w.client.post("/tokenize", json={"prompt": "hello world"})).json()
+            assert plain["token_strs"] is None
+            assert (await w.serving.client.tokenize("hello world")).texts == ()
+            assert not made
+            asked = (await w.client.post("/tokenize", json={"prompt": "hello world", "return_token_strs": True})).json()
+            assert "".join(asked["token_strs"]) == "hello world"
+            assert "".join((await w.serving.client.tokenize("hello world", return_texts=True)).texts) == "hello world"
+
+    asyncio.run(main())
+
+
+def test_a_long_text_is_tokenized_in_another_process_with_the_same_ids(web, model_dir, monkeypatch):
+    monkeypatch.setattr(encoder, "LONG_CHARS", 1000)
+    monkeypatch.setattr(encoder, "LONG_IDS", 100)
+    here = TextTokenizer(str(model_dir))
+    text = "naïve café €5 日本語 🙂 <|end|> hello\n" * 100
+
+    async def main():
+        async with web() as w:
+            calls = []
+            call = w.server.pipeline._encoder._call
+            w.server.pipeline._encoder._call = lambda *args: (calls.append(1), call(*args))[1]
+            told = (await w.client.post("/tokenize", json={"prompt": text})).json()
+            assert told["tokens"] == here.encode(text)
+            assert told["count"] == len(told["tokens"])
+            answer = await w.client.post("/detokenize", json={"tokens": told["tokens"]})
+            assert answer.json()["prompt"] == text
+            messages = [{"role": "user", "content": text}]
+            chat = (await w.client.post("/tokenize", json={"messages": messages})).json()
+            back = await w.client.post("/detokenize", json={"tokens": chat["tokens"], "skip_special_tokens": False})
+            assert back.json()["prompt"] == f"<|turn|>user\n{text}<|end|>\n<|turn|>assistant\n"
+            assert len(calls) == 4
+
+    asyncio.run(main())
+
+
+def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, monkeypatch):
+    monkeypatch.setattr(encoder, "LONG_CHARS", 10)
+    monkeypatch.setattr(encoder, "NUM_PROCESSES", 1)
+    text = "the quick brown fox " * 400_000
+
+    async def main():
+        pool = TextPool(1)
+        config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
+        mine = Encoder(config, TextTokenizer(str(model_dir)), pool)
+        try:
+            assert len(await mine.ids(EncodeText(True), "hello world", "text"))
+            (sandbox,) = mine._num_waiting
+            child = sandbox._child._process
+            leaving = asyncio.create_task(mine.ids(EncodeText(True), text, "text"))
+            await asyncio.sleep(0.3)
+            leaving.cancel()
+            async with asyncio.timeout(10):
+                while child.poll() is None:
+                    await asyncio.sleep(0.01)
+                ids = await mine.ids(EncodeTemplate({}), "<|end|> hello world", "text")
+            assert list(ids) == TextTokenizer(str(model_dir)).encode_template("<|end|> hello world", {})
+        finally:
+            await mine.close()
+            pool.close()
+
+    asyncio.run(main())
+
+
+def test_a_long_text_without_room_is_refused_by_its_field(model_dir, monkeypatch):
+    monkeypatch.setattr(encoder, "LONG_CHARS", 10)
+    values = {"scheduler_address": "ipc://x", "model": str(model_dir), "served_model_names": ("m",)}
+
+    async def main():
+        pool = TextPool(1)
+        config = FrontendConfig(**values, encoder_memory_bytes=400 << 20)
+        mine = Encoder(config, TextTokenizer(str(model_dir)), pool)
+        try:
+            with pytest.raises(ParameterError, match="took too much memory to tokenize; shorten it") as caught:
+                await mine.ids(EncodeText(True), "a b " * 2_000_000, "text")
+            assert caught.value.field == "text"
+        finally:
+            await mine.close()
+            pool.close()
+
+    asyncio.run(main())
+
+
+def test_what_the_process_refuses_is_refused_by_its_own_field_and_the_process_lives_on(model_dir):
+    """Special tokens in too many spellings: the same words as beside the event loop."""
+
+    class Refusing:
+        def encode_template(self, text, restore):
+            raise ParameterError("chat.messages", f"hold {text}: remove it", "UNSUPPORTED")
+
+    payload = text_payload(EncodeTemplate({}), "a: b")
+    with pytest.raises(ParameterError, match=r"^chat.messages: hold a: b: remove it$") as caught:
+        result(answer(bytes(payload), Refusing()))
+    assert (caught.value.field, caught.value.reason) == ("chat.messages", "UNSUPPORTED")
+    ids = result(answer(bytes(text_payload(EncodeText(True), "hello")), TextTokenizer(str(model_dir))))
+    assert ids.cast("i").tolist() == TextTokenizer(str(model_dir)).encode("hello")

@@ -1,0 +1,237 @@
+"""Work on what a client, or a model, wrote grows with its size, not with the square of it.
+
+Each row is run at N and 4 N on the processor's own clock: four times the work for a linear one, sixteen for a square.
+"""
+
+import contextlib
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from quire.frontend.chat_checks import arguments_value, check_chat
+from quire.frontend.http.answer import json_list
+from quire.frontend.http.chat_types import ChatRequest
+from quire.frontend.http.completion_types import CompletionRequest
+from quire.frontend.http.messages_types import MessageRequest
+from quire.frontend.http.responses_types import ResponseRequest
+from quire.frontend.json_scan import scan
+from quire.frontend.reasoning.think import ThinkParser
+from quire.frontend.stops import StopMatcher
+from quire.frontend.tools.hermes import HermesParser
+from quire.frontend.tools.literal import LiteralError, to_json
+from quire.frontend.tools.llama3_json import Llama3JsonParser
+from quire.frontend.tools.mistral import MistralParser
+from quire.frontend.tools.pythonic import PythonicParser
+from quire.proto import grpc_map
+from quire.proto.api import Chat, ChatMessage
+from quire.proto.generated import quire_pb2 as pb
+from quire.proto.params import ParameterError
+
+LINEAR, SQUARE = 4.0, 16.0
+MOST = 9.0
+"""Between the two, nearer in steps of doubling to neither."""
+
+Work = Callable[[], object]
+
+
+def names(num: int, extra: str = "") -> bytes:
+    members = ",".join(f'"{index:x}":0' for index in range(num))
+    return ('{"prompt":"x","metadata":{' + members + extra + "}}").encode()
+
+
+def read(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    scan(raw, "body")
+    return msgspec.json.decode(raw, type=kind)
+
+
+def repeated_name(num: int) -> Work:
+    raw = names(num, ',"0":1')
+    return lambda: scan(raw, "body")
+
+
+def other_names(num: int) -> Work:
+    raw = names(num)
+    return lambda: read(raw, CompletionRequest)
+
+
+def depth(num: int) -> Work:
+    return lambda raw=b'{"a":' * num + b"}" * num: scan(raw, "body")
+
+
+def escapes(num: int) -> Work:
+    return lambda raw=b'{"prompt":"' + b'\\"\\\\' * num + b'"}': scan(raw, "body")
+
+
+def open_string(num: int) -> Work:
+    return lambda raw=b'{"prompt":"' + b"\\\\" * num: scan(raw, "body")
+
+
+def spaces(num: int) -> Work:
+    return lambda raw=b'["a"' + b" " * num + b', "a"' + b" " * num + b"]": scan(raw, "body")
+
+
+def parts(num: int) -> Work:
+    content = ",".join(['{"type":"text","text":"hello world"}'] * num)
+    raw = f'{{"messages":[{{"role":"user","content":[{content}]}}]}}'.encode()
+    return lambda: read(raw, ChatRequest).chat()
+
+
+def reasoning_items(num: int) -> Work:
+    item = '{"type":"reasoning","summary":[{"type":"summary_text","text":"' + "a" * 200 + '"}]}'
+    raw = ('{"input":[' + ",".join([item] * num) + "]}").encode()
+    return lambda: read(raw, ResponseRequest).request("id", [])
+
+
+def blocks(num: int) -> Work:
+    block = '{"type":"tool_result","tool_use_id":"a","content":[{"type":"text","text":"hello"}]}'
+    raw = (
+        '{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[' + ",".join([block] * num) + "]}]}"
+    ).encode()
+    return lambda: read(raw, MessageRequest).request("id")
+
+
+def stop_lists(num: int) -> Work:
+    raw = json.dumps({"prompt": "x", "stop": ["ab"] * num, "logit_bias": {str(i): 1 for i in range(num)}}).encode()
+    return lambda: read(raw, CompletionRequest).generate_request("x")
+
+
+def checked_chat(num: int) -> Work:
+    chat = Chat([ChatMessage("user", "a" * 10) for _ in range(num)])
+    return lambda: check_chat(chat)
+
+
+def arguments(num: int) -> Work:
+    return lambda text="[" * num + "]" * num: arguments_value(text)
+
+
+def wire(num: int) -> Work:
+    raw = pb.GenerateRequest(
+        chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="hello")] * num), stop=["a"] * num
+    ).SerializeToString()
+
+    def work() -> None:
+        grpc_map.check_contents(raw, pb.GenerateRequest)
+        grpc_map.generate_request(pb.GenerateRequest.FromString(raw))
+
+    return work
+
+
+def packed_ids(num: int) -> Work:
+    raw = pb.DetokenizeRequest(token_ids=range(num)).SerializeToString()
+    return lambda: grpc_map.check_contents(raw, pb.DetokenizeRequest)
+
+
+def stops(num: int) -> Work:
+    """The strings that match longest and then fail."""
+
+    def work() -> None:
+        matcher = StopMatcher(["a" * 255 + "b"] * 16, include=False)
+        for _ in range(num):
+            matcher.feed("a")
+        matcher.flush()
+
+    return work
+
+
+def written(parser: Callable[[], object], text: Callable[[int], str], piece: int = 1) -> Callable[[int], Work]:
+    """A parser of a model's output, fed as tokens come."""
+
+    def make(num: int) -> Work:
+        said = text(num)
+
+        def work() -> None:
+            reader = parser()
+            for start in range(0, len(said), piece):
+                reader.feed(said[start : start + piece])
+            reader.finish()
+
+        return work
+
+    return make
+
+
+def literal(num: int) -> Work:
+    def work() -> None:
+        for text in ("[" + "1, " * num + "]", "'" + "\\" * num, '"' + "\\a" * num + '"', "-" * num, " " * num):
+            try:
+                to_json(text)
+            except LiteralError:
+                continue
+
+    return work
+
+
+def listed(num: int) -> Work:
+    return lambda: json_list(range(num))
+
+
+NAMES = frozenset(("f",))
+PARSERS = {
+    "hermes": lambda: HermesParser(NAMES), "llama3": lambda: Llama3JsonParser(NAMES),
+    "mistral": lambda: MistralParser(NAMES), "pythonic": lambda: PythonicParser(NAMES),
+    "think": lambda: ThinkParser("<think>", "</think>", inside=False),
+}  # fmt: skip
+SAID: dict[str, Callable[[int], str]] = {
+    "marks": lambda num: "<tool_cal" * num,
+    "spaces": lambda num: " " * num + "x",
+    "brackets": lambda num: "[" * num,
+    "calls": lambda num: '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * num,
+    "long call": lambda num: '<tool_call>{"name": "f", "arguments": {"a": "' + "\\u0041" * num + '"}}</tool_call>',
+    "open call": lambda num: '{"name": "f", "parameters": ' + '{"a": ' * num,
+    "bad key": lambda num: '{"' + "a" * num,
+    "bad list": lambda num: '[TOOL_CALLS][{"name": "' + "a" * num,
+    "after": lambda num: '[TOOL_CALLS]f[CALL_ID]' + "a" * num,
+    "argument": lambda num: '[f(a="' + "x" * num + '")]',
+    "arguments": lambda num: "[f(" + "a=1, " * num + ")]",
+    "braces": lambda num: "[f(a=" + "{" * num,
+    "thinking": lambda num: "<think>" + "</thin" * num,
+}  # fmt: skip
+
+ROWS: dict[str, tuple[Callable[[int], Work], int]] = {
+    "a repeated name": (repeated_name, 10_000), "other names": (other_names, 10_000), "depth": (depth, 8_000),
+    "escapes": (escapes, 200_000), "an open string": (open_string, 200_000), "spaces": (spaces, 500_000),
+    "content parts": (parts, 1_000), "reasoning items": (reasoning_items, 1_500), "blocks": (blocks, 500),
+    "stop lists": (stop_lists, 5_000), "messages": (checked_chat, 1_000), "arguments": (arguments, 100_000),
+    "a protobuf chat": (wire, 3_000), "packed ids": (packed_ids, 200_000), "stop strings": (stops, 3_000),
+    "literals": (literal, 20_000), "a written list": (listed, 50_000),
+    **{f"{parser}: {said}": (written(PARSERS[parser], SAID[said]), 1_000 if said != "calls" else 30)
+       for parser in PARSERS for said in SAID},
+}  # fmt: skip
+
+
+def seconds(make: Callable[[int], Work], num: int) -> float:
+    work, best = make(num), float("inf")
+    for _ in range(3):
+        gc.collect()
+        begin = time.thread_time()
+        with contextlib.suppress(ParameterError):
+            work()
+        best = min(best, time.thread_time() - begin)
+    gc.enable()
+    return best
+
+
+def ratios() -> Iterator[tuple[str, float, float]]:
+    """For a person: `python -c "from test_growth import table; table()"`."""
+    for name, (make, num) in ROWS.items():
+        once = seconds(make, num)
+        yield name, seconds(make, 2 * num) / once, seconds(make, 4 * num) / once
+
+
+def table() -> None:
+    for name, two, four in ratios():
+        print(f"| {name} | {two:.1f} | {four:.1f} |")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_four_times_as_much_takes_four_times_as_long(name):
+    make, num = ROWS[name]
+    for _ in range(3):  # another process may have taken the cache meanwhile
+        ratio = seconds(make, 4 * num) / max(seconds(make, num), 1e-5)
+        if ratio < MOST:
+            return
+    pytest.fail(f"4 times as much took {ratio:.1f} times as long")
