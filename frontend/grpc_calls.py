@@ -92,7 +92,8 @@ class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Streams watch their readers themselves; a whole answer that nobody takes is given up after a while, too."""
         task = asyncio.current_task()
         assert task is not None
-        seconds = self._slow_reader_seconds + answer.ByteSize() / BYTES_PER_SECOND
+        size = len(answer) if isinstance(answer, bytes) else answer.ByteSize()  # a large one is serialized already
+        seconds = self._slow_reader_seconds + size / BYTES_PER_SECOND
         timer = asyncio.get_running_loop().call_later(seconds, self._give_up, task)
         sent: Any = lambda _: timer.cancel()  # noqa: E731
         context.add_done_callback(sent)

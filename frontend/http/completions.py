@@ -98,7 +98,7 @@ def _answer(
     door: HttpDoor,
     asked: CompletionRequest,
     generations: Sequence[Generation],
-    echoes: Sequence[tuple[str, str] | None],
+    echoes: Sequence[tuple[str, bytes] | None],
 ) -> Completion:
     choices: list[Choice] = []
     usages = []

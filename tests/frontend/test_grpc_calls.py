@@ -10,8 +10,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.frontend import descriptors
 from quire.frontend.abort import abort
+from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.errors import ErrorInterceptor
 from quire.frontend.grpc_connections import _address
+from quire.frontend.work_pool import WorkPool
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
@@ -134,7 +136,8 @@ def test_a_client_that_leaves_while_it_is_told_something_is_no_error_of_ours(cap
         async def continuation(details):
             return grpc.unary_unary_rpc_method_handler(write)
 
-        guarded = await ErrorInterceptor().intercept_service(continuation, None)
+        interceptor = ErrorInterceptor(WorkPool("bodies", 1), ByteBudget(1 << 20, lambda outcome: None))
+        guarded = await interceptor.intercept_service(continuation, None)
         with pytest.raises(asyncio.CancelledError):
             await guarded.unary_unary(b"", Gone())
 
