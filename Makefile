@@ -39,15 +39,24 @@ serve: $(STAMP)
 tools:
 	@bash tests/tools.sh
 
-# mypy on one core, the tests on another: with two, this is as long as the tests.
+# The unit tests wait for child processes more than they compute: mypy finds room beside two of them.
 check: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint type unit
 
+SLOWEST := --durations 20 --durations-min 1
+# A file's tests stay together: they share what their fixtures make.
+UNIT := -m "not gpu and not integration" -n 2 --dist loadfile
+
 test: tools $(STAMP)
-	@$(BIN)/python -m pytest -m "not gpu" --durations 20 --durations-min 1 $(ARGS)
+ifeq ($(ARGS),)
+	@$(BIN)/python -m pytest $(UNIT) $(SLOWEST)
+	@$(BIN)/python -m pytest -m "not gpu and integration" $(SLOWEST)
+else
+	@$(BIN)/python -m pytest -m "not gpu" $(SLOWEST) $(ARGS)
+endif
 
 unit: $(STAMP)
-	@$(BIN)/python -m pytest -m "not gpu and not integration" $(ARGS)
+	@$(BIN)/python -m pytest $(UNIT) $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
