@@ -14,6 +14,8 @@ from quire.deploy.foreign import BARE, FOREIGN, refusal
 from quire.deploy.options import ServeOptions, Spec, specs
 
 MODEL_KEY = "model"
+MODELS = "models"
+"""Every MODEL that was said, while words are parsed."""
 API_KEY = "api-key"
 
 
@@ -35,10 +37,12 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         parsed, unknown = super().parse_known_args(_dashed(sys.argv[1:] if args is None else args), namespace)
-        if unknown:
-            self.error(
-                f"unknown argument {unknown[0]!r}{near(unknown[0].partition('=')[0], self._option_string_actions)}"
-            )
+        models = vars(parsed).pop(MODELS, [])
+        if unknown:  # first: the value of an unknown flag looks like a MODEL, and may be a secret
+            name = unknown[0].partition("=")[0]
+            self.error(f"unknown argument {name!r}{near(name, self._option_string_actions)}")
+        if len(models) > 1:
+            self.error(f"MODEL is given twice, as {models[0]!r} and as {models[1]!r}: leave one out")
         return parsed, unknown
 
 
@@ -90,9 +94,8 @@ class ModelWord(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        said = getattr(namespace, MODEL_KEY, values)
-        if said != values:
-            parser.error(f"MODEL is given twice, as {said!r} and as {values!r}: leave one out")
+        models = getattr(namespace, MODELS, [])
+        setattr(namespace, MODELS, models if values in models else [*models, values])
         setattr(namespace, MODEL_KEY, values)
 
 

@@ -33,6 +33,7 @@ class QuireEngine:
         self.num_frontends = composed.num_frontends
         self._composed = composed
         self._run_dir = run_dir
+        self._written: dict[str, Path] = {}
 
     def scheduler(self) -> list[str]:
         self._run_dir.remove_socket(FRONTENDS_SOCKET)
@@ -70,12 +71,12 @@ class QuireEngine:
         return self._run_dir.path / f"frontend-{index}.ready"
 
     def _write(self, name: str, config: msgspec.Struct) -> Path:
-        """Whole or not at all: another rank may be reading the same file."""
-        path = self._run_dir.path / f"{name}.json"
-        partial = self._run_dir.path / f"{name}.partial.json"
-        partial.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
-        os.replace(partial, path)
-        return path
+        """Once: a configuration never changes, other ranks may be reading it, and a restart must not need a disk."""
+        if name not in self._written:
+            path = self._run_dir.path / f"{name}.json"
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+            self._written[name] = path
+        return self._written[name]
 
 
 def _module(name: str, config: Path) -> list[str]:

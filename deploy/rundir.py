@@ -62,8 +62,12 @@ class RunDir:
             raise UsageError(
                 f"--run-dir {self.path}: held by the quire with process id {holder}; stop it or name another"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {TEMPORARY if self._temporary else ''}".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {TEMPORARY if self._temporary else ''}".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(f"--run-dir {self.path}: cannot be written to: {error.strerror}") from error
         return descriptor
 
     def _sweep(self) -> None:

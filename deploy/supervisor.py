@@ -95,11 +95,11 @@ class Supervisor:
         """A unit is what is restarted as one: the scheduler, the worker group, or one frontend."""
         now = time.monotonic()
         if unit == "scheduler":
+            self._children.start("scheduler", 0, self._engine.scheduler())
             if self._link is not None:
                 self._link.close()
             self._welcome = None
             self._pulses[unit] = Pulse(now)
-            self._children.start("scheduler", 0, self._engine.scheduler())
             self._num_heard = 0
             self._link = SchedulerLink(self._context, self._engine.supervisor_address(), self._say)
             if self._phase == "draining":  # told to while no scheduler was there to hear it, or to the one before
@@ -126,7 +126,10 @@ class Supervisor:
         now = time.monotonic()
         for unit in [unit for unit, due in self._due.items() if due <= now]:
             del self._due[unit]
-            self._start(unit)
+            try:
+                self._start(unit)
+            except OSError as error:  # no process, descriptor or room on the disk: a death like any other
+                self._on_failed_start(unit, f"{unit} cannot be started: {error}")
         self._look_at_clock(now)
         if self._num_signals:
             self._on_signal(now)
@@ -178,8 +181,19 @@ class Supervisor:
         elif child.role == "scheduler":
             self._lose_scheduler(reason)
         else:
-            self._say(reason)
-            self._restart(child.name, reason)
+            self._lose_frontend(child.name, reason)
+
+    def _on_failed_start(self, unit: str, reason: str) -> None:
+        if unit == "group":
+            self._lose_group(reason)
+        elif unit == "scheduler":
+            self._lose_scheduler(reason)
+        else:
+            self._lose_frontend(unit, reason)
+
+    def _lose_frontend(self, name: str, reason: str) -> None:
+        self._say(reason)
+        self._restart(name, reason)
 
     def _lose_group(self, reason: str, may_restart: bool = True) -> None:
         self._children.end("worker")

@@ -7,10 +7,11 @@ keeps the interpreter. In a process of its own that is nobody else's, and ends w
 from array import array
 from collections.abc import Sequence
 
+from quire.frontend.bad_words import bad_word_tokens
 from quire.frontend.config import FrontendConfig
 from quire.frontend.encoding import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
 from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxTimeout
-from quire.frontend.text_pool import TextPool
+from quire.frontend.text_pool import SHORT_CHARS, TextPool
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.params import ParameterError
 
@@ -39,8 +40,10 @@ class Encoder:
 
     async def ids(self, job: EncodeText | EncodeTemplate, text: str, field: str) -> Sequence[int]:
         """The tokens, as a column of int32."""
+        if len(text) <= SHORT_CHARS and text.isascii():  # a character of other scripts may cost 300 times as much
+            return job.ids(self._tokenizer, text)
         if len(text) < LONG_CHARS:
-            return await self._pool.run_one(len(text), job.ids, self._tokenizer, text)
+            return await self._pool.run(len(text), job.ids, self._tokenizer, text)
         column = array("i")
         column.frombytes(await self._call(await self._pool.run(len(text), text_payload, job, text), field))
         return column
@@ -56,6 +59,12 @@ class Encoder:
         """What each token stands for, alone."""
         text = self._tokenizer.token_text
         return await self._pool.run(4 * len(ids), lambda: [text(token) for token in ids])
+
+    async def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """See `bad_word_tokens`, which encodes each of them several times."""
+        if not words:
+            return ()
+        return await self._pool.run(sum(map(len, words)), bad_word_tokens, words, self._tokenizer)
 
     async def close(self) -> None:
         for sandbox in self._num_waiting:

@@ -12,7 +12,6 @@ import msgspec
 
 from quire.frontend import validate
 from quire.frontend.answer import Answer
-from quire.frontend.bad_words import bad_word_tokens
 from quire.frontend.byte_budget import current_body
 from quire.frontend.call import Call
 from quire.frontend.chat import ChatTemplate
@@ -31,7 +30,7 @@ from quire.frontend.prepared import Prepared
 from quire.frontend.reading import Formats, with_forced_calls, with_reasoning_first
 from quire.frontend.stream import RequestStream
 from quire.frontend.text_pool import TextPool
-from quire.frontend.token_range import is_within
+from quire.frontend.token_range import first_outside, is_within
 from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
 from quire.proto.params import ParameterError, check_token_ids
@@ -184,9 +183,8 @@ class Pipeline:
             raise ParameterError("token_ids", f"has {len(ids)} entries; at most {MAX_DETOKENIZE_IDS} are allowed")
         facts = self._link.welcome.facts if self._link.welcome is not None else None
         width = facts.vocab_size if facts is not None else 1 << 31
-        if not is_within(ids, width):
-            index, token = next((i, token) for i, token in enumerate(ids) if not 0 <= token < width)
-            message = f"token id {token} at index {index} is outside [0, {width})"
+        if not is_within(ids, width) and (index := first_outside(ids, width)) is not None:
+            message = f"token id {ids[index]} at index {index} is outside [0, {width})"
             raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
         return await self._encoder.text(ids, skip_special_tokens is not False, "token_ids")
 
@@ -212,10 +210,10 @@ class Pipeline:
         constraint = "chat.tools" if request.structured is None else "structured"
         if chat is not None:
             await self._pool.run_one(chat.num_chars, check_chat, chat)
-            request = with_forced_calls(request, chat)
+            request = await self._pool.run_one(chat.num_chars, with_forced_calls, request, chat)
         # once with a stand-in for what needs the prompt: a bad field must not cost a tokenisation
         validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
-        bad_words = bad_word_tokens(request.bad_words, self._tokenizer)
+        bad_words = await in_time(arrived + budget, self._encoder.bad_words(request.bad_words))
         prompt, prompt_end = await in_time(arrived + budget, self._tokens(request, facts))
         reading = None
         if chat is not None:

@@ -1,10 +1,7 @@
 """One frontend process: tokenizer, link, the gRPC and the HTTP door, and how they start and end together."""
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
 import signal
 import uuid
 from collections.abc import Iterator
@@ -37,6 +34,7 @@ from quire.frontend.metrics import Metrics
 from quire.frontend.metrics_page import MetricsPage
 from quire.frontend.observer import Observer
 from quire.frontend.pipeline import Pipeline
+from quire.frontend.ready_file import ReadyFile
 from quire.frontend.services import ControlServicer, InferenceServicer
 from quire.frontend.text_pool import TextPool
 from quire.frontend.tls import ServerTls
@@ -51,7 +49,6 @@ from quire.proto.wire import scheduler_decoder
 
 POLL_SECONDS = 0.05
 LAST_WRITES_SECONDS = 1.0
-PULSE_SECONDS = 1.0
 
 log = logging.getLogger("quire.frontend")
 
@@ -122,6 +119,7 @@ class FrontendServer:
             context = self._tls.http_context() if self._tls is not None else None
             self._http = HttpListener(config, build_app(self.door, self.keyring), self._most.http, metrics, context)
         self._ports: dict[str, int] = {}
+        self._ready_file = ReadyFile(config.ready_file)
         self.http_port = -1
         """The real one, once it is open."""
 
@@ -136,7 +134,7 @@ class FrontendServer:
             await self._close()
             raise
         self._ports = {"grpc_port": port, "http_port": self.http_port}
-        self._tell(ready=False)
+        self._ready_file.tell(self._ports, ready=False)
         log.info("frontend %d listens on %s:%d", self._config.index, self._config.host, port)
         return port
 
@@ -166,7 +164,7 @@ class FrontendServer:
         link = asyncio.create_task(self.link.run())
         snapshots = asyncio.create_task(self.metrics_page.run())
         ready = asyncio.create_task(self._tell_when_ready())
-        pulse = asyncio.create_task(self._show_pulse())
+        pulse = asyncio.create_task(self._ready_file.keep())
         connections = asyncio.create_task(self._grpc_connections.run(self._ports["grpc_port"]))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -228,18 +226,7 @@ class FrontendServer:
     async def _tell_when_ready(self) -> None:
         while self.link.state != "ready":
             await self.health.changed()
-        self._tell(ready=True)
-
-    async def _show_pulse(self) -> None:
-        """Touch `ready_file` once a second: the supervisor sees that this loop turns, whatever else is down."""
-        while self._config.ready_file:
-            with contextlib.suppress(OSError):  # a disk's trouble; it is seen as silence
-                os.utime(self._config.ready_file)
-            await asyncio.sleep(PULSE_SECONDS)
-
-    def _tell(self, ready: bool) -> None:
-        if self._config.ready_file:
-            _write_whole(self._config.ready_file, json.dumps({**self._ports, "ready": ready}))
+        self._ready_file.tell(self._ports, ready=True)
 
     async def _drained(self) -> None:
         loop = asyncio.get_running_loop()
@@ -277,11 +264,3 @@ def _options(config: FrontendConfig, max_connections: int) -> list[tuple[str, in
         ("grpc.max_connection_age_ms", 30 * minutes),
         ("grpc.max_connection_age_grace_ms", int(config.max_timeout_seconds * 1000) + minutes),
     ]
-
-
-def _write_whole(path: str, text: str) -> None:
-    """A reader sees the whole file or none."""
-    partial = f"{path}.{os.getpid()}.partial"
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(partial, path)

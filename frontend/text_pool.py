@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-SHORT_CHARS = 4096
+SHORT_CHARS = 1024
 """Up to here the way to another thread and back takes as long as the work, which is under a millisecond."""
 LONG_CHARS = 32 << 10
 """A text from which on encoding takes longer than a step of a model."""

@@ -52,12 +52,18 @@ class TextTokenizer:
             one.encode_special_tokens = True
         (self._anchor,) = _ids(self._anchored, ANCHOR, add_special_tokens=False)
         own = self._tokenizer.get_vocab(with_added_tokens=False)
-        self._shadowed = frozenset(token for content, token in self.specials.ids.items() if content in own)
-        """Special tokens that the model may find in plain text by itself; Unigram does."""
+        file = _content(path)
+        unknown = _unknown_token(file["model"])
+        self._shadowed = frozenset(
+            token for content, token in self.specials.ids.items() if content in own and content != unknown
+        )
+        """Special tokens that the model may find in plain text by itself; Unigram does. What it says for characters it
+        does not know is none of them: every text may hold some.
+        """
         self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)
-        decoders = _decoders(path)
+        decoders = _types(file.get("decoder") or {})
         self._table: TokenBytes | PieceBytes
         if decoders == ["ByteLevel"]:
             self._table = TokenBytes.of(vocabulary)
@@ -159,13 +165,21 @@ def _ids(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]
     return ids
 
 
-def _decoders(path: str) -> list[str]:
-    """Their types, in order."""
+def _content(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
-        return _types(json.load(file).get("decoder") or {})
+        content: dict[str, Any] = json.load(file)
+    return content
+
+
+def _unknown_token(model: dict[str, Any]) -> str | None:
+    """What a model of tokenizer.json says for what it does not know. Unigram names a place in its vocabulary."""
+    if model.get("unk_id") is not None:
+        return str(model["vocab"][model["unk_id"]][0])
+    return model.get("unk_token")
 
 
 def _types(decoder: dict[str, Any]) -> list[str]:
+    """Of decoders, in order."""
     if "decoders" in decoder:
         return [kind for one in decoder["decoders"] for kind in _types(one)]
     return [str(decoder.get("type"))]

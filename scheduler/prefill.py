@@ -20,6 +20,8 @@ from quire.scheduler.gate import Gate
 from quire.scheduler.sequence import Sequence
 from quire.scheduler.waiting import Waiting
 
+MAX_PRIORITIES = 16
+"""Looked at in one step, the best first: a step's time must not grow with what waits."""
 MAX_SKIPPED = 64
 """Waiting outputs that are skipped in one step because the prompt they share is not there yet."""
 
@@ -56,7 +58,9 @@ class Prefill:
             by_priority.setdefault(sequence.request.priority, []).append(self._part(sequence))
         rows: list[tuple[int, int]] = []
         priority = self._next_priority(None, by_priority)
-        while budget and priority is not None:
+        for _ in range(MAX_PRIORITIES):
+            if not budget or priority is None:
+                break
             parts = by_priority.get(priority, [])
             parts.sort(key=_age)
             self._by_age(priority, parts, budget)

@@ -27,7 +27,8 @@ R = TypeVar("R")
 MIN_BYTES_PER_SECOND = 4096
 """What a body must bring on average once `header_seconds` have passed."""
 JSON_TYPE = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
-PATH = re.compile(r" - at `(?:key in )?\$?\.?(.*)`$")
+PATH = " - at `"
+MAX_MESSAGE = 1024
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 ONLY_NULL = "Expected `null`"
@@ -135,8 +136,11 @@ def _first_wrong_byte(raw: bytes) -> int:
 def _wrong(text: str) -> ParameterError:
     """msgspec's words in ours."""
     path = ""
-    if match := PATH.search(text):
-        text, path = text[: match.start()], match.group(1)
+    start = text.rfind(PATH)  # names are a client's: no pattern is searched for in them
+    if start >= 0 and text.endswith("`"):
+        path = text[start + len(PATH) : -1].removeprefix("key in ").removeprefix("$").removeprefix(".")
+        text = text[:start]
+    text = text[:MAX_MESSAGE]
     if match := UNKNOWN_FIELD.fullmatch(text):
         name = f"{path}.{match.group(1)}" if path else match.group(1)
         return ParameterError(name[:128], "is unknown to this server; remove it", "UNKNOWN_FIELD")

@@ -10,10 +10,12 @@ from typing import Any
 from quire.frontend.tools.json_calls import JsonArrayParser
 from quire.frontend.tools.parser import StateParser
 from quire.proto.api import Chat
-from quire.proto.params import ParameterError, Structured
+from quire.proto.params import MAX_STRUCTURED_BYTES, ParameterError, Structured
 
 NAMED = "function:"
 MAX_DEPTH = 64
+MOST_SPACE = 4
+"""Parts of a schema that may be white space, which is not counted, for each part that is none."""
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -54,12 +56,16 @@ def structured(chat: Chat) -> Structured | None:
     """
     choice = chat.tool_choice or ""
     if choice.startswith(NAMED):
-        (tool,) = (tool for tool in chat.tools if tool.name == choice[len(NAMED) :])
-        schema = _object(tool.parameters)
+        tools = [tool for tool in chat.tools if tool.name == choice[len(NAMED) :]]
     elif choice == "required":
-        schema = _array(chat)
+        tools = list(chat.tools)
     else:
         return None
+    size = sum(len(tool.parameters) for tool in tools)
+    if size > MOST_SPACE * MAX_STRUCTURED_BYTES:  # before any of it becomes values
+        message = f"have {size} bytes of parameters, which is too much to force a call; at most {MAX_STRUCTURED_BYTES}"
+        raise ParameterError("chat.tools", f"{message} without white space are allowed")
+    schema = _array(chat) if choice == "required" else _object(tools[0].parameters)
     try:
         return Structured("json_schema", json.dumps(schema, ensure_ascii=False))
     except ParameterError as error:

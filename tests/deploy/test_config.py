@@ -1,5 +1,6 @@
 """Options become the three processes' configurations, or a refusal that names the field."""
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -172,8 +173,20 @@ def test_a_rank_that_reads_its_configuration_is_not_disturbed_by_the_start_of_th
     engine = QuireEngine(composed(run_dir, tensor_parallel_size=2), run_dir)
     with open(engine.worker(0, 1)[4], "rb") as reading:
         engine.worker(1, 1)
-        assert os.fstat(reading.fileno()).st_nlink == 0  # replaced, never emptied and filled again under the reader
+        assert os.fstat(reading.fileno()).st_nlink == 1
         msgspec.json.decode(reading.read(), type=WorkerConfig)
+
+
+def test_a_restart_needs_no_room_on_the_disk(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = QuireEngine(composed(run_dir), run_dir)
+    first = [engine.scheduler(), engine.worker(0, 1), engine.frontend(0)]
+
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    again = [engine.scheduler(), engine.worker(0, 2), engine.frontend(0)]
+    assert [words[:5] for words in again] == [words[:5] for words in first]
 
 
 def test_a_started_frontend_is_not_ready_because_its_predecessor_was(run_dir: RunDir) -> None:

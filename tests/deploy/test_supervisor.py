@@ -142,6 +142,24 @@ def test_a_dead_frontend_alone_is_restarted(deploy):
     assert [engine.pid_of(who) for who in ("frontend0", "scheduler", "worker0", "worker1")] == others
 
 
+@pytest.mark.parametrize("who", ["worker1", "scheduler", "frontend0"])
+def test_what_cannot_be_started_again_is_tried_later_and_ends_nobody_else(deploy, who):
+    """A full disk, no process, no descriptor: a restart that fails is a death like any other."""
+    deployment = deploy(timers={"first_pause": 0.05, "max_restarts": 50})
+    deployment.wait_for("ready")
+    (deployment.directory / "full").touch()
+    starts = len(deployment.events("start"))
+    deployment.kill(who)
+    time.sleep(1.0)
+    assert deployment.process.poll() is None
+    assert len(deployment.events("start")) == starts
+    (deployment.directory / "full").unlink()
+    deployment.until(lambda: len([e for e in deployment.events("start") if e[1] == who]) == 2, f"{who} again")
+    deployment.process.send_signal(signal.SIGTERM)
+    _, output = deployment.finish()
+    assert "cannot be started: [Errno 28]" in output
+
+
 def test_a_group_the_scheduler_gives_up_during_a_drain_is_replaced(deploy):
     engine = deploy(never_drained=True, timers=FAST | {"drain": 20.0})
     engine.wait_for("ready")

@@ -129,3 +129,12 @@ def test_flags_may_be_written_with_underscores_and_values_stay_what_they_are() -
     }
     asked = build_parser().parse_args(["generate", "--max_tokens", "3", "--", "--my_prompt"])
     assert (asked.max_tokens, asked.text) == (3, "--my_prompt")
+
+
+@pytest.mark.parametrize("words", [["--model", "Q/M", "--hf-key", "sk-secret"], ["Q/M", "--hf_key=sk-secret"]])
+def test_the_value_of_an_unknown_flag_is_no_second_model_and_is_not_printed(words, capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", *words])
+    error = capsys.readouterr().err
+    assert "secret" not in error
+    assert "given twice" not in error

@@ -14,6 +14,7 @@ import pytest
 
 from quire.frontend.chat_checks import arguments_value, check_chat
 from quire.frontend.http.answer import json_list
+from quire.frontend.http.body import decode
 from quire.frontend.http.chat_types import ChatRequest
 from quire.frontend.http.completion_types import CompletionRequest
 from quire.frontend.http.messages_types import MessageRequest
@@ -84,6 +85,12 @@ def reasoning_items(num: int) -> Work:
     item = '{"type":"reasoning","summary":[{"type":"summary_text","text":"' + "a" * 200 + '"}]}'
     raw = ('{"input":[' + ",".join([item] * num) + "]}").encode()
     return lambda: read(raw, ResponseRequest).request("id", [])
+
+
+def misleading_name(num: int) -> Work:
+    """An unknown field whose name looks like the end of the parser's own sentence."""
+    raw = b'{"' + b" - at `" * num + b'\\n":1}'
+    return lambda: decode(raw, CompletionRequest)
 
 
 def blocks(num: int) -> Work:
@@ -194,6 +201,7 @@ SAID: dict[str, Callable[[int], str]] = {
 ROWS: dict[str, tuple[Callable[[int], Work], int]] = {
     "a repeated name": (repeated_name, 10_000), "other names": (other_names, 10_000), "depth": (depth, 8_000),
     "escapes": (escapes, 200_000), "an open string": (open_string, 200_000), "spaces": (spaces, 500_000),
+    "a misleading name": (misleading_name, 3_000),
     "content parts": (parts, 1_000), "reasoning items": (reasoning_items, 1_500), "blocks": (blocks, 500),
     "stop lists": (stop_lists, 5_000), "messages": (checked_chat, 1_000), "arguments": (arguments, 100_000),
     "a protobuf chat": (wire, 3_000), "packed ids": (packed_ids, 200_000), "stop strings": (stops, 3_000),

@@ -1,5 +1,6 @@
 """The real supervisor over stand-in children: `supervise.py DIRECTORY`, settings in DIRECTORY/settings.json."""
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -21,15 +22,22 @@ class StandInEngine:
     def _command(self, kind: str, *arguments: object) -> list[str]:
         return [sys.executable, str(HERE / f"{kind}.py"), str(self.directory), *map(str, arguments)]
 
+    def _need_room(self) -> None:
+        if (self.directory / "full").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     def scheduler(self) -> list[str]:
+        self._need_room()
         (self.directory / "frontends.sock").unlink(missing_ok=True)
         (self.directory / "workers.sock").unlink(missing_ok=True)
         return self._command("scheduler", self.world_size)
 
     def worker(self, rank: int, epoch: int) -> list[str]:
+        self._need_room()
         return self._command("worker", rank, epoch, self.world_size)
 
     def frontend(self, index: int) -> list[str]:
+        self._need_room()
         (self.directory / f"frontend-{index}.ready").unlink(missing_ok=True)
         return self._command("frontend", index)
 
