@@ -117,7 +117,12 @@ class Supervisor:
     def _turn(self) -> None:
         link = self._link
         assert link is not None
+        due = time.monotonic() + self._timers.tick
         self._children.wait([link.socket], self._timers.tick)
+        # by what the wait took longer we stood still, most likely with everybody else: nobody is late for it
+        overslept = max(0.0, time.monotonic() - due)
+        self._deadline += overslept
+        self._group_since += overslept
         link.flush()
         for message in link.heard():
             self._on_message(message)

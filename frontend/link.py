@@ -178,7 +178,7 @@ class SchedulerLink:
                 if self._patience.is_waiting:
                     stream.expire(self._now())
                 stream.beat(self._config.beat_seconds, self._config.slow_reader_seconds)
-            await self._silence.sleep(self._config.beat_seconds)
+            self._patience.overslept(await self._silence.sleep(self._config.beat_seconds), self._now())
 
     # ---- in
 

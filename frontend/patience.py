@@ -29,6 +29,10 @@ class Patience:
             self._since = now
         self._found = True
 
+    def overslept(self, seconds: float, now: float) -> None:
+        """So long this process stood still until now, and could not hear a scheduler: that is no waiting."""
+        self._since = min(now, self._since + seconds)
+
     def end(self) -> None:
         self.is_waiting = self._found = False
 

@@ -17,9 +17,11 @@ class Silence:
     def seconds(self) -> float:
         return time.monotonic() - self._since
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep. By what it takes longer this process stood still and could not hear: that is nobody's silence."""
+    async def sleep(self, seconds: float) -> float:
+        """Sleep. By what it takes longer (returned) this process stood still and could not hear: nobody's silence."""
         due = time.monotonic() + seconds
         await asyncio.sleep(seconds)
         now = time.monotonic()
-        self._since = min(now, self._since + max(0.0, now - due))
+        overslept = max(0.0, now - due)
+        self._since = min(now, self._since + overslept)
+        return overslept

@@ -1,25 +1,29 @@
 """Who is connected to the request socket, and until when they count as alive. No I/O."""
 
 from quire.proto.message import Role
+from quire.scheduler.own_time import OwnTime
 
 
 class Leases:
-    """A peer is alive for `seconds` after its last message; the supervisor needs no beat, its death ends everybody."""
+    """A peer is alive for `seconds` of our own time after its last message. The supervisor needs no beat: its death
+    ends everybody.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._time = OwnTime()
         self._roles: dict[bytes, Role] = {}
         self._last_seen: dict[bytes, float] = {}
 
     def join(self, identity: bytes, role: Role, now: float) -> None:
         self._roles[identity] = role
-        self._last_seen[identity] = now
+        self._last_seen[identity] = self._time.at(now)
 
     def touch(self, identity: bytes, now: float) -> bool:
         """Note a message; False for a peer that never said HELLO."""
         if identity not in self._roles:
             return False
-        self._last_seen[identity] = now
+        self._last_seen[identity] = self._time.at(now)
         return True
 
     def leave(self, identity: bytes) -> None:
@@ -38,9 +42,10 @@ class Leases:
         return tuple(self._roles)
 
     def expired(self, now: float) -> list[bytes]:
-        """Frontends whose lease ended."""
+        """Frontends whose lease ended. Call often."""
+        own = self._time.at(now)
         return [
             identity
             for identity, seen in self._last_seen.items()
-            if self._roles[identity] == "frontend" and now - seen > self._seconds
+            if self._roles[identity] == "frontend" and own - seen > self._seconds
         ]

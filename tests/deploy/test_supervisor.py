@@ -132,6 +132,23 @@ def test_a_machine_that_was_suspended_kills_nobody(deploy):
     assert sorted(engine.living()) == ["frontend0", "scheduler", "worker0", "worker1"]
 
 
+@pytest.mark.parametrize("phase", ["start", "drain"])
+def test_a_machine_that_was_suspended_is_late_for_no_deadline(deploy, phase):
+    """Neither the start's nor the drain's: they are put off by as much as the supervisor stood still."""
+    timers = FAST | ({"drain": 3.0, "drain_margin": 0.2} if phase == "drain" else {"startup": 3.0})
+    engine = deploy(world_size=0 if phase == "start" else 1, never_drained=True, timers=timers)
+    engine.wait_for("start" if phase == "start" else "ready")
+    if phase == "drain":
+        os.kill(engine.process.pid, signal.SIGTERM)
+        engine.wait_for("drain")
+    os.kill(engine.process.pid, signal.SIGSTOP)
+    time.sleep(4.0)
+    os.kill(engine.process.pid, signal.SIGCONT)
+    time.sleep(0.7)
+    assert engine.process.poll() is None
+    assert engine.finish()[0] == (0 if phase == "drain" else 1)
+
+
 def test_a_dead_frontend_alone_is_restarted(deploy):
     engine = deploy(num_frontends=2, timers=FAST)
     engine.wait_for("ready")

@@ -49,6 +49,38 @@ def test_patience_counts_anew_for_workers_and_for_every_loss():
     assert patience.spent(1e9) == ""
 
 
+def test_what_a_frontend_itself_stood_still_costs_no_patience():
+    patience = Patience(scheduler_seconds=15.0, workers_seconds=600.0)
+    patience.lost(100.0)
+    patience.overslept(60.0, 165.0)
+    assert patience.spent(175.0) == ""
+    assert patience.spent(175.1)
+    patience.lost(100.0)
+    patience.found(170.0)  # heard right after a pause that began before
+    patience.overslept(60.0, 170.0)
+    assert patience.spent(770.0) == ""
+    assert patience.spent(770.1)
+
+
+def test_a_frontend_tells_its_patience_how_long_it_stood_still(serving):
+    """The pause is longer than the window; all of the window is left when it ends."""
+
+    async def main():
+        async with serving(resume_window_seconds=1.5) as s:
+            reading, _ = read(s)
+            await s.scheduler.submitted()
+            s.scheduler.muted = True
+            await s.until(lambda: s.server.link.is_waiting)
+            time.sleep(2.0)
+            await asyncio.sleep(0.7)
+            assert s.server.link.is_waiting
+            assert not reading.done()
+            with pytest.raises(RequestError, match="did not come back within"):
+                await reading
+
+    asyncio.run(main())
+
+
 def test_requests_outwait_the_loading_of_a_new_schedulers_workers(serving):
     """Also when that one dies, too, and the third one's workers load as long; meanwhile nobody is sent here."""
 

@@ -42,6 +42,7 @@ SCHEDULER_FLOORS = (
     {"loop"},
     {"invariants", "outside", "intake", "watch"},
     {"group", "leases"},
+    {"own_time"},
     {"core"},
     {"report"},
     {"figures", "status", "explain"},

@@ -87,20 +87,42 @@ def test_only_a_silent_frontend_loses_its_lease():
     leases.join(b"f", "frontend", 0.0)
     leases.join(b"g", "frontend", 0.0)
     leases.join(b"s", "supervisor", 0.0)
+    assert [leases.expired(now) for now in (1.0, 2.0, 3.0)] == [[], [], []]
     assert leases.touch(b"g", 4.0)
     assert leases.expired(5.0) == []
     assert leases.expired(6.0) == [b"f"]
     leases.leave(b"f")
     assert leases.expired(6.0) == []
-    assert leases.expired(60.0) == [b"g"]
+    assert [leases.expired(now) for now in (7.0, 8.0, 9.0, 10.0)] == [[], [], [], [b"g"]]
+
+
+def test_no_lease_ends_while_the_scheduler_itself_stood_still():
+    """Every pause is longer than the lease, and is looked at before the frontends could beat again."""
+    leases = Leases(5.0)
+    leases.join(b"f", "frontend", 0.0)
+    for pause in range(1, 6):
+        assert leases.expired(10.0 * pause) == []
+        assert leases.touch(b"f", 10.0 * pause + 0.1)
+    assert [leases.expired(50.1 + second) for second in range(1, 7)] == [[], [], [], [], [], [b"f"]]
 
 
 def test_only_a_plan_that_stays_the_oldest_too_long_means_that_the_group_hangs():
     watch = Watch(2.0)
     assert not watch.hangs((1, 1), 0.0)
+    assert not watch.hangs((1, 1), 1.0)
     assert not watch.hangs((1, 1), 2.0)
     assert not watch.hangs((1, 2), 2.1)  # progress
     assert not watch.hangs((2, 2), 4.2)  # another group
     assert not watch.hangs(None, 100.0)  # nothing to do
     assert not watch.hangs((2, 3), 100.1)
+    assert not watch.hangs((2, 3), 101.1)
+    assert not watch.hangs((2, 3), 102.0)
     assert watch.hangs((2, 3), 102.2)
+
+
+def test_no_group_hangs_while_the_scheduler_itself_stood_still():
+    watch = Watch(2.0)
+    assert not watch.hangs((1, 1), 0.0)
+    assert not watch.hangs((1, 1), 3600.0)
+    assert not watch.hangs((1, 1), 3600.9)
+    assert watch.hangs((1, 1), 3601.2)
