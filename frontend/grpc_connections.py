@@ -19,13 +19,22 @@ from quire.frontend.grpc_calls import GrpcCalls
 from quire.frontend.metrics import Metrics
 
 LOOK_SECONDS = 1.0
-HURRY_SECONDS = 0.1
-"""Between two looks while connections are being closed."""
+HURRY_SECONDS = 0.02
+"""Between two looks after some were closed: those who come before the next one find what room there is."""
+HURRIED_SECONDS = 10.0
+"""Since the last was closed: whoever opens too many is likely to go on."""
 LOOK_SHARE = 0.02
 """Of the time, at most, is spent looking."""
-CROWDED = 7 / 8
-"""Of the bound: from here on silent connections are closed, until `ROOMY` of it is left."""
-ROOMY = 3 / 4
+HURRY_SHARE = 0.1
+"""So much while in a hurry."""
+CROWDED = 3 / 4
+"""Of the library's bound: from here on silent connections are closed, until `ROOMY` of it is left. The rest is for
+those who come between two looks; the library refuses them when it is used up."""
+ROOMY = 1 / 2
+NEW_SECONDS = 2.0
+"""A connection without a call is new for so long: time for a TLS handshake and a request."""
+KEPT_SECONDS = 30.0
+"""A client that made a call is likely to make another for so long."""
 
 Address = tuple[str, int]
 
@@ -46,15 +55,19 @@ class GrpcConnections:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="connections") as pool:
+            hurried_until = 0.0
             while True:
                 began = time.monotonic()
                 found = await loop.run_in_executor(pool, _connected, port)
                 ended = time.monotonic()
-                num_closed = self._look_after(found, ended)
-                await asyncio.sleep(max((ended - began) / LOOK_SHARE, HURRY_SECONDS if num_closed else LOOK_SECONDS))
+                if self._look_after(found, ended):
+                    hurried_until = ended + HURRIED_SECONDS
+                hurry = ended < hurried_until
+                share, seconds = (HURRY_SHARE, HURRY_SECONDS) if hurry else (LOOK_SHARE, LOOK_SECONDS)
+                await asyncio.sleep(max((ended - began) / share, seconds))
 
     def _look_after(self, found: dict[Address, int], now: float) -> int:
-        """Close the most silent ones when they are too many; how many."""
+        """Close silent ones when there are too many connections; how many."""
         self._since = {address: self._since.get(address, now) for address in found}
         self.num_open = len(found)
         ended = {_address(peer): (peer, at) for peer, at in self._calls.ended_at.items()}
@@ -64,15 +77,27 @@ class GrpcConnections:
         if len(found) <= CROWDED * self._max_connections:
             return 0
         busy = {_address(peer) for peer in self._calls.open}
-        silent = {
-            address: max(since, ended[address][1]) if address in ended else since
-            for address, since in self._since.items()
-            if address not in busy
-        }
-        longest = sorted(silent, key=lambda address: silent[address])
-        closed = [one for one in longest[: len(found) - int(ROOMY * self._max_connections)] if _close(found[one], one)]
+        called = {address: at for address, (_, at) in ended.items()}
+        order = _closing_order({one: at for one, at in self._since.items() if one not in busy}, called, now)
+        num_excess = len(found) - int(ROOMY * self._max_connections)
+        closed = [one for one in order[:num_excess] if _close(found[one], one)]
         self._metrics.count("connections_closed_total", (("door", "grpc"),), len(closed))
         return len(closed)
+
+
+def _closing_order(since: dict[Address, float], called: dict[Address, float], now: float) -> list[Address]:
+    """Connections first seen at `since`, whose newest call ended at `called`, if they made any: who is to go first.
+
+    Those that never made a call go before those that did and, of equals, the longest silent; but a new one goes only
+    when all that is left are others as new and clients that called a moment ago.
+    """
+
+    def rank(one: Address) -> tuple[bool, bool, float]:
+        has_called = one in called
+        heard = max(since[one], called[one]) if has_called else since[one]
+        return now - heard < (KEPT_SECONDS if has_called else NEW_SECONDS), has_called, heard
+
+    return sorted(since, key=rank)
 
 
 def _connected(port: int) -> dict[Address, int]:

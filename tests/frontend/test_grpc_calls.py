@@ -12,7 +12,7 @@ from quire.frontend import descriptors
 from quire.frontend.abort import abort
 from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.errors import ErrorInterceptor
-from quire.frontend.grpc_connections import _address
+from quire.frontend.grpc_connections import _address, _closing_order
 from quire.frontend.work_pool import WorkPool
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
@@ -101,13 +101,13 @@ def test_silent_connections_are_closed_before_busy_ones_and_the_longest_silent_f
             call = asyncio.create_task(s.client.generate(GenerateRequest(input="x")))
             await s.scheduler.submitted()
             await s.until(lambda: figures(s)["connections", "grpc"] == 1)
-            first = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(4)]
-            await s.until(lambda: figures(s)["connections", "grpc"] == 5)
-            later = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(10)]
-            await s.until(lambda: figures(s)["connections_closed_total", "grpc"] == 3)
-            await s.until(lambda: figures(s)["connections", "grpc"] == 12)
+            first = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(6)]
+            await s.until(lambda: figures(s)["connections", "grpc"] == 7)
+            later = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(6)]
+            await s.until(lambda: figures(s)["connections_closed_total", "grpc"] == 5)
+            await s.until(lambda: figures(s)["connections", "grpc"] == 8)
             assert figures(s)["connections_limit", "grpc"] == 16
-            assert sum(map(is_closed, first)) == 3
+            assert sum(map(is_closed, first)) == 5
             assert not any(map(is_closed, later))
             s.scheduler.answer(s.scheduler.submits[0].number, [70])
             assert (await call).outputs
@@ -115,6 +115,62 @@ def test_silent_connections_are_closed_before_busy_ones_and_the_longest_silent_f
                 one.close()
 
     asyncio.run(main())
+
+
+def test_who_opens_too_many_again_and_again_keeps_no_newcomer_out(serving, monkeypatch):
+    async def main():
+        async with serving(max_connections=16) as s:
+            held: list[socket.socket] = []
+
+            async def flood() -> None:
+                num_closed = figures(s)["connections_closed_total", "grpc"]
+                held.extend(socket.create_connection(("127.0.0.1", s.port)) for _ in range(40))
+                await s.until(lambda: figures(s)["connections_closed_total", "grpc"] > num_closed)
+
+            await flood()
+            monkeypatch.setattr("quire.frontend.grpc_connections.LOOK_SECONDS", 3600)  # in a hurry it does not matter
+            await s.until(lambda: figures(s)["connections", "grpc"] <= 8)
+            await asyncio.sleep(0.5)  # a few looks that find nothing to close
+            for number in range(3):
+                await flood()
+                async with own_connection(s.target) as channel:
+                    call = generate(channel)
+                    await s.scheduler.submitted(number + 1)
+                    s.scheduler.answer(s.scheduler.submits[number].number, [70])
+                    await call
+            for one in held:
+                one.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_between_two_calls_outlives_those_that_never_made_one(serving):
+    async def main():
+        async with serving(max_connections=16) as s, own_connection(s.target) as channel:
+            call = generate(channel)
+            await s.scheduler.submitted()
+            s.scheduler.answer(s.scheduler.submits[0].number, [70])
+            await call
+            held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(40)]  # all of them heard of later
+            await s.until(lambda: figures(s)["connections", "grpc"] == 8)
+            await s.until(lambda: sum(map(is_closed, held)) >= 33)
+            assert channel.get_state() is grpc.ChannelConnectivity.READY
+            for one in held:
+                one.close()
+
+    asyncio.run(main())
+
+
+def test_new_connections_and_clients_of_a_moment_ago_are_closed_last():
+    now = 1000.0
+    ages = {"calls": 900.0, "called": 900.0, "silent": 3.0, "longer silent": 9.0, "new": 0.1, "less new": 1.0}
+    called = {"calls": now - 5, "called": now - 60}
+    port = {name: ("127.0.0.1", number) for number, name in enumerate(ages)}
+    order = _closing_order(
+        {port[name]: now - age for name, age in ages.items()}, {port[name]: at for name, at in called.items()}, now
+    )
+    named = [list(ages)[number] for _, number in order]
+    assert named == ["longer silent", "silent", "called", "less new", "new", "calls"]
 
 
 class Gone:
