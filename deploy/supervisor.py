@@ -121,8 +121,7 @@ class Supervisor:
         self._children.wait([link.socket], self._timers.tick)
         # by what the wait took longer we stood still, most likely with everybody else: nobody is late for it
         overslept = max(0.0, time.monotonic() - due)
-        self._deadline += overslept
-        self._group_since += overslept
+        self._deadline, self._group_since = self._deadline + overslept, self._group_since + overslept
         link.flush()
         for message in link.heard():
             self._on_message(message)
@@ -134,7 +133,7 @@ class Supervisor:
             try:
                 self._start(unit)
             except OSError as error:  # no process, descriptor or room on the disk: a death like any other
-                self._on_failed_start(unit, f"{unit} cannot be started: {error}")
+                self._lose(unit, f"{unit} cannot be started: {error}")
         self._look_at_clock(now)
         if self._num_signals:
             self._on_signal(now)
@@ -183,22 +182,17 @@ class Supervisor:
             self._fail(f"{what}; its last lines:{last_lines}", EXIT_REFUSED if refused else EXIT_FAILED)
         elif child.role == "worker":
             self._lose_group(reason, may_restart=child.exit_code != REFUSED_EXIT_CODE)
-        elif child.role == "scheduler":
-            self._lose_scheduler(reason)
         else:
-            self._lose_frontend(child.name, reason)
+            self._lose(child.name, reason)
 
-    def _on_failed_start(self, unit: str, reason: str) -> None:
+    def _lose(self, unit: str, reason: str) -> None:
         if unit == "group":
             self._lose_group(reason)
         elif unit == "scheduler":
             self._lose_scheduler(reason)
         else:
-            self._lose_frontend(unit, reason)
-
-    def _lose_frontend(self, name: str, reason: str) -> None:
-        self._say(reason)
-        self._restart(name, reason)
+            self._say(reason)
+            self._restart(unit, reason)
 
     def _lose_group(self, reason: str, may_restart: bool = True) -> None:
         self._children.end("worker")
@@ -222,10 +216,8 @@ class Supervisor:
 
     def _restart(self, unit: str, reason: str) -> bool:
         timers = self._timers
-        budget = self._budgets.setdefault(
-            unit, RestartBudget(timers.max_restarts, timers.restart_window, timers.first_pause)
-        )
-        now = time.monotonic()
+        fresh = RestartBudget(timers.max_restarts, timers.restart_window, timers.first_pause)
+        budget, now = self._budgets.setdefault(unit, fresh), time.monotonic()
         pause = budget.spend(now)
         if pause is None:
             self._give_up(f"{unit}: more than {timers.max_restarts} deaths in {timers.restart_window:g} s; {reason}")
