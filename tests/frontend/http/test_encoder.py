@@ -1,6 +1,7 @@
 """Tokens of long texts: made in a process of its own, which ends when nobody waits."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -58,6 +59,7 @@ def test_a_long_text_is_tokenized_in_another_process_with_the_same_ids(web, mode
 
 def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, monkeypatch):
     monkeypatch.setattr(encoder, "LONG_CHARS", 10)
+    monkeypatch.setattr(encoder, "SHORT_CHARS", 0)
     monkeypatch.setattr(encoder, "NUM_PROCESSES", 1)
     text = "the quick brown fox " * 400_000
 
@@ -116,3 +118,28 @@ def test_what_the_process_refuses_is_refused_by_its_own_field_and_the_process_li
     assert (caught.value.field, caught.value.reason) == ("chat.messages", "UNSUPPORTED")
     ids = result(answer(bytes(text_payload(EncodeText(True), "hello")), TextTokenizer(str(model_dir))))
     assert ids.cast("i").tolist() == TextTokenizer(str(model_dir)).encode("hello")
+
+
+def test_only_short_texts_of_cheap_characters_are_encoded_on_the_event_loop(model_dir, monkeypatch):
+    """A character of another script may cost a tokenizer three hundred times as much."""
+    threads: list[int] = []
+
+    def encode(*arguments: object) -> list[int]:
+        threads.append(threading.get_ident())
+        return [1]
+
+    monkeypatch.setattr(TextTokenizer, "encode", encode)
+
+    async def main():
+        pool = TextPool(1)
+        config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
+        mine = Encoder(config, TextTokenizer(str(model_dir)), pool)
+        try:
+            for text in ("a" * 1024, "龘", "a" * 1025):
+                await mine.ids(EncodeText(True), text, "text")
+        finally:
+            await mine.close()
+            pool.close()
+
+    asyncio.run(main())
+    assert [thread == threading.get_ident() for thread in threads] == [True, False, False]
