@@ -26,7 +26,7 @@ MUTANTS = (
          "        for live in era.running.live():\n"
          "            history, computed = era.running.history[live.slot], int(era.running.num_computed[live.slot])\n"
          "            era.running.num_published[live.slot] = era.memory.publish(live, history, computed)\n")),
-    Mutant("blocks are cached when they are scheduled", 252, "era.py",
+    Mutant("blocks are cached when they are scheduled", 410, "era.py",
         "int(running.num_computed[slot]), self.pipeline.step",
         "int(running.num_scheduled[slot]), self.pipeline.step"),
     Mutant("a bad row's blocks stay in the cache", 34, "memory.py",
