@@ -35,7 +35,7 @@ def model(tiny_checkpoint) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(serve, model):
-    return serve(str(model))
+    return serve("--max-num-seqs=16", str(model))
 
 
 @pytest.fixture(scope="module")
