@@ -229,7 +229,7 @@ MUTANTS = (
     Mutant("a hit does not compare the tokens", 5, "prefix.py",
         "        if found.tokens != tokens:\n            return False\n",
         ""),
-    Mutant("a hit does not compare the chain behind it", 13, "prefix.py",
+    Mutant("a hit does not compare the chain behind it", 10, "prefix.py",
         "while mine is not theirs:",
         "while False:"),
 )
