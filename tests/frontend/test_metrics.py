@@ -100,6 +100,9 @@ def test_refusals_of_the_frontend_and_of_the_scheduler_are_counted_by_reason_wor
                 await s.client.generate(wrong)
         with pytest.raises(RequestError):
             await s.client.generate(GenerateRequest(input="x"))
+        figures = s.server.metrics_page.metrics.figures
+        # A refusal is counted once it is told.
+        await s.until(lambda: sum(one.value for one in figures() if one.name == "grpc_responses_total") == 3)
         page, _ = await scrape(s.server)
         assert page("quire_request_rejections_total", reason="INVALID_PARAMETER") == 1
         assert page("quire_request_rejections_total", reason="UNKNOWN_MODEL") == 1
@@ -179,9 +182,12 @@ def test_a_method_nobody_serves_is_counted_as_other(serving, tmp_path, keys):
             for name in ("/quire.v1.Inference/Nothing", "/made.Up/Name"):
                 with pytest.raises(grpc.aio.AioRpcError):
                     await channel.unary_unary(name)(b"")
-        figures = [one for one in s.server.metrics_page.metrics.figures() if one.name == "grpc_responses_total"]
-        series = {dict(one.labels)["method"]: one.value for one in figures}
-        assert series == {"other": 2}
+
+        def counted() -> dict[str, float]:
+            figures = s.server.metrics_page.metrics.figures()
+            return {dict(one.labels)["method"]: one.value for one in figures if one.name == "grpc_responses_total"}
+
+        await s.until(lambda: counted() == {"other": 2})  # a refusal is counted once it is told
 
     run(serving, case, **({"api_key_file": str(tmp_path / "keys")} if keys else {}))
 
@@ -388,6 +394,30 @@ def test_a_broken_snapshot_is_left_out(serving, tmp_path):
         assert page("quire_frontends") == 1
 
     run(serving, case, run_dir=str(tmp_path))
+
+
+def test_what_hinders_snapshots_for_long_is_logged_when_it_begins_and_when_it_is_over(tmp_path, caplog):
+    snapshots = Snapshots(Metrics(), str(tmp_path), 0)
+    folder, gone = tmp_path / "metrics", tmp_path / "gone"
+    other = folder / "frontend-9.bin"
+    other.write_bytes(b"half of a")
+    for _ in range(3):
+        snapshots.all()
+    folder.rename(gone)
+    for _ in range(3):
+        snapshots.write()
+    gone.rename(folder)
+    own = folder / "frontend-0.bin"
+    other.write_bytes(own.read_bytes())
+    for _ in range(3):
+        assert len(snapshots.all()) == 2
+    unread, unwritten, *over = [record.message for record in caplog.records]
+    assert unread.startswith(f"metrics snapshot {other} is not read: ")
+    assert unwritten.startswith(f"metrics snapshot {own}: No such file or directory: ")
+    assert over == [
+        f"metrics snapshot {own}: is written again",
+        f"metrics snapshot {other}: is read again",
+    ]
 
 
 def test_a_run_directory_that_cannot_be_used_is_named_at_the_start(tmp_path):
