@@ -3,11 +3,11 @@
 import argparse
 import os
 import sys
-from importlib.metadata import version
 
 from quire.deploy import doctor, generate, launch, top
 from quire.deploy.arguments import Parser, UsageError
 from quire.deploy.bench import commands as bench
+from quire.proto.version import version
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -16,7 +16,7 @@ PIPE_CLOSED = 141
 def build_parser() -> argparse.ArgumentParser:
     """Every subcommand with its flags; `func` of the parsed namespace runs it and returns the exit code."""
     parser: argparse.ArgumentParser = Parser(prog="quire", description="A serving engine for large language models.")
-    parser.add_argument("--version", action="version", version=f"quire {version('quire')}")
+    parser.add_argument("--version", action="version", version=f"quire {version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     launch.add_parser(subparsers)
     generate.add_parser(subparsers)

@@ -10,6 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 
+from quire.frontend.trouble import Trouble
+
 MAX_WAITING = 4096
 BATCH = 512
 BATCH_SECONDS = 1.0
@@ -54,7 +56,7 @@ class _Counted(SpanExporter):
         self.num_taken = 0
         self._exporter = exporter
         self._url = url
-        self._is_down = False
+        self._trouble = Trouble(f"trace collector {url} takes spans again")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
@@ -65,9 +67,9 @@ class _Counted(SpanExporter):
         is_down = result is not SpanExportResult.SUCCESS
         if is_down:
             self.num_failed += len(spans)
-        if is_down != self._is_down:
-            log.warning("trace collector %s %s", self._url, "does not take spans" if is_down else "takes spans again")
-        self._is_down = is_down
+            self._trouble.is_there(f"trace collector {self._url} does not take spans")
+        else:
+            self._trouble.ends()
         self.num_taken += len(spans)
         return result
 

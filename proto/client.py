@@ -85,9 +85,10 @@ class Client:
             call.cancel()
 
     def tokenize(
-        self, text: str | api.Chat, add_special_tokens: bool | None = None, return_texts: bool | None = None
-    ) -> api.Tokens:
-        message = _tokenize_request(text, add_special_tokens, return_texts)
+        self, text: str | api.Chat, add_special_tokens: bool | None = None, return_texts: bool | None = None,
+        parse_special: bool | None = None,
+    ) -> api.Tokens:  # fmt: skip
+        message = _tokenize_request(text, add_special_tokens, return_texts, parse_special)
         return grpc_map.tokens(self._call(self._inference.Tokenize, message))
 
     def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool | None = None) -> str:
@@ -185,9 +186,10 @@ class AsyncClient:
             call.cancel()
 
     async def tokenize(
-        self, text: str | api.Chat, add_special_tokens: bool | None = None, return_texts: bool | None = None
-    ) -> api.Tokens:
-        message = _tokenize_request(text, add_special_tokens, return_texts)
+        self, text: str | api.Chat, add_special_tokens: bool | None = None, return_texts: bool | None = None,
+        parse_special: bool | None = None,
+    ) -> api.Tokens:  # fmt: skip
+        message = _tokenize_request(text, add_special_tokens, return_texts, parse_special)
         return grpc_map.tokens(await self._call(self._inference.Tokenize, message))
 
     async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool | None = None) -> str:
@@ -255,9 +257,11 @@ def _credentials(tls: bool, ca_file: str, cert_file: str, key_file: str) -> grpc
 
 
 def _tokenize_request(
-    text: str | api.Chat, add_special_tokens: bool | None, return_texts: bool | None
+    text: str | api.Chat, add_special_tokens: bool | None, return_texts: bool | None, parse_special: bool | None
 ) -> pb.TokenizeRequest:
-    message = pb.TokenizeRequest(add_special_tokens=add_special_tokens, return_texts=return_texts)
+    message = pb.TokenizeRequest(
+        add_special_tokens=add_special_tokens, return_texts=return_texts, parse_special=parse_special
+    )
     if isinstance(text, str):
         message.text = text
     else:

@@ -5,7 +5,9 @@ of C++ and Rust that allow no unwinding then end the process: "terminate called 
 """
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,3 +35,23 @@ def leave_after(main: Callable[[], int]) -> NoReturn:
         traceback.print_exc()
         code = 1
     leave(code)
+
+
+def leave_on(number: signal.Signals, code: int) -> None:
+    """From now on this signal ends the process with `code`. Call it from the main thread.
+
+    Also while the main thread is inside a library's call, as in a collective whose other rank is gone: Python runs a
+    handler between two instructions of that thread, but writes the signal's number to a pipe at once, and a thread of
+    its own reads it there.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        while number not in os.read(reader, 64):
+            pass
+        leave(code)
+
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(number, lambda *_: None)  # without a handler of Python's nothing is written
+    threading.Thread(target=watch, name="leave", daemon=True).start()

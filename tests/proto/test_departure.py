@@ -85,6 +85,22 @@ print("still here")
     assert run(code) == (4, "", "")
 
 
+def test_a_signal_ends_the_process_while_its_main_thread_is_inside_a_library():
+    """A handler alone waits for the call to end, which may never be: here for a mutex that nobody gives back."""
+    code = """
+import ctypes, os, signal, threading, time
+from quire.proto.departure import leave_on
+leave_on(signal.SIGTERM, 4)
+print("said")
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+mutex = ctypes.create_string_buffer(256)
+for _ in range(2):
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+print("still here")
+"""
+    assert run(code) == (4, "said\n", "")
+
+
 @pytest.mark.parametrize("role", ["frontend", "scheduler", "worker"])
 def test_every_kind_of_process_ends_so(role):
     """The last thing each does; and nothing of theirs leaves by an exception out of a signal's handler."""

@@ -1,0 +1,30 @@
+"""A checkout on PYTHONPATH that was never installed: it has no metadata, and serves all the same."""
+
+import os
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def plain_checkout(tmp_path, monkeypatch) -> Path:
+    """For every child process from here on; the folder that holds the package."""
+    subprocess.run(["sh", str(HERE.parent / "rules" / "links.sh"), str(tmp_path)], check=True)
+    given = [str(tmp_path), str(HERE / "not_installed"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(given))
+    return tmp_path
+
+
+def test_the_command_knows_that_it_does_not_know_its_version(plain_checkout, quire):
+    done = quire("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, "quire 0+unknown"), done.stderr
+
+
+def test_an_engine_of_a_plain_checkout_serves_and_tells_no_version(plain_checkout, serve):
+    engine = serve()
+    with urllib.request.urlopen(f"http://{engine.http}/metrics", timeout=30) as page:
+        assert 'version="0+unknown"' in page.read().decode()
