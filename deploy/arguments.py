@@ -33,6 +33,10 @@ class Parser(argparse.ArgumentParser):
         print(f"quire: error: {message}  (see `{self.prog} --help`)", file=sys.stderr)
         sys.exit(2)
 
+    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        """`-O3` is `-O 3`; yet `-t` is no abbreviation of `-tp`, which `allow_abbrev` lets pass."""
+        return [one for one in super()._get_option_tuples(option_string) if option_string.startswith(one[1])]
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
@@ -54,9 +58,10 @@ def _dashed(words: Sequence[str]) -> list[str]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing."""
-    match = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {match[0]!r}?" if match else ""
+    """`; did you mean 'x'?`, or nothing. Dashes make no two alike, and half of two letters does not."""
+    word, by_word = name.lstrip("-"), {one.lstrip("-"): one for one in known}
+    match = difflib.get_close_matches(word, list(by_word), n=1) if len(word) > 2 else []
+    return f"; did you mean {by_word[match[0]]!r}?" if match else ""
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +76,8 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         _add_flag(groups[title], spec)
     for name, foreign in FOREIGN.items():
         how: dict[str, Any] = {"nargs": 0} if foreign.bare else {}
-        parser.add_argument(f"--{name}", action=ForeignFlag, help=argparse.SUPPRESS, default=argparse.SUPPRESS, **how)
+        how |= {"action": ForeignFlag, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        parser.add_argument(f"--{name}", *foreign.also, **how)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +111,7 @@ class ForeignFlag(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        if why := refusal(str(option).removeprefix("--"), values or BARE):
+        if why := refusal(self.option_strings[0].removeprefix("--"), values or BARE):
             parser.error(why)
 
 

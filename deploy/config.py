@@ -12,7 +12,7 @@ from quire.deploy.rundir import RunDir
 from quire.frontend.config import FrontendConfig
 from quire.proto.flags import in_flags
 from quire.scheduler.config import SchedulerConfig
-from quire.worker.config import Dtype, WorkerConfig
+from quire.worker.config import Dtype, KVDtype, WorkerConfig
 
 FRONTENDS_SOCKET = "frontends"
 WORKERS_SOCKET = "workers"
@@ -36,7 +36,8 @@ FLAGS: Final = {spec.field: f"--{spec.name}" for spec in specs()}
 FLAGS.update({field: FLAGS[option] for field, option in RENAMED.items()})
 """Field or option -> the flag that sets it, for messages."""
 
-_DTYPES: dict[str, Dtype] = {"half": "float16", "float": "float32"}
+KV_DTYPES: Final[dict[str, KVDtype]] = {"fp8_e4m3": "fp8"}
+_DTYPES: Final[dict[str, Dtype]] = {"half": "float16", "float": "float32"}
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,7 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
         "run_dir": run_dir,
         "model": str(model.directory),
         "dtype": _DTYPES.get(options.dtype, options.dtype),
+        "kv_cache_dtype": KV_DTYPES.get(options.kv_cache_dtype, options.kv_cache_dtype),
         "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
         "flags": FLAGS,
     }

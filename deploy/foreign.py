@@ -16,18 +16,22 @@ class Foreign:
     why: str
     same: tuple[str, ...] = ()
     bare: bool = False
+    also: tuple[str, ...] = ()
+    """Short spellings of the flag."""
 
 
 def _always(why: str) -> Foreign:
     return Foreign(why, (BARE,), bare=True)
 
 
-def _never(why: str) -> Foreign:
-    return Foreign(why, bare=True)
+def _never(why: str, *also: str) -> Foreign:
+    return Foreign(why, bare=True, also=also)
 
 
 _NO_ADAPTERS = "quire serves no adapters yet"
 _NO_CORS_DETAIL = "--allowed-origins decides alone; an allowed origin may use every method and header"
+_NO_SHARED_CONTEXT = "quire shares no context over devices; use --tensor-parallel-size, which shares every layer"
+_ONE_HOST = "quire runs on one host; start one `quire serve` per host behind a load balancer"
 _NOT_LOGGED = "requests are never logged"
 
 FOREIGN: dict[str, Foreign] = {
@@ -50,7 +54,12 @@ FOREIGN: dict[str, Foreign] = {
     "allowed-methods": Foreign(_NO_CORS_DETAIL, ('["*"]',)),
     "chat-template-content-format": Foreign("found out from the template", ("auto",)),
     "cpu-offload-gb": Foreign("weights stay on the device; use more devices or --quantization", ("0",)),
-    "data-parallel-size": Foreign("start one `quire serve` per replica behind a load balancer", ("1",)),
+    "data-parallel-size": Foreign(
+        "quire has no data parallelism; start one `quire serve` per replica behind a load balancer",
+        ("1",),
+        also=("-dp",),
+    ),
+    "decode-context-parallel-size": Foreign(_NO_SHARED_CONTEXT, ("1",), also=("-dcp",)),
     "distributed-executor-backend": Foreign("workers are processes of this host", ("mp",)),
     "guided-decoding-backend": Foreign("grammars are always compiled by llguidance", ("auto", "guidance")),
     "long-prefill-token-threshold": Foreign(
@@ -61,35 +70,45 @@ FOREIGN: dict[str, Foreign] = {
         "no length is long by itself: half of every step goes to the shortest prompts; see --max-num-partial-prefills",
         ("1",),
     ),
-    "pipeline-parallel-size": Foreign("use --tensor-parallel-size", ("1",)),
+    "nnodes": Foreign(_ONE_HOST, ("1",), also=("-n",)),
+    "node-rank": Foreign(_ONE_HOST, ("0",), also=("-r",)),
+    "pipeline-parallel-size": Foreign(
+        "quire has no pipeline parallelism; --tensor-parallel-size shares every layer", ("1",), also=("-pp",)
+    ),
+    "prefill-context-parallel-size": Foreign(_NO_SHARED_CONTEXT, ("1",), also=("-pcp",)),
     "response-role": Foreign("answers are the assistant's", ("assistant",)),
     "ssl-cert-reqs": Foreign("--ssl-ca-certs alone makes clients show a certificate", ("0",)),
     "swap-space": Foreign("nothing is swapped: a preempted request is computed again", ("0",)),
     "tokenizer-mode": Foreign("tokenizer.json is read", ("auto", "hf")),
     # refused
     "allow-credentials": _never("browsers send no cookies here; use keys"),
-    "compilation-config": Foreign("--enforce-eager is the only choice"),
+    "compilation-config": Foreign("--enforce-eager is the only choice", also=("-cc",)),
     "default-chat-template-kwargs": Foreign("send chat_template_kwargs with the request"),
     "download-dir": Foreign("set HF_HOME in the environment"),
+    "enable-expert-parallel": _never("quire serves no mixture of experts yet; leave it out", "-ep"),
     "enable-log-requests": _never("prompts never reach the log; use --otlp-traces-endpoint and request ids"),
     "enable-lora": _never(_NO_ADAPTERS),
     "enable-reasoning": _never("reasoning is always split off; see --reasoning-parser"),
+    "headless": _never(_ONE_HOST),
     "hf-overrides": Foreign("edit the checkpoint's config.json"),
     "limit-mm-per-prompt": Foreign("quire takes text only"),
     "lora-modules": Foreign(_NO_ADAPTERS),
     "logits-processors": Foreign("quire imports no code named on the command line; see structured_outputs"),
+    "master-addr": Foreign(_ONE_HOST),
+    "master-port": Foreign(_ONE_HOST),
     "max-log-len": Foreign(_NOT_LOGGED),
     "middleware": Foreign("quire imports no code named on the command line; use a reverse proxy"),
     "num-gpu-blocks-override": Foreign("use --kv-cache-memory-bytes"),
+    "optimization-level": Foreign("there are no levels; leave it out, or say --enforce-eager", also=("-O",)),
     "override-generation-config": Foreign("send the values with the request, or edit generation_config.json"),
     "revision": Foreign("write it behind the hub id, MODEL@REVISION"),
     "root-path": Foreign("let the reverse proxy strip the prefix"),
     "runner": Foreign("use --task: pooling is embed", ("auto",)),
-    "speculative-config": Foreign("quire does not speculate yet"),
+    "speculative-config": Foreign("quire does not speculate yet", also=("-sc",)),
     "structured-outputs-config": Foreign("grammars are always compiled by llguidance"),
     "tokenizer-revision": Foreign("write it behind the hub id, MODEL@REVISION"),
     "tool-parser-plugin": Foreign("quire imports no code named on the command line; see --tool-call-parser"),
-    "trust-remote-code": _never("quire runs no code of a checkpoint; `quire doctor MODEL` says what it can serve"),
+    "trust-remote-code": _never("quire runs no code of a checkpoint; leave it out (see `quire doctor MODEL`)"),
     "trust-request-chat-template": _never("a template never comes from a request; use --chat-template"),
     "uds": Foreign("use --host and --http-port"),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from quire.deploy.sizes import parse_bytes, parse_count, parse_names, parse_port, parse_seed
+from quire.deploy.sizes import parse_bytes, parse_count, parse_length, parse_names, parse_port, parse_seed
 
 Parse = Callable[[str], Any]
 
@@ -37,7 +37,7 @@ class ServeOptions:
     ] = 8000
     grpc_port: Annotated[int, Flag("server", "port of the gRPC API", "PORT")] = 50051
     frontends: Annotated[
-        int, Flag("server", "frontend processes that share the ports", "N", also=("--api-server-count",))
+        int, Flag("server", "frontend processes that share the ports", "N", also=("--api-server-count", "-asc"))
     ] = 1
     served_model_name: Annotated[
         tuple[str, ...], Flag("server", "names clients may use; the first is reported", "NAME", default="MODEL")
@@ -113,14 +113,24 @@ class ServeOptions:
     ] = "auto"
     quantization: Annotated[
         Literal["none", "int8"],
-        Flag("model", "int8: 8-bit weights and activations in linear layers, made when the model is loaded; CPU only"),
+        Flag(
+            "model",
+            "int8: 8-bit weights and activations in linear layers, made when the model is loaded; CPU only",
+            also=("-q",),
+        ),
     ] = "none"
     load_format: Annotated[
         Literal["auto", "safetensors", "dummy"], Flag("model", "dummy: random weights, for measurements")
     ] = "auto"
     max_model_len: Annotated[
         int,
-        Flag("model", "tokens of prompt and output together; 32K is 32768, 32k is 32000", "N", default="the model's"),
+        Flag(
+            "model",
+            "tokens of prompt and output together; 32K is 32768, 32k is 32000",
+            "N",
+            parse_length,
+            default="the model's, or what the memory holds",
+        ),
     ] = 0
     seed: Annotated[int, Flag("model", "for requests without a seed and for dummy weights", "N", parse=parse_seed)] = 0
 
@@ -137,9 +147,10 @@ class ServeOptions:
     enable_prefix_caching: Annotated[bool, Flag("memory", "reuse the KV of equal prompt beginnings")] = True
     block_size: Annotated[int, Flag("memory", "tokens of one KV block: a power of two up to 256", "N")] = 16
     kv_cache_dtype: Annotated[
-        Literal["auto", "fp8"], Flag("memory", "auto: the model's; fp8: 8-bit floats, half the memory of 16-bit ones")
+        Literal["auto", "fp8", "fp8_e4m3"],
+        Flag("memory", "auto: the model's; fp8: 8-bit floats (e4m3), half the memory of 16-bit ones"),
     ] = "auto"
-    gpu_memory_utilization: Annotated[float, Flag("memory", "share of device memory quire may take", "X")] = 0.92
+    gpu_memory_utilization: Annotated[float, Flag("memory", "this engine's own share of device memory", "X")] = 0.92
     kv_cache_memory_bytes: Annotated[
         int, Flag("memory", "KV cache of one rank, like 8GiB", "SIZE", parse_bytes, default="measured")
     ] = 0
@@ -147,6 +158,10 @@ class ServeOptions:
     device: Annotated[Literal["auto", "cpu", "cuda"], Flag("device", "where the model runs")] = "auto"
     tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", also=("-tp",))] = 1
     enforce_eager: Annotated[bool, Flag("device", "run without captured CUDA graphs")] = False
+    prefill_body: Annotated[
+        Literal["auto", "plain", "specialized"],
+        Flag("device", "of attention on Hopper; auto: the specialized one where a run of it is on record"),
+    ] = "auto"
     num_threads: Annotated[int, Flag("device", "CPU threads of one worker", "N", default="cores / workers")] = 0
 
     vllm_metric_names: Annotated[bool, Flag("observing", "/metrics also has vLLM's names")] = False

@@ -6,6 +6,7 @@ import re
 # Lower-case k, m, g are decimal and upper-case K, M, G binary, as vLLM reads `--max-model-len`.
 _COUNT_UNITS = {
     "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
 }  # fmt: skip
 _BYTE_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -16,6 +17,11 @@ _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 def parse_count(text: str) -> int:
     """`4096`, `4K` (4096), `12k` (12000), `1.5k`. Raises `ValueError`."""
     return _parse(text, _COUNT_UNITS, "a whole number, also like 4K (4096) or 12k (12000)")
+
+
+def parse_length(text: str) -> int:
+    """A count; 0 for `auto` and `-1`, as vLLM says "what model and memory allow". Raises `ValueError`."""
+    return 0 if text in ("auto", "-1") else parse_count(text)
 
 
 def parse_bytes(text: str) -> int:

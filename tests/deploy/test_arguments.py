@@ -97,7 +97,7 @@ def test_flags_of_vllm_that_change_nothing_here_are_taken() -> None:
     ("arguments", "words"),
     [
         (["--trust-remote-code"], "--trust-remote-code: quire runs no code of a checkpoint"),
-        (["--pipeline-parallel-size", "2"], "use --tensor-parallel-size"),
+        (["--pipeline-parallel-size", "2"], "no pipeline parallelism; --tensor-parallel-size"),
         (["--swap-space", "4"], "nothing is swapped"),
         (["--revision", "main"], "MODEL@REVISION"),
         (["--override-generation-config", "{}"], "generation_config.json"),

@@ -44,7 +44,8 @@ CHANGED: dict[str, Any] = {
     "max_num_partial_prefills": 6,
     "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
     "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
-    "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "num_threads": 18, "startup_timeout": 19.0,
+    "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "prefill_body": "plain",
+    "num_threads": 18, "startup_timeout": 19.0,
     "drain_timeout": 20.0, "max_restarts": 21, "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
 }  # fmt: skip
 """Another value than the default for every option that a process is told."""
@@ -73,6 +74,13 @@ def test_addresses_and_shared_values_agree(run_dir: RunDir) -> None:
     assert whole.frontend.served_model_names == ("m",)
     whole = composed(run_dir, startup_timeout=70.0)
     assert whole.frontend.startup_seconds == whole.timers.startup == 70.0
+
+
+def test_two_words_for_one_type_mean_it(run_dir: RunDir) -> None:
+    for word, meant in (("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")):
+        assert composed(run_dir, dtype=word).worker.dtype == meant
+    for word, meant in (("fp8_e4m3", "fp8"), ("fp8", "fp8"), ("auto", "auto")):
+        assert composed(run_dir, kv_cache_dtype=word).worker.kv_cache_dtype == meant
 
 
 def test_every_option_reaches_a_process(run_dir: RunDir) -> None:

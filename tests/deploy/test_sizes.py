@@ -11,7 +11,7 @@ from quire.deploy.sizes import format_bytes, parse_bytes, parse_count, parse_see
     ("text", "value"),
     [
         ("0", 0), ("4096", 4096), ("4K", 4096), ("12K", 12288), ("12k", 12000), ("1.5k", 1500), ("2M", 2 << 20),
-        ("1m", 10**6),
+        ("1m", 10**6), ("16Ki", 16384), ("1Mi", 1 << 20),
     ],
 )  # fmt: skip
 def test_counts_are_binary_in_capitals_and_decimal_in_small_letters(text: str, value: int) -> None:
@@ -22,7 +22,7 @@ def test_counts_are_binary_in_capitals_and_decimal_in_small_letters(text: str, v
     ("text", "value"),
     [
         ("8GiB", 8 << 30), ("8 GiB", 8 << 30), ("8gib", 8 << 30), ("500MB", 500 * 10**6), ("1.5GiB", 3 << 29),
-        ("64MiB", 64 << 20), ("8G", 8 << 30), ("8g", 8 * 10**9), ("1024", 1024), ("7B", 7),
+        ("64MiB", 64 << 20), ("8G", 8 << 30), ("8Gi", 8 << 30), ("8g", 8 * 10**9), ("1024", 1024), ("7B", 7),
     ],
 )  # fmt: skip
 def test_sizes_know_binary_and_decimal_units(text: str, value: int) -> None:

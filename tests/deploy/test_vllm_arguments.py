@@ -138,3 +138,72 @@ def test_the_value_of_an_unknown_flag_is_no_second_model_and_is_not_printed(word
     error = capsys.readouterr().err
     assert "secret" not in error
     assert "given twice" not in error
+
+
+TAKEN = {
+    "-pp 1": {}, "--pipeline-parallel-size 1": {}, "-dp 1": {}, "-dp=1": {}, "-dcp 1": {}, "-pcp 1": {},
+    "--nnodes 1": {}, "-n 1 -r 0": {}, "--node-rank 0": {},
+    "-tp 2": {"tensor_parallel_size": 2}, "-tp=2": {"tensor_parallel_size": 2},
+    "-asc 2": {"frontends": 2}, "-q int8": {"quantization": "int8"},
+    "--kv-cache-dtype fp8": {"kv_cache_dtype": "fp8"},
+    "--kv-cache-dtype fp8_e4m3": {"kv_cache_dtype": "fp8_e4m3"},
+    "--max-model-len auto": {}, "--max-model-len -1": {}, "--max-model-len=-1": {},
+    "--max-model-len 32k": {"max_model_len": 32_000}, "--max-model-len 32K": {"max_model_len": 32_768},
+    "--max-model-len 16Ki": {"max_model_len": 16_384}, "--max-model-len 25.6k": {"max_model_len": 25_600},
+    "--max-model-len 1M": {"max_model_len": 1 << 20}, "--max-model-len=8192": {"max_model_len": 8192},
+    "--gpu-memory-utilization .9": {"gpu_memory_utilization": 0.9},
+    "--dtype half": {"dtype": "half"}, "--load-format safetensors": {"load_format": "safetensors"},
+    "--enforce-eager": {"enforce_eager": True}, "--disable-log-requests": {}, "--port=8000": {},
+    "--served-model-name a b": {"served_model_name": ("a", "b")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", TAKEN)
+def test_a_flag_that_means_the_same_or_nothing_here_is_taken(words: str) -> None:
+    assert serve("m", *words.split()) == ("m", TAKEN[words])
+
+
+REFUSED = {
+    "-pp 2": "--pipeline-parallel-size: quire has no pipeline parallelism; --tensor-parallel-size shares every layer",
+    "-dp 2": "--data-parallel-size: quire has no data parallelism; start one `quire serve` per replica",
+    "-dcp 2": "--decode-context-parallel-size: quire shares no context over devices; use --tensor-parallel-size",
+    "-ep": "--enable-expert-parallel: quire serves no mixture of experts yet",
+    "--nnodes 2": "--nnodes: quire runs on one host; start one `quire serve` per host",
+    "-r 1": "--node-rank: quire runs on one host",
+    "--headless": "--headless: quire runs on one host",
+    "--master-addr 10.0.0.1": "--master-addr: quire runs on one host",
+    "-O3": "--optimization-level: there are no levels; leave it out, or say --enforce-eager",
+    "-O 3": "--optimization-level: there are no levels",
+    "-O=3": "--optimization-level: there are no levels",
+    "-O.mode=3": "--optimization-level: there are no levels",
+    "-cc {}": "--compilation-config: ",
+    "-sc {}": "--speculative-config: quire does not speculate yet",
+    "--kv-cache-dtype fp8_e5m2": "invalid choice: 'fp8_e5m2' (choose from ",
+    "--max-model-len 1.5": "expected a whole number",
+    "--trust-remote-code": "--trust-remote-code: quire runs no code of a checkpoint; leave it out",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_flag_for_what_is_missing_is_answered_with_one_sentence_about_it(capsys, words: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        serve("m", *words.split())
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert REFUSED[words] in said
+    assert "did you mean" not in said
+
+
+@pytest.mark.parametrize("words", ["-t 2", "-d 2", "-p 2", "-xy 1", "--convert none", "--rope-scaling x"])
+def test_a_flag_that_nobody_knows_is_not_taken_for_another(capsys, words: str) -> None:
+    with pytest.raises(SystemExit):
+        serve("m", *words.split())
+    said = capsys.readouterr().err
+    assert f"unknown argument {words.split()[0]!r}  (see" in said
+
+
+def test_the_file_says_the_same(tmp_path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text("max-model-len: auto\nkv-cache-dtype: fp8_e4m3\nnnodes: 1\nenable-expert-parallel: false\n")
+    assert serve("--config", str(file))[1] == {"kv_cache_dtype": "fp8_e4m3"}
