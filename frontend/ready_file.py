@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import logging
 import os
 
-PULSE_SECONDS = 1.0
+from quire.frontend.trouble import Trouble
 
-log = logging.getLogger("quire.frontend")
+PULSE_SECONDS = 1.0
 
 
 class ReadyFile:
@@ -17,8 +16,9 @@ class ReadyFile:
         """`path`: empty where nobody watches."""
         self._path = path
         self._text = ""
-        self._error = ""
-        """Why it does not say so yet."""
+        self._is_stale = False
+        """It does not say so yet."""
+        self._trouble = Trouble("the supervisor is told about this frontend again")
 
     def tell(self, ports: dict[str, int], ready: bool) -> None:
         """Whole or not at all."""
@@ -32,19 +32,20 @@ class ReadyFile:
             await asyncio.sleep(PULSE_SECONDS)
             try:
                 os.utime(self._path)
-            except OSError as error:  # somebody cleaned up
-                self._error = self._error or str(error)
-            if self._error:
+            except OSError:  # somebody cleaned up
+                self._is_stale = True
+            if self._is_stale:
                 self._write()
 
     def _write(self) -> None:
-        before, self._error = self._error, ""
         partial = f"{self._path}.{os.getpid()}.partial"
+        self._is_stale = True
         try:
             with open(partial, "w", encoding="utf-8") as file:
                 file.write(self._text)
             os.replace(partial, self._path)
+            self._is_stale = False
         except OSError as error:
-            self._error = str(error)
-            if self._error != before:
-                log.error("the supervisor cannot be told about this frontend: %s", error)
+            self._trouble.is_there(f"the supervisor cannot be told about this frontend: {error}")
+        else:
+            self._trouble.ends()

@@ -4,7 +4,6 @@ Every frontend writes what it counted into a file of its own, once a second and 
 was shown is never taken back. A frontend that is restarted goes on from the file of the one before it.
 """
 
-import logging
 import os
 import time
 from collections.abc import Iterable
@@ -14,12 +13,11 @@ import msgspec
 
 from quire.frontend.metric_table import FAMILIES
 from quire.frontend.metrics import Labels, Metrics
+from quire.frontend.trouble import Trouble
 from quire.proto.introspection import Distribution, Figure
 
 STALE_SECONDS = 5.0
 """A snapshot this old is of a frontend that is gone: what it counted stays, what it measured of the moment goes."""
-
-log = logging.getLogger("quire.frontend")
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -42,6 +40,7 @@ class Snapshots:
         self._metrics = metrics
         self._decoder = msgspec.msgpack.Decoder(Snapshot)
         self._path: Path | None = None
+        self._unread: dict[Path, Trouble] = {}
         if not run_dir:
             return
         folder = Path(run_dir) / "metrics"
@@ -50,6 +49,7 @@ class Snapshots:
         except OSError as error:
             raise ValueError(f"run_dir {run_dir}: {error.strerror}; it must be a directory of yours") from error
         self._path = folder / f"frontend-{index}.bin"
+        self._unwritten = Trouble(f"metrics snapshot {self._path}: is written again")
         before = self._read(self._path)
         if before is not None:
             metrics.resume_from(before.figures, before.distributions)
@@ -63,7 +63,10 @@ class Snapshots:
                 partial.write_bytes(msgspec.msgpack.encode(snapshot))
                 os.replace(partial, self._path)
             except OSError as error:  # a full disk must not end a frontend
-                log.warning("metrics snapshot %s: %s", self._path, error.strerror)
+                what = f"metrics snapshot {self._path}: {error.strerror}: let this process write there"
+                self._unwritten.is_there(f"{what}; other frontends' pages lack its figures meanwhile")
+            else:
+                self._unwritten.ends()
         return snapshot
 
     def all(self) -> list[Snapshot]:
@@ -75,13 +78,16 @@ class Snapshots:
         return [own, *(other for other in others if other is not None)]
 
     def _read(self, path: Path) -> Snapshot | None:
+        trouble = self._unread.setdefault(path, Trouble(f"metrics snapshot {path}: is read again"))
         try:
-            return self._decoder.decode(path.read_bytes())
+            snapshot = self._decoder.decode(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            log.warning("metrics snapshot %s is not read: %s", path, error)
+            trouble.is_there(f"metrics snapshot {path} is not read: {error}")
             return None
+        trouble.ends()
+        return snapshot
 
 
 def total(snapshots: Iterable[Snapshot], now: float) -> tuple[list[Figure], list[Distribution]]:

@@ -48,7 +48,7 @@ def routes(door: HttpDoor) -> list[Route]:
         _check_thinking(door, asked)
         with renamed(NAMES):
             chat = await body.beside(request, asked.chat)
-            tokens = await door.pipeline.tokenize(chat, asked.model, None)
+            tokens = await door.pipeline.tokenize(chat, asked.model)
         return json_response({"input_tokens": len(tokens.token_ids)})
 
     return [

@@ -1,16 +1,14 @@
 """Responses this frontend makes while nobody waits for them: their tasks, and the leases on them."""
 
 import asyncio
-import logging
 import sqlite3
 from collections.abc import Coroutine
 
 from quire.frontend.http.response_store import LEASE_SECONDS, ResponseStore
+from quire.frontend.trouble import Trouble
 from quire.proto.api import RequestError
 
 RENEW_SECONDS = LEASE_SECONDS / 5
-
-log = logging.getLogger("quire.frontend")
 
 
 class Background:
@@ -21,6 +19,7 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leased: dict[str, asyncio.Task[None]] = {}
         self._renewing: asyncio.Task[None] | None = None
+        self._trouble = Trouble("leases of responses are renewed again")
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run it; whoever asked for it may leave."""
@@ -49,7 +48,8 @@ class Background:
             try:
                 wanted = await self._store.renew(asked)
             except (sqlite3.Error, RequestError) as error:
-                log.error("leases of responses could not be renewed: %s", error)
+                self._trouble.is_there(f"leases of responses are not renewed: {error}")
                 continue
+            self._trouble.ends()
             for id in asked - wanted:  # what was begun meanwhile was not asked for
                 self.stop(id)

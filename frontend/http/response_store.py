@@ -3,6 +3,8 @@
 It is bounded in bytes and in age; the oldest finished responses go first. A response that is still being made belongs
 to the frontend that makes it, which renews a lease on it; once the lease ran out, that frontend is gone and the
 response counts as failed. Leases are read off a clock that nobody sets, and end with the boot that gave them.
+
+A disk that is full or fails costs what was to be stored, not the server: each such call is refused for the time being.
 """
 
 import asyncio
@@ -10,10 +12,12 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
+from quire.frontend.trouble import Trouble
 from quire.proto.api import RequestError
 
 P = ParamSpec("P")
@@ -26,6 +30,15 @@ LEASE_SECONDS = 10.0
 BUSY_SECONDS = 5.0
 RETRY_SECONDS = 0.01
 MAX_CHAIN = 1000
+WRONG = {
+    sqlite3.SQLITE_FULL: ("its disk is full", "free some space there"),
+    sqlite3.SQLITE_IOERR: ("its disk does not read or write", "look at the disk, and free some space there"),
+    sqlite3.SQLITE_READONLY: ("its file cannot be written", "let the server's user write there"),
+    sqlite3.SQLITE_CANTOPEN: ("its file cannot be opened", "look at its rights, and at the number of open files"),
+    sqlite3.SQLITE_CORRUPT: ("its file is damaged", "remove it while the engine is stopped"),
+    sqlite3.SQLITE_NOTADB: ("its file is damaged", "remove it while the engine is stopped"),
+}
+"""What a result of SQLite means to a client, and to whoever runs the server."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY, previous TEXT NOT NULL, status TEXT NOT NULL, created REAL NOT NULL, lease REAL NOT NULL,
@@ -73,7 +86,10 @@ class Stored:
 
 
 class ResponseStore:
-    """Every method is one transaction, in a thread. Opened at its first use."""
+    """Every method is one transaction, in a thread. Opened at its first use.
+
+    Each raises `RequestError`: QUEUE_FULL while other processes keep it locked, RECOVERING while its disk fails.
+    """
 
     def __init__(self, directory: str, max_bytes: int) -> None:
         """An empty `directory`: kept in memory, for this process alone."""
@@ -81,6 +97,7 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
+        self._trouble = Trouble(f"responses: {self._path}: are stored again")
 
     async def put(self, id: str, previous: str, status: Status, input: bytes, answer: bytes) -> None:
         """Raises `RequestError` (QUEUE_FULL) when what is still being made fills the store."""
@@ -116,8 +133,9 @@ class ResponseStore:
         self, function: Callable[Concatenate[sqlite3.Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         def transaction() -> R:
-            with self._lock:
+            with self._lock, self._refusals():
                 database = self._begin()
+                num_changes = database.total_changes
                 try:
                     result = function(database, *args, **kwargs)
                     database.execute("COMMIT")
@@ -125,21 +143,33 @@ class ResponseStore:
                     if database.in_transaction:  # what SQLite ended itself, as on a full disk, is over
                         database.execute("ROLLBACK")
                     raise
+                if database.total_changes > num_changes:  # to read may work on a disk that is full
+                    self._trouble.ends()
                 return result
 
         return await asyncio.to_thread(transaction)
 
     def _begin(self) -> sqlite3.Connection:
-        """Raises `RequestError` (QUEUE_FULL) when other processes keep it locked."""
-        try:
-            self._database = self._database or _open(self._path)
-            self._database.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                raise
-            message = f"the store of responses stayed locked for {BUSY_SECONDS:g} s; try later"
-            raise RequestError("QUEUE_FULL", message, retry_after_seconds=1.0) from error
+        self._database = self._database or _open(self._path)
+        self._database.execute("BEGIN IMMEDIATE")
         return self._database
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What SQLite raises, as what a client may know of it; the rest is for the log, once."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = _code(error)
+            if code == sqlite3.SQLITE_BUSY:
+                message = f"the store of responses stayed locked for {BUSY_SECONDS:g} s; try later"
+                raise RequestError("QUEUE_FULL", message, retry_after_seconds=1.0) from error
+            if code not in WRONG:
+                raise
+            wrong, remedy = WRONG[code]
+            self._trouble.is_there(f"responses: {self._path}: {error}: {remedy}; none is stored meanwhile")
+            message = f"the store of responses does not work: {wrong}; try later, or create with store set to false"
+            raise RequestError("RECOVERING", message, retry_after_seconds=1.0) from error
 
 
 def _open(path: str) -> sqlite3.Connection:
@@ -152,17 +182,18 @@ def _open(path: str) -> sqlite3.Connection:
             database.execute("PRAGMA synchronous = NORMAL")
             database.executescript(SCHEMA)
             _end_leases_of_another_boot(database)
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             database.close()
-            if not _is_busy(error) or time.monotonic() > deadline:
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(RETRY_SECONDS)
         else:
             return database
 
 
-def _is_busy(error: sqlite3.OperationalError) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the low byte of SQLite's extended codes
+def _code(error: sqlite3.Error) -> int:
+    """Of SQLite's extended codes the low byte; 0 for what Python's module raises by itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _end_leases_of_another_boot(database: sqlite3.Connection) -> None:

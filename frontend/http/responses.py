@@ -1,6 +1,7 @@
 """`/v1/responses`: create, stream, run in the background, retrieve, cancel, delete, list input items."""
 
 import asyncio
+import logging
 import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
@@ -29,6 +30,8 @@ from quire.frontend.stream import RequestStream
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.params import ParameterError
 
+log = logging.getLogger("quire.frontend")
+
 ID = re.compile(r"resp_[0-9a-f]{32}")
 NAMES = {
     "chat$": "input",
@@ -38,7 +41,7 @@ NAMES = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
 }
-GONE = "the frontend that made this response ended before it was done"
+GONE = "the frontend that made this response ended before it could store it, or its store failed"
 MAX_PAGE = 100
 
 
@@ -169,8 +172,11 @@ class Responses:
                 begun.set_exception(error)
                 return
             growing.fail(as_request_error(error))
-        with self._door.pipeline.finishing():
-            await self._store.finish(id, growing.status, msgspec.json.encode(growing.answer))
+        try:
+            with self._door.pipeline.finishing():
+                await self._store.finish(id, growing.status, msgspec.json.encode(growing.answer))
+        except RequestError as error:  # its lease runs out
+            log.warning("response %s: its answer is lost: %s", id, error)
 
     async def _items(self, making: Making) -> AsyncGenerator[bytes, None]:
         growing = making.growing
@@ -180,7 +186,10 @@ class Responses:
                     if items := b"".join(_item(one) for event in events for one in growing.events(event)):
                         yield items
         await self._count(making)
-        await self._keep(making)
+        try:
+            await self._keep(making)
+        except RequestError:  # the client has all of it, and hears that nobody will retrieve it
+            making.growing.answer["store"] = False
         yield _item(growing.ending())
 
     async def _count(self, making: Making) -> None:

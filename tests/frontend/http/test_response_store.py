@@ -115,15 +115,84 @@ def test_a_store_that_stays_locked_is_refused_with_advice(tmp_path: Path, monkey
     other.close()
 
 
-def test_a_full_disk_fails_what_does_not_fit_and_no_more(tmp_path: Path) -> None:
+def test_a_full_disk_fails_what_does_not_fit_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         store = ResponseStore(str(tmp_path), 1 << 30)
         await store.put("a", "", "completed", b"[]", b"{}")
         store._database.execute("PRAGMA max_page_count = 64")
-        with pytest.raises(sqlite3.OperationalError, match="full"):
-            await store.put("b", "", "completed", b"[]", b"x" * (1 << 20))
+        for _ in range(2):
+            with pytest.raises(RequestError, match="its disk is full; try later, or create with store") as caught:
+                await store.put("b", "", "completed", b"[]", b"x" * (1 << 20))
+            assert (caught.value.reason, caught.value.retryable) == ("RECOVERING", True)
+            assert caught.value.retry_after_seconds == 1.0
+            assert [await held(store, name) for name in "ab"] == [True, False]
+        assert [one.message for one in caplog.records] == [
+            f"responses: {tmp_path}/responses.sqlite3: database or disk is full: free some space there; "
+            "none is stored meanwhile"
+        ]
         await store.put("c", "", "completed", b"[]", b"{}")
         assert [await held(store, name) for name in "abc"] == [True, False, True]
+        assert "are stored again" in caplog.records[1].message
+
+    run(main)
+
+
+def test_a_store_that_became_read_only_is_refused_until_it_is_mended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 1 << 30)
+        await store.put("a", "", "completed", b"[]", b"{}")
+        store._database.execute("PRAGMA query_only = 1")
+        for call in (store.delete, store.get):
+            with pytest.raises(RequestError, match="its file cannot be written") as caught:
+                await call("a")
+            assert caught.value.reason == "RECOVERING"
+        store._database.execute("PRAGMA query_only = 0")
+        await store.delete("a")
+        assert len(caplog.records) == 2
+
+    run(main)
+
+
+def test_a_store_whose_file_cannot_be_opened_or_read_is_refused_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / response_store.FILE_NAME
+
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 1 << 30)
+        file.mkdir()
+        with pytest.raises(RequestError, match="its file cannot be opened"):
+            await store.get("a")
+        file.rmdir()
+        file.write_bytes(b"this is no database " * 100)
+        with pytest.raises(RequestError, match="its file is damaged"):
+            await store.get("a")
+        file.unlink()
+        await store.put("a", "", "completed", b"[]", b"{}")
+        assert len(caplog.records) == 3
+
+    run(main)
+
+
+def test_a_disk_that_fails_is_no_bug_and_what_is_one_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(code: int) -> None:
+        def put(*arguments: object) -> None:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = code
+            raise error
+
+        monkeypatch.setattr(response_store, "_put", put)
+
+    async def main() -> None:
+        store = ResponseStore(str(tmp_path), 1 << 30)
+        failing(sqlite3.SQLITE_IOERR_FSYNC)
+        with pytest.raises(RequestError, match="its disk does not read or write"):
+            await store.put("a", "", "completed", b"[]", b"{}")
+        failing(sqlite3.SQLITE_ERROR)
+        with pytest.raises(sqlite3.OperationalError):
+            await store.put("a", "", "completed", b"[]", b"{}")
 
     run(main)
 

@@ -1,8 +1,13 @@
 """/v1/responses: the response object, its events, its life in the store and in the background."""
 
 import asyncio
+import gc
 import json
+import sqlite3
 
+import pytest
+
+from quire.frontend.http import response_store
 from quire.proto.requests import Abort
 
 PATH = "/v1/responses"
@@ -206,6 +211,75 @@ def test_a_background_response_that_fails_says_why(web):
             made = (await ask(w, background=True)).json()
             answer = await settled(w, f"{PATH}/{made['id']}")
             assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
+
+    run(main)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's file never grows."""
+    opened = response_store._open
+
+    def full(path: str) -> sqlite3.Connection:
+        database = opened(path)
+        database.execute("PRAGMA max_page_count = 1")
+        return database
+
+    monkeypatch.setattr(response_store, "_open", full)
+
+
+LONG = {"metadata": {f"{number}": "x" * 500 for number in range(16)}}
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_refuses_what_is_to_be_stored_and_says_so_once(web, tmp_path, caplog):
+    async def main():
+        async with web(run_dir=str(tmp_path)) as w:
+            w.answers([75])
+            for background in (False, True, False):
+                refused = await ask(w, background=background, **LONG)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+                error = refused.json()["error"]
+                assert (error["type"], error["code"]) == ("service_unavailable_error", "recovering")
+                assert "its disk is full; try later, or create with store set to false" in error["message"]
+            assert (await ask(w, store=False, **LONG)).status_code == 200
+            assert sum("responses.sqlite3" in record.message for record in caplog.records) == 1
+            assert not any(record.exc_info for record in caplog.records)
+
+    run(main)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_stream_that_cannot_be_stored_ends_whole_and_says_that_it_is_not(web, tokenizer, tmp_path):
+    async def main():
+        async with web(run_dir=str(tmp_path)) as w:
+            w.answers(tokenizer.encode("hello world").ids, "stop")
+            last = events((await ask(w, stream=True, **LONG)).text)[-1]
+            made = last["response"]
+            assert (last["type"], made["status"], made["store"]) == ("response.completed", "completed", False)
+            assert made["output"][0]["content"][0]["text"] == "hello world"
+            assert (await w.client.get(f"{PATH}/{made['id']}")).status_code == 404
+
+    run(main)
+
+
+def test_a_background_response_whose_end_cannot_be_stored_is_failed(web, tmp_path, monkeypatch, caplog):
+    def finish(*arguments: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+        raise error
+
+    async def main():
+        async with web(run_dir=str(tmp_path)) as w:
+            monkeypatch.setattr(response_store, "LEASE_SECONDS", 0.05)
+            monkeypatch.setattr(response_store, "_finish", finish)
+            w.answers([75])
+            made = (await ask(w, background=True)).json()
+            answer = await settled(w, f"{PATH}/{made['id']}")
+            assert (answer["status"], answer["error"]["code"]) == ("failed", "server_error")
+            assert "or its store failed" in answer["error"]["message"]
+        gc.collect()
+        assert [record.message for record in caplog.records if "asyncio" in record.name] == []
 
     run(main)
 
