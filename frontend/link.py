@@ -75,8 +75,7 @@ class SchedulerLink:
         self._numbers = itertools.count(1)
         self._streams: dict[int, RequestStream] = {}
         self._queries = Queries(self._post, self._check_reachable)
-        self.ask = self._queries.ask
-        """`await ask(AskLoad)`; raises `RequestError` when the scheduler does not answer."""
+        self.ask = self._queries.ask  # `await ask(AskLoad)`; raises `RequestError` when the scheduler does not answer
         self._outbox: deque[msgspec.Struct] = deque()
         self._posted = asyncio.Event()
         self._epoch = 0
@@ -105,9 +104,8 @@ class SchedulerLink:
     async def run(self) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send())
-            tasks.create_task(self._receive())
-            tasks.create_task(self._beat())
+            for work in (self._send, self._receive, self._beat):
+                tasks.create_task(work())
 
     # ---- for the pipeline
 
@@ -201,7 +199,7 @@ class SchedulerLink:
             case Welcome():
                 self._on_welcome(message)
             case Refused():
-                self._lose(f"refused: {message.reason}")
+                self._lose(f"refused: {message.reason}", is_suspect=False)
                 if not self._outbox:
                     self._post(Hello("frontend", PROTOCOL_VERSION))
             case Load() | Figures() | Status() | Explanation() | AbortedLabels():
@@ -236,7 +234,7 @@ class SchedulerLink:
         for stream in dict.fromkeys(gaps):
             log.error("request %r: tokens are missing, submitting it again", stream.prepared.request_id)
             self._post(Abort((stream.number,), "client"))
-            self._resubmit((stream,))
+            self._resubmit((stream,), is_suspect=True)
 
     def _on_welcome(self, welcome: Welcome) -> None:
         if welcome.protocol_version != PROTOCOL_VERSION:
@@ -259,14 +257,15 @@ class SchedulerLink:
             self._fail_all("FAILED", f"the engine has failed: {welcome.detail}")
         elif welcome.state != "starting" and welcome.facts is not None:  # a drain, too, takes what was accepted
             self._patience.end()
-            self._resubmit(tuple(self._streams.values()))
+            self._resubmit(tuple(self._streams.values()), self._patience.is_suspect)
             self._unsent.clear()
         else:
             self._patience.found(self._now())
 
     # ---- loss and return
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, is_suspect: bool = True) -> None:
+        self._patience.suspect(is_suspect)
         if self.state == "lost":
             return
         log.warning("scheduler lost: %s; %d requests wait", why, len(self._streams))
@@ -275,12 +274,13 @@ class SchedulerLink:
         self._unsent |= {message.number for message in self._outbox if isinstance(message, Submit)}
         self._change("lost", why)
 
-    def _resubmit(self, streams: Iterable[RequestStream]) -> None:
+    def _resubmit(self, streams: Iterable[RequestStream], is_suspect: bool) -> None:
         for stream in streams:
             accepted = stream.number not in self._unsent
             self._streams.pop(stream.number, None)
             stream.num_resumes += 1
-            if stream.num_resumes > self._config.max_resumes:
+            stream.num_losses += is_suspect
+            if stream.num_losses > self._config.max_resumes:
                 why = "the engine was lost too often"
                 stream.fail(RequestError("SCHEDULER_LOST", why, request_id=stream.prepared.request_id))
             submit = stream.resubmission(next(self._numbers), self._now(), accepted)

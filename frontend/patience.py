@@ -16,6 +16,12 @@ class Patience:
         self._since = 0.0
         self._found = False
         self.is_waiting = False
+        self.is_suspect = False
+        """The scheduler was lost, perhaps by what it ran; it did not merely forget a process that had not beaten."""
+
+    def suspect(self, is_suspect: bool) -> None:
+        """One more loss, or one that goes on. What is suspect stays so for as long as requests wait."""
+        self.is_suspect = is_suspect or (self.is_suspect and self.is_waiting)
 
     def lost(self, now: float) -> None:
         """No scheduler is there: it died, or the one that had followed it did."""

@@ -54,6 +54,8 @@ class RequestStream:
         """float32, of a prompt that was embedded."""
         self.number = -1
         self.num_resumes = 0
+        self.num_losses = 0
+        """Of the resumes those that count against it: see `Patience.is_suspect`."""
         self.is_slow = False
         self.outputs = [prepared.output(index, tokenizer) for index in range(prepared.n)]
         self._token_bytes = tokenizer.token_bytes

@@ -171,6 +171,39 @@ def test_a_request_is_resumed_only_so_often(serving):
     asyncio.run(main())
 
 
+def test_what_the_scheduler_forgot_for_want_of_beats_costs_no_resume_and_its_death_does(serving):
+    """A frontend that stood still for longer than its lease: that speaks against no request."""
+
+    async def main():
+        async with serving(max_resumes=1) as s:
+            reading, events = start_reading(s, GenerateRequest(input="hello"))
+            for count in range(1, 4):
+                s.scheduler.outputs((await s.scheduler.submitted(count)).number, [(0, count - 1, 69 + count)])
+                await s.until(lambda count=count: len(ids_of(events)) == count)
+                s.scheduler.peers.clear()
+            await s.scheduler.submitted(4)
+            s.scheduler.life = "life-2"
+            s.scheduler.peers.clear()
+            last = await s.scheduler.submitted(5)
+            s.scheduler.peers.clear()
+            last = await s.scheduler.submitted(6)
+            s.scheduler.outputs(last.number, [(0, 3, 73)], [s.scheduler.finish(last.number, 4)])
+            await reading
+            assert ids_of(events) == [70, 71, 72, 73]
+            assert events[-1].usage.num_restarts == 5
+            doomed, _ = start_reading(s, GenerateRequest(input="hello"))
+            await s.scheduler.submitted(7)
+            for life in ("life-3", "life-4"):
+                await s.ready()
+                s.scheduler.life = life
+                s.scheduler.peers.clear()
+                await s.until(lambda life=life: s.server.link.welcome.life == life)
+            with pytest.raises(RequestError, match="lost too often"):
+                await doomed
+
+    asyncio.run(main())
+
+
 def test_requests_wait_for_the_window_and_then_end_unavailable(serving):
     async def main():
         async with serving(resume_window_seconds=0.5) as s:
