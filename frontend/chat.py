@@ -1,23 +1,30 @@
 """Chat templates: what they are given, and where they come from. They are rendered in a process of their own."""
 
+import asyncio
 import json
+import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quire.frontend.chat_checks import arguments_value, template_kwargs, tool_parameters
 from quire.frontend.disguise import Disguise, StandIns, restored
-from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxTimeout
+from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.template_process import RENDERED, TemplateError, check_source
 from quire.proto.api import Chat, ChatMessage
 from quire.proto.params import ParameterError
 
 NUM_PROCESSES = 2
 """One that is stuck leaves the other to everybody else."""
+RETRY_SECONDS = 30.0
+"""After which a process that could not be started is tried again."""
 MEMORY_BYTES = 512 << 20
 TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 DEFAULT, WITH_TOOLS = "default", "tool_use"
+
+log = logging.getLogger("quire.frontend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ class ChatTemplate:
         special_texts: Sequence[str],
         seconds: float,
     ) -> None:
-        """`sources`: "default", and perhaps "tool_use" for chats with tools. `seconds`: what one chat may take.
+        """`sources`: "default", and perhaps "tool_use" for chats with tools. `seconds`: what one chat may compute.
 
         Raises `TemplateError` for a source that cannot be used.
         """
@@ -71,6 +78,8 @@ class ChatTemplate:
         setup = json.dumps(self.sources).encode()
         module = "quire.frontend.template_process"
         self._num_waiting = {Sandbox(module, setup, memory_bytes=MEMORY_BYTES): 0 for _ in range(NUM_PROCESSES)}
+        self._starting: asyncio.Task[None] | None = None
+        self._next_start = 0.0
 
     @property
     def text(self) -> str:
@@ -78,14 +87,15 @@ class ChatTemplate:
         return "\n".join(self.sources.values())
 
     async def start(self) -> None:
-        """Have the processes ready. Raises `TemplateError`."""
+        """Have one process ready; the other starts with the first chat that finds it busy. Raises `TemplateError`."""
         try:
-            for sandbox in self._num_waiting:
-                await sandbox.start()
-        except (SandboxCrashed, SandboxTimeout) as error:
-            raise TemplateError(f"chat template: its process cannot start: {error}") from error
+            await next(iter(self._num_waiting)).start()
+        except SandboxLost as error:
+            raise TemplateError(f"chat template: {error.why}") from error
 
     async def close(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
         for sandbox in self._num_waiting:
             await sandbox.close()
 
@@ -124,8 +134,11 @@ class ChatTemplate:
         return Job(payload, stand_in.restore, mark)
 
     async def render(self, job: Job) -> bytes:
-        """What the process answered, for `Job.read`. Raises `ParameterError` where it takes too long or dies."""
-        sandbox = min(self._num_waiting, key=self._num_waiting.__getitem__)
+        """What the process answered, for `Job.read`.
+
+        Raises `ParameterError` where the chat takes too long or breaks it, `RequestError` where it fails by itself.
+        """
+        sandbox = self._least_busy()
         self._num_waiting[sandbox] += 1
         try:
             return await sandbox.call(job.payload, self._seconds)
@@ -135,6 +148,24 @@ class ChatTemplate:
             raise ParameterError("chat", "the chat template broke the process it was rendered in") from error
         finally:
             self._num_waiting[sandbox] -= 1
+
+    def _least_busy(self) -> Sandbox:
+        """Of those that are ready; where they are all busy, the others are started beside."""
+        ready = [one for one in self._num_waiting if one.is_ready]
+        found = min(ready or self._num_waiting, key=self._num_waiting.__getitem__)
+        others = [one for one in self._num_waiting if one not in ready]
+        idle = self._starting is None or self._starting.done()
+        if ready and others and self._num_waiting[found] and idle and time.monotonic() >= self._next_start:
+            self._next_start = time.monotonic() + RETRY_SECONDS
+            self._starting = asyncio.create_task(_start(others[0]))
+        return found
+
+
+async def _start(sandbox: Sandbox) -> None:
+    try:
+        await sandbox.start()
+    except SandboxLost as error:
+        log.warning("%s; chats are rendered by the others", error.why)
 
 
 def _message(one: ChatMessage) -> dict[str, Any]:

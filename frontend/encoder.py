@@ -12,7 +12,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.encoding import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
 from quire.frontend.sandbox import Sandbox, SandboxCrashed, SandboxTimeout
 from quire.frontend.text_pool import SHORT_CHARS, TextPool
-from quire.frontend.tokenizer import TextTokenizer
+from quire.frontend.tokenizer import TextTokenizer, TokenTexts
 from quire.proto.params import ParameterError
 
 MODULE = "quire.frontend.encoding_process"
@@ -21,12 +21,14 @@ LONG_IDS = 64 << 10
 NUM_PROCESSES = 2
 """Started with the first long text, and the second one's while the first is busy."""
 SECONDS = 300.0
-"""For one text, on a machine that has other things to do."""
+"""Of computing, for one text."""
 MAX_ANSWER_BYTES = 64 << 20
 
 
 class Encoder:
-    """One per frontend. Every method raises `ParameterError` on `field` for what takes too much time or memory."""
+    """One per frontend. Every method raises `ParameterError` on `field` for what takes too much time or memory, and
+    `RequestError` where a process fails by itself.
+    """
 
     def __init__(self, config: FrontendConfig, tokenizer: TextTokenizer, pool: TextPool) -> None:
         self._tokenizer = tokenizer
@@ -38,27 +40,31 @@ class Encoder:
             for _ in range(NUM_PROCESSES)
         }
 
-    async def ids(self, job: EncodeText | EncodeTemplate, text: str, field: str) -> Sequence[int]:
-        """The tokens, as a column of int32."""
+    async def ids(
+        self, job: EncodeText | EncodeTemplate, text: str, field: str, context: int | None = None
+    ) -> Sequence[int]:
+        """The tokens, as a column of int32. A text that `context` of the longest tokens cannot make has none."""
+        if context is not None and len(text) > context * self._tokenizer.max_token_chars:
+            message = f"{len(text)} characters can never fit the context of {context} tokens; {job.remedy}"
+            raise ParameterError(field, message, "CONTEXT_LENGTH_EXCEEDED")
         if len(text) <= SHORT_CHARS and text.isascii():  # a character of other scripts may cost 300 times as much
             return job.ids(self._tokenizer, text)
         if len(text) < LONG_CHARS:
             return await self._pool.run(len(text), job.ids, self._tokenizer, text)
         column = array("i")
-        column.frombytes(await self._call(await self._pool.run(len(text), text_payload, job, text), field))
+        column.frombytes(await self._call(await self._pool.run_python(text_payload, job, text), field))
         return column
 
     async def text(self, ids: Sequence[int], skip_special_tokens: bool, field: str) -> str:
         """Of ids within the vocabulary."""
-        job, size = DecodeIds(skip_special_tokens), 4 * len(ids)
+        job = DecodeIds(skip_special_tokens)
         if len(ids) < LONG_IDS:
-            return await self._pool.run(size, job.text, self._tokenizer, ids)
-        return str(await self._call(await self._pool.run(size, ids_payload, job, ids), field), "utf-8")
+            return await self._pool.run(4 * len(ids), job.text, self._tokenizer, ids)
+        return str(await self._call(await self._pool.run_python(ids_payload, job, ids), field), "utf-8")
 
-    async def texts(self, ids: Sequence[int]) -> Sequence[str]:
+    def texts(self, ids: Sequence[int]) -> Sequence[str]:
         """What each token stands for, alone."""
-        text = self._tokenizer.token_text
-        return await self._pool.run(4 * len(ids), lambda: [text(token) for token in ids])
+        return TokenTexts(ids, self._tokenizer)
 
     async def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """See `bad_word_tokens`, which encodes each of them several times."""

@@ -5,6 +5,7 @@ To a child a job goes as a head and what it is about, in pieces: one call that c
 
 from array import array
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -12,13 +13,15 @@ from quire.frontend.tokenizer import TextTokenizer, packed
 from quire.proto.params import ParameterError
 
 PIECE = 64 << 10
-"""Characters, or ids."""
+"""Characters."""
+PIECE_IDS = 4 << 10
 DONE, REFUSED = b"\0", b"\1"
 
 
 class EncodeText(msgspec.Struct, frozen=True, tag=True):
     """Ids of plain text. `keep`: at most so many, the first ones."""
 
+    remedy: ClassVar[str] = "shorten it or set truncate_prompt_tokens"
     special: bool
     parse_special: bool = False
     keep: int | None = None
@@ -30,6 +33,7 @@ class EncodeText(msgspec.Struct, frozen=True, tag=True):
 class EncodeTemplate(msgspec.Struct, frozen=True, tag=True):
     """Ids of a rendered template; `restore` as `TextTokenizer.encode_template` takes it."""
 
+    remedy: ClassVar[str] = "shorten it"
     restore: dict[int, str]
 
     def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
@@ -55,7 +59,9 @@ def text_payload(job: EncodeText | EncodeTemplate, text: str) -> bytearray:
 
 def ids_payload(job: DecodeIds, ids: Sequence[int]) -> bytearray:
     """For the child."""
-    return _payload(job, (array("i", ids[start : start + PIECE]).tobytes() for start in range(0, len(ids), PIECE)))
+    return _payload(
+        job, (array("i", ids[start : start + PIECE_IDS]).tobytes() for start in range(0, len(ids), PIECE_IDS))
+    )
 
 
 def _payload(job: Job, pieces: Iterator[bytes]) -> bytearray:

@@ -19,7 +19,7 @@ MAX_KEPT_BYTES = 4 << 20
 ENTRY_BYTES = 256
 """What a verdict without a message takes."""
 SUSPICION_SECONDS = 60.0
-"""How long what was stopped or crashed is not tried again: it may have been the machine's fault."""
+"""How long what was stopped or crashed is not tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,10 @@ class Grammars:
         self._asked: dict[bytes, asyncio.Task[Verdict]] = {}
 
     async def check(self, structured: Structured, facts: ModelFacts, field: str = "structured") -> None:
-        """Raises `ParameterError` on `field` when it does not compile within the limits."""
+        """Raises `ParameterError` on `field` when it does not compile within the limits.
+
+        Raises `RequestError` where the process fails by itself: that is no verdict, and the next try may find one.
+        """
         await self._follow(facts)
         payload = msgspec.msgpack.encode(structured)
         key = hashlib.sha256(payload).digest()
@@ -53,7 +56,7 @@ class Grammars:
             asked = self._asked.get(key)
             if asked is None:
                 asked = self._asked[key] = asyncio.create_task(self._ask(key, payload, structured.kind))
-                asked.add_done_callback(lambda _: self._asked.pop(key, None))
+                asked.add_done_callback(lambda task: self._answered(key, task))
             verdict = await asyncio.shield(asked)
         if verdict.reason:
             raise ParameterError(field, verdict.message, verdict.reason)
@@ -76,6 +79,11 @@ class Grammars:
         self._num_bytes = 0
         if old is not None:
             await old.close()
+
+    def _answered(self, key: bytes, task: asyncio.Task[Verdict]) -> None:
+        self._asked.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # whoever asked may be gone
 
     async def _ask(self, key: bytes, payload: bytes, kind: str) -> Verdict:
         assert self._sandbox is not None

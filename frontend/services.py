@@ -74,12 +74,14 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
         text: str | api.Chat | None = None
         if request.HasField("text"):
             text = request.text
+            request.ClearField("text")  # megabytes, which would stay until the answer is sent
         elif request.HasField("chat"):
             text = await self._read(grpc_map.chat, request.chat)
         add_special = request.add_special_tokens if request.HasField("add_special_tokens") else None
-        tokens = await self._pipeline.tokenize(text, _model(request), add_special, request.return_texts)
+        parse = request.parse_special if request.HasField("parse_special") else None
+        tokens = await self._pipeline.tokenize(text, _model(request), add_special, parse, request.return_texts)
         size = 8 * len(tokens.token_ids)
-        return await self._answers.run(size, lambda _: grpc_map.tokens_message(tokens).SerializeToString())
+        return await self._answers.run(size, lambda _: grpc_map.tokens_bytes(tokens))
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else None

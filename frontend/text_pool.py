@@ -30,6 +30,12 @@ class TextPool:
         pool = self._long if size >= LONG_CHARS else self._short
         return asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
 
+    def run_python(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """`function(*args, **kwargs)`, which is Python's own work and not the library's. A thread of low priority that
+        waits for a core would keep the interpreter from all others meanwhile.
+        """
+        return asyncio.get_running_loop().run_in_executor(self._short, lambda: function(*args, **kwargs))
+
     async def run_one(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for a text that comes alone: a short one is not worth the way to a thread."""
         if size <= SHORT_CHARS:

@@ -1,21 +1,23 @@
 """Chat templates: what templates may do, what users may not, and what costs only its own request."""
 
 import asyncio
+import errno
 import json
 import re
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from quire.frontend import template_process
+from quire.frontend import sandbox, template_process
 from quire.frontend.chat import ChatTemplate, Rendered, load_template
 from quire.frontend.chat_checks import RESERVED, check_chat
 from quire.frontend.disguise import PIECE, STAND_INS, Disguise, StandIns, longest_of, restored
 from quire.frontend.template_process import TemplateError
 from quire.frontend.tokenizer import TextTokenizer
-from quire.proto.api import Chat, ChatMessage, Tool, ToolCall
+from quire.proto.api import Chat, ChatMessage, RequestError, Tool, ToolCall
 from quire.proto.params import ParameterError
 
 SPECIALS = ("<|end|>", "<|turn|>", "<|start|>")
@@ -376,6 +378,62 @@ def test_what_never_ends_or_takes_all_memory_costs_only_its_own_request():
     assert [getattr(one, "text", "") for one in results] == ["", "fine", "", "fine", "", "", "fine"]
     assert all(isinstance(results[index], ParameterError) for index in (0, 2, 4, 5))
     assert "0.5 s" in str(results[0])
+
+
+def test_a_process_that_is_stopped_or_killed_is_no_fault_of_the_chat():
+    async def main():
+        template = made("fine", seconds=0.3)
+        try:
+            for how in (psutil.Process.suspend, psutil.Process.kill):
+                await template.start()
+                for child in children():
+                    child.suspend()
+                asked = asyncio.create_task(rendered(template, Chat(HI)))
+                for _ in range(20):
+                    await asyncio.sleep(0)  # until it has been asked, or another one would be
+                for child in children():
+                    how(child)
+                with pytest.raises(RequestError, match="this request is not at fault, send it again") as caught:
+                    await asked
+                assert (caught.value.reason, caught.value.field) == ("RECOVERING", "")
+        finally:
+            await template.close()
+
+    def children():
+        return [one for one in psutil.Process().children() if "quire.frontend.template_process" in one.cmdline()]
+
+    asyncio.run(main())
+
+
+def test_chats_at_once_start_the_other_process_and_do_without_it_where_it_cannot_be(monkeypatch):
+    async def main(num_processes: int) -> None:
+        template = made("fine")
+        await template.start()
+        try:
+            assert len(children()) == 1
+            for _ in range(2):
+                told = await asyncio.gather(*(rendered(template, Chat(HI)) for _ in range(8)))
+                assert {one.text for one in told} == {"fine"}
+            async with asyncio.timeout(20):
+                while len(children()) < num_processes:
+                    await asyncio.sleep(0.01)
+        finally:
+            await template.close()
+
+    def children():
+        return [one for one in psutil.Process().children() if "quire.frontend.template_process" in one.cmdline()]
+
+    asyncio.run(main(2))
+    start, num_started = sandbox._Child.start, iter(range(100))
+
+    async def without_memory(*how):
+        if next(num_started):
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return await start(*how)
+
+    monkeypatch.setattr(sandbox._Child, "start", without_memory)
+    asyncio.run(main(1))
+    assert next(num_started) == 2
 
 
 @pytest.mark.parametrize(

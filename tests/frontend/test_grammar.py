@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from quire.proto.params import ParameterError, Structured
 from quire.proto.requests import ModelFacts
 
 GOOD = Structured("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
+
+SLOW = Structured("regex", "(x{1000}){1000}")
 
 
 def facts(eos: int = 0) -> ModelFacts:
@@ -72,14 +75,15 @@ def test_what_takes_too_long_is_stopped_and_others_are_served(checking: Callable
     async def work(grammars: Grammars) -> None:
         await grammars.check(GOOD, facts())
         (before,) = children()
-        before.suspend()
-        message = await refusal(grammars, Structured("regex", "a+"))
-        assert message == "structured: regex: compile limit 0.3 s; make it simpler"
+        message = await refusal(grammars, SLOW)
+        assert message == "structured: regex: compile limit 0.1 s; make it simpler"
         await grammars.check(Structured("regex", "b+"), facts())
         assert not before.is_running()
-        assert "compile limit" in await refusal(grammars, Structured("regex", "a+"))
+        (after,) = children()
+        assert "compile limit" in await refusal(grammars, SLOW)
+        assert after.is_running()
 
-    checking(work, grammar_seconds=0.3)
+    checking(work, grammar_seconds=0.1)
 
 
 def test_a_compiler_that_dies_fails_its_request_and_others_are_served(checking: Callable[..., None]) -> None:
@@ -90,11 +94,35 @@ def test_a_compiler_that_dies_fails_its_request_and_others_are_served(checking: 
         asked = asyncio.create_task(refusal(grammars, Structured("regex", "a+")))
         for _ in range(20):
             await asyncio.sleep(0)  # until it has been asked, or another one would be
-        before.kill()
+        before.send_signal(signal.SIGSEGV)
+        before.resume()
         assert await asked == "structured: regex: compiling it ended in a crash or out of memory; make it simpler"
         await grammars.check(Structured("regex", "b+"), facts())
 
     checking(work, grammar_seconds=30.0)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+def test_a_compiler_that_fails_by_itself_is_no_verdict_and_the_next_try_finds_one(
+    checking: Callable[..., None], kill: bool
+) -> None:
+    regex = Structured("regex", "a+")
+
+    async def work(grammars: Grammars) -> None:
+        await grammars.check(GOOD, facts())
+        (before,) = children()
+        before.suspend()
+        asked = [asyncio.create_task(grammars.check(regex, facts())) for _ in range(2)]
+        if kill:
+            for _ in range(20):
+                await asyncio.sleep(0)  # until it has been asked, or another one would be
+            before.kill()
+        for failed in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(failed, RequestError)
+            assert (failed.reason, failed.retryable, failed.field) == ("RECOVERING", True, "")
+        await grammars.check(regex, facts())
+
+    checking(work, grammar_seconds=30.0 if kill else 0.3)
 
 
 def test_another_model_behind_the_same_door_gets_verdicts_of_its_own(checking: Callable[..., None]) -> None:

@@ -55,3 +55,13 @@ def test_a_lone_short_text_is_not_sent_to_a_thread_and_a_longer_one_is() -> None
 
     short, longer = asyncio.run(scenario())
     assert short == threading.get_ident() != longer
+
+
+def test_pythons_own_work_is_never_in_a_thread_that_gives_way() -> None:
+    async def scenario() -> int:
+        pool = TextPool(1)
+        found = await pool.run_python(_niceness)
+        pool.close()
+        return found
+
+    assert asyncio.run(scenario()) == _niceness()

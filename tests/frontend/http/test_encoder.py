@@ -1,8 +1,10 @@
 """Tokens of long texts: made in a process of its own, which ends when nobody waits."""
 
 import asyncio
+import signal
 import threading
 
+import psutil
 import pytest
 
 from quire.frontend import encoder
@@ -11,6 +13,7 @@ from quire.frontend.encoder import Encoder
 from quire.frontend.encoding import EncodeTemplate, EncodeText, answer, result, text_payload
 from quire.frontend.text_pool import TextPool
 from quire.frontend.tokenizer import TextTokenizer
+from quire.proto.api import RequestError
 from quire.proto.params import ParameterError
 
 
@@ -82,6 +85,42 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
         finally:
             await mine.close()
             pool.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("signum", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "to compute")])
+def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, monkeypatch, signum, said):
+    monkeypatch.setattr(encoder, "LONG_CHARS", 10)
+    monkeypatch.setattr(encoder, "SHORT_CHARS", 0)
+    monkeypatch.setattr(encoder, "SECONDS", 0.2)
+
+    async def main():
+        async with web() as w:
+            sandbox, _ = w.server.pipeline._encoder._num_waiting
+            await sandbox.start()
+            for ask in ("http", "grpc"):
+                child = psutil.Process(sandbox._child._process.pid)
+                child.suspend()
+                if ask == "http":
+                    asked = asyncio.create_task(w.client.post("/tokenize", json={"prompt": "hello world"}))
+                else:
+                    asked = asyncio.create_task(w.serving.client.tokenize("hello world"))
+                await w.until(lambda: w.server.pipeline._encoder._num_waiting[sandbox])
+                for _ in range(20):
+                    await asyncio.sleep(0)  # until it has been asked, or another one would be
+                child.send_signal(signum)
+                if ask == "http":
+                    answer = await asked
+                    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+                    assert answer.headers["x-should-retry"] == "true"
+                    assert said in answer.json()["error"]["message"]
+                else:
+                    with pytest.raises(RequestError, match=said) as caught:
+                        await asked
+                    assert (caught.value.status, caught.value.reason) == ("UNAVAILABLE", "RECOVERING")
+                    assert caught.value.retry_after_seconds == 1.0
+                await sandbox.start()
 
     asyncio.run(main())
 
