@@ -87,7 +87,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     startup_seconds: float = 600.0
     """How long they wait for the workers of the next one, from its welcome on; their own deadlines go on."""
     max_resumes: int = 2
-    """How often one request is submitted again."""
+    """How often one request is submitted again because a scheduler was lost, perhaps by it."""
     drain_seconds: float = 45.0
     """What running requests get after SIGTERM."""
 
@@ -98,11 +98,11 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     keep_alive_seconds: float = 75.0
     """Idle HTTP connections are closed."""
     grammar_seconds: float = 2.0
-    """What compiling one grammar may take."""
+    """What compiling one grammar may compute."""
     grammar_memory_bytes: int = 1 << 30
     """What the process that compiles grammars may hold."""
     template_seconds: float = 1.0
-    """What rendering one chat may take."""
+    """What rendering one chat may compute."""
     run_dir: str = ""
     """Private directory of the engine: metrics and stored responses that all its frontends share."""
     max_stored_response_bytes: int = 64 << 20

@@ -23,7 +23,6 @@ from quire.frontend.encoding import EncodeText
 from quire.frontend.link import SchedulerLink
 from quire.frontend.observer import Observer
 from quire.frontend.prepared import Prepared
-from quire.frontend.tokenizer import TextTokenizer
 from quire.proto.api import Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores
 from quire.proto.params import ParameterError, SamplingParams, check_token_ids
 from quire.proto.requests import ModelFacts
@@ -53,16 +52,8 @@ class _Batch:
 class Embedder:
     """One per frontend."""
 
-    def __init__(
-        self,
-        config: FrontendConfig,
-        tokenizer: TextTokenizer,
-        link: SchedulerLink,
-        encoder: Encoder,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, config: FrontendConfig, link: SchedulerLink, encoder: Encoder, observer: Observer) -> None:
         self._config = config
-        self._tokenizer = tokenizer
         self._link = link
         self._encoder = encoder
         self._observer = observer
@@ -191,14 +182,10 @@ class Embedder:
         ids: Sequence[int]
         if not isinstance(source, str):
             ids = source[:keep]
-        elif keep is None and len(source) > most * self._tokenizer.max_token_chars:
-            message = f"{len(source)} characters can never fit the context of {most} tokens"
-            raise ParameterError(
-                "input", f"{message}; shorten it or set truncate_prompt_tokens", "CONTEXT_LENGTH_EXCEEDED"
-            )
         else:
             special = asked.add_special_tokens is not False
-            ids = await self._encoder.ids(EncodeText(special, keep=keep), source, "input")
+            job = EncodeText(special, keep=keep)
+            ids = await self._encoder.ids(job, source, "input", most if keep is None else None)
         if not ids:
             raise ParameterError("input", "is empty; at least one token is needed", "EMPTY_PROMPT")
         if len(ids) > most:

@@ -67,7 +67,7 @@ class Pipeline:
         self._pool = pool
         self._grammars = Grammars(config)
         self._encoder = Encoder(config, tokenizer, pool)
-        self._embedder = Embedder(config, tokenizer, link, self._encoder, observer)
+        self._embedder = Embedder(config, link, self._encoder, observer)
         self._observer = observer
         self._metrics = observer.metrics
         self.overload = Overload(observer.metrics)
@@ -159,20 +159,21 @@ class Pipeline:
                 body.prepared()
 
     async def tokenize(
-        self, text: str | Chat | None, model: str | None, add_special_tokens: bool | None, with_texts: bool = False
-    ) -> Tokens:
+        self, text: str | Chat | None, model: str | None, add_special_tokens: bool | None = None,
+        parse_special: bool | None = None, with_texts: bool = False,
+    ) -> Tokens:  # fmt: skip
         """Raises `ParameterError` or `RequestError`."""
         validate.check_model(model, self._config)
         if text is None:
             raise ParameterError("text", "set text or chat", "EMPTY_PROMPT")
+        validate.check_for_text(text, add_special_tokens, parse_special)
         if isinstance(text, Chat):
-            if add_special_tokens is not None:
-                raise ParameterError("add_special_tokens", "applies to text only; leave it unset")
             await self._pool.run_one(text.num_chars, check_chat, text)
             ids, _ = await self._render(text)
         else:
-            ids = await self._encoder.ids(EncodeText(add_special_tokens is not False), text, "text")
-        texts = await self._encoder.texts(ids) if with_texts else ()
+            job = EncodeText(add_special_tokens is not False, bool(parse_special))
+            ids = await self._encoder.ids(job, text, "text")
+        texts = self._encoder.texts(ids) if with_texts else ()
         facts = self._link.welcome.facts if self._link.welcome is not None else None
         return Tokens(ids, texts, facts.max_model_len if facts is not None else 0)
 
@@ -252,31 +253,26 @@ class Pipeline:
     async def _tokens(self, request: GenerateRequest, facts: ModelFacts) -> tuple[Sequence[int], str]:
         """The prompt, and how a chat's text ends."""
         source, keep, end = request.input, request.truncate_prompt_tokens, ""
+        context = facts.max_model_len if keep is None else None
         if source is None:
             raise ParameterError("input", "is empty; set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
         ids: Sequence[int]
         if isinstance(source, Chat):
             field = "chat"
-            ids, end = await self._render(source)
+            ids, end = await self._render(source, context)
         elif isinstance(source, str):
-            if keep is None and len(source) > facts.max_model_len * self._tokenizer.max_token_chars:
-                raise ParameterError(
-                    "prompt",
-                    f"{len(source)} characters can never fit the context of {facts.max_model_len} tokens",
-                    "CONTEXT_LENGTH_EXCEEDED",
-                )
             field = "prompt"
             with self._metrics.timed("tokenize_seconds"):
                 special, parse = request.add_special_tokens is not False, bool(request.parse_special)
-                ids = await self._encoder.ids(EncodeText(special, parse), source, field)
+                ids = await self._encoder.ids(EncodeText(special, parse), source, field, context)
         else:
             field, ids = "prompt_token_ids", source
         if not ids:
             raise ParameterError(field, "is empty; at least one token is needed", "EMPTY_PROMPT")
         return (ids if keep is None else ids[-keep:]), end
 
-    async def _render(self, chat: Chat) -> tuple[Sequence[int], str]:
-        """Tokens of a checked chat, and how its text ends."""
+    async def _render(self, chat: Chat, context: int | None = None) -> tuple[Sequence[int], str]:
+        """Tokens of a checked chat, and how its text ends. `context`: see `Encoder.ids`."""
         if self._template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
         job = await self._pool.run_one(chat.num_chars, self._template.job, chat)
@@ -285,7 +281,7 @@ class Pipeline:
         with self._metrics.timed("tokenize_seconds"):
             rendered = await self._pool.run_one(len(answer), job.read, answer)
             text = rendered.text
-            ids = await self._encoder.ids(EncodeTemplate(dict(rendered.restore)), text, "chat")
+            ids = await self._encoder.ids(EncodeTemplate(dict(rendered.restore)), text, "chat", context)
         return ids, text[-PROMPT_END:]
 
     def _facts(self) -> tuple[Limits, ModelFacts]:

@@ -5,7 +5,6 @@ import logging
 import signal
 import uuid
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Any
 
 import grpc.aio
@@ -45,6 +44,7 @@ from quire.proto.channel import AsyncDealer
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.introspection import Figure
 from quire.proto.requests import SchedulerMessage
+from quire.proto.version import version
 from quire.proto.wire import scheduler_decoder
 
 POLL_SECONDS = 0.05
@@ -70,7 +70,7 @@ class FrontendServer:
         self.keyring = Keyring(config)
         self._tls = ServerTls(config) if config.tls_cert_file else None
         metrics = Metrics(config.index)
-        self.tracing = start_tracing(config, version("quire"), metrics)
+        self.tracing = start_tracing(config, version(), metrics)
         self._most = connections(config.max_connections, has_http=config.http_port >= 0)
         self._calls = GrpcCalls(config.max_concurrent_streams, config.slow_reader_seconds, metrics)
         per_address = max(1, self._most.grpc // num_addresses(config.host))  # the library's bound is of one each
@@ -90,7 +90,7 @@ class FrontendServer:
         )
         self._pool = TextPool(config.tokenizer_threads)
         self.link = SchedulerLink(config, self._dealer, tokenizer, metrics)
-        self.metrics_page = MetricsPage(config, self.link, metrics, version("quire"))
+        self.metrics_page = MetricsPage(config, self.link, metrics, version())
         observer = Observer(metrics, self.tracing)
         self.pipeline = Pipeline(config, tokenizer, template, defaults, self.link, self._pool, observer)
         self.health = HealthServicer(self.link)
@@ -100,9 +100,7 @@ class FrontendServer:
             ErrorInterceptor(self._bodies, self.budget),
         ]  # fmt: skip
         self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
-        self.control = Control(
-            config, self.link, defaults, template is not None, self.pipeline.formats, version("quire")
-        )
+        self.control = Control(config, self.link, defaults, template is not None, self.pipeline.formats, version())
         add: Any = quire_pb2_grpc  # made without annotations
         add.add_InferenceServicer_to_server(InferenceServicer(self.pipeline, self._bodies, self._answers), self._server)
         add.add_ControlServicer_to_server(ControlServicer(self.control), self._server)

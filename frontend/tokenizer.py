@@ -8,8 +8,8 @@ library's by construction; only one in which a user did is put together here.
 import json
 import os
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
@@ -112,12 +112,12 @@ class TextTokenizer:
         """Ids of a text in which these special tokens are parsed and no others."""
         anchored = AnchoredText(text, specials, _ids(self._plain, ANCHOR, add_special_tokens=False))
         encoded = _ids(self._anchored, anchored.text, add_special_tokens)
-        for _ in range(MAX_ROUNDS):
+        for cut in (_once, *[_everywhere] * (MAX_ROUNDS - 1)):
             if self._num_shadowed(encoded) <= (self._num_around if add_special_tokens else 0):
                 break
             encoding = self._anchored.encode_batch([anchored.text], add_special_tokens=False)[0]
             shadowed = self._where_shadowed(encoding.ids)
-            anchored.separate(span(encoding, index)[0] + 1 for index in shadowed)
+            anchored.separate(position for index in shadowed for position in cut(*span(encoding, index)))
             encoded = _ids(self._anchored, anchored.text, add_special_tokens)
         return anchored.ids(np.frombuffer(packed(encoded), np.int32), self._anchor)
 
@@ -149,6 +149,44 @@ class TextTokenizer:
         if not shown.isdisjoint(self.specials.ids):
             return frozenset(token for text, token in self.specials.ids.items() if text not in shown)
         return self.special_ids
+
+
+class TokenTexts(Sequence[str]):
+    """What each of many tokens stands for, made as it is taken: a million short texts would take 60 MB."""
+
+    def __init__(self, ids: Sequence[int], tokenizer: TextTokenizer) -> None:
+        self._ids = ids
+        self._text = tokenizer.token_text
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._text, self._ids)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self._text(token) for token in self._ids[index]]
+        return self._text(self._ids[index])
+
+
+def _once(start: int, stop: int) -> Iterable[int]:
+    """One cut is enough for a special token that overlaps no other: its text stays as whole as it can."""
+    return (start + 1,)
+
+
+def _everywhere(start: int, stop: int) -> Iterable[int]:
+    """Of what the first cuts set free nothing is left that another special token could begin or end in.
+
+    BPE and Unigram cut the rest as before: these are the second and last cuts. WordPiece reads it as a new word.
+    """
+    return range(start, stop + 1)
 
 
 def packed(ids: Sequence[int]) -> "array[int]":

@@ -69,10 +69,15 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
         raise ParameterError("best_of", f"must be an integer in [n, {MAX_N}], got {request.best_of}")
     if request.truncate_prompt_tokens is not None and request.truncate_prompt_tokens < 1:
         raise ParameterError("truncate_prompt_tokens", f"must be at least 1, got {request.truncate_prompt_tokens}")
-    if request.add_special_tokens is not None and not isinstance(request.input, str):
-        raise ParameterError("add_special_tokens", "applies to a text prompt only; leave it unset")
-    if request.parse_special is not None and not isinstance(request.input, str):
-        raise ParameterError("parse_special", "applies to a text prompt only; leave it unset")
+    check_for_text(request.input, request.add_special_tokens, request.parse_special)
+
+
+def check_for_text(source: object, add_special_tokens: bool | None, parse_special: bool | None) -> None:
+    """Raises `ParameterError` for what is about a text, where there is none."""
+    said = {"add_special_tokens": add_special_tokens, "parse_special": parse_special}
+    field = next((name for name, value in said.items() if value is not None), None)
+    if field is not None and not isinstance(source, str):
+        raise ParameterError(field, "applies to a text prompt only; leave it unset")
 
 
 def check_stop(stop: Sequence[str]) -> None:

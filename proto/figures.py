@@ -56,6 +56,14 @@ FIGURES: Final[dict[str, Described]] = {
     "step_tokens": Described("histogram", "Tokens of a step."),
     "queue_seconds": Described("histogram", "From an output's arrival to its first slot."),
     "startup_phase_seconds": Described("gauge", "Start-up phases of the living worker group.", ("phase", "rank")),
+    "device_memory_bytes": Described(
+        "gauge",
+        "Device memory of the living worker group after its start: weights, KV cache, graphs, steps (tables and what "
+        "computing takes) and libraries beside torch.",
+        ("kind", "rank"),
+    ),
+    "device_busy_seconds_total": Described("counter", "Seconds in which a rank's device worked on steps.", ("rank",)),
+    "device_busy_ratio": Described("gauge", "Share of the last ten seconds in which it did.", ("rank",)),
     "epoch": Described("gauge", "Number of the newest worker group."),
     "engine_state": Described("gauge", "1 for the state the engine is in, 0 for the others.", ("state",)),
     "frontends_connected": Described("gauge", "Frontends whose lease has not ended."),

@@ -104,6 +104,8 @@ class Ready(Message, frozen=True):
     """Over protocol version, model files and configuration."""
     phases: tuple[tuple[str, float], ...] = ()
     """Start-up phases and their seconds, in order."""
+    memory: tuple[tuple[str, int], ...] = ()
+    """What the rank holds of its device, in bytes by kind."""
 
 
 class RowLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -133,6 +135,7 @@ class StepResult(Message, frozen=True):
     embeddings: tuple[bytes, ...] = ()
     """Of an `embed` model: float32 [embedding_size] per sampling row; their token ids are 0 and mean nothing."""
     device_seconds: float = 0.0
+    """In which its device worked on this step and on none before."""
     host_seconds: float = 0.0
 
 
@@ -142,6 +145,7 @@ class StepAck(Message, frozen=True):
     epoch: int
     rank: int
     step: int
+    device_seconds: float = 0.0
 
 
 class WorkerFailed(Message, frozen=True):

@@ -22,7 +22,7 @@ from quire.proto.introspection import (
 from quire.proto.message import EngineState, Message, Role, Task, Usage
 from quire.proto.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 

@@ -18,6 +18,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.http.bounds import MAX_LINGERING, Bounds
 from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection
 from quire.frontend.metrics import Metrics
+from quire.frontend.trouble import Trouble
 
 BACKLOG = 1024
 ACCEPTS_PER_TURN = 16
@@ -30,8 +31,6 @@ KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEP
 """A client whose machine or network is gone without a word is noticed within 80 s, as over gRPC."""
 TCP_NOTSENT_LOWAT = 25
 """Linux's number; the module `socket` of Python 3.11 has no name for it."""
-
-log = logging.getLogger("quire.frontend")
 
 
 class HttpListener:
@@ -59,6 +58,7 @@ class HttpListener:
         self._bounds = Bounds(config, max_connections, metrics)
         self._make = partial(BoundedConnection, self._bounds, self._settings, self._state, {})
         self._listening: socket.socket | None = None
+        self._trouble = Trouble(f"http_port {config.http_port}: connections are taken again")
         self._opening: set[asyncio.Task[None]] = set()
         """Accepted, and not yet made: with TLS, those whose handshake goes on."""
 
@@ -84,9 +84,12 @@ class HttpListener:
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._trouble.ends()  # nobody waits any longer
                 return
             except OSError as error:
-                log.warning("http_port %d: no connection can be taken: %s", self._config.http_port, error.strerror)
+                self._trouble.is_there(
+                    f"http_port {self._config.http_port}: no connection can be taken: {error.strerror}"
+                )
                 loop.remove_reader(listening)
                 loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
                 return

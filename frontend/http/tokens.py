@@ -8,9 +8,9 @@ from starlette.routing import Route
 from quire.frontend.http.answer import json_list, json_response
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.door import HttpDoor
+from quire.frontend.http.id_list import id_column
 from quire.proto.api import Chat, ChatMessage, Tokens
 from quire.proto.params import ParameterError
-from quire.proto.token_column import token_column
 
 
 class TokenizeMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -26,6 +26,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt: str | None = None
     messages: list[TokenizeMessage] | None = None
     add_special_tokens: bool | None = None
+    parse_special: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -45,7 +46,7 @@ class TokenizeResponse(msgspec.Struct):
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    tokens: list[int]
+    tokens: msgspec.Raw
     model: str | None = None
     skip_special_tokens: bool | None = None
 
@@ -59,14 +60,13 @@ def routes(door: HttpDoor) -> list[Route]:
         asked = await read(request, TokenizeRequest)
         text = await beside(request, lambda: _text(asked))
         with_texts = bool(asked.return_token_strs)
-        tokens = await door.pipeline.tokenize(text, asked.model, _special(asked), with_texts)
+        tokens = await door.pipeline.tokenize(text, asked.model, _special(asked), asked.parse_special, with_texts)
         body = await door.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
         return Response(body, media_type="application/json")
 
     async def detokenize(request: Request) -> Response:
         asked = await read(request, DetokenizeRequest)
-        ids = await beside(request, lambda: token_column(asked.tokens))
-        asked.tokens = []
+        ids = await beside(request, lambda: id_column(bytes(asked.tokens), "tokens"))
         text = await door.pipeline.detokenize(ids, asked.model, asked.skip_special_tokens)
         return json_response(DetokenizeResponse(text))
 

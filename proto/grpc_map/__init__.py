@@ -61,7 +61,7 @@ from quire.proto.grpc_map.events import (
     tokens as tokens,
 )
 from quire.proto.grpc_map.events import (
-    tokens_message as tokens_message,
+    tokens_bytes as tokens_bytes,
 )
 from quire.proto.grpc_map.requests import (
     chat as chat,

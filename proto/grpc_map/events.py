@@ -162,13 +162,16 @@ def _logprobs(message: pb.TokenLogprobs) -> api.TokenLogprobs:
     )
 
 
-def tokens_message(value: api.Tokens) -> pb.TokenizeResponse:
-    """In short steps: a long text has millions of tokens."""
-    message = pb.TokenizeResponse(max_model_len=value.max_model_len)
+def tokens_bytes(value: api.Tokens) -> bytes:
+    """A serialized `TokenizeResponse`, made in short steps: a long text has millions of tokens.
+
+    Messages joined are one message in which lists go on (protobuf's encoding guide, "Last One Wins").
+    """
+    pieces = [pb.TokenizeResponse(max_model_len=value.max_model_len).SerializeToString()]
     for start in range(0, len(value.token_ids), STEP):
-        message.token_ids.extend(value.token_ids[start : start + STEP])
-        message.texts.extend(value.texts[start : start + STEP])
-    return message
+        part = slice(start, start + STEP)
+        pieces.append(pb.TokenizeResponse(token_ids=value.token_ids[part], texts=value.texts[part]).SerializeToString())
+    return b"".join(pieces)
 
 
 def tokens(message: pb.TokenizeResponse) -> api.Tokens:

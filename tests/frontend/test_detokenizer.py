@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from tokenizers_of_chats import with_tokens
 
 from quire.frontend.detokenizer import WindowDetokenizer
-from quire.frontend.tokenizer import TextTokenizer, TokenizerError
+from quire.frontend.tokenizer import TextTokenizer, TokenizerError, TokenTexts
 
 ANY_TEXT = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60)
 
@@ -164,3 +164,12 @@ def test_a_directory_without_tokenizer_json_is_refused_with_the_remedy(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0"}))
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer"):
         TextTokenizer(str(tmp_path))
+
+
+def test_texts_of_tokens_are_made_as_they_are_taken(text_tokenizer):
+    ids = text_tokenizer.encode("Grüße, 世界 🙂!")
+    each = [text_tokenizer.token_text(token) for token in ids]
+    texts = TokenTexts(ids, text_tokenizer)
+    assert len(texts) == len(each) > 5
+    assert list(texts) == each == [texts[index] for index in range(len(ids))]
+    assert texts[1:4] == each[1:4]

@@ -8,13 +8,14 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import Metaspace
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from tokenizers_of_chats import FAMILIES, with_tokens
 
-from quire.frontend.anchored import ANCHOR
+from quire.frontend.anchored import ANCHOR, AnchoredText
 from quire.frontend.disguise import STAND_INS, Disguise, StandIns
 from quire.frontend.tokenizer import TextTokenizer
 
@@ -108,3 +109,36 @@ def test_special_tokens_that_users_spell_are_none(family, tmp_path) -> None:
             for content, token in text_tokenizer.specials.ids.items():
                 shown = len(re.findall(f"(?={re.escape(content)})", own))
                 assert ids.count(token) <= shown, (seed, pieces, content)
+
+
+OVERLAPPING = [("=" * 12,), ("<a<", "<b>", "b>x"), ("abab", "bab", "ab"), ("abcabcabc", "bcab", "cabc")]
+
+
+def likely(specials: tuple[str, ...], scheme: str) -> Tokenizer:
+    """A model that finds these in plain text by itself wherever they are spelled."""
+    letters = ["\u2581", *map(chr, range(0x21, 0x7F))]
+    pieces = [("<unk>", 0.0), *((one, -1.0) for one in specials), *((letter, -4.0) for letter in letters)]
+    made = Tokenizer(models.Unigram(pieces, 0))
+    made.pre_tokenizer, made.decoder = Metaspace("\u2581", scheme), decoders.Metaspace()
+    made.add_tokens([AddedToken(one, special=True, normalized=False) for one in specials])
+    return made
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+@pytest.mark.parametrize("specials", OVERLAPPING)
+def test_special_tokens_that_a_model_finds_in_others_are_cut_in_two_rounds(specials, scheme, tmp_path, monkeypatch):
+    rounds: list[AnchoredText] = []
+    separate = AnchoredText.separate
+    monkeypatch.setattr(AnchoredText, "separate", lambda self, at: (rounds.append(self), separate(self, at))[1])
+    text_tokenizer = opened(likely(specials, scheme), tmp_path)
+    draw = random.Random(f"{specials} {scheme}")
+    parts = [*specials, *"".join(specials), specials[0][:-1], specials[-1][1:], " "]
+    most = 0
+    for _ in range(NUM_RENDERINGS):
+        text = "".join(draw.choices(parts, k=draw.randint(1, 40)))
+        rounds.clear()
+        ids = text_tokenizer.encode(text)
+        assert not text_tokenizer.special_ids.intersection(ids), text
+        assert text_tokenizer.decode(ids).replace(" ", "") == text.replace(" ", "")
+        most = max(most, len(rounds))
+    assert most == 2

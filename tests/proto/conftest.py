@@ -72,12 +72,12 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     plans.Welcomed(2),
     plans.Stop("end"),
     plans.WorkerHello(1, 2, 0, 4),
-    plans.Ready(2, 0, FACTS, "digest", (("load", 1.5),)),
+    plans.Ready(2, 0, FACTS, "digest", (("load", 1.5),), (("weights", 5),)),
     plans.StepResult(
         2, 7, ints([5, 6]), ints([2]), (1,), (0,), (plans.RowLogprobs(0, True, 4, (ENTRY,)),),
         (b"\0\0\x80?",), 0.5, 0.25,
     ),
-    plans.StepAck(2, 1, 7),
+    plans.StepAck(2, 1, 7, 0.5),
     plans.WorkerFailed(2, 1, 7, "out of memory"),
 )  # fmt: skip
 

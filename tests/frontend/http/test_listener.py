@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import resource
 import socket
 
 import msgspec
 import pytest
 
+from quire.frontend import ready_file
+from quire.frontend.http import listener
 from quire.frontend.http.listener import HttpListener
 from quire.frontend.metrics import Metrics
+from quire.frontend.ready_file import ReadyFile
 from quire.frontend.server import ListenError
 
 IDLE = 500
@@ -27,6 +31,60 @@ def test_the_ready_file_tells_both_real_ports_and_minus_one_means_no_http(web, s
             assert json.loads(ready.read_text()) == {"grpc_port": s.port, "http_port": -1, "ready": False}
 
     asyncio.run(main())
+
+
+def test_a_supervisor_that_cannot_be_told_is_logged_when_that_begins_and_when_it_is_over(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(ready_file, "PULSE_SECONDS", 0.01)
+    folder, gone = tmp_path / "run", tmp_path / "gone"
+    folder.mkdir()
+    path = folder / "frontend-0.ready"
+
+    async def main():
+        told = ReadyFile(str(path))
+        told.tell({"grpc_port": 1}, ready=False)
+        writes = []
+        write = told._write
+        told._write = lambda: (writes.append(1), write())
+        keeping = asyncio.create_task(told.keep())
+        folder.rename(gone)
+        async with asyncio.timeout(10):
+            while len(writes) < 3:
+                await asyncio.sleep(0.001)
+            gone.rename(folder)
+            path.unlink()
+            while not path.exists():
+                await asyncio.sleep(0.001)
+        keeping.cancel()
+
+    asyncio.run(main())
+    begun, over = [record.message for record in caplog.records]
+    assert "cannot be told about this frontend: [Errno 2]" in begun
+    assert over == "the supervisor is told about this frontend again"
+
+
+def test_a_machine_without_descriptors_is_logged_when_that_begins_and_when_it_is_over(web, monkeypatch, caplog):
+    monkeypatch.setattr(listener, "ACCEPT_PAUSE_SECONDS", 0.01)
+    tries = []
+    resume = HttpListener._resume
+    monkeypatch.setattr(HttpListener, "_resume", lambda self: (tries.append(1), resume(self)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def main():
+        async with web(lost_after_seconds=30.0) as w:
+            tries.clear()
+            with socket.create_connection(("127.0.0.1", w.port)) as client:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno(), hard))
+                try:
+                    await w.until(lambda: len(tries) > 3)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                await w.until(lambda: w.server._http.num_connections == 1)
+                await w.until(lambda: len(caplog.records) == 2)
+
+    asyncio.run(main())
+    begun, over = [record.message for record in caplog.records]
+    assert begun.endswith("no connection can be taken: Too many open files")
+    assert over.endswith("connections are taken again")
 
 
 def test_frontends_share_a_port_that_others_cannot_take(web, serving):
