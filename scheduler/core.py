@@ -87,7 +87,7 @@ class Core:
             case StepDone(result):
                 self._step_done(result, effects, now)
             case StepAcked(ack):
-                self._step_acked(ack)
+                self._step_acked(ack, now)
             case Submitted(frontend, submit):
                 self._submit(frontend, submit, effects, now)
             case Aborted(frontend, abort):
@@ -223,11 +223,12 @@ class Core:
         era.pipeline.acknowledge(result.epoch, 0, result.step)
         era.land()
 
-    def _step_acked(self, ack: StepAck) -> None:
+    def _step_acked(self, ack: StepAck, now: float) -> None:
         era = self.era
         if era is None or ack.rank == 0 or not era.pipeline.acknowledge(ack.epoch, ack.rank, ack.step):
             self.counters.num_stale += 1
             return
+        self.timeline.busy.worked(ack.rank, ack.device_seconds, now)
         era.land()
 
     def _group_ready(self, event: GroupReady, effects: Effects, now: float) -> None:

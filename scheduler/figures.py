@@ -53,6 +53,10 @@ def figures(view: View) -> Iterator[Figure]:
         "idle": timeline.idle_seconds,
     }
     yield from _labelled("step_part_seconds_total", "part", parts)
+    for rank, seconds in timeline.busy.totals():
+        yield Figure("device_busy_seconds_total", seconds, (("rank", str(rank)),))
+    for rank, share in timeline.busy.shares(view.now):
+        yield Figure("device_busy_ratio", share, (("rank", str(rank)),))
 
 
 def distributions(view: View) -> tuple[Distribution, ...]:

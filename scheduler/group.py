@@ -74,6 +74,12 @@ class WorkerGroup:
         return tuple((rank, phase, seconds) for rank, one in ready for phase, seconds in one.phases)
 
     @property
+    def memory(self) -> tuple[tuple[int, str, int], ...]:
+        """(rank, kind, bytes) of every rank that is ready."""
+        ready = sorted(self._ready.items())
+        return tuple((rank, kind, num_bytes) for rank, one in ready for kind, num_bytes in one.memory)
+
+    @property
     def phases(self) -> tuple[tuple[str, float], ...]:
         """Start-up phases of rank 0, for the log."""
         return self._ready[0].phases if 0 in self._ready else ()

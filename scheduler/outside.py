@@ -16,12 +16,17 @@ def outside(bad_frontend_frames: int, bad_worker_frames: int, leases: Leases, gr
         Figure("startup_phase_seconds", seconds, (("phase", phase), ("rank", str(rank))))
         for rank, phase, seconds in group.all_phases
     )
+    memory = (
+        Figure("device_memory_bytes", num_bytes, (("kind", kind), ("rank", str(rank))))
+        for rank, kind, num_bytes in group.memory
+    )
     return (
         Figure("bad_frames_total", bad_frontend_frames, (("socket", "frontends"),)),
         Figure("bad_frames_total", bad_worker_frames, (("socket", "workers"),)),
         Figure("frontends_connected", leases.num_frontends),
         Figure("scheduler_resident_memory_bytes", _resident_bytes()),
         *phases,
+        *memory,
     )
 
 

@@ -5,6 +5,7 @@ from collections import deque
 from quire.proto.histogram import Histogram
 from quire.proto.introspection import StepRecord
 from quire.proto.plans import StepResult
+from quire.scheduler.busy import Busy
 from quire.scheduler.histogram import BATCH, STEP_SECONDS
 from quire.scheduler.pipeline import Draft
 
@@ -19,6 +20,7 @@ class Timeline:
     def __init__(self) -> None:
         self.num_steps = 0
         self.schedule_seconds = self.send_seconds = self.device_seconds = self.host_seconds = self.idle_seconds = 0.0
+        self.busy = Busy()
         self.step_seconds = Histogram(STEP_SECONDS)
         self.step_decodes = Histogram(BATCH)
         self.step_tokens = Histogram(BATCH)
@@ -54,6 +56,7 @@ class Timeline:
         self.schedule_seconds += draft.schedule_seconds
         self.send_seconds += draft.send_seconds
         self.device_seconds += result.device_seconds
+        self.busy.worked(0, result.device_seconds, now)
         self.host_seconds += result.host_seconds
         self.idle_seconds += idle
         self.step_seconds.add(seconds)

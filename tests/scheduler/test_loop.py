@@ -145,7 +145,7 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     peers.frontend(b"s", "supervisor")
     worker = peers.worker(b"w")
     assert worker.receive(WAIT) == Welcomed(1)
-    worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5), ("warm up", 0.5))))
+    worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5), ("warm up", 0.5)), (("weights", 512), ("kv_cache", 64))))
     expect(frontend, Welcome, lambda message: message.state == "ready")
     frontend.socket.send(b"\xc1 no message")
     frontend.send(AskFigures(7))
@@ -155,6 +155,8 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     assert values["bad_frames_total", "workers"] == 0
     assert values["startup_phase_seconds", "load", "0"] == 1.5
     assert values["startup_phase_seconds", "warm up", "0"] == 0.5
+    assert values["device_memory_bytes", "weights", "0"] == 512
+    assert values["device_memory_bytes", "kv_cache", "0"] == 64
     assert values["frontends_connected",] == 1
     assert values["scheduler_resident_memory_bytes",] > 1 << 20
     assert all(FIGURES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
