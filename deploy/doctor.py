@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from quire.deploy.arguments import MODEL_KEY, UsageError, add_model_argument
-from quire.deploy.config import FLAGS
+from quire.deploy.config import FLAGS, KV_DTYPES
 from quire.deploy.resolve import resolve
 from quire.deploy.sizes import format_bytes
 from quire.proto.flags import in_flags
+from quire.proto.version import version
 from quire.worker.config import WorkerConfig
 
 PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
@@ -45,7 +46,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: %(default)s)")
     parser.add_argument("--load-format", choices=("auto", "safetensors", "dummy"), default="auto")
     parser.add_argument("--quantization", choices=("none", "int8"), default="none", help="as for `quire serve`")
-    parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto")
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8", "fp8_e4m3"), default="auto")
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1, metavar="N")
     parser.set_defaults(func=run)
 
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             load_format=arguments.load_format,
             quantization=arguments.quantization,
-            kv_cache_dtype=arguments.kv_cache_dtype,
+            kv_cache_dtype=KV_DTYPES.get(arguments.kv_cache_dtype, arguments.kv_cache_dtype),
             tensor_parallel_size=arguments.tensor_parallel_size,
             flags=FLAGS,
         )
@@ -119,6 +120,8 @@ def _shown(name: str, value: object) -> str:
 
 
 def _version(package: str) -> str:
+    if package == "quire":
+        return version()
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -26,7 +26,7 @@ import quire.kernels.gpu
 from quire.kernels.gpu.build import Build
 from quire.kernels.gpu.resources import SHARED_LIMITS, Resources, faults, resources
 
-CAPABILITIES = (80, 89, 90, 100)
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
 _HEADINGS = (
     "kernel",
     "build",
