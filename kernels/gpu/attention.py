@@ -3,6 +3,8 @@
 import torch
 
 from quire.kernels.attention import AttentionRule, PagedBatch
+from quire.kernels.gpu.build import has_eight_bits
+from quire.kernels.gpu.chip import chip_of
 from quire.kernels.gpu.decode import KEYS_PER_TILE, LARGEST_HEAD, decode
 from quire.kernels.gpu.prefill import prefill, tokens_per_tile
 
@@ -50,6 +52,5 @@ def _refuse(query: torch.Tensor, keys: torch.Tensor) -> None:
         raise ValueError("query, keys: float64 runs on the CPU only; use float32, float16 or bfloat16")
     if query.shape[3] > LARGEST_HEAD:
         raise ValueError(f"query: heads of at most {LARGEST_HEAD} elements run on GPUs, got {query.shape[3]}")
-    if keys.dtype == torch.float8_e4m3fn and query.is_cuda and torch.cuda.get_device_capability(query.device) < (8, 9):
-        name = torch.cuda.get_device_name(query.device)
-        raise ValueError(f"keys: {name} has no 8-bit floats (compute capability 8.9 has); use a cache of 16 bits")
+    if keys.dtype == torch.float8_e4m3fn and not has_eight_bits((chip := chip_of(query.device)).capability):
+        raise ValueError(f"keys: {chip.name} has no 8-bit floats (compute capability 8.9 has); use a cache of 16 bits")

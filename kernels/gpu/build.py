@@ -8,6 +8,16 @@ Feature = Literal["mma", "wgmma", "tcgen05", "warp_specialize", "wide_copy", "tm
 """wide_copy: asynchronous copies to shared memory of 16 bytes for each thread; tma: copies of whole tiles."""
 
 
+def matrix_feature(capability: int) -> Feature:
+    """The newest matrix instruction of a chip; the one of 12.0 is that of the chips before 9.0."""
+    return "wgmma" if capability == 90 else "tcgen05" if capability == 100 else "mma"
+
+
+def has_eight_bits(capability: int) -> bool:
+    """Whether the chip has 8-bit floats."""
+    return capability >= 89
+
+
 @dataclass(frozen=True, slots=True)
 class Build:
     """What a launch fixes at compile time. Each kernel module yields its own from `builds(capability)`."""
@@ -21,7 +31,8 @@ class Build:
     constants: Mapping[str, Any]
     """Every `tl.constexpr` argument, and arguments passed as None."""
     num_warps: int
-    num_stages: int = 2
+    num_stages: int = 3
+    """Triton's own default, of which launches that name no number of stages are made."""
     divisible: tuple[str, ...] = ()
     """Arguments known to be multiples of 16 (aligned pointers, even strides): without this, wide loads are lost."""
     features: frozenset[Feature] = frozenset()

@@ -33,6 +33,7 @@ SURVEY = 2 * PIVOTS + 2
 BRACKET = 6
 """Floats kept of each row by `gather`: lower, upper, mass from upper on, mass and least logit left by min_p, count."""
 SEARCH_BLOCK = 4096
+_WARPS = {"summarize": 4, "survey": 8, "gather": 8, "search": 16}
 
 
 @triton.jit
@@ -197,18 +198,18 @@ def cut_by(
     gathered = scratch((num_rows, capacity), dtype=logits.dtype)
     columns = (logits, temperature, top_k, top_p, min_p)
     stride, grid, padded = logits.stride(0), (num_rows, chunks), triton.next_power_of_2(chunks)
-    _summarize[grid](*columns, summary, stride, vocab, CHUNK=chunk, SUMMARY=SUMMARY, num_warps=4)
+    _summarize[grid](*columns, summary, stride, vocab, CHUNK=chunk, SUMMARY=SUMMARY, num_warps=_WARPS["summarize"])
     _survey[grid](
         *columns, summary, survey, pivots, stride, vocab,
-        CHUNK=chunk, CHUNKS=padded, PIVOTS=PIVOTS, SUMMARY=SUMMARY, SURVEY=SURVEY, num_warps=8,
+        CHUNK=chunk, CHUNKS=padded, PIVOTS=PIVOTS, SUMMARY=SUMMARY, SURVEY=SURVEY, num_warps=_WARPS["survey"],
     )  # fmt: skip
     _gather[grid](
         *columns, survey, pivots, gathered, brackets, stride, vocab, capacity,
-        CHUNK=chunk, CHUNKS=padded, PIVOTS=PIVOTS, SURVEY=SURVEY, BRACKET=BRACKET, num_warps=8,
+        CHUNK=chunk, CHUNKS=padded, PIVOTS=PIVOTS, SURVEY=SURVEY, BRACKET=BRACKET, num_warps=_WARPS["gather"],
     )  # fmt: skip
     search[num_rows,](
         *columns, pivots, gathered, brackets, floor, stride, vocab, capacity,
-        PIVOTS=PIVOTS, BRACKET=BRACKET, BLOCK=block, num_warps=8,
+        PIVOTS=PIVOTS, BRACKET=BRACKET, BLOCK=block, num_warps=_WARPS["search"],
     )  # fmt: skip
     return floor
 
@@ -224,5 +225,5 @@ def builds(capability: int) -> Iterator[Build]:
                     continue  # does not hang on the number of chunks
                 yield row_build(
                     f"cut {name} {dtype} {chunks}", kernel, dtype, {**sizes, "CHUNKS": chunks, "BLOCK": SEARCH_BLOCK},
-                    num_warps=4 if kernel is _summarize else 8,
+                    num_warps=_WARPS[name],
                 )  # fmt: skip

@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention import AttentionRule, PagedBatch
-from quire.kernels.gpu.build import Build, Feature
+from quire.kernels.gpu.build import Build, Feature, has_eight_bits
+from quire.kernels.gpu.chip import chip_of
 from quire.kernels.gpu.merge import merge
 from quire.kernels.gpu.softmax import LOG2E, capped, exponent_scale
 from quire.kernels.gpu.tiles import Tiles, tile
@@ -152,7 +153,7 @@ def decode(
     num_kv_heads, num_tokens, group, head_dim = query.shape
     if tiles is None:
         tiles = _tiles(head_dim, query.dtype, keys.dtype)
-    num_programs = max(1, tiles["programs"] * _processors(query.device) // num_kv_heads)
+    num_programs = max(1, tiles["programs"] * chip_of(query.device).processors // num_kv_heads)
     num_heads = num_kv_heads * group
     partial = torch.empty((num_programs, 2, num_heads, head_dim), dtype=torch.float32, device=query.device)
     partial_mass = torch.empty((num_programs, 2, num_heads), dtype=torch.float32, device=query.device)
@@ -172,15 +173,19 @@ def shape_key(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -
     return f"d{head_dim} {TYPES[query_type]} {TYPES[cache_type]}"
 
 
-def default_tiles(head_dim: int, cache_type: torch.dtype) -> Tiles:
+def default_tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
     """`keys` of a turn; `programs` of a multiprocessor, of which one computes while another waits for memory."""
-    keys, stages = _TURNS[max(64, triton.next_power_of_2(head_dim)), cache_type.itemsize]
-    return {"keys": keys, "programs": 2, "num_warps": 4, "num_stages": stages}
+    padded, num_warps = max(64, triton.next_power_of_2(head_dim)), 4
+    keys, stages = _TURNS[padded, cache_type.itemsize]
+    if query_type == torch.float32 and cache_type.itemsize == 1:
+        # what is converted to float32 takes its registers, however few bytes are cached
+        keys, num_warps = (32, 4) if padded == 64 else (16, 8)
+    return {"keys": keys, "programs": 2, "num_warps": num_warps, "num_stages": stages}
 
 
 @functools.cache
 def _tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
-    return tile("decode", shape_key(head_dim, query_type, cache_type), default_tiles(head_dim, cache_type))
+    return tile("decode", shape_key(head_dim, query_type, cache_type), default_tiles(head_dim, query_type, cache_type))
 
 
 def _constants(
@@ -201,12 +206,6 @@ def _constants(
     }
 
 
-@functools.cache
-def _processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; one for the interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
 def builds(capability: int) -> Iterator[Build]:
     """On Hopper every type, option and padded head size (80 and 96 are 128 with a mask), elsewhere the usual ones."""
     half, eight = torch.bfloat16, torch.float8_e4m3fn
@@ -217,13 +216,15 @@ def builds(capability: int) -> Iterator[Build]:
         for head_dim in (64, 128, 256):
             yield _build(f"d{head_dim} f16", head_dim, torch.float16, torch.float16)
             yield _build(f"d{head_dim} f32", head_dim, torch.float32, torch.float32)
+        for head_dim in (64, 128):  # at 256 elements it spills: right, but slow
+            yield _build(f"d{head_dim} f32 fp8 cache", head_dim, torch.float32, eight)
         yield _build("d128 bf16 one head of a group", 128, half, half, group=1)
         yield _build("d128 bf16 soft cap, sinks", 128, half, half, soft_cap=True, sinks=True)
         yield _build("d64 bf16 fp8 cache, soft cap, sinks", 64, half, eight, group=8, soft_cap=True, sinks=True)
     else:
         for head_dim in (64, 128, 256):
             yield _build(f"d{head_dim} bf16", head_dim, half, half)
-        if capability >= 89:
+        if has_eight_bits(capability):
             yield _build("d128 bf16 fp8 cache", 128, half, eight)
 
 
@@ -238,7 +239,7 @@ def _build(
 ) -> Build:
     """Eight key-value heads, pages of 16 tokens."""
     eight_bits = cache_type == torch.float8_e4m3fn
-    tiles = default_tiles(head_dim, cache_type)
+    tiles = default_tiles(head_dim, query_type, cache_type)
     pointers = {
         "query": f"*{TYPES[query_type]}",
         **dict.fromkeys(("keys", "values"), f"*{TYPES[cache_type]}"),

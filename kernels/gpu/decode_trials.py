@@ -20,7 +20,7 @@ def trials() -> Iterator[Trial]:
     """Head sizes people serve in bfloat16, with caches of 16 and of 8 bits."""
     for head_dim in (64, 128, 256):
         for cache_type in (torch.bfloat16, torch.float8_e4m3fn):
-            default = default_tiles(head_dim, cache_type)
+            default = default_tiles(head_dim, torch.bfloat16, cache_type)
             others = (
                 {**default, "keys": keys, "programs": programs, "num_stages": stages}
                 for keys in (32, 64, 128)

@@ -4,18 +4,38 @@ Floor: 4 * H * D FLOPs for each pair of tokens of a row; queries, keys and value
 queries, from the cache of the chip unless a row is very long.
 """
 
+import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.build import Build
+from quire.kernels.gpu.build import Build, Feature, matrix_feature
 from quire.kernels.gpu.softmax import begun, between, exponent_scale, weighed
 
-QUERIES = 64
-KEYS = 64
 LARGEST_HEAD = 256
+
+
+class Shape(NamedTuple):
+    """Of a tile, and of the launch that works on it."""
+
+    queries: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+def shape_of(head_dim: int, itemsize: int) -> Shape:
+    """What fits the registers and the shared memory of every chip: the wider a head, the smaller its tiles."""
+    wide = _padded(head_dim) * itemsize
+    if wide <= 128:
+        return Shape(64, 64, 4, 3)
+    if itemsize == 2:
+        return Shape(64, 32, 4, 3) if wide <= 256 else Shape(64, 32, 8, 2)
+    # each factor of a product in float32 is held as a sum of two
+    return Shape(64, 32, 8, 3) if wide <= 256 else Shape(16, 32, 8, 2) if wide <= 512 else Shape(16, 16, 8, 2)
 
 
 @triton.jit(do_not_specialize=["scale"])
@@ -71,46 +91,48 @@ def encoder_attention(
     if head_dim > LARGEST_HEAD:
         raise ValueError(f"qkv: heads of at most {LARGEST_HEAD} elements run on GPUs, got {head_dim}")
     out = torch.empty((num_tokens, width // 3), dtype=qkv.dtype, device=qkv.device)
-    keys, num_warps = _shape(head_dim, qkv.dtype.itemsize)
-    tiles = triton.cdiv(max(lengths_host, default=0), QUERIES)
+    shape = shape_of(head_dim, qkv.dtype.itemsize)
+    tiles = triton.cdiv(max(lengths_host, default=0), shape.queries)
     if tiles:
         _encoder_kernel[(len(lengths_host), num_heads, tiles)](
-            qkv,
-            starts,
-            out,
-            scale,
-            HEADS=num_heads,
-            HEAD_DIM=head_dim,
-            PADDED_DIM=max(16, triton.next_power_of_2(head_dim)),
-            QUERIES=QUERIES,
-            KEYS=keys,
-            num_warps=num_warps,
-        )
+            qkv, starts, out, scale,
+            **_constants(num_heads, head_dim, shape), num_warps=shape.num_warps, num_stages=shape.num_stages,
+        )  # fmt: skip
     return out
 
 
-def _shape(head_dim: int, itemsize: int) -> tuple[int, int]:
-    """Keys of a tile and warps: what is wide takes fewer keys at a time and more threads, or registers spill."""
-    return (KEYS, 4) if head_dim * itemsize <= 128 else (KEYS // 2, 8)
+def _constants(num_heads: int, head_dim: int, shape: Shape) -> dict[str, int]:
+    tiles = {"QUERIES": shape.queries, "KEYS": shape.keys}
+    return {"HEADS": num_heads, "HEAD_DIM": head_dim, "PADDED_DIM": _padded(head_dim), **tiles}
+
+
+def _padded(head_dim: int) -> int:
+    return max(16, 1 << (head_dim - 1).bit_length())
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """BERT base (twelve heads of 64), MiniLM (twelve of 32) and bge-m3 (sixteen of 64)."""
-    for heads, head_dim in ((12, 64), (12, 32), (16, 64)) if capability == 90 else ((12, 64),):
-        for dtype in ("bf16", "fp16", "fp32") if head_dim == 64 and heads == 12 else ("bf16",):
-            keys, num_warps = _shape(head_dim, 4 if dtype == "fp32" else 2)
-            yield Build(
-                name=f"h{heads} d{head_dim} {dtype}",
-                kernel=_encoder_kernel,
-                signature={"qkv": f"*{dtype}", "starts": "*i32", "out": f"*{dtype}", "scale": "fp32"},
-                constants={
-                    "HEADS": heads,
-                    "HEAD_DIM": head_dim,
-                    "PADDED_DIM": head_dim,
-                    "QUERIES": QUERIES,
-                    "KEYS": keys,
-                },
-                num_warps=num_warps,
-                divisible=("qkv", "out"),
-                features=frozenset({"mma"} if capability < 90 else ()),
-            )
+    """BERT base (twelve heads of 64), MiniLM (twelve of 32), bge-m3 (sixteen of 64), and every wider head."""
+    if capability != 90:
+        for head_dim, dtype in ((64, "bf16"), (128, "bf16"), (256, "bf16"), (64, "fp32"), (256, "fp32")):
+            yield _build(capability, 12, head_dim, dtype)
+        return
+    yield _build(capability, 12, 32, "bf16")
+    yield _build(capability, 16, 64, "bf16")
+    for head_dim, dtype in itertools.product((64, 80, 96, 128, 256), ("bf16", "fp16", "fp32")):
+        yield _build(capability, 12, head_dim, dtype)
+
+
+def _build(capability: int, heads: int, head_dim: int, dtype: str) -> Build:
+    shape = shape_of(head_dim, 4 if dtype == "fp32" else 2)
+    # the newest instructions take 64 rows at a time
+    feature: Feature = matrix_feature(capability) if shape.queries == 64 else "mma"
+    return Build(
+        name=f"h{heads} d{head_dim} {dtype}",
+        kernel=_encoder_kernel,
+        signature={"qkv": f"*{dtype}", "starts": "*i32", "out": f"*{dtype}", "scale": "fp32"},
+        constants=_constants(heads, head_dim, shape),
+        num_warps=shape.num_warps,
+        num_stages=shape.num_stages,
+        divisible=("qkv", "out"),
+        features=frozenset({feature}),
+    )

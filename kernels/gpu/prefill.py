@@ -1,13 +1,13 @@
 """Attention of rows that run several tokens (prompts, their chunks, drafts): tiles of 128 query rows over paged keys.
 
-Two bodies of one result: `prefill_specialized` for Hopper and pages of at least a key tile, `prefill_plain` for the
-rest. Dao, "FlashAttention-2", arXiv 2307.08691; Shah et al., "FlashAttention-3", arXiv 2407.08608.
+Two bodies of one result: `prefill_specialized` for Hopper and pages of at least a key tile, once a run of it is on
+record (`prefill_switch`), `prefill_plain` for the rest. Dao, "FlashAttention-2", arXiv 2307.08691; Shah et al.,
+"FlashAttention-3", arXiv 2407.08608.
 
 Floor: 4 * H * D FLOPs for each pair of a token and a position it sees; the keys and values of a row once for each of
 its query tiles (from the L2 cache but for the first), the queries and outputs once.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.kernels.attention import AttentionRule, PagedBatch
-from quire.kernels.gpu.build import Build, Feature
+from quire.kernels.gpu import prefill_switch
+from quire.kernels.gpu.build import Build, Feature, has_eight_bits, matrix_feature
+from quire.kernels.gpu.chip import chip_of
 from quire.kernels.gpu.prefill_plain import prefill_plain
 from quire.kernels.gpu.prefill_specialized import prefill_specialized
 from quire.kernels.gpu.query_tile import QUERIES
@@ -61,8 +63,9 @@ def choose_body(
     query_type: torch.dtype,
     cache_type: torch.dtype,
     window: int | None = None,
+    specialized: bool = True,
 ) -> Body:
-    """The body for a chip (90 is compute capability 9.0) and a model.
+    """The body for a chip (90 is compute capability 9.0) and a model; without `specialized` the plain one.
 
     The numbers are those that the compiler fits into registers and shared memory with every option on.
     """
@@ -72,7 +75,8 @@ def choose_body(
     if eight_bits and query_type == torch.bfloat16 and not (wide and capability >= 90):
         # it holds 8-bit floats exactly, and the machine makes two at once; the queries it converts take registers
         compute = torch.float16
-    if capability == 90 and query_type.itemsize == 2 and cache_type.itemsize <= 2 and head_dim in (64, 128):
+    specialized &= capability == prefill_switch.CAPABILITY and query_type.itemsize == 2 and cache_type.itemsize <= 2
+    if specialized and head_dim in (64, 128):
         for keys in (64,) if eight_bits else (128, 64):
             if block_size >= keys and (window is None or window >= keys):
                 return Body(True, ROWS_PER_TILE, keys, compute, num_warps=4, num_stages=2)
@@ -101,7 +105,7 @@ def prefill(
     than 128 query heads to a key-value head, or a type that the kernels or the chip do not know.
     """
     _, _, group, head_dim = query.shape
-    capability = _capability(query.device)
+    capability = chip_of(query.device).capability
     if rule.scale <= 0:
         raise ValueError(f"rule.scale: must be positive, got {rule.scale}; negate the queries instead")
     if group > ROWS_PER_TILE:
@@ -110,7 +114,8 @@ def prefill(
         raise ValueError(f"query: {query.dtype} runs on the CPU only; use one of {', '.join(map(str, TYPES))}")
     if keys.dtype == torch.float8_e4m3fn and capability < 89:
         raise ValueError(f"keys: {keys.dtype} needs compute capability 8.9, not {capability / 10}; use 16 bits")
-    body = choose_body(capability, keys.shape[1], head_dim, query.dtype, keys.dtype, rule.sliding_window)
+    trusted = prefill_switch.is_trusted()
+    body = choose_body(capability, keys.shape[1], head_dim, query.dtype, keys.dtype, rule.sliding_window, trusted)
     launch(body, query, keys, values, batch, work, rule, sinks, key_scale, value_scale, out)
 
 
@@ -171,21 +176,12 @@ def _scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
-@functools.cache
-def _capability(device: torch.device) -> int:
-    """90 for compute capability 9.0; the interpreter runs what that runs."""
-    if device.type != "cuda":
-        return 90
-    major, minor = torch.cuda.get_device_capability(device)
-    return major * 10 + minor
-
-
 def builds(capability: int) -> Iterator[Build]:
     """On Hopper every head size and every class of type, page and option that `choose_body` tells apart."""
     f16, bf16, f32, f8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
     yield _build(capability, 128, bf16, options=True)
-    yield _build(capability, 256, bf16, bf16 if capability == 80 else f8, options=True)
-    if capability == 80:
+    yield _build(capability, 256, bf16, f8 if has_eight_bits(capability) else bf16, options=True)
+    if capability in (80, 120):
         yield _build(capability, 128, f32, options=True)
     if capability != 90:
         return
@@ -199,6 +195,7 @@ def builds(capability: int) -> Iterator[Build]:
     yield _build(capability, 256, bf16, block_size=64)
     for head_dim, block_size in itertools.product((64, 128), (64, 128)):
         yield _build(capability, head_dim, bf16, block_size=block_size)
+        yield _build(capability, head_dim, bf16, block_size=block_size, specialized=False)
     for cache_type in (f16, f8):
         yield _build(capability, 128, f16, cache_type, block_size=128, options=True)
     yield _build(capability, 128, bf16, f8, block_size=64, options=True)
@@ -212,10 +209,11 @@ def _build(
     cache_type: torch.dtype | None = None,
     block_size: int = 16,
     options: bool = False,
+    specialized: bool = True,
 ) -> Build:
     """`options`: a window, a soft cap and sinks."""
     cache_type = cache_type or query_type
-    body = choose_body(capability, block_size, head_dim, query_type, cache_type)
+    body = choose_body(capability, block_size, head_dim, query_type, cache_type, specialized=specialized)
     q, c = TYPES[query_type], TYPES[cache_type]
     cache = f"tensordesc<{c}[1, {body.keys}, {head_dim}]>" if body.specialized else f"*{c}"
     given: dict[str, str | None] = {
@@ -230,9 +228,7 @@ def _build(
         "window": "i32" if options else None,
         **dict.fromkeys(("num_rows", "num_tokens", "table_width"), "i32"),
     }
-    features: set[Feature] = {"tcgen05"} if capability >= 100 else {"wgmma"} if capability == 90 else {"mma"}
-    if query_type == torch.float32:
-        features = {"mma"}
+    features: set[Feature] = {"mma" if query_type == torch.float32 else matrix_feature(capability)}
     return Build(
         name=f"d{head_dim} {q} cache {c} page {block_size}{' options' if options else ''}"
         + (" specialized" if body.specialized else ""),

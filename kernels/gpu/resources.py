@@ -1,10 +1,11 @@
 """What a compiled kernel takes from a chip, and which units of it it uses: read off the cubin and the PTX under it."""
 
+import functools
 import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from triton import knobs
 
@@ -44,6 +45,27 @@ class Resources:
     features: frozenset[Feature]
 
 
+class Usage(NamedTuple):
+    """What the machine code alone says: see `Resources`."""
+
+    registers: int
+    spills: int
+    stack: int
+
+
+@functools.cache
+def usage(cubin: bytes) -> Usage:
+    """Of one kernel's machine code. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        report = _cuobjdump("-res-usage", file.name)
+        stack = max(_largest("STACK", report), _largest("LOCAL", report))
+        # what spills has a stack frame; reading the machine code takes longer than all the rest
+        spills = len(_LOCAL.findall(_cuobjdump("-sass", file.name))) if stack else 0
+    return Usage(_largest("REG", report), spills, stack)
+
+
 def resources(compiled: Any) -> Resources:
     """Of what `triton.compile` returned. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
     ptx = compiled.asm["ptx"]
@@ -51,17 +73,11 @@ def resources(compiled: Any) -> Resources:
     features: set[Feature] = {feature for feature, names in found.items() if names}
     if "ttg.warp_specialize(" in compiled.asm["ttgir"]:
         features.add("warp_specialize")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        usage = _cuobjdump("-res-usage", file.name)
-        stack = max(_largest("STACK", usage), _largest("LOCAL", usage))
-        # what spills has a stack frame; reading the machine code takes longer than all the rest
-        spills = len(_LOCAL.findall(_cuobjdump("-sass", file.name))) if stack else 0
+    used = usage(compiled.asm["cubin"])
     return Resources(
-        registers=_largest("REG", usage),
-        spills=spills,
-        stack=stack,
+        registers=used.registers,
+        spills=used.spills,
+        stack=used.stack,
         shared=compiled.metadata.shared,
         tensor_memory=getattr(compiled.metadata, "tmem_size", None) or 0,
         instructions=tuple(sorted(_name(match) for matches in found.values() for match in matches)),
@@ -94,6 +110,6 @@ def _cuobjdump(option: str, path: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _largest(name: str, usage: str) -> int:
+def _largest(name: str, report: str) -> int:
     """The largest `name:number` in the report: one for each function of the cubin."""
-    return max((int(number) for number in re.findall(rf"\b{name}:(\d+)", usage)), default=0)
+    return max((int(number) for number in re.findall(rf"\b{name}:(\d+)", report)), default=0)

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.build import Build
+from quire.kernels.gpu.build import Build, has_eight_bits
 from quire.kernels.gpu.tiles import Tiles, Trial, tile
 
 LARGEST_E4M3 = tl.constexpr(448.0)
@@ -208,6 +208,8 @@ def builds(capability: int) -> Iterator[Build]:
     if capability != 90:
         yield _build(head_dim=128, half=64, **plain)
         yield _build(head_dim=128, half=64, norm=True, cache="bf16")
+        if has_eight_bits(capability):
+            yield _build(head_dim=128, half=64, norm=False, cache="fp8e4nv")
         return
     for head_dim in (64, 80, 96, 128, 256):
         yield _build(head_dim=head_dim, half=head_dim // 2, **plain)

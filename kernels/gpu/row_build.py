@@ -10,11 +10,11 @@ _FLOAT = "floor temperature top_p min_p repetition presence frequency"
 COLUMNS = {**dict.fromkeys(_WHOLE.split(), "*i64"), **dict.fromkeys(_FLOAT.split(), "*fp32")}
 """Parameters of each row. They are read one by one and may begin anywhere in the step's upload, so that kernels must
 not be specialized on where: that would compile them again for odd numbers of rows."""
-_COUNTS = dict.fromkeys(["chunks", "capacity", "num_ids", "words"], "i32")
+_COUNTS = dict.fromkeys(["chunks", "num_ids", "words"], "i32")
 _OTHERS = {
     **dict.fromkeys(["token_ids", "ranks"], "*i64"),
     **dict.fromkeys(["winners", "greater", "tokens", "bitmask", "counts"], "*i32"),
-    **dict.fromkeys(["row_stride", "token_stride", "vocab"], "i32"),
+    **dict.fromkeys(["row_stride", "token_stride", "vocab", "capacity"], "i32"),
     "finite": "*u8",
 }
 

@@ -198,7 +198,7 @@ def builds(capability: int) -> Iterator[Build]:
     yield _build("qkv 8b", "bf16", (4096, 6144), norm="added")
     yield _build("o and down 8b", "bf16", (4096, 4096))
     yield _build("gate up 8b", "bf16", (4096, 28672), norm="added", gate="silu")
-    yield _build("split", "bf16", (3072, 1024))
+    yield _build("split", "bf16", (4096, 1024))
     yield _add_build("add parts", "bf16", None)
     if capability != 90:
         return
@@ -207,7 +207,7 @@ def builds(capability: int) -> Iterator[Build]:
     yield _build("head 8b", "bf16", (4096, 128256), norm="added")
     yield _build("gate up gelu", "bf16", (4096, 28672), norm="added", gate="gelu")
     yield _build("gate up gelu_tanh", "bf16", (4096, 28672), norm="added", gate="gelu_tanh")
-    yield _build("split norm 16 tokens", "bf16", (1024, 3072), num_tokens=16, norm="added")
+    yield _build("split norm 16 tokens", "bf16", (4096, 1024), num_tokens=16, norm="added")
     yield _build("uneven", "bf16", (2880, 4096), bias=True)
     yield _build("o and down 8b", "fp16", (4096, 4096))
     yield _build("gate up 8b", "fp16", (4096, 28672), gate="silu")

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import torch
 
+from quire.kernels.chips import has_cuda
+
 FOLDER = Path(__file__).with_suffix("")
 Tiles = Mapping[str, int]
+_PINNED: dict[tuple[str, str], Tiles] = {}
 
 
 class TileTableError(ValueError):
@@ -37,14 +40,20 @@ class Trial:
 def tile(operation: str, shape: str, default: Tiles) -> Tiles:
     """The tiles measured best for this operation and shape on this process's GPU; `default` for what it does not name.
 
-    Raises TileTableError when the device's file is malformed or names a tile that `default` does not have.
+    Those that were pinned go before those of the table. Raises TileTableError when the device's file is malformed or
+    names a tile that `default` does not have.
     """
-    chosen = _table().get(operation, {}).get(shape)
+    chosen = _PINNED.get((operation, shape)) or _table().get(operation, {}).get(shape)
     if not chosen:
         return default
     if unknown := chosen.keys() - default.keys():
         raise TileTableError(f"{_path()}: {operation}, {shape}: unknown {sorted(unknown)}, known {sorted(default)}")
     return {**default, **chosen}
+
+
+def pin(operation: str, shape: str, tiles: Tiles) -> None:
+    """Whatever the table says: these tiles, in this process."""
+    _PINNED[operation, shape] = tiles
 
 
 def slug(device_name: str) -> str:
@@ -75,7 +84,7 @@ def _items(path: Path, key: str, value: object) -> Iterator[tuple[str, object]]:
 @functools.cache
 def _path() -> Path | None:
     """The table of this process's GPU, there or not; None without one. A process drives one device."""
-    return FOLDER / f"{slug(torch.cuda.get_device_name())}.json" if torch.cuda.is_available() else None
+    return FOLDER / f"{slug(torch.cuda.get_device_name())}.json" if has_cuda() else None
 
 
 @functools.cache

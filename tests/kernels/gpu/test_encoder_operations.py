@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quire.kernels.activation import GATES, activation_reference
 from quire.kernels.encoder_attention import encoder_attention_reference
 from quire.kernels.gpu.activation import activation
-from quire.kernels.gpu.encoder_attention import KEYS, LARGEST_HEAD, QUERIES, encoder_attention
+from quire.kernels.gpu.encoder_attention import LARGEST_HEAD, encoder_attention, shape_of
 from quire.kernels.gpu.layer_norm import WIDEST, layer_norm
 from quire.kernels.layer_norm import layer_norm_reference
 
@@ -26,11 +26,18 @@ def randn(*shape, seed, dtype):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-LENGTHS = st.lists(st.sampled_from([1, 2, 17, QUERIES - 1, QUERIES, KEYS + 1, 2 * KEYS + 3]), max_size=3)
+TILE = shape_of(16, 2).queries
+assert shape_of(16, 2).keys == TILE
+LENGTHS = st.lists(st.sampled_from([1, 2, 17, TILE - 1, TILE, TILE + 1, 2 * TILE + 3]), max_size=3)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(st.sampled_from(DTYPES), LENGTHS, st.sampled_from([(1, 16), (2, 24), (3, 32)]), st.integers(0, 99))
+@given(
+    st.sampled_from(DTYPES),
+    LENGTHS,
+    st.sampled_from([(1, 16), (2, 24), (3, 32), (1, 72), (1, 136)]),
+    st.integers(0, 99),
+)
 def test_attention_equals_the_reference_in_rows_of_any_length(dtype, lengths, heads, seed):
     num_heads, head_dim = heads
     qkv = randn(sum(lengths) + 2, 3 * num_heads * head_dim, seed=seed, dtype=dtype)
