@@ -2,7 +2,8 @@
 
 Each operation runs its candidates on the shapes of the published models, weights cold in the L2 cache, and the fastest
 of each shape goes into a file named after the device, which the kernels read when they start. `speedup` is over the
-tiles that are used without a table.
+tiles that are used without a table. A candidate that does not compile, hangs or breaks its process is passed over and
+named under `failed`; what has been measured is in the file at once.
 """
 
 import argparse
@@ -15,10 +16,11 @@ from quire.deploy.bench.report import Figure, Outcome
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operations", nargs="+", default=[], metavar="NAME", help="default: all that have trials")
     parser.add_argument("--out", metavar="FOLDER", default="", help="default: the folder the kernels read")
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no shape after so long; default: measure all")
 
 
 def run(args: argparse.Namespace) -> Outcome:
-    options = {"operations": args.operations, "out": args.out}
+    options = {"operations": args.operations, "out": args.out, "seconds": args.seconds}
     measured = measure("quire.kernels.gpu.tune", options)
     chosen = measured.get("chosen")
     if not isinstance(chosen, dict):
@@ -26,7 +28,8 @@ def run(args: argparse.Namespace) -> Outcome:
     figures: dict[str, Figure] = {
         operation: {shape: _figure(choice) for shape, choice in shapes.items()} for operation, shapes in chosen.items()
     }
-    return Outcome(figures, {**options, "device": measured["device"], "file": measured["file"]}, args.seed)
+    told = {name: measured[name] for name in ("device", "file", "failed")}
+    return Outcome(figures, {**options, **told}, args.seed)
 
 
 def _figure(choice: dict[str, object]) -> Figure:

@@ -16,6 +16,7 @@ from quire.kernels.bench.ceilings import Ceilings
 from quire.kernels.bench.ceilings import measure as measure_ceilings
 from quire.kernels.bench.shapes import CPU, CUDA, Shapes
 from quire.kernels.bench.stopwatch import milliseconds
+from quire.kernels.chips import has_cuda
 
 MOST_COPIES = 32
 """Sets of arguments a case rotates through: the smallest ones then fit a cache, as they do in real steps."""
@@ -109,7 +110,7 @@ def run(options: BenchOptions) -> dict[str, Any]:
     known = {case.operation for case in cases(shapes, options.device)}
     if unknown := set(options.ops) - known:
         raise ValueError(f"--op: unknown {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not has_cuda():
         raise ValueError("--device: torch sees no CUDA device; use cpu")
     if options.num_threads:
         torch.set_num_threads(options.num_threads)

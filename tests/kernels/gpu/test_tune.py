@@ -4,42 +4,64 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+import planted_trials
 
 from quire.kernels.gpu import tune
 from quire.kernels.gpu.tiles import Trial, read_table
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
-def trial():
-    """Launches return their tiles."""
-    candidates = ({"rows": 16}, {"rows": 32}, {"rows": 64})
-    return Trial("norm", "t1", candidates, 4000, lambda device: lambda tiles: (device, tiles["rows"]))
+def tuner(monkeypatch):
+    """With one process to launch candidates, so that they come in their order."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(tune, "COMPILE_SECONDS", 3.0)
+    with tune.Tuner("cpu", "planted_trials:trials", num_probes=1) as made:
+        yield made
 
 
-def timer(times):
-    return lambda launch: times[launch()]
+def test_candidates_that_fail_hang_or_die_cost_only_themselves(tuner, tmp_path):
+    path = tmp_path / "chip.json"
+    chosen = tune.measure(tuner, planted_trials.trials()[:2], path, 1000.0)
+    best = {"tiles": {"rows": 32}, "us": 2.0, "default_us": 4.0, "gb_s": 2.0}
+    assert chosen == {"norm": {"t1": best, "t2": {**best, "default_us": None}}}
+    assert read_table(path) == {"norm": {"t1": {"rows": 32}, "t2": {"rows": 32}}}
+    assert [why.partition(", rows=")[2] for why in tuner.failed] == [
+        "2: no answer within 3 s",
+        "1: ValueError: no such tile",
+        "3: RuntimeError: CUDA error: an illegal memory access was encountered",
+        "4: its process ended with status 9: no room",
+        "1: ValueError: no such tile",
+    ]
 
 
-def test_the_fastest_candidate_is_chosen_and_compared_with_the_default(trial):
-    choice = tune.choose(trial, CPU, timer({(CPU, 16): 4.0, (CPU, 32): 2.0, (CPU, 64): 3.0}))
-    assert choice == {"tiles": {"rows": 32}, "us": 2.0, "default_us": 4.0, "gb_s": 2.0}
+def test_a_process_that_died_between_two_candidates_is_started_again(tuner):
+    trial = planted_trials.trials()[0]
+    (child,) = tuner._probes
+    for _ in range(2):
+        assert child.ask(trial.operation, trial.shape, 0, timed=False, seconds=30) == 0.0
+        child._process.kill()
+        child._process.wait()
 
 
-def test_candidates_the_chip_cannot_hold_are_passed_over(trial):
-    choice = tune.choose(trial, CPU, timer({(CPU, 16): None, (CPU, 32): None, (CPU, 64): 3.0}))
-    assert choice["tiles"] == {"rows": 64}
-    assert choice["default_us"] is None
-    with pytest.raises(tune.TuneError, match="norm, t1: no candidate"):
-        tune.choose(trial, CPU, lambda launch: None)
+def test_a_shape_without_any_usable_candidate_is_left_as_it_is(tuner, tmp_path):
+    (trial,) = planted_trials.hopeless()
+    assert tune.measure(tuner, [trial], tmp_path / "chip.json", 1000.0) == {}
+    assert not list(tmp_path.iterdir())
+    assert tuner.failed == ["norm, t3, rows=1: ValueError: no such tile"]
 
 
-def test_trials_are_selected_by_operation_and_unknown_ones_refused(trial):
-    other = Trial("rope", "t1", (), 0, trial.prepare)
+def test_no_shape_is_begun_when_the_time_is_over(tuner, tmp_path):
+    assert tune.measure(tuner, planted_trials.trials(), tmp_path / "chip.json", -1.0) == {}
+
+
+def test_trials_are_selected_by_operation_and_unknown_ones_refused():
+    trial, other = (Trial(name, "t1", (), 0, lambda device: lambda tiles: None) for name in ("norm", "rope"))
     assert tune.select([trial, other], []) == [trial, other]
     assert tune.select([trial, other], ["rope"]) == [other]
     with pytest.raises(tune.TuneError, match=r"\['attend'\] have no trials; known: \['norm', 'rope'\]"):
