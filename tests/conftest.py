@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-INTEGRATION = ("bench", "gpu", "kernels/gpu", "sim", "system")
+INTEGRATION = ("bench", "gpu", "kernels/gpu", "sim", "stand_in", "system")
 """Folders of tests that start engines, compile for chips or take minutes: `make test` runs them, `make check` does not.
 Modules and tests elsewhere that do so say it themselves, with the same mark.
 """

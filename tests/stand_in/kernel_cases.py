@@ -1,0 +1,164 @@
+"""The wrappers of `kernels/gpu` at the shapes that are specialized apart: one, a multiple of 16, and neither."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+
+from quire.kernels.activation import GATES, activation, gated_activation
+from quire.kernels.attention import AttentionRule, PagedBatch, paged_attention
+from quire.kernels.block_copy import copy_blocks
+from quire.kernels.cut import cut
+from quire.kernels.embedding import embed_shard
+from quire.kernels.encoder_attention import encoder_attention
+from quire.kernels.gpu.attention import tile_shape
+from quire.kernels.layer_norm import layer_norm
+from quire.kernels.linear import linear, norm_linear
+from quire.kernels.norm import add_rms_norm, rms_norm
+from quire.kernels.penalize import mask_tokens, penalize
+from quire.kernels.prepare import StepInputs, prepare
+from quire.kernels.rotate_store import rotate_store
+from quire.kernels.sample import choose
+from quire.kernels.score import best, finite_rows, score
+from quire.kernels.work_list import WorkList, fill_work_list
+
+F32, F16, BF16, F8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
+COUNTS = (1, 5, 16)
+Case = Callable[[], None]
+
+
+def cases(capability: int) -> Iterator[tuple[str, Case]]:
+    """On Hopper every form; elsewhere those whose tiles or instructions hang on the chip. The models run the rest."""
+    dims, dtypes = ((16, 32, 64, 80, 96, 128, 256), (F32, F16, BF16)) if capability == 90 else ((256,), (F32, BF16))
+    for dtype in dtypes:
+        yield f"encoder {dtype}".replace("torch.", ""), lambda dtype=dtype: _encoder(dtype, dims)
+    if capability == 90:
+        yield "steps", _steps
+        yield "rows", _rows
+        yield "norms", _norms
+        yield "linear", _linear
+    for forms in _attention_forms(capability):
+        query, cache, head_dim, page, options = forms
+        name = f"attention d{head_dim} {query} to {cache} page {page}{' options' if options else ''}"
+        yield name.replace("torch.", ""), lambda forms=forms: _attention(*forms)
+
+
+def _attention_forms(capability: int) -> Iterator[tuple[torch.dtype, torch.dtype, int, int, bool]]:
+    """Type of the model and of the cache, head, page, whether with window, soft cap and sinks."""
+    yield BF16, BF16, 256, 16, False
+    yield F32, F32, 128, 16, False
+    if capability != 90:
+        return
+    yield BF16, BF16, 128, 16, True
+    yield BF16, BF16, 80, 16, False
+    yield F32, F32, 256, 16, True
+    yield F32, F8, 64, 16, False
+    yield BF16, F8, 256, 16, True
+    for head_dim, page in ((64, 64), (128, 64), (128, 128)):  # the specialized body
+        yield BF16, BF16, head_dim, page, head_dim == 128
+    yield BF16, F8, 128, 64, True
+    yield F16, F8, 128, 128, False
+
+
+def _attention(query_type: torch.dtype, cache_type: torch.dtype, head_dim: int, page: int, options: bool) -> None:
+    """The store of a step's keys, and attention of decodes alone and beside prompts."""
+    kv_heads, group = 2, 4
+    width = kv_heads * (group + 2) * head_dim
+    keys, values = torch.zeros((2, 20, page, kv_heads, head_dim)).to(cache_type)
+    scale = torch.ones(kv_heads) if cache_type == F8 else None
+    window = 100 if options else None
+    rule = AttentionRule(head_dim**-0.5, window, 30.0 if options else None)
+    sinks = torch.zeros(kv_heads * group) if options else None
+    for lengths in ((1,), (1,) * 16, (1, 1, 130), (40,)):
+        num_tokens = sum(lengths)
+        angles = torch.zeros((2, num_tokens, head_dim // 2))
+        gains = (torch.ones(head_dim, dtype=query_type),) * 2 if options else (None, None)
+        slots = torch.zeros(num_tokens, dtype=torch.int64)
+        qkv = torch.zeros((num_tokens, width), dtype=query_type)
+        query = rotate_store(qkv, *angles, keys, values, slots, *gains, 1e-5 if options else 0.0, scale, scale)
+        paged_attention(query, keys, values, _batch(lengths, group, window), rule, sinks, scale, scale)
+
+
+def _batch(lengths: tuple[int, ...], group: int, window: int | None) -> PagedBatch:
+    rows = len(lengths)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32)
+    starts = torch.tensor([0, *lengths]).cumsum(0).int()
+    work = WorkList(torch.zeros_like(starts), torch.zeros_like(starts))
+    fill_work_list(seq_lens, starts, window, *tile_shape(group), work)
+    return PagedBatch(
+        torch.zeros((rows, 9), dtype=torch.int32), torch.zeros(rows, dtype=torch.int32), seq_lens, starts,
+        sum(length == 1 for length in lengths), lengths, lengths, {window: work},
+    )  # fmt: skip
+
+
+def _encoder(dtype: torch.dtype, dims: tuple[int, ...]) -> None:
+    for head_dim in dims:
+        starts = torch.tensor([0, 3, 70], dtype=torch.int32)
+        encoder_attention(torch.zeros((70, 36 * head_dim), dtype=dtype), starts, (3, 67), 12, head_dim**-0.5)
+    size = 12 * 64
+    x, gain = torch.zeros((3, size), dtype=dtype), torch.ones(size, dtype=dtype)
+    for kind in GATES:
+        activation(x, kind)
+    for residual in (None, x):
+        layer_norm(x, residual, gain, gain, 1e-12)
+
+
+def _norms() -> None:
+    for size, dtype in itertools.product((1024, 4096, 16384), (BF16, F32)):
+        gain = torch.ones(size, dtype=dtype)
+        for rows in COUNTS:
+            x = torch.zeros((rows, size), dtype=dtype)
+            rms_norm(x, gain, 1e-5)
+            add_rms_norm(x, x, gain, 1e-5)
+    for kind in GATES:
+        gated_activation(torch.zeros((70_000, 256), dtype=BF16), kind)  # more tokens than a grid is high
+
+
+def _linear() -> None:
+    """Layers split over their inputs and not, with what may surround them."""
+    for size_in, size_out in ((4096, 6144), (1024, 3072), (2880, 4096), (4096, 1024), (64, 192)):
+        for dtype in (BF16, F16):
+            weight, gain = torch.empty((size_out, size_in), dtype=dtype), torch.empty(size_in, dtype=dtype)
+            bias = torch.empty(size_out, dtype=dtype)
+            for rows in (1, 16, 17):
+                x = torch.empty((rows, size_in), dtype=dtype)
+                linear(x, weight, bias)
+                norm_linear(x, None, gain, 1e-5, weight, None, None)
+                norm_linear(x, x, gain, 1e-5, weight, None, "silu")
+
+
+def _steps() -> None:
+    """What makes a step's inputs, embeds its tokens and copies its blocks."""
+    for rows in COUNTS:
+        tokens = torch.zeros((rows, 40), dtype=torch.int32)
+        tables = torch.zeros((rows, 3), dtype=torch.int32)
+        given = torch.ones((3, rows), dtype=torch.int32)
+        whole = [torch.zeros(rows, dtype=torch.int64) for _ in range(3)]
+        out = StepInputs(*whole, torch.zeros(rows + 1, dtype=torch.int32), *(torch.zeros_like(given) for _ in range(2)))
+        out = out._replace(seq_lens=out.seq_lens[0], slots=out.slots[0])
+        prepare(tokens, tables, given, 16, out)
+        for window in (None, 64):
+            work = WorkList(torch.zeros_like(out.query_starts), torch.zeros_like(out.query_starts))
+            fill_work_list(out.seq_lens, out.query_starts, window, *tile_shape(4), work)
+        embed_shard(out.token_ids, torch.zeros((320, 4096), dtype=BF16), 0, 320)
+        for dtype in (BF16, torch.float8_e4m3fn):
+            keys, values = torch.zeros((2, 32, 16, 8, 128)).to(dtype)
+            copy_blocks(keys, values, torch.arange(rows), torch.arange(rows) + 16)
+
+
+def _rows() -> None:
+    """Everything that is done to logits; columns begin anywhere in the step's upload."""
+    for vocab, dtype, rows in itertools.product((320, 128_256), (F32, BF16), COUNTS):
+        logits = torch.zeros((rows, vocab), dtype=dtype)
+        floats = torch.ones(4 * rows + 4).split(rows)
+        ints = torch.ones(4 * rows + 4, dtype=torch.int64).split(rows)
+        best(logits[:, : vocab - 1])
+        finite_rows(logits)
+        floor = cut(logits, floats[0], ints[0], floats[1], floats[2])
+        choose(logits, floor, floats[0], *ints[:3])
+        for num_ids in (1, 3):
+            score(logits, torch.zeros((rows, num_ids), dtype=torch.int64))
+        wide, which = logits.float(), torch.arange(rows)
+        tokens = torch.zeros((rows + 1, 50), dtype=torch.int32)[:, :33]
+        penalize(wide, which, tokens, which, *ints[:2], *floats[:3])
+        mask_tokens(wide, which, torch.zeros((rows, -(-vocab // 32)), dtype=torch.int32))

@@ -1,0 +1,117 @@
+"""A chip that is not here runs everything: wrappers, models, runner and sampler; and refuses what a chip refuses."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+KERNELS = HERE.parents[1] / "kernels" / "gpu"
+FEW = ["_stream", "_rotate_store_kernel", "_decode", "_merge", "_stream", "_stream", "_stream"]
+MANY = [
+    "_rows_kernel", "torch.linear", "_rotate_store_kernel", "_decode", "_merge",
+    "torch.linear", "_rows_kernel", "torch.linear", "_gated_kernel", "torch.linear",
+]  # fmt: skip
+LAYERS = {"decode 1": FEW, "decode 16": FEW, "decode 128": MANY}
+
+
+def run(script: str, cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / script), *arguments]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def launched(path: Path) -> set[str]:
+    """Triton functions that a module starts on a grid: `name[...](...)`."""
+    tree = ast.parse(path.read_text())
+    ours = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list}
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return ours & {
+        call.value.id for call in calls if isinstance(call, ast.Subscript) and isinstance(call.value, ast.Name)
+    }
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> list[dict]:
+    """Every case on every chip, run."""
+    done = run("run.py", tmp_path_factory.mktemp("cache"))
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found, done.stderr[-2000:]
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_nothing_fails_and_nothing_spills_on_any_chip(rows) -> None:
+    assert [(row["capability"], row["case"], row["fault"]) for row in rows if row["fault"]] == []
+    assert {row["capability"] for row in rows} == {86, 89, 90, 120}
+    assert all(row["launches"] for row in rows)
+
+
+def test_every_kernel_is_launched_by_its_wrapper(rows) -> None:
+    seen = {kernel for row in rows if row["capability"] == 90 for kernel in row["kernels"]}
+    wanted = set().union(*map(launched, KERNELS.glob("*.py")), {"prefill_plain", "prefill_specialized", "search"})
+    assert len(wanted) > 20
+    assert wanted - seen == set()
+
+
+def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
+    """Today's counts, of both 8B models and of any cache: a change that adds a launch says so here."""
+    layers = [(row["case"], row["capability"], row["layers"]) for row in rows if "8b" in row["case"]]
+    assert len(layers) == 7
+    for case, capability, found in layers:
+        prefill = "prefill_specialized" if "pages of 64" in case else "prefill_plain"
+        at = FEW.index("_decode")
+        wanted = {
+            **LAYERS,
+            "mixed 16": [*FEW[:at], prefill, *FEW[at:]],
+            "mixed": [*MANY[:3], prefill, *MANY[3:]],
+        }
+        assert {name: found[name] for name in wanted} == wanted, (case, capability)
+    assert (len(FEW), len(MANY), len(MANY) + 1) == (7, 10, 11)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory) -> dict[int, dict]:
+    """What the stand-in for a chip says to planted launches, by chip."""
+    cache = tmp_path_factory.mktemp("cache")
+    return {capability: json.loads(run("planted.py", cache, str(capability)).stdout) for capability in (86, 90)}
+
+
+def test_what_a_chip_runs_is_noted(said) -> None:
+    assert said[90]["sound"] == said[86]["sound"] == "1 launched"
+    noted = said[90]["noted"]
+    assert (noted["kernel"], noted["grid"], noted["num_warps"], noted["spills"]) == ("product", "(1, 1, 1)", "4", "0")
+    assert noted["types"] == "{'a': '*bf16', 'b': '*bf16', 'out': '*fp32', 'size': 'i32'}"
+    assert noted["constants"] == "{'M': 64, 'N': 64, 'K': 64}"
+    assert int(noted["shared"]) == 3 * 2 * 64 * 64 * 2
+    assert int(noted["registers"]) >= 32
+    assert said[90]["empty grid"] == "0 launched"
+
+
+def test_what_a_chip_refuses_is_refused(said) -> None:
+    hopper, ampere = said[90], said[86]
+    assert hopper["shared memory"] == "1 launched"
+    assert ampere["shared memory"].startswith("OutOfResources: out of resource: shared memory, Required: 163840")
+    assert hopper["warps"].startswith("OutOfResources: out of resource: threads, Required: 2048, Hardware limit: 1024")
+    assert hopper["grid"].startswith("LaunchError: fill: grid (1, 65536, 1) is longer")
+    assert hopper["no scratch"].startswith("LaunchError: scratch: needs scratch memory")
+
+
+def test_what_only_the_compiler_sees_is_seen(said) -> None:
+    """A whole number of 1 is a constant to the compiler, where the interpreter sees a tensor."""
+    assert said[90]["two"] == "1 launched"
+    assert said[90]["one"].startswith("CompilationError")
+    assert said[90]["type"].startswith("KeyError")
+    assert said[90]["not a tensor"].startswith("TypeError")
+    assert said[90]["number too large"].startswith("OverflowError")
+
+
+def test_under_the_interpreter_nothing_stands_in() -> None:
+    from quire.kernels.gpu.stand_in import CHIPS, standing_in
+
+    with pytest.raises(RuntimeError, match="run with TRITON_INTERPRET=0"), standing_in(CHIPS[90]):
+        pass
