@@ -14,20 +14,26 @@ import msgspec
 import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
+from quire.kernels.gpu.tiles import TileTableError
 from quire.proto.channel import Dealer
-from quire.proto.departure import leave, leave_after
+from quire.proto.departure import leave, leave_after, leave_on
 from quire.proto.flags import in_flags
 from quire.proto.lifeline import tie_to_parent
 from quire.proto.wire import plan_decoder
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device, DeviceError
 from quire.worker.loop import EXIT_DONE, Started, StartRefused, Worker, identity
-from quire.worker.memory import MemoryShortage
+from quire.worker.memory import MemoryShortage, MemoryTaken
 from quire.worker.parallel import Group
 from quire.worker.runner import InFlight
 from quire.worker.shard import ModelError
 from quire.worker.start import join_group, start
 from quire.worker.weights.checkpoint import CheckpointError
+
+REFUSALS = (
+    ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError
+)  # fmt: skip
+"""What the user must change, and no restart can."""
 
 _LINGER_MS = 1000
 
@@ -53,12 +59,14 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     )
     # Ctrl-C reaches the whole terminal; the supervisor decides how the group ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: leave(EXIT_DONE))
+    leave_on(signal.SIGTERM, EXIT_DONE)
 
     def begin() -> Started[InFlight]:
         try:
             return load()
-        except (ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError) as error:
+        except REFUSALS as error:
+            if epoch > 1 and isinstance(error, MemoryTaken):
+                raise  # by the group before, perhaps, whose memory is on its way back: worth a restart
             raise StartRefused(in_flags(str(error), config.flags)) from error
 
     def load() -> Started[InFlight]:
@@ -69,21 +77,27 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
             at_end.callback(group.close)
             return group
 
-        return start(config, rank, device, join)
+        started = start(config, rank, device, join)
+        at_end.callback(started.executor.close)
+        return started
 
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = Dealer(context, config.scheduler_address, identity(rank, epoch), plan_decoder())
     at_end = contextlib.ExitStack()
+    """Runs backwards: first the graphs go, which recorded collectives, then the group they belong to."""
+    worker = Worker(dealer, rank, config.tensor_parallel_size, epoch)
     try:
-        code = Worker(dealer, rank, config.tensor_parallel_size, epoch).run(begin)
+        code = worker.run(begin)
         if code == EXIT_DONE:
-            # after a failure a collective may never end on another rank: the group's end is then the process's
             at_end.close()
-        return code
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it says nothing new, and must not cut the last words off
         dealer.close(_LINGER_MS)
         context.term()
+    if code != EXIT_DONE:
+        # a collective may never end on another rank, and what recorded it cannot be taken apart meanwhile
+        leave(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
 """`model_type` of the models that read a whole prompt in one step, so that a step must hold the longest."""
 KVDtype = Literal["auto", "fp8"]
 AskedTask = Literal["auto", "generate", "embed"]
+PrefillBody = Literal["auto", "plain", "specialized"]
 Quantization = Literal["none", "int8"]
 
 
@@ -43,6 +44,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_cache_memory_bytes: int = 0
     """0: measured on CUDA; on CPU 4 GiB or a quarter of the free memory, whichever is less."""
     enforce_eager: bool = False
+    prefill_body: PrefillBody = "auto"
+    """Of attention on compute capability 9.0. auto: the specialized one where a run of it on this chip is on record."""
     seed: int = 0
     """Of dummy weights."""
     num_threads: int = 0

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy.typing as npt
 import torch
 
+from quire.kernels import chips
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.cores import share_of_cores
 
@@ -41,6 +42,10 @@ class Graph(Protocol):
 
     def pool(self) -> Pool: ...
 
+    def reset(self) -> None:
+        """Give back all it holds; it is not replayed again."""
+        ...
+
 
 class Mark(Protocol):
     """A point in the device's work."""
@@ -49,8 +54,8 @@ class Mark(Protocol):
         """Whether the device is past it; never waits."""
         ...
 
-    def wait(self) -> float:
-        """Wait for it; seconds the device worked from the matching `Device.begin` on."""
+    def wait(self, before: "Mark | None" = None) -> float:
+        """Wait for it; seconds the device worked from the matching `Device.begin` on, but not up to `before`."""
         ...
 
 
@@ -63,7 +68,7 @@ class _HostMark:
     def passed(self) -> bool:
         return True
 
-    def wait(self) -> float:
+    def wait(self, before: Mark | None = None) -> float:
         return self.seconds
 
 
@@ -75,10 +80,13 @@ class _CudaMark:
     def passed(self) -> bool:
         return bool(self.end.query())  # type: ignore[no-untyped-call]
 
-    def wait(self) -> float:
+    def wait(self, before: Mark | None = None) -> float:
         with torch.cuda.device(self.end.device):  # a thread of its own would else wake the first device
             self.end.synchronize()
-            return float(self.start.elapsed_time(self.end)) / 1e3
+            milliseconds = float(self.start.elapsed_time(self.end))
+            if isinstance(before, _CudaMark):
+                milliseconds -= max(0.0, float(self.start.elapsed_time(before.end)))
+            return milliseconds / 1e3
 
 
 class Device:
@@ -86,10 +94,14 @@ class Device:
 
     def __init__(self, wanted: Literal["auto", "cpu", "cuda"], rank: int) -> None:
         """Raises `DeviceError` when CUDA is asked for and there is no device for this rank."""
-        has_cuda = torch.cuda.is_available()
-        if wanted == "cuda" and not has_cuda:
-            raise DeviceError("device: cuda is asked for but torch sees no CUDA device; use cpu or auto")
-        self.is_cuda = wanted == "cuda" or (wanted == "auto" and has_cuda)
+        unserved = chips.unserved()
+        self.is_cuda = wanted != "cpu" and chips.has_cuda()
+        if wanted == "cuda" and not self.is_cuda:
+            raise DeviceError(
+                f"device: cuda is asked for but {unserved or 'torch sees no CUDA device'}; use cpu or auto"
+            )
+        if wanted == "auto" and unserved:
+            _log.warning("device: %s", unserved)
         if self.is_cuda and rank >= torch.cuda.device_count():
             raise DeviceError(
                 f"tensor_parallel_size: rank {rank} has no device, torch sees {torch.cuda.device_count()}; lower it"
@@ -112,6 +124,14 @@ class Device:
         return self.is_cuda
 
     @property
+    def capability(self) -> int | None:
+        """90 for compute capability 9.0; None on the CPU."""
+        if not self.is_cuda:
+            return None
+        major, minor = torch.cuda.get_device_capability(self.torch)
+        return 10 * major + minor
+
+    @property
     def name(self) -> str:
         """For the facts: what the scheduler and the user see."""
         return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
@@ -128,7 +148,7 @@ class Device:
         """auto: the model's. Raises `DeviceError` where the chip has no 8-bit floats."""
         if wanted == "auto":
             return model
-        if self.is_cuda and torch.cuda.get_device_capability(self.torch) < (8, 9):
+        if self.capability is not None and self.capability < 89:
             raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats (compute capability 8.9); use auto")
         return torch.float8_e4m3fn
 
@@ -229,6 +249,10 @@ class Device:
         """Bytes a new allocation could get."""
         return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else _machine_bytes("MemAvailable")
 
+    def held_memory(self) -> int:
+        """Bytes torch holds of the device, used or not; 0 on the CPU."""
+        return int(torch.cuda.memory_reserved(self.torch)) if self.is_cuda else 0
+
     def reset_peak(self) -> None:
         if self.is_cuda:
             torch.cuda.empty_cache()
@@ -236,7 +260,7 @@ class Device:
 
     def peak_memory(self) -> int:
         """Most bytes torch held since `reset_peak`, graphs included; 0 on the CPU, where nothing is profiled."""
-        return torch.cuda.max_memory_reserved(self.torch) if self.is_cuda else 0
+        return int(torch.cuda.max_memory_reserved(self.torch)) if self.is_cuda else 0
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from quire.proto.channel import Dealer
+from quire.proto.channel import Dealer, PeerUnreachable
 from quire.proto.lifeline import tie_to_parent
 from quire.proto.plans import GENESIS, PlanMessage, Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello, plan_hash
 from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
@@ -108,7 +108,7 @@ class FixedTimeWorker:
         while not self._stopped:
             message = self._dealer.receive(POLL_SECONDS)
             arrived = time.monotonic()
-            while isinstance(message, StepPlan):
+            while isinstance(message, StepPlan) and not self._stopped:
                 self._run(message, arrived)
                 message = self._dealer.receive(0)
                 # queued behind the step: it was there when the step ended, however late this process reads it
@@ -126,7 +126,11 @@ class FixedTimeWorker:
         if plan.slots:
             time.sleep(max(0.0, self.timeline.run(arrived) - time.monotonic()))
         self.num_tokens += num_samples
-        self._dealer.send(StepResult(plan.epoch, plan.step, ints(drawn), device_seconds=self._config.step_ms / 1e3))
+        try:
+            self._dealer.send(StepResult(plan.epoch, plan.step, ints(drawn), device_seconds=self._config.step_ms / 1e3))
+        except PeerUnreachable:
+            if not self._stopped:  # an engine that is stopped ends its scheduler first
+                raise
 
 
 def main() -> int:

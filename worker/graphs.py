@@ -76,3 +76,10 @@ class Graphs:
         graph, result = self._captured[bucket]
         graph.replay()
         return result
+
+    def close(self) -> None:
+        """Let go of the graphs: those that recorded a collective must be gone before their group is."""
+        self._device.synchronize()
+        for graph, _ in self._captured.values():
+            graph.reset()
+        self._captured.clear()

@@ -4,6 +4,7 @@ Prints one JSON object `{"sections": {title: {name: value}}, "refusals": [...]}`
 weights than their headers.
 """
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import msgspec
 import torch
 
 from quire.kernels.catalog import OPERATIONS, implementations
+from quire.kernels.chips import has_cuda, proof, unserved
 from quire.kernels.cpu.native import instruction_set
+from quire.kernels.gpu import prefill_switch
+from quire.kernels.gpu.tiles import TileTableError
 from quire.proto.flags import in_flags
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
@@ -30,14 +34,14 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     """Sections for a person, and the refusals; an empty `config.model` looks at the device alone."""
     try:
         device = Device(config.device, rank=0)
-        kernels = _kernels(device)
-    except (DeviceError, ImportError) as error:
+        kernels = _proven(device) | _kernels(device)
+    except (DeviceError, ImportError, TileTableError) as error:
         return {}, [in_flags(str(error), config.flags)]
     sections: dict[str, Section] = {
         "device": {
             "name": device.name,
-            "CUDA": torch.version.cuda or "not in this build of torch",
-            "CUDA devices": torch.cuda.device_count(),
+            "CUDA": torch.version.cuda or unserved() or "not in this build of torch",
+            "CUDA devices": torch.cuda.device_count() if has_cuda() else 0,
             "threads": device.set_threads(config.num_threads, rank=0, num_ranks=1),
             "total memory": device.total_memory(),
             "free memory": device.free_memory(),
@@ -67,6 +71,18 @@ def _kernels(device: Device) -> Section:
         operation.implementation(device.torch.type)
     instructions = {} if device.is_cuda else {"instruction set": instruction_set()}
     return {**instructions, **implementations(device.torch.type)}
+
+
+def _proven(device: Device) -> Section:
+    """What is known of the kernels on this chip, and which bodies wait for it. Raises `TileTableError`."""
+    if device.capability is None:
+        return {}
+    compiled = importlib.import_module("quire.kernels.gpu.ahead").CAPABILITIES
+    said: Section = {f"compute capability {device.capability / 10}": proof(device.capability, compiled)}
+    if device.capability == prefill_switch.CAPABILITY:
+        waits = "plain: no run of the specialized one on this chip is on record"
+        said["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits
+    return said
 
 
 def _model(config: WorkerConfig, device: Device) -> Section:

@@ -65,6 +65,10 @@ class Executor(Protocol[F]):
         """Wait for a launched step."""
         ...
 
+    def close(self) -> None:
+        """Let go of what must be gone before the group is. Every launched step was collected."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Started(Generic[F]):
@@ -74,6 +78,8 @@ class Started(Generic[F]):
     facts: ModelFacts
     digest: str
     phases: tuple[tuple[str, float], ...]
+    memory: tuple[tuple[str, int], ...] = ()
+    """(kind, bytes) of its device."""
 
 
 class StartRefused(ValueError):
@@ -115,6 +121,8 @@ class Worker:
         self._world_size = world_size
         self._epoch = epoch
         self._order = PlanOrder(epoch)
+        self.failure: Exception | None = None
+        """Kept with all it holds: graphs and communicators of a failed group must not be taken apart, only left."""
 
     def run(self, start: Callable[[], Started[F]]) -> int:
         """Say hello, start the executor, serve until told to stop; the exit code of the process."""
@@ -122,14 +130,18 @@ class Worker:
             return EXIT_UNWELCOME
         try:
             started = start()
-            self._dealer.send(Ready(self._epoch, self._rank, started.facts, started.digest, started.phases))
+            self._dealer.send(
+                Ready(self._epoch, self._rank, started.facts, started.digest, started.phases, started.memory)
+            )
             _log.info("ready: %d blocks, %d tokens of context", started.facts.num_blocks, started.facts.max_model_len)
             reason = self._serve(started.executor)
         except StartRefused as refusal:
             _log.error("refused: %s", refusal)
+            self.failure = refusal
             self._report(refusal)
             return EXIT_REFUSED
         except Exception as error:
+            self.failure = error
             _log.exception("failed at step %d", self._order.step)
             self._report(error)
             return EXIT_FAILED
@@ -181,7 +193,10 @@ class Worker:
             collector.put(step)
 
     def _answer(self, result: StepResult) -> None:
-        self._dealer.send(result if self._rank == 0 else StepAck(result.epoch, self._rank, result.step))
+        if self._rank:
+            self._dealer.send(StepAck(result.epoch, self._rank, result.step, result.device_seconds))
+        else:
+            self._dealer.send(result)
 
     def _report(self, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"[:_REASON_LIMIT]

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 import torch
 
+from quire.kernels.chips import has_cuda
 from quire.kernels.linear import linear
 from quire.kernels.linear_int8 import linear_int8
 from quire.kernels.linear_int8 import pack as pack_int8
@@ -146,7 +147,7 @@ def _settle(device: torch.device) -> None:
 
 
 def measure(options: MachineOptions) -> dict[str, object]:
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "cuda" and not has_cuda():
         sys.exit("--device: torch sees no CUDA device; use cpu")
     torch.manual_seed(options.seed)
     if options.num_threads:

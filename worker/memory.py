@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device import Device
+from quire.worker.growth import Growth
 from quire.worker.parallel import Group
 
 _CPU_SHARE = 4
@@ -18,18 +19,63 @@ class MemoryShortage(ValueError):
     """The KV memory cannot hold what was asked for."""
 
 
+class MemoryTaken(MemoryShortage):
+    """Other processes hold what was asked for; they may give it back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     num_blocks: int
     max_model_len: int
 
 
-def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], int]) -> int:
+class Share:
+    """This engine's own part of a device. What others hold does not count against it, only that it must be free."""
+
+    def __init__(self, device: Device, growth: Growth, fraction: float) -> None:
+        """Raises `MemoryTaken`."""
+        self._device = device
+        self._growth = growth
+        self._fraction = fraction
+        self.num_bytes = int(device.total_memory() * fraction)
+        self.check_free()
+
+    def left(self, held: int) -> int:
+        """Bytes that are not taken of it, if torch holds `held` of the device."""
+        return self.num_bytes - self._growth.taken(held)
+
+    def check_free(self) -> None:
+        """Raises `MemoryTaken` when what is not taken of the share yet is not free."""
+        left, free = self.left(self._device.held_memory()), self._device.free_memory()
+        if left > free:
+            raise MemoryTaken(
+                f"gpu_memory_utilization: {self._fraction} of {self._device.total_memory()} bytes asks for {left} "
+                f"bytes, but only {free} bytes are free: other processes hold the rest; lower it, or end them"
+            )
+
+    def compare(self) -> None:
+        """Warn when more was taken than promised; after the last thing that takes memory."""
+        taken = self._growth.taken(self._device.held_memory())
+        log = _log.warning if taken > self.num_bytes else _log.info
+        log("device memory: %d bytes are taken, of %d that gpu_memory_utilization allows", taken, self.num_bytes)
+
+
+def share_of(config: WorkerConfig, device: Device, growth: Growth, *, paged: bool) -> Share | None:
+    """None where nothing is measured: on the CPU, with a KV memory of a given size, or without one.
+
+    Raises `MemoryTaken`.
+    """
+    if not device.is_cuda or config.kv_cache_memory_bytes or not paged:
+        return None
+    return Share(device, growth, config.gpu_memory_utilization)
+
+
+def kv_budget(config: WorkerConfig, device: Device, share: Share | None, profile: Callable[[], int]) -> int:
     """Bytes for the KV cache of this rank.
 
-    As configured; else on CUDA what the worst step, run by `profile`, leaves of the share of memory we may use; else on
-    the CPU 4 GiB or a quarter of the free memory, whichever is less. `profile` returns the bytes of the cache it ran
-    on, which is gone afterwards. Raises `MemoryShortage`.
+    As configured; else on CUDA what the worst step, run by `profile`, leaves of the engine's share; else on the CPU
+    4 GiB or a quarter of the free memory, whichever is less. `profile` returns the bytes of the cache it ran on, which
+    is gone afterwards. Raises `MemoryShortage`.
     """
     if config.kv_cache_memory_bytes:
         if config.kv_cache_memory_bytes > device.total_memory():
@@ -38,15 +84,15 @@ def kv_budget(config: WorkerConfig, device: Device, profile: Callable[[], int]) 
                 f"{device.total_memory()} bytes; lower it"
             )
         return config.kv_cache_memory_bytes
-    if not device.is_cuda:
+    if share is None:
         return min(_CPU_MOST_BYTES, device.free_memory() // _CPU_SHARE)
     device.reset_peak()
-    resident = device.total_memory() - device.free_memory()
-    before = device.peak_memory()
     own_cache = profile()
     device.synchronize()
-    needed = device.peak_memory() - before - own_cache
-    return int(device.total_memory() * config.gpu_memory_utilization) - resident - needed
+    budget = share.left(device.peak_memory()) + own_cache
+    device.reset_peak()  # what the worst step took is free again
+    share.check_free()
+    return budget
 
 
 def unpaged(config: WorkerConfig, context_length: int) -> Capacity:

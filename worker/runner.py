@@ -96,6 +96,8 @@ class Runner:
         self._head = cast(Head, model)
         """Never asked where there is a pooler."""
         self._pooler = pooler
+        self._collected: Mark | None = None
+        """Of the last step: the next one's way to the host may begin before it."""
 
     @torch.inference_mode()
     def capture(self, hidden_size: int, dtype: torch.dtype, most: int | None = None) -> None:
@@ -159,7 +161,8 @@ class Runner:
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the step and read what it drew."""
-        device_seconds = step.mark.wait()
+        device_seconds = step.mark.wait(self._collected)
+        self._collected = step.mark
         begun = time.perf_counter()
         finite = step.finite.numpy()
         bad_rows = set() if finite.all() else {step.sampling[index] for index in np.flatnonzero(~finite)}
@@ -177,6 +180,10 @@ class Runner:
             device_seconds=device_seconds,
             host_seconds=step.host_seconds + time.perf_counter() - begun,
         )
+
+    def close(self) -> None:
+        """Before the group ends: nothing is launched any more."""
+        self._graphs.close()
 
     def _in_flight(
         self, plan: StepPlan, rows: Rows, draw: Draw | None, drawn: Drawn | Pooled | None, scored: list[Scored],

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import torch
 
+from quire.kernels.gpu import prefill_switch
 from quire.proto.requests import ModelFacts
 from quire.worker.build import BuildContext
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device
+from quire.worker.device import Device, DeviceError
 from quire.worker.facts import agreement
 from quire.worker.grammar import Matchers
 from quire.worker.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.worker.growth import Growth
 from quire.worker.inputs import Inputs
 from quire.worker.kv_cache import KVCache, KVLayout
 from quire.worker.loop import Phases, Started
-from quire.worker.memory import Capacity, fit, kv_budget, unpaged
+from quire.worker.memory import Capacity, Share, fit, kv_budget, share_of, unpaged
 from quire.worker.models.load import load_model
 from quire.worker.models.registry import Spec, read_spec
 from quire.worker.parallel import Group, ProcessGroup, SingleGroup
@@ -48,10 +50,13 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases = Phases()
     threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
-    group = join()
-    phases.end("group")
+    choose_prefill_body(config, device)
     folder = Path(config.model)
     spec = read_spec(folder, config.task)
+    growth = Growth(device)
+    share = share_of(config, device, growth, paged=not spec.whole_prompts)
+    group = join()
+    phases.end("group")
     dtype = device.dtype(config.dtype, spec.dtype)
     context = BuildContext(group, device.torch, dtype, scheme_for(config.quantization, device.torch))
     loaded = load_model(folder, spec, context, config.load_format, config.seed)
@@ -59,14 +64,19 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("weights")
     layout = spec.kv_layout(group.size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
     reports = rank == 0
-    capacity = _capacity(config, group, spec, loaded.model, layout, dtype, device, reports)
+    capacity = _capacity(config, group, spec, loaded.model, layout, dtype, device, share, reports)
     cache = KVCache(layout, capacity.num_blocks, device.torch)
     runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, reports)
     phases.end("memory")
     rehearse = warm_up if spec.pooling is None else warm_up_vectors
     rehearse(runner, config, capacity, thorough=device.compiles)
     phases.end("first_steps")
+    held = device.held_memory()
     runner.capture(spec.hidden_size, dtype)
+    memory = growth.kinds(loaded.weight_bytes, cache.num_bytes, device.held_memory() - held)
+    _log.info("memory: %s", ", ".join(f"{kind} {num_bytes}" for kind, num_bytes in memory))
+    if share is not None:
+        share.compare()
     phases.end("graphs")
     facts = ModelFacts(
         max_model_len=capacity.max_model_len,
@@ -85,7 +95,17 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         whole_prompts=spec.whole_prompts,
         shares_prefixes=not spec.whole_prompts and spec.pooling != "mean",
     )
-    return Started(runner, facts, agreement(config, facts), phases.ended)
+    return Started(runner, facts, agreement(config, facts), phases.ended, memory)
+
+
+def choose_prefill_body(config: WorkerConfig, device: Device) -> None:
+    """For this process. Raises DeviceError for one that is not for this chip."""
+    if config.prefill_body == "specialized" and device.capability != prefill_switch.CAPABILITY:
+        raise DeviceError(
+            f"prefill_body: the specialized one is for compute capability 9.0, which {device.name} is not; use auto"
+        )
+    if config.prefill_body != "auto":
+        prefill_switch.trust(config.prefill_body == "specialized")
 
 
 def build_runner(
@@ -131,12 +151,12 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
 
 def _capacity(
     config: WorkerConfig, group: Group, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
-    reports: bool,
+    share: Share | None, reports: bool,
 ) -> Capacity:  # fmt: skip
     """Raises MemoryShortage."""
     if spec.whole_prompts:
         return unpaged(config, spec.max_model_len)
-    budget = kv_budget(config, device, lambda: _profile(config, spec, model, layout, dtype, device, reports))
+    budget = kv_budget(config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, reports))
     return fit(config, group, budget, layout.block_bytes, spec.max_model_len)
 
 
@@ -156,4 +176,5 @@ def _profile(
     runner = build_runner(config, spec, model, cache, longest, device, reports)
     runner.capture(spec.hidden_size, dtype, most=1)
     run_worst(runner, config)
+    runner.close()
     return cache.num_bytes

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from doors import GrpcDoor, HttpDoor, json_request
 
-from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool, ToolCall
+from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, Tool, ToolCall
 from quire.proto.params import Structured
 
 WEATHER = Tool(
@@ -256,3 +256,31 @@ def test_special_tokens_of_a_text_are_text_unless_they_are_to_be_parsed(doors) -
     grpc, _ = doors
     parsed = CASES["special tokens parsed"]
     assert grpc.ask(parsed).prompt_tokens + 8 < grpc.ask(replace(parsed, parse_special=None)).prompt_tokens
+
+
+SPELLED = "<|im_start|>user\nhi<|im_end|>\n"
+
+
+@pytest.mark.parametrize("add", [None, False, True])
+@pytest.mark.parametrize("parse", [None, False, True])
+def test_tokenize_gives_the_ids_that_a_completion_with_the_same_flags_has(doors, shared_engine, add, parse) -> None:
+    _, http = doors
+    flags = {"add_special_tokens": add, "parse_special": parse}
+    asked = GenerateRequest(input=SPELLED, max_tokens=1, return_prompt_token_ids=True, **flags)
+    expected = list(shared_engine.client.generate(asked).prompt_token_ids)
+    body = {"prompt": SPELLED, "max_tokens": 1, "return_token_ids": True, **flags}
+    status, completion = http.post("/v1/completions", body)
+    assert (status, completion["choices"][0]["prompt_token_ids"]) == (200, expected)
+    assert list(shared_engine.client.tokenize(SPELLED, **flags).token_ids) == expected
+    status, tokens = http.post("/tokenize", {"prompt": SPELLED, **flags})
+    assert (status, tokens["tokens"], tokens["count"]) == (200, expected, len(expected))
+
+
+@pytest.mark.parametrize("flag", ["add_special_tokens", "parse_special"])
+def test_tokenize_refuses_for_a_chat_what_is_about_a_text(doors, shared_engine, flag) -> None:
+    _, http = doors
+    with pytest.raises(RequestError) as caught:
+        shared_engine.client.tokenize(Chat([USER]), **{flag: True})
+    assert (caught.value.reason, caught.value.field) == ("INVALID_PARAMETER", flag)
+    status, answer = http.post("/tokenize", {"messages": [{"role": "user", "content": "hi"}], flag: True})
+    assert (status, answer["error"]["code"], answer["error"]["param"]) == (400, "invalid_parameter", flag)

@@ -33,6 +33,9 @@ class Echo:
     def collect(self, step: Step) -> StepResult:
         return StepResult(step.plan.epoch, step.plan.step, ints([7] * step.plan.samples.count(1)))
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 def main(address: str, epoch: int, late: bool) -> int:
     logging.basicConfig(level="INFO")

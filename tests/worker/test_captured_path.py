@@ -5,19 +5,22 @@ captured graph does. What it cannot show is the hardware; that is for `make gpu-
 """
 
 import functools
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer
 
 from quire.kernels import catalog
 from quire.kernels.gpu.attention import tile_shape
 from quire.kernels.pack import pack
-from quire.proto.params import SamplingParams
+from quire.proto.params import SamplingParams, Structured
 from quire.worker.build import BuildContext
 from quire.worker.device import Device
+from quire.worker.grammar import Matchers
 from quire.worker.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.inputs import Bucket, Inputs
 from quire.worker.kv_cache import KVCache
@@ -47,6 +50,9 @@ class Recording:
     def pool(self):
         return (0, 0)
 
+    def reset(self):
+        del self.replay
+
 
 class RecordingDevice(Device):
     """This processor behind an upload of its own and with graphs."""
@@ -57,6 +63,46 @@ class RecordingDevice(Device):
 
     def capture(self, run, pool):
         return Recording(run)
+
+
+class LateMark:
+    """What comes back from the device is there once this was waited for, and no sooner."""
+
+    def __init__(self, under_way):
+        self._under_way = under_way
+        self._passed = False
+
+    def passed(self):
+        return self._passed
+
+    @torch.inference_mode()
+    def wait(self, before=None):
+        for host, value in self._under_way:
+            host.copy_(value)
+        self._passed = True
+        return 0.0
+
+
+class LateDevice(RecordingDevice):
+    """It works beside the host, and behind it."""
+
+    works_beside = True
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._under_way = []
+
+    def upload(self, array):
+        return torch.from_numpy(array.copy())
+
+    def fetch(self, tensors):
+        hosts = [torch.full_like(tensor, 9) for tensor in tensors]
+        self._under_way += zip(hosts, [tensor.clone() for tensor in tensors], strict=True)
+        return hosts
+
+    def mark(self, start, host_seconds):
+        under_way, self._under_way = self._under_way, []
+        return LateMark(under_way)
 
 
 @pytest.fixture
@@ -70,9 +116,9 @@ def as_on_a_gpu(triton_interpreter, monkeypatch):
     monkeypatch.setattr("quire.worker.inputs.tile_shape", lambda _, groups: tile_shape(groups))
 
 
-def gpu_runner(folder, captured, kv_dtype=None, pooling=None):
+def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice):
     """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
-    device, spec = RecordingDevice("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
+    device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
     spec = replace(spec, pooling=pooling)
     context = BuildContext(SingleGroup(), device.torch, torch.float32, DenseScheme())
     decoder = load_model(folder, spec, context).model
@@ -91,7 +137,10 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None):
         else Graphs(device)
     )
     pooler = None if pooling is None else Pooler(pooling, ROWS, spec.hidden_size, device.torch)
-    runner = Runner(decoder, cache, slots, inputs, staging, graphs, device, TOKENS, reports=True, pooler=pooler)
+    matchers = Matchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
+    runner = Runner(
+        decoder, cache, slots, inputs, staging, graphs, device, TOKENS, reports=True, pooler=pooler, matchers=matchers
+    )
     runner.capture(spec.hidden_size, torch.float32)
     return runner
 
@@ -132,6 +181,63 @@ def test_a_sampled_step_draws_the_tokens_of_the_references(as_on_a_gpu, driver, 
     )  # fmt: skip
     gpu = drive(gpu_runner(tiny_checkpoint(), captured=True), BLOCK)
     assert gpu.generate(0, [5, 6, 7, 8], 6, params) == driver.generate(0, [5, 6, 7, 8], 6, params)
+
+
+GUIDED = SamplingParams(
+    temperature=0.9, seed=5, max_tokens=100, repetition_penalty=1.2, structured=Structured("regex", "(ab|ba|c){30}")
+)  # fmt: skip
+
+
+def guided_steps(driver, ahead):
+    """Tokens of a guided row between two that are not: one step after the other, or `ahead` of their results."""
+    for slot, params in enumerate((SamplingParams(temperature=0.9, seed=1), GUIDED, SamplingParams(temperature=0.0))):
+        driver.scribe.admit(slot, [5, 6, 7, 8], params)
+    rows = [[(slot, 4) for slot in range(3)], *([[(slot, 1) for slot in range(3)]] * 5)]
+    plans = [driver.scribe.plan(one)[0] for one in rows]
+    if ahead:
+        results = [driver.runner.collect(step) for step in [driver.runner.launch(plan) for plan in plans]]
+    else:
+        results = [driver.runner.collect(driver.runner.launch(plan)) for plan in plans]
+    assert not any(result.stuck_rows or result.bad_rows for result in results)
+    return [np.frombuffer(result.token_ids, dtype=np.int32).tolist() for result in results]
+
+
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
+def test_masks_of_grammars_hold_in_steps_that_run_ahead_of_their_results(
+    as_on_a_gpu, captured, driver, drive, tiny_checkpoint
+):
+    """A mask needs the token before, which is on its way back while the layers run; what is read too early is 9."""
+    wanted = guided_steps(driver, ahead=False)
+    late = drive(gpu_runner(tiny_checkpoint(), captured, kind=LateDevice), BLOCK)
+    assert guided_steps(late, ahead=True) == wanted
+    text = Tokenizer.from_file(str(tiny_checkpoint() / "tokenizer.json")).decode([row[1] for row in wanted])
+    assert len(text) >= 6
+    assert set(text) <= set("abc")
+
+
+def test_masks_are_begun_before_the_layers_and_uploaded_behind_them(as_on_a_gpu, drive, tiny_checkpoint, monkeypatch):
+    made, threads = [], set()
+    late = drive(gpu_runner(tiny_checkpoint(), True, kind=LateDevice), BLOCK)
+
+    def noted(kind, name, what):
+        original = getattr(kind, name)
+
+        def call(*args):
+            made.append(what)
+            return original(*args)
+
+        monkeypatch.setattr(kind, name, call)
+
+    noted(Matchers, "masks", "begun")
+    noted(Graphs, "replay", "layers")
+    noted(Matchers, "upload", "uploaded")
+    advance = Matchers._advance
+    monkeypatch.setattr(
+        Matchers, "_advance", lambda *args: threads.add(threading.current_thread().name) or advance(*args)
+    )
+    guided_steps(late, ahead=True)
+    assert made == ["begun", "layers", "uploaded"] * 6
+    assert threads == {"grammar masks"}
 
 
 def test_a_cache_of_8_bit_floats_serves_a_whole_sequence(as_on_a_gpu, drive, tiny_checkpoint):

@@ -60,8 +60,8 @@ def test_no_room_for_a_single_block_is_refused():
 
 def test_the_budget_is_what_was_configured_or_a_bounded_share_of_free_memory():
     device = Device("cpu", 0)
-    assert kv_budget(config(kv_cache_memory_bytes=12345), device, lambda: 0) == 12345
-    budget = kv_budget(config(), device, lambda: 0)
+    assert kv_budget(config(kv_cache_memory_bytes=12345), device, None, lambda: 0) == 12345
+    budget = kv_budget(config(), device, None, lambda: 0)
     assert 0 < budget <= min(4 << 30, device.free_memory() // 2)
 
 

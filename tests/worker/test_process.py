@@ -26,6 +26,7 @@ def check_facts(ready, size):
     assert (facts.vocab_size, facts.max_model_len, facts.eos_token_ids) == (320, 256, (0,))
     assert (facts.architecture, facts.device, facts.dtype) == ("LlamaForCausalLM", "cpu", "float32")
     assert facts.num_blocks == (4 << 20) // (2 * 2 * 8 * (2 // size) * 16 * 4)
+    assert all(dict(one.memory) == {"weights": one.facts.weight_bytes, "kv_cache": one.facts.kv_bytes} for one in ready)
     assert [name for name, _ in ready[0].phases] == ["group", "weights", "memory", "first_steps", "graphs"]
 
 

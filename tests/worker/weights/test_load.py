@@ -1,5 +1,6 @@
 """Filling a model: every share lands in its place, and whatever does not fit is refused by name."""
 
+import math
 import shutil
 
 import pytest
@@ -9,8 +10,10 @@ from safetensors.torch import load_file, save_file
 from quire.worker.models.load import load_model
 from quire.worker.models.registry import build_model, checkpoint_names, read_spec
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
-from quire.worker.weights.load import places
+from quire.worker.weights.dummy import fill_dummy
+from quire.worker.weights.load import materialise, places
 
+CPU = torch.device("cpu")
 ARCHITECTURES = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
 
 
@@ -151,6 +154,29 @@ def test_dummy_weights_are_the_same_full_tensors_for_any_group_size(
         assert not torch.equal(tensor, other[target])
         assert tensor.isfinite().all()
         assert tensor.any()
+
+
+def test_dummy_weights_of_a_seed_stay_what_they_were_on_the_cpu(context, tiny_checkpoint):
+    model = load(tiny_checkpoint(), context(), load_format="dummy", seed=3).model
+    wanted = torch.tensor([0.0686, 0.1834, 0.1545])
+    torch.testing.assert_close(model.embedding.weight[0, :3], wanted, atol=1e-4, rtol=0)
+
+
+def test_dummy_weights_are_drawn_on_the_device_they_are_for(context, tiny_checkpoint, monkeypatch):
+    """One thread of the host takes a minute for eight billion numbers."""
+    drawn, randn, generator = [], torch.randn, torch.Generator
+
+    def noted(shape, *, generator, device):
+        drawn.append((device.type, math.prod(shape)))
+        return randn(shape, generator=generator)
+
+    monkeypatch.setattr(torch, "randn", noted)
+    monkeypatch.setattr(torch, "Generator", lambda device: drawn.append((device.type, 0)) or generator("cpu"))
+    model = build_model(read_spec(tiny_checkpoint()), context())
+    monkeypatch.setattr("quire.worker.weights.dummy.materialise", lambda model, _: materialise(model, CPU))
+    fill_dummy(model, 3, torch.device("cuda"))
+    assert {device for device, _ in drawn} == {"cuda"}
+    assert sum(number for _, number in drawn) == sum(parameter.numel() for parameter in model.parameters())
 
 
 def test_building_allocates_nothing(tiny_checkpoint, context):
