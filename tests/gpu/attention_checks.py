@@ -1,10 +1,12 @@
 """Attention against its reference: ragged steps, every option, poison in all of the cache that no row may see."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
-from report import Report, poisoned, row_error
+from report import Case, Report
+from tensors import poisoned, row_error
 
 from quire.kernels.attention import (
     AttentionRule,
@@ -13,6 +15,7 @@ from quire.kernels.attention import (
     paged_attention_reference,
     tile_shape,
 )
+from quire.kernels.gpu import prefill_switch
 from quire.kernels.work_list import WorkList, fill_work_list
 
 Lengths = tuple[tuple[int, int], ...]
@@ -45,6 +48,11 @@ class Form:
     soft_cap: float | None = None
     sinks: bool = False
 
+    def __str__(self) -> str:
+        types = f"{self.dtype} cache {self.cache}".replace("torch.", "")
+        options = f"window {self.window} cap {self.soft_cap} sinks {self.sinks}"
+        return f"{types} group {self.group} head {self.head_dim} page {self.block_size} {options}"
+
 
 def forms(small: bool) -> Iterator[Form]:
     half, single = torch.float16, torch.float32
@@ -70,15 +78,47 @@ def forms(small: bool) -> Iterator[Form]:
     yield Form(single, single, group=1, head_dim=64, window=50)
 
 
-def check_attention(report: Report, device: torch.device, small: bool) -> None:
+def decode(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
+    """Steps of one-token rows alone."""
     for form in forms(small):
         for name, lengths in (SMALL if small else STEPS).items():
-            report.go_on()
-            _compare(report, form, name, lengths, device)
+            if all(query == 1 for query, _ in lengths):
+                yield Case(f"{name}: {form}", partial(_compare, report, form, name, lengths, device))
     if not small:
-        _compare(report, Form(), "one of 128k beside others", LONG, device)
-        _compare(report, Form(cache=FP8), "one of 128k beside others", LONG, device)
-    _nan_stays(report, device, small)
+        for form in (Form(), Form(cache=FP8)):
+            name = "one of 128k beside others"
+            yield Case(f"{name}: {form}", partial(_compare, report, form, name, LONG, device))
+
+
+def prefill(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
+    """Steps with longer rows, all by the plain body."""
+    for form in forms(small):
+        for name, lengths in (SMALL if small else STEPS).items():
+            if any(query > 1 for query, _ in lengths):
+                run = partial(_compare, report, form, name, lengths, device)
+                yield Case(f"{name}: {form}", partial(_by, False, device, run))
+    yield Case("a NaN stays in its row", partial(_nan_stays, report, device, small))
+
+
+def specialized(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
+    """The same by the specialized body, of the forms that have it."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        yield Case("nothing to check: only chips of compute capability 9.0 run this body", lambda: None)
+        return
+    from quire.kernels.gpu.prefill import choose_body
+
+    for form in forms(small):
+        chosen = choose_body(90, form.block_size, form.head_dim, form.dtype, form.cache, form.window)
+        for name in ("prompts", "mixed") if chosen.specialized else ():
+            run = partial(_compare, report, form, name, STEPS[name], device)
+            yield Case(f"{name}: {form}", partial(_by, True, device, run))
+
+
+def _by(specialized: bool, device: torch.device, run: Callable[[], None]) -> None:
+    """Whatever is on record for this chip: the body that may hang must cost nothing but its own part."""
+    if device.type == "cuda":
+        prefill_switch.trust(specialized)
+    run()
 
 
 def _compare(report: Report, form: Form, name: str, lengths: Lengths, device: torch.device) -> None:

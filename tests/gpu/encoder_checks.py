@@ -1,9 +1,12 @@
 """The operations only encoders have, against their references on the same device."""
 
 import itertools
+from collections.abc import Iterator
+from functools import partial
 
 import torch
-from report import Report, poisoned, row_error
+from report import Case, Report
+from tensors import poisoned, row_error
 
 from quire.kernels.activation import GATES, activation, activation_reference
 from quire.kernels.encoder_attention import encoder_attention, encoder_attention_reference
@@ -14,31 +17,40 @@ LIMITS = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 """Of a row's relative error."""
 
 
-def check_encoder(report: Report, device: torch.device, small: bool) -> None:
+def encoder(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     """`small`: fewer and smaller shapes, for a machine without a GPU."""
-    for check in (_attention, _norms, _activations):
-        report.go_on()
-        check(report, device, small)
+    for checks in (_attentions, _norms, _activations):
+        yield from checks(report, device, small)
 
 
-def _attention(report: Report, device: torch.device, small: bool) -> None:
+def _attentions(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     shapes = [(2, 16)] if small else [(12, 32), (12, 64), (16, 64), (4, 80), (2, 128), (1, 256)]
     lengths = [(), (1, 5), (3, 64, 65)] if small else [(), (1,), (1, 5, 512), (64, 65, 127, 8192), (17,) * 256]
     for dtype, (heads, dim), rows in itertools.product(LIMITS, shapes, lengths):
-        report.go_on()
-        starts = torch.tensor([0, *rows], device=device).cumsum(0).int()
-        qkv = torch.randn(sum(rows), 3 * heads * dim, device=device, dtype=dtype)
-        with poisoned():
-            got = encoder_attention(qkv, starts, rows, heads, dim**-0.5)
-        wanted = encoder_attention_reference(qkv.double(), starts, rows, heads, dim**-0.5)
-        detail = f"{dtype} {heads} x {dim} {rows[:4]}"
-        report.number(f"encoder_attention {dtype}", row_error(got, wanted), LIMITS[dtype], detail)
+        run = partial(_attention, report, device, dtype, heads, dim, rows)
+        yield Case(f"encoder_attention {dtype} {heads} x {dim} {rows[:4]}", run)
 
 
-def _norms(report: Report, device: torch.device, small: bool) -> None:
+def _attention(
+    report: Report, device: torch.device, dtype: torch.dtype, heads: int, dim: int, rows: tuple[int, ...]
+) -> None:
+    starts = torch.tensor([0, *rows], device=device).cumsum(0).int()
+    qkv = torch.randn(sum(rows), 3 * heads * dim, device=device, dtype=dtype)
+    with poisoned():
+        got = encoder_attention(qkv, starts, rows, heads, dim**-0.5)
+    wanted = encoder_attention_reference(qkv.double(), starts, rows, heads, dim**-0.5)
+    detail = f"{dtype} {heads} x {dim} {rows[:4]}"
+    report.number(f"encoder_attention {dtype}", row_error(got, wanted), LIMITS[dtype], detail)
+
+
+def _norms(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     sizes = (64, 96) if small else (64, 384, 768, 1024, 4096)
-    for dtype, size, count, add in itertools.product(LIMITS, sizes, (0, 1, 257), (False, True)):
-        report.go_on()
+    for dtype, size in itertools.product(LIMITS, sizes):
+        yield Case(f"layer_norm {dtype} {size}", partial(_norm, report, device, dtype, size))
+
+
+def _norm(report: Report, device: torch.device, dtype: torch.dtype, size: int) -> None:
+    for count, add in itertools.product((0, 1, 257), (False, True)):
         x, residual = (torch.randn(count, size, device=device, dtype=dtype) + 1 for _ in range(2))
         weight, bias = (torch.randn(size, device=device, dtype=dtype) for _ in range(2))
         before = residual if add else None
@@ -49,10 +61,14 @@ def _norms(report: Report, device: torch.device, small: bool) -> None:
         report.number(f"layer_norm {dtype}", row_error(got, wanted), LIMITS[dtype], f"{count} x {size} {add}")
 
 
-def _activations(report: Report, device: torch.device, small: bool) -> None:
+def _activations(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     sizes = (48,) if small else (48, 1536, 4096)
-    for dtype, size, count, kind in itertools.product(LIMITS, sizes, (0, 1, 9), GATES):
-        report.go_on()
+    for dtype, size, kind in itertools.product(LIMITS, sizes, GATES):
+        yield Case(f"activation {kind} {dtype} {size}", partial(_activation, report, device, dtype, size, kind))
+
+
+def _activation(report: Report, device: torch.device, dtype: torch.dtype, size: int, kind: str) -> None:
+    for count in (0, 1, 9):
         x = torch.randn(count, size, device=device, dtype=dtype)
         with poisoned():
             got = activation(x, kind)

@@ -8,16 +8,23 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
+from quire.deploy.bench.errors import BenchError
 from quire.deploy.bench.peer import EnginePeer, start_engine
 from quire.deploy.bench.stage import Stage
 from quire.deploy.options import ServeOptions
 from quire.deploy.resolve import resolve
+from quire.proto.introspection import AskFigures, Figures
 from quire.proto.requests import Abort, ModelFacts, Outputs
 from quire.proto.wire import unpack
+
+FIGURES_SECONDS = 10.0
 
 
 class Peer(EnginePeer):
     """Takes back what did not finish in its time."""
+
+    def ask_figures(self) -> None:
+        self._dealer.send(AskFigures(0))
 
     def abort(self, numbers: Sequence[int]) -> None:
         self._dealer.send(Abort(tuple(numbers)))
@@ -39,6 +46,19 @@ class Engine:
         self.facts = facts
         self.ready_seconds = ready_seconds
         self._submitted = 0
+
+    def device_seconds(self) -> float:
+        """Of all steps so far, each between the device's events at its beginning and its end."""
+        self.peer.ask_figures()
+        until = time.monotonic() + FIGURES_SECONDS
+        while time.monotonic() < until:
+            message = self.peer.receive(0.1)
+            if isinstance(message, Figures):
+                return next(
+                    figure.value for figure in message.figures
+                    if figure.name == "step_part_seconds_total" and ("part", "device") in figure.labels
+                )  # fmt: skip
+        raise BenchError(f"the scheduler told no figures within {FIGURES_SECONDS:g} s")
 
     def run(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, seconds: float

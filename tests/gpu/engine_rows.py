@@ -1,110 +1,92 @@
 """The engine's rows: time per token and its slope, batches, first tokens, throughput, how long the GPU stood still."""
 
-import shutil
+import contextlib
 import statistics
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from engine import Engine
-from workloads import Bench, Throughput
+from report import Lost
+from workloads import LATENCY_SECONDS, Bench, Throughput
+
+from quire.deploy.bench.errors import BenchError
 
 LEAST_STEPS = 16
 
 
 class Rows:
-    """Measures one engine. A figure that does not fit its time is left out and named in `not_measured`."""
+    """Measures one engine. What does not come in its time raises."""
 
     def __init__(self, running: Engine, bench: Bench, seed: int) -> None:
-        self._running = running
+        self.running = running
         self._bench = bench
         self._random = np.random.default_rng(seed)
-        self.figures: dict[str, Any] = {"ready_seconds": running.ready_seconds}
-        self.not_measured: list[str] = []
+        self._run(self._prompts(2, 100), 8)  # warms up what the start did not
 
-    def _prompts(self, count: int, length: int) -> list[list[int]]:
-        return [self._random.integers(0, self._running.facts.vocab_size, length).tolist() for _ in range(count)]
-
-    def latencies(self, seconds: float) -> None:
-        """Everything but throughput, in the order of what matters."""
-        deadline = time.monotonic() + seconds
-        self._running.run(self._prompts(2, 100), 8, seconds)  # warms up what the start did not
-        points: list[tuple[int, float]] = []
-        for context in self._bench.contexts:
-            step = self._step_ms(1, context, 64, deadline)
-            if step is not None:
-                points.append((context, step))
-                self.figures[f"itl_ms_at_{context}"] = step
-        if len(points) > 1:
-            slope, intercept = np.polyfit(*zip(*points, strict=True), 1)
-            self.figures |= {"itl_ms_short": float(intercept), "itl_ms_per_context_token": float(slope)}
-        for length in self._bench.first_tokens:
-            times = [self._first_token_ms(length, deadline) for _ in range(3)]
-            if None not in times:
-                self.figures[f"ttft_ms_{length}"] = statistics.median(times)
-        for batch in self._bench.batches:
-            # the first sequences must still run when the last one's prompt is done
-            count = batch + batch // 4 + 64
-            step = self._step_ms(batch, self._bench.batch_context, count, deadline)
-            if step is not None:
-                self.figures[f"step_ms_{batch}_at_{self._bench.batch_context}"] = step
-
-    def _step_ms(self, batch: int, context: int, count: int, deadline: float) -> float | None:
+    def step_ms(self, batch: int, context: int, count: int) -> float:
         """Mean time of the steps in the longest stretch in which all of the batch drew a token in each.
 
         A mean, because two answers may be read at once: single gaps say little.
         """
-        name = f"{batch} x {context}"
-        _, moments, complete = self._run(name, self._prompts(batch, context), count, deadline)
-        if not complete:
-            return None
+        moments = self._run(self._prompts(batch, context), count)
         stretch = longest_stretch(Counter(moment for row in moments for moment in row), batch)
         if len(stretch) < LEAST_STEPS:
-            self.not_measured.append(f"{name}: only {len(stretch)} full steps one after another")
-            return None
+            raise RuntimeError(f"{batch} x {context}: only {len(stretch)} full steps one after another")
         # the first steps of a stretch may still overlap with what came before it
         settled = stretch[len(stretch) // 4 :]
         return (settled[-1] - settled[0]) / (len(settled) - 1) * 1e3
 
-    def _first_token_ms(self, length: int, deadline: float) -> float | None:
-        _, moments, complete = self._run(f"first token of {length}", self._prompts(1, length), 2, deadline)
-        return moments[0][0] * 1e3 if complete else None
+    def batch_ms(self, batch: int) -> float:
+        """`step_ms` at the batches' context. The first sequences must still run when the last one's prompt is done."""
+        return self.step_ms(batch, self._bench.batch_context, batch + batch // 4 + 64)
 
-    def _run(
-        self, name: str, prompts: Sequence[list[int]], count: int, deadline: float
-    ) -> tuple[list[list[int]], list[list[float]], bool]:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            self.not_measured.append(name)
-            return [], [], False
-        drawn, moments, complete = self._running.run(prompts, count, left)
-        if not complete:
-            self.not_measured.append(name)
-        return drawn, moments, complete
+    def first_token_ms(self, length: int) -> float:
+        return statistics.median(self._run(self._prompts(1, length), 2)[0][0] * 1e3 for _ in range(3))
 
-    def throughput(self, load: Throughput, seconds: float) -> float:
+    def throughput(self, load: Throughput) -> dict[str, float]:
         """Output tokens per second, over all or, when time is up, over what came by then."""
         prompts = self._prompts(load.requests, load.input_len)
-        watch = Utilization()
-        drawn, moments, complete = self._running.run(prompts, load.output_len, seconds)
-        busy = watch.stop()
+        with lost():
+            begun, before = time.monotonic(), self.running.device_seconds()
+            drawn, moments, complete = self.running.run(prompts, load.output_len, load.seconds)
+            wall, busy = time.monotonic() - begun, self.running.device_seconds() - before
         last = max((row[-1] for row in moments if row), default=0.0)
         came = sum(map(len, drawn))
-        rate = came / last if last else 0.0
-        self.figures[f"throughput_{load.name}"] = {
-            "output_tokens_per_s": rate,
+        return {
+            "output_tokens_per_s": came / last if last else 0.0,
             "requests": load.requests,
             "complete": complete,
             "output_tokens": came,
             "seconds": last,
-            "gpu_idle_share": None if busy is None else 1.0 - busy,
+            "idle_share": idle_share(busy, last if complete else wall),
         }
-        if busy is None:
-            self.not_measured.append(f"gpu_idle_share of {load.name}")
-        return rate
+
+    def _prompts(self, count: int, length: int) -> list[list[int]]:
+        return [self._random.integers(0, self.running.facts.vocab_size, length).tolist() for _ in range(count)]
+
+    def _run(self, prompts: Sequence[list[int]], count: int) -> list[list[float]]:
+        """When each token came."""
+        with lost():
+            _, moments, complete = self.running.run(prompts, count, LATENCY_SECONDS)
+        if not complete:
+            raise TimeoutError(f"{len(prompts)} x {len(prompts[0])}: not within {LATENCY_SECONDS:g} s")
+        return moments
+
+
+@contextlib.contextmanager
+def lost() -> Iterator[None]:
+    """An engine that died is lost for the cases behind too: they need another one."""
+    try:
+        yield
+    except BenchError as error:
+        raise Lost(str(error)) from error
+
+
+def idle_share(busy_seconds: float, wall_seconds: float) -> float:
+    """The gaps between the steps, each of which lies between two events of the device, over wall time."""
+    return 1.0 - busy_seconds / wall_seconds
 
 
 def longest_stretch(steps: Mapping[float, int], batch: int) -> list[float]:
@@ -115,26 +97,6 @@ def longest_stretch(steps: Mapping[float, int], batch: int) -> list[float]:
         current = [*current, moment] if steps[moment] == batch else []
         longest = max(longest, current, key=len)
     return longest
-
-
-class Utilization:
-    """The driver's own sampling: the share of time in which any kernel ran. None without an NVIDIA driver."""
-
-    def __init__(self) -> None:
-        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
-        self._process = None
-        if shutil.which(command[0]):
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    def stop(self) -> float | None:
-        """Mean over the middle of the time since it began, the start and the tail cut off."""
-        if self._process is None:
-            return None
-        self._process.terminate()
-        printed, _ = self._process.communicate(timeout=10)
-        samples = [float(line) / 100 for line in printed.split() if line.isdigit()]
-        middle = samples[len(samples) // 5 : len(samples) * 4 // 5]
-        return statistics.fmean(middle) if middle else None
 
 
 Floor = Callable[[int, int], float]

@@ -1,9 +1,11 @@
 """Model folders without weights: the shapes of known models, and a small one."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+END = "<|end|>"
 LLAMA_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128_256,
@@ -30,12 +32,30 @@ SMALL: dict[str, Any] = {
 
 
 def write(folder: Path, config: dict[str, Any], **changes: Any) -> Path:
-    """A folder that loads with `load_format="dummy"`. Nothing of it is text: the tokenizer is an empty one."""
+    """A folder that loads with `load_format="dummy"`. Token 0 ends a text, the next 256 are bytes, the rest nothing."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({**config, **changes}))
-    model = {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}
-    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    vocab = {END: 0, **{character: byte_token(character) for character in _alphabet()}}
+    added = {"id": 0, "content": END, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False}  # fmt: skip
+    bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": vocab, "merges": []}
+    tokenizer = {"version": "1.0", "added_tokens": [added], "model": model, "pre_tokenizer": bytewise,
+                 "decoder": bytewise}  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder
+
+
+@functools.cache
+def _alphabet() -> list[str]:
+    from tokenizers import pre_tokenizers
+
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def byte_token(character: str) -> int:
+    """The token of a printable byte."""
+    return 1 + _alphabet().index(character)
 
 
 def write_random(folder: Path, config: dict[str, Any], seed: int) -> Path:

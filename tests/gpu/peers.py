@@ -1,10 +1,5 @@
-"""transformers' continuous batching on the same shapes and the same kind of requests, in a process of its own.
+"""transformers' continuous batching on the same shapes and the same kind of requests."""
 
-`python tests/gpu/peers.py OPTIONS` (one JSON argument) prints one JSON object on its last line.
-"""
-
-import json
-import sys
 import time
 from typing import Any
 
@@ -47,7 +42,3 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "transformers": transformers.__version__,
         "attention": model.config._attn_implementation,
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(json.loads(sys.argv[1]))))

@@ -1,6 +1,7 @@
 """A scheduler's hand in a few lines: plans for a runner in this process."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,8 +14,15 @@ from quire.worker.runner import Runner
 class Hand:
     """Sequences by slot; blocks are handed out once, so slots are many and lengths short."""
 
-    def __init__(self, runner: Runner, block_size: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        block_size: int,
+        watch: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        """`watch`: every launch runs inside one."""
         self.runner = runner
+        self._watch = watch
         self._block_size = block_size
         self._next_block = 0
         self._known: dict[int, int] = {}
@@ -46,7 +54,9 @@ class Hand:
             appends=ints(appends), releases=ints(releases),
         )  # fmt: skip
         self._admits.clear()
-        return self.runner.collect(self.runner.launch(plan))
+        with self._watch():
+            step = self.runner.launch(plan)
+        return self.runner.collect(step)
 
     def release(self, slots: Sequence[int]) -> None:
         self.run((), releases=slots)

@@ -1,22 +1,42 @@
-"""What was checked, how far off it was, and how far it may be. A part that fails or does not finish is a failure."""
+"""What the cases of a part found: one JSON line each, written the moment it is known. Imports no torch."""
 
-import contextlib
 import json
+import math
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
+TRACE_LINES = 24
+
+
+class Case(NamedTuple):
+    """Something that stands or falls alone. Its name says which one it is."""
+
+    name: str
+    run: Callable[[], object]
+
+
+class Given(NamedTuple):
+    """What the cases of a part are made of."""
+
+    device: str
+    """cuda or cpu"""
+    folder: Path
+    """Of the process, and gone with it."""
+    seed: int
+
+
+class Lost(Exception):
+    """What the cases of a process share is gone: the rest needs a new process."""
 
 
 @dataclass
 class Entry:
     """One row of the table: the worst of `count` numbers."""
 
-    part: str
     name: str
     value: float
     limit: float
@@ -29,110 +49,77 @@ class Entry:
 
 
 class Report:
-    def __init__(self) -> None:
-        self._part = ""
-        self._deadline = float("inf")
-        self._entries: dict[tuple[str, str], Entry] = {}
-        self.seconds: dict[str, float] = {}
+    """Of one part. A case that raises is one bad line."""
 
-    @property
-    def passed(self) -> bool:
-        return all(entry.passed for entry in self._entries.values())
+    def __init__(self, part: str, lines: Path) -> None:
+        self._part = part
+        self._lines = lines
+        self._entries: dict[str, Entry] = {}
+        self._figures: dict[str, Any] = {}
 
-    def part(self, name: str, budget: float, run: Callable[[], object]) -> None:
-        """What `run` adds belongs to `name`; an exception is a failed entry, and the caller goes on."""
+    def case(self, number: int, case: Case, settle: Callable[[], None] = lambda: None) -> Exception | None:
+        """Run it and write its line; what it raised. `settle` waits for what it left running, and may raise too."""
         begun = time.monotonic()
-        self._part, self._deadline = name, begun + budget
+        failure = None
         try:
-            self.go_on()
-            run()
-        except Exception as error:
-            print(traceback.format_exc(), flush=True)
-            lines = str(error).strip().splitlines()
-            self._add("ran to its end", float("inf"), 0.0, f"{type(error).__name__}: {lines[0] if lines else ''}"[:300])
-        self.seconds[name] = time.monotonic() - begun
-        print(f"[{name}: {self.seconds[name]:.1f} s]", flush=True)
+            case.run()
+            settle()
+        except Exception as error:  # whatever it was, it is this case's line
+            failure = error
+        self.line(number, case.name, time.monotonic() - begun, failure)
+        return failure
 
-    def go_on(self) -> None:
-        """Raises TimeoutError when the part has used up its time: what was not checked must not look checked."""
-        if time.monotonic() > self._deadline:
-            raise TimeoutError(f"{self._part}: out of time")
+    def line(self, number: int, name: str, seconds: float, failure: Exception | None = None) -> None:
+        entries = [{**asdict(entry), "passed": entry.passed} for entry in self._entries.values()]
+        passed = failure is None and all(entry.passed for entry in self._entries.values())
+        line = {"part": self._part, "number": number, "case": name, "passed": passed, "seconds": round(seconds, 3)}
+        if failure is not None:
+            said = str(failure).strip().splitlines()
+            line["error"] = f"{type(failure).__name__}: {said[0] if said else ''}"[:500]
+            line["trace"] = "".join(traceback.format_exception(failure)).splitlines()[-TRACE_LINES:]
+        append(self._lines, {**line, "entries": entries, "figures": self._figures})
+        self._entries, self._figures = {}, {}
 
     def number(self, name: str, value: float, limit: float, detail: str = "") -> None:
         """`value` must not exceed `limit`; of several of one name the worst is kept."""
-        self._add(name, float(value), limit, detail)
+        entry = Entry(name, float(value), limit, 1, detail)
+        worst(self._entries, name, entry)
 
-    def equal(self, name: str, got: torch.Tensor, wanted: torch.Tensor, detail: str = "") -> None:
-        """Every element, bit for bit; NaN equals NaN."""
-        different = got.shape != wanted.shape or not torch.equal(bits(got), bits(wanted))
-        self._add(name, float(different and (bits(got) != bits(wanted)).sum()), 0.0, detail)
+    def equal(self, name: str, got: Any, wanted: Any, detail: str = "") -> None:
+        """Every element of two tensors, bit for bit; NaN equals NaN."""
+        from tensors import differing
+
+        self.number(name, differing(got, wanted), 0.0, detail)
 
     def holds(self, name: str, condition: bool, detail: str = "") -> None:
-        self._add(name, 0.0 if condition else 1.0, 0.0, detail)
+        self.number(name, 0.0 if condition else 1.0, 0.0, detail)
 
-    def _add(self, name: str, value: float, limit: float, detail: str) -> None:
-        entry = Entry(self._part, name, value, limit, 1, detail)
-        before = self._entries.setdefault((self._part, name), entry)
-        if before is entry:
-            return
-        before.count += 1
-        if before.passed and not (value <= before.value and entry.passed):
-            before.value, before.limit, before.detail = value, limit, detail
-
-    def show(self) -> None:
-        print(f"{'part':<12} {'what':<58} {'cases':>5} {'worst':>10} {'limit':>9}")
-        for entry in self._entries.values():
-            mark = "" if entry.passed else f"  FAILED  {entry.detail}"
-            head = f"{entry.part:<12} {entry.name:<58} {entry.count:>5}"
-            print(f"{head} {entry.value:>10.3g} {entry.limit:>9.3g}{mark}")
-        failed = sum(not entry.passed for entry in self._entries.values())
-        print(f"{len(self._entries)} rows, {failed} failed, {sum(self.seconds.values()):.0f} s of work", flush=True)
-
-    def document(self) -> dict[str, Any]:
-        entries = [{**asdict(entry), "passed": entry.passed} for entry in self._entries.values()]
-        return {"passed": self.passed, "seconds": self.seconds, "entries": entries}
-
-    def take(self, part: str, document: dict[str, Any] | None, otherwise: str) -> None:
-        """Add what another process found; without a document the part has failed, for the reason given."""
-        self._part = part
-        if document is None:
-            self._add("ran to its end", float("inf"), 0.0, otherwise)
-            return
-        self.seconds |= document["seconds"]
-        for entry in document["entries"]:
-            del entry["passed"]
-            self._entries[part, entry["name"]] = Entry(**entry)
-
-    def write(self, path: Path, facts: dict[str, object]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        document = {**facts, **self.document()}
-        path.write_text(json.dumps(document, indent=1, default=str) + "\n")
-        print(f"written: {path}")
+    def figure(self, name: str, value: Any) -> None:
+        """Something measured, which nothing is said of."""
+        self._figures[name] = value
 
 
-def bits(x: torch.Tensor) -> torch.Tensor:
-    """The same bits as whole numbers, with one pattern for every NaN."""
-    if not x.is_floating_point():
-        return x
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    found = x.float() if x.dtype == torch.float8_e4m3fn else x
-    return found.masked_fill(found.isnan(), float("nan")).contiguous().view(kinds[found.element_size()])
+def worst(entries: dict[Any, Entry], key: Any, entry: Entry) -> None:
+    """Keep in `entries` the worse of what is there and `entry`, and how many there were."""
+    before = entries.setdefault(key, entry)
+    if before is entry:
+        return
+    before.count += entry.count
+    if before.passed and not (entry.value <= before.value and entry.passed):
+        before.value, before.limit, before.detail = entry.value, entry.limit, entry.detail
 
 
-def row_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """The worst row's ||got - wanted|| / ||wanted||, rows along the last dimension; NaN when a NaN is in `got`."""
-    if not wanted.numel():
-        return 0.0 if got.shape == wanted.shape else float("inf")
-    wide, reference = got.double(), wanted.double()
-    scale = reference.norm(dim=-1).clamp(min=1e-3 * float(reference.norm()) / max(1, reference[..., 0].numel()) ** 0.5)
-    return float(((wide - reference).norm(dim=-1) / scale.clamp(min=1e-30)).max())
+def append(path: Path, line: dict[str, Any]) -> None:
+    """In one write, so that processes may write side by side and none loses what another has written."""
+    text = json.dumps(_sound(line), default=str, allow_nan=False) + "\n"
+    with path.open("ab", buffering=0) as file:
+        file.write(text.encode())
 
 
-@contextlib.contextmanager
-def poisoned() -> Iterator[None]:
-    """New tensors hold NaN, or the largest whole number, until something is written."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+def _sound(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: they become words that `float` reads."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _sound(one) for key, one in value.items()}
+    return [_sound(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,13 +1,20 @@
 """A worker's runner in this process: graphs against eager steps, transformers, memory in a steady state, NCCL."""
 
+import contextlib
 import gc
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import models
 import numpy as np
 import torch
+from grammar_checks import check_ahead
+from options import LETTERS, OPTIONS
 from plans import Hand, logprobs, tokens
-from report import Report
+from report import Case, Report
+from shared import Shared
 
 from quire.proto.params import SamplingParams
 from quire.worker.config import WorkerConfig
@@ -22,17 +29,32 @@ ROWS = 24
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10_000, ignore_eos=True, logprobs=4)
 RANDOM = SamplingParams(temperature=0.9, top_p=0.95, top_k=40, seed=5, max_tokens=10_000, ignore_eos=True, logprobs=4)
 
+Both = tuple[Shared[Runner], Shared[Runner]]
+"""Eager, and with graphs."""
+Drawn = tuple[list[int], list[float]]
+"""Tokens, and their logprobs."""
 
-def check_runner(report: Report, device: Device, folder: Path, small: bool) -> None:
+
+def runner(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
     for dtype in ("float32",) if small else ("float32", "bfloat16"):
-        report.go_on()
         model = models.write(folder / dtype, models.SMALL)
-        eager, graphed = (_runner(model, device, dtype, eager) for eager in (True, False))
-        _same_buckets(report, eager, graphed, dtype, small)
-        _padding(report, graphed, dtype)
-        _steady(report, graphed, device, dtype, small)
-        _short_cache(report, graphed, _runner(model, device, dtype, False, kv_cache_dtype="fp8"), dtype)
-        del eager, graphed
+        both = tuple(Shared(partial(_runner, model, device, dtype, eager)) for eager in (True, False))
+        yield Case(f"start, eager, {dtype}", both[0])
+        yield Case(f"start, graphs, {dtype}", both[1])
+        yield from _same_buckets(report, both, dtype, small)
+        for name, params in OPTIONS.items():
+            yield Case(
+                f"launch never waits, {dtype}: {name}", partial(_never_waits, report, both, device, name, params)
+            )
+        yield Case(
+            f"grammars ahead of results, {dtype}",
+            lambda both=both: check_ahead(report, both[0](), both[1](), device, BLOCK_SIZE),
+        )
+        yield Case(f"padding, {dtype}", lambda graphed=both[1], dtype=dtype: _padding(report, graphed(), dtype))
+        yield Case(f"steady, {dtype}", partial(_steady, report, both[1], device, dtype, small))
+        short = Shared(partial(_runner, model, device, dtype, False, kv_cache_dtype="fp8"))
+        yield Case(f"8-bit cache, {dtype}", partial(_short_cache, report, both[1], short, dtype))
+        del both, short
         gc.collect()
 
 
@@ -56,29 +78,59 @@ def _prompt(length: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(1, 1000, length).tolist()
 
 
-def _same_buckets(report: Report, eager: Runner, graphed: Runner, dtype: str, small: bool) -> None:
+def _same_buckets(report: Report, both: Both, dtype: str, small: bool) -> Iterator[Case]:
     """Steps of exactly a bucket's size do the same work with and without its graph."""
     decodes = [bucket.num_rows for bucket in decode_buckets(ROWS)]
     mixed = [bucket.num_tokens for bucket in mixed_buckets(640, ROWS)]
-    for rows in decodes[::3] if small else decodes:
-        report.go_on()
-        for params in (GREEDY, RANDOM):
-            results = [_decode(runner, rows, params) for runner in (eager, graphed)]
-            _equal(report, f"graph of a decode step, {dtype}", *results, f"{rows} rows")
+    for rows, params in itertools.product(decodes[::3] if small else decodes, (GREEDY, RANDOM)):
+        name = f"graph of a decode step, {dtype}"
+        run = partial(_same, report, name, both, lambda one, rows=rows, params=params: _decode(one, rows, params))
+        yield Case(f"{name}, {rows} rows, temperature {params.temperature}", run)
     for num_tokens in mixed[::6] if small else mixed:
-        report.go_on()
-        results = [_mixed(runner, num_tokens) for runner in (eager, graphed)]
-        _equal(report, f"graph of a mixed step, {dtype}", *results, f"{num_tokens} tokens")
+        name = f"graph of a mixed step, {dtype}"
+        run = partial(_same, report, name, both, lambda one, num_tokens=num_tokens: _mixed(one, num_tokens))
+        yield Case(f"{name}, {num_tokens} tokens", run)
 
 
-def _equal(
-    report: Report, name: str, got: tuple[list[int], list[float]], wanted: tuple[list[int], list[float]], detail: str
-) -> None:
-    report.equal(f"{name}: tokens", torch.tensor(got[0]), torch.tensor(wanted[0]), detail)
-    report.equal(f"{name}: logprobs", *(torch.tensor(part[1], dtype=torch.float64) for part in (got, wanted)), detail)
+def _same(report: Report, name: str, both: Both, run: Callable[[Runner], Drawn]) -> None:
+    got, wanted = (run(one()) for one in both)
+    report.equal(f"{name}: tokens", torch.tensor(got[0]), torch.tensor(wanted[0]))
+    report.equal(f"{name}: logprobs", *(torch.tensor(part[1], dtype=torch.float64) for part in (got, wanted)))
 
 
-def _decode(runner: Runner, rows: int, params: SamplingParams, count: int = 4) -> tuple[list[int], list[float]]:
+@contextlib.contextmanager
+def never_waiting(device: Device) -> Iterator[None]:
+    """Whatever makes the host wait for the device raises."""
+    if not device.is_cuda:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _never_waits(report: Report, both: Both, device: Device, name: str, params: SamplingParams) -> None:
+    """Twice, because the first time compiles; eager and with graphs, which all draw the same."""
+    results = []
+    for one, watch in itertools.product(both, (contextlib.nullcontext, partial(never_waiting, device))):
+        hand = Hand(one(), BLOCK_SIZE, watch)
+        drawn: list[int] = []
+        for slot, length in enumerate((16, 100)):
+            hand.admit(slot, _prompt(length, slot), params, room=6)
+            drawn += tokens(hand.run([(slot, length)]))
+        for _ in range(4):
+            drawn += tokens(hand.run([(0, 1), (1, 1)]))
+        hand.release(range(2))
+        results.append(drawn)
+    for got in results[1:]:
+        report.equal(f"the same tokens, whether watched or captured: {name}", *map(torch.tensor, (got, results[0])))
+    if params.structured is not None:
+        report.holds("a grammar is kept", all(token in LETTERS for token in results[-1]), f"{results[-1]}")
+
+
+def _decode(runner: Runner, rows: int, params: SamplingParams, count: int = 4) -> Drawn:
     """Every row's prompt alone and eager (of one length beyond the graphs' or below), then steps of all rows."""
     hand = Hand(runner, BLOCK_SIZE)
     for slot in range(rows):
@@ -89,7 +141,7 @@ def _decode(runner: Runner, rows: int, params: SamplingParams, count: int = 4) -
     return [token for one in results for token in tokens(one)], [value for one in results for value in logprobs(one)]
 
 
-def _mixed(runner: Runner, num_tokens: int) -> tuple[list[int], list[float]]:
+def _mixed(runner: Runner, num_tokens: int) -> Drawn:
     """Three decoding rows beside two prompts, `num_tokens` tokens in all."""
     hand = Hand(runner, BLOCK_SIZE)
     for slot in range(3):
@@ -115,17 +167,17 @@ def _padding(report: Report, graphed: Runner, dtype: str) -> None:
     report.number(f"4 rows beside a fifth, {dtype}: logprobs", float((first - other).abs().max()), limit)
 
 
-def _short_cache(report: Report, full: Runner, short: Runner, dtype: str) -> None:
+def _short_cache(report: Report, full: Shared[Runner], short: Shared[Runner], dtype: str) -> None:
     """A cache of 8-bit floats moves logprobs by little."""
-    wanted, got = (torch.tensor(_decode(runner, 8, GREEDY, count=1)[1]).view(8, 5) for runner in (full, short))
+    wanted, got = (torch.tensor(_decode(one(), 8, GREEDY, count=1)[1]).view(8, 5) for one in (full, short))
     # of the likeliest tokens, in their order, whichever they are
     moved = float((got - wanted)[:, 1:].abs().mean())
     report.number(f"cache of 8-bit floats, {dtype}: logprobs", moved, 0.2)
 
 
-def _steady(report: Report, runner: Runner, device: Device, dtype: str, small: bool) -> None:
+def _steady(report: Report, graphed: Shared[Runner], device: Device, dtype: str, small: bool) -> None:
     """In a steady state no memory is taken, on the device or of pinned pages."""
-    hand = Hand(runner, BLOCK_SIZE)
+    hand = Hand(graphed(), BLOCK_SIZE)
     plain = SamplingParams(temperature=0.7, top_p=0.9, max_tokens=10_000, ignore_eos=True)
     for slot in range(ROWS):
         hand.admit(slot, _prompt(10, slot), plain)
@@ -139,49 +191,65 @@ def _steady(report: Report, runner: Runner, device: Device, dtype: str, small: b
     hand.release(range(ROWS))
 
 
-def check_transformers(report: Report, device: Device, folder: Path, small: bool) -> None:
+def transformers(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
     """Greedy tokens in float32 equal those of transformers on the same device, with and without graphs."""
-    import transformers
-
-    for name, changes in (
-        ("llama", {}),
-        ("qwen3", {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}),
-    ):
-        report.go_on()
-        model = models.write_random(folder / name, {**models.SMALL, **changes}, seed=3)
-        reference = transformers.AutoModelForCausalLM.from_pretrained(
-            model, dtype=torch.float32, attn_implementation="eager"
-        )
-        reference = reference.to(device.torch).eval()
+    other = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}
+    for name, changes in (("llama", {}), ("qwen3", other)):
+        model = Shared(partial(models.write_random, folder / name, {**models.SMALL, **changes}, seed=3))
+        wanted = Shared(partial(_greedy, model, device, small))
+        yield Case(f"{name}: what transformers draws", wanted)
         for eager in (True, False):
-            hand = Hand(_runner(model, device, "float32", eager, "auto"), BLOCK_SIZE)
-            for slot, length in enumerate((3, 33, 200)):
-                prompt, count = _prompt(length, length), 8 if small else 24
-                hand.admit(slot, prompt, GREEDY)
-                drawn = tokens(hand.run([(slot, length)]))
-                while len(drawn) < count:
-                    drawn += tokens(hand.run([(slot, 1)]))
-                with torch.inference_mode():
-                    wanted = reference.generate(
-                        torch.tensor([prompt], device=device.torch), max_new_tokens=count, min_new_tokens=count,
-                        do_sample=False, eos_token_id=None, pad_token_id=0,
-                    )[0, length:]  # fmt: skip
-                how = "eager" if eager else "graphs"
-                report.equal(f"tokens of transformers, {name}, {how}", torch.tensor(drawn), wanted.cpu(), f"{length}")
+            run = partial(_equals_transformers, report, name, model, wanted, device, eager)
+            yield Case(f"{name}: {'eager' if eager else 'graphs'}", run)
 
 
-def check_group(report: Report, device: Device, folder: Path) -> None:
-    """A group of one over NCCL reduces inside a captured graph; over Gloo on the CPU it reduces."""
-    group = ProcessGroup(0, 1, device.torch, str(folder / "rendezvous"))
+def _greedy(model: Shared[Path], device: Device, small: bool) -> dict[int, list[int]]:
+    """Prompt length -> tokens."""
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(model(), dtype=torch.float32, attn_implementation="eager")
+    reference, count = reference.to(device.torch).eval(), 8 if small else 24
+    drawn = {}
+    for length in (3, 33, 200):
+        prompt = torch.tensor([_prompt(length, length)], device=device.torch)
+        with torch.inference_mode():
+            drawn[length] = reference.generate(
+                prompt, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+            )[0, length:].tolist()  # fmt: skip
+    return drawn
+
+
+def _equals_transformers(
+    report: Report, name: str, model: Shared[Path], wanted: Shared[dict[int, list[int]]], device: Device, eager: bool
+) -> None:
+    how = "eager" if eager else "graphs"
+    hand = Hand(_runner(model(), device, "float32", eager, "auto"), BLOCK_SIZE)
+    for slot, (length, expected) in enumerate(wanted().items()):
+        hand.admit(slot, _prompt(length, length), GREEDY)
+        drawn = tokens(hand.run([(slot, length)]))
+        while len(drawn) < len(expected):
+            drawn += tokens(hand.run([(slot, 1)]))
+        report.equal(f"tokens of transformers, {name}, {how}", *map(torch.tensor, (drawn, expected)), f"{length}")
+
+
+def group(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
+    yield Case(
+        "a group of one: starts and ends, and proves nothing about NCCL", partial(_group, report, device, folder)
+    )
+
+
+def _group(report: Report, device: Device, folder: Path) -> None:
+    """NCCL reduces a group of one by doing nothing in place. That it starts, is captured and ends is all this says."""
+    alone = ProcessGroup(0, 1, device.torch, str(folder / "rendezvous"))
     try:
         x = torch.arange(4096.0, device=device.torch)
-        group.all_reduce(x.clone())
-        report.equal("all_gather over a group of one", group.all_gather(x), x)
-        report.holds("minimum over a group of one", group.minimum(7) == 7)
+        alone.all_reduce(x.clone())
+        report.equal("group of one, not NCCL: all_gather", alone.all_gather(x), x)
+        report.holds("group of one, not NCCL: minimum", alone.minimum(7) == 7)
         doubled = torch.zeros_like(x)
 
         def step() -> None:
-            doubled.copy_(2 * group.all_reduce(x.clone()))
+            doubled.copy_(2 * alone.all_reduce(x.clone()))
 
         if not device.is_cuda:
             step()
@@ -190,6 +258,6 @@ def check_group(report: Report, device: Device, folder: Path) -> None:
             x.add_(1.0)
             graph.replay()
             device.synchronize()
-        report.equal("all_reduce over a group of one, in a graph", doubled, 2 * x)
+        report.equal("group of one, not NCCL: all_reduce in a graph", doubled, 2 * x)
     finally:
-        group.close()
+        alone.close()

@@ -1,9 +1,12 @@
 """The stages of sampling against their references."""
 
 import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
-from report import Report, poisoned
+from report import Case, Report
+from tensors import poisoned
 
 from quire.kernels.cut import cut, cut_reference
 from quire.kernels.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
@@ -15,17 +18,23 @@ PARTING = 0.02
 """Share of random draws that may fall on the other side of a rounded sum."""
 
 
-def check_sampling(report: Report, device: torch.device, small: bool) -> None:
+def sampling(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     shapes = ((5, 300), (2, 128)) if small else ((1, 128_256), (256, 128_256), (64, 151_936), (33, 1000), (4, 127))
-    for (rows, vocab), dtype in itertools.product(shapes, DTYPES):
-        report.go_on()
-        logits = 3 * torch.randn(rows, vocab, device=device)
-        logits[:, ::11] = -torch.inf
-        logits = logits.to(dtype)
-        _draws(report, logits)
-        _reads(report, logits)
-        if dtype == torch.float32:
-            _edits(report, logits)
+    for shape, dtype, check in itertools.product(shapes, DTYPES, (_draws, _reads, _edits)):
+        if check is not _edits or dtype == torch.float32:
+            yield Case(f"{check.__name__[1:]} {dtype} {shape}", partial(_check, check, report, device, shape, dtype))
+
+
+def _check(
+    check: Callable[[Report, torch.Tensor], None],
+    report: Report,
+    device: torch.device,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+) -> None:
+    logits = 3 * torch.randn(shape, device=device)
+    logits[:, ::11] = -torch.inf
+    check(report, logits.to(dtype))
 
 
 def _draws(report: Report, logits: torch.Tensor) -> None:

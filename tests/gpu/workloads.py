@@ -69,9 +69,8 @@ SMALL = Bench(
     slope_target=1.0,
 )  # fmt: skip
 
-# Seconds; with those of the throughputs less than the run's ten minutes.
-COMPILE_SECONDS = 60.0
-KERNEL_SECONDS = 80.0
-START_SECONDS = 150.0
-LATENCY_SECONDS = 70.0
-PEER_SECONDS = 80.0
+START_SECONDS = 90.0
+LATENCY_SECONDS = 40.0
+"""After which a latency is given up."""
+IDLE_TARGET = 0.01
+"""Of the time in which an engine has work."""

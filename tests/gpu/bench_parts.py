@@ -1,0 +1,139 @@
+"""What each part of `bench.py` measures."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import chip
+import workloads
+from report import Case, Given, Report
+from shared import Shared
+
+COMPILE_SECONDS = 50.0
+CASE_SECONDS = 40.0
+"""For one latency: what takes longer is named as not measured."""
+
+
+def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
+    bench = workloads.H200 if given.device == "cuda" else workloads.SMALL
+    match part:
+        case "facts":
+            import fact_checks
+
+            return fact_checks.facts(report, given.device)
+        case "ceilings":
+            return iter([Case("copy, read, products", partial(_ceilings, report, given))])
+        case "latencies" | "throughput":
+            return _engine(part, report, given, bench)
+        case "transformers":
+            return iter([Case(bench.comparison.name, partial(_peer, report, given, bench))])
+        case "kernels":
+            return _kernels(report, given)
+    raise ValueError(f"part: {part!r} is unknown")
+
+
+def _ceilings(report: Report, given: Given) -> None:
+    import torch
+
+    from quire.kernels.bench.ceilings import measure
+
+    dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
+    report.figure("ceilings", measure(chip.ask(given.device).torch, dtype, 0.1)._asdict())
+
+
+def _engine(part: str, report: Report, given: Given, bench: workloads.Bench) -> Iterator[Case]:
+    import models
+    from engine import engine
+    from engine_rows import Rows
+
+    folder = models.write(given.folder / "model", bench.config)
+    with contextlib.ExitStack() as stack:
+        made = engine(folder, workloads.START_SECONDS, seed=given.seed, **bench.options)
+        rows = Shared(lambda: Rows(stack.enter_context(made), bench, given.seed))
+
+        def start() -> None:
+            running = rows().running
+            report.figure("ready_seconds", running.ready_seconds)
+            report.figure("weight_bytes", running.facts.weight_bytes)
+            report.figure("dtype", running.facts.dtype)
+
+        yield Case(f"start for {part}", start)
+        if part == "throughput":
+            for load in (*bench.throughput, bench.comparison):
+                name = f"throughput_{load.name}"
+                yield Case(name, lambda name=name, load=load: report.figure(name, rows().throughput(load)))
+            return
+        for context in bench.contexts:
+            name = f"itl_ms_at_{context}"
+            run = partial(_figure, report, name, rows, lambda one, context=context: one.step_ms(1, context, 64))
+            yield Case(name, run)
+        for length in bench.first_tokens:
+            name = f"ttft_ms_{length}"
+            yield Case(name, partial(_figure, report, name, rows, lambda one, n=length: one.first_token_ms(n)))
+        for batch in bench.batches:
+            name = f"step_ms_{batch}_at_{bench.batch_context}"
+            yield Case(name, partial(_figure, report, name, rows, lambda one, n=batch: one.batch_ms(n)))
+
+
+def _figure(report: Report, name: str, rows: Shared[Any], measure: Callable[[Any], float]) -> None:
+    report.figure(name, measure(rows()))
+
+
+def _peer(report: Report, given: Given, bench: workloads.Bench) -> None:
+    import peers
+
+    load = bench.comparison
+    report.figure("transformers", peers.measure({
+        "device": given.device, "config": bench.config, "seed": given.seed, "requests": load.requests,
+        "input_len": load.input_len, "output_len": load.output_len,
+    }))  # fmt: skip
+
+
+TO_COMPILE = (
+    ("linear",),
+    ("norm_linear",),
+    ("paged_attention",),
+    ("cut", "choose", "best", "score"),
+    ("rms_norm", "add_rms_norm", "rotate_store", "gated_activation", "penalize", "mask_tokens"),
+)
+"""Operations that are compiled side by side."""
+
+
+def _kernels(report: Report, given: Given) -> Iterator[Case]:
+    from quire.kernels.bench.__main__ import BenchOptions, cases, measure
+    from quire.kernels.bench.ceilings import measure as measure_ceilings
+    from quire.kernels.bench.shapes import CPU, CUDA
+
+    shapes = CUDA if given.device == "cuda" else CPU
+    options = BenchOptions(device=given.device, seconds=0.05, seed=given.seed)
+    device = chip.ask(given.device).torch
+    ceilings = Shared(partial(measure_ceilings, device, shapes.layers[0].dtype, options.seconds))
+    if given.device == "cuda":
+        yield Case("compile side by side", _compile)
+
+    def row(case: Any) -> None:
+        import torch
+
+        with torch.inference_mode():
+            report.figure(f"{case.operation}, {case.shape}", measure(case, options, ceilings(), shapes.cold_bytes))
+        if given.device == "cuda":
+            torch.cuda.empty_cache()
+
+    for case in cases(shapes, given.device):
+        yield Case(f"{case.operation}, {case.shape}", partial(row, case))
+
+
+def _compile() -> None:
+    """Run the slowest to compile side by side, unmeasured: Triton keeps what it compiled in files."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from quire.deploy.bench.child import measure
+
+    def warm(operations: tuple[str, ...]) -> None:
+        options = {"device": "cuda", "ops": operations, "seconds": 1e-6, "time_limit": 0.8 * COMPILE_SECONDS}
+        measure("quire.kernels.bench", options, timeout_seconds=COMPILE_SECONDS)
+
+    with ThreadPoolExecutor(len(TO_COMPILE)) as pool:
+        for waiting in [pool.submit(warm, operations) for operations in TO_COMPILE]:
+            waiting.result()

@@ -1,0 +1,93 @@
+"""Thirty minutes on a GPU machine, as commands of less than ten: which parts each runs, what it needs, what it fills.
+
+`python tests/gpu/calls.py` prints them in order. A machine takes a minute or more to start, so they are few and full.
+"""
+
+import re
+from dataclasses import dataclass
+
+import links
+
+WHEELS = ".build/gpu/wheels"
+CACHE = ".build/gpu/triton.tar.gz"
+TOTAL_SECONDS = 1800.0
+START_SECONDS = 75.0
+"""Of a machine, for each call."""
+RESULTS = links.ROOT / "tests" / "gpu" / "RESULTS.md"
+
+
+@dataclass(frozen=True)
+class Call:
+    commands: tuple[str, ...]
+    seconds: float
+    """After which it is stopped; the scripts end by themselves before."""
+    parts: tuple[str, ...]
+    """As the rows of RESULTS.md name them."""
+    files: tuple[str, ...]
+    """Beside the checkout; git ignores them."""
+    then: str
+
+
+CALLS = (
+    Call(
+        (f"make gpu-check ARGS='--triton-cache {CACHE}'",),
+        590.0,
+        ("check: tiny", "check: layers", "check: linears", "check: decode", "check: prefill", "check: sampling",
+         "check: encoder", "check: runner", "check: transformers", "check: group", "check: engine",
+         "check: specialized"),
+        (WHEELS,),
+        f"Copy triton.tar.gz from $OUT to {CACHE}. Mend what failed. Had check: specialized passed, put "
+        '{"prefill": {"specialized": {"trusted": 1}}} into kernels/gpu/tiles/<device>.json: the other calls use it.',
+    ),
+    Call(
+        (f"make gpu-bench ARGS='--parts ceilings latencies throughput transformers --triton-cache {CACHE}'",),
+        500.0,
+        ("bench: ceilings", "bench: latencies", "bench: throughput", "bench: transformers"),
+        (WHEELS, CACHE),
+        f"Copy triton.tar.gz from $OUT to {CACHE}. Had an engine not started in call 1, run call 3 first.",
+    ),
+    Call(
+        (
+            f"make gpu-check ARGS='--seconds 210 --triton-cache {CACHE} --parts PART ...'  # what call 1 failed",
+            f"make gpu-bench ARGS='--seconds 240 --triton-cache {CACHE} --parts ceilings kernels'",
+        ),
+        470.0,
+        ("bench: kernels",),
+        (WHEELS, CACHE),
+        "Write the rows of RESULTS.md and commit them with the JSON files.",
+    ),
+)  # fmt: skip
+
+
+def number_of(part: str) -> int:
+    """Of the call that runs the part first; KeyError where none does."""
+    return {name: number for number, call in enumerate(CALLS, 1) for name in call.parts}[part]
+
+
+def rows() -> dict[str, list[tuple[str, int]]]:
+    """What RESULTS.md says of each row: (part, call), none for what no call runs."""
+    found = {}
+    for text in RESULTS.read_text().splitlines():
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        if text.startswith("|") and len(cells) > 3 and set(cells[0]) - set("-") and cells[0] != "what":
+            runs = re.findall(r"((?:check|bench): \w+) \((\d)\)", text)
+            found[cells[0]] = [(part, int(number)) for part, number in runs]
+    return found
+
+
+def main() -> None:
+    print("Before: make gpu-wheels")
+    for number, call in enumerate(CALLS, 1):
+        print(f"\nCall {number}, at most {call.seconds:.0f} s, with {', '.join(call.files)} beside the checkout:")
+        for command in call.commands:
+            print(f"    {command}")
+        print(f"  runs:  {', '.join(call.parts)}")
+        filled = [name for name, runs in rows().items() if any(where == number for _, where in runs)]
+        print(f"  fills: {'; '.join(filled)}")
+        print(f"  then:  {call.then}")
+    minutes = sum(call.seconds + START_SECONDS for call in CALLS) / 60
+    print(f"\n{minutes:.0f} of {TOTAL_SECONDS / 60:.0f} minutes, {START_SECONDS:.0f} s for each start counted")
+
+
+if __name__ == "__main__":
+    main()

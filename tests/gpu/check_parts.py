@@ -1,0 +1,43 @@
+"""What each part of `check.py` does. Each imports only what it needs."""
+
+from collections.abc import Iterator
+
+import chip
+from report import Case, Given, Report
+
+
+def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
+    device, folder = given.device, given.folder
+    small = device == "cpu"
+    match part:
+        case "facts":
+            import fact_checks
+
+            return fact_checks.facts(report, device)
+        case "tiny" | "engine":  # its processes are the ones that use the device
+            import engine_checks
+
+            return engine_checks.tiny(report, folder, device) if part == "tiny" else engine_checks.engine(
+                report, folder, device
+            )  # fmt: skip
+        case "layers" | "linears":
+            import kernel_checks
+
+            return getattr(kernel_checks, part)(report, chip.ask(device).torch, small)
+        case "decode" | "prefill" | "specialized":
+            import attention_checks
+
+            return getattr(attention_checks, part)(report, chip.ask(device).torch, small)
+        case "sampling":
+            import sampling_checks
+
+            return sampling_checks.sampling(report, chip.ask(device).torch, small)
+        case "encoder":
+            import encoder_checks
+
+            return encoder_checks.encoder(report, chip.ask(device).torch, small)
+        case "runner" | "transformers" | "group":
+            import runner_checks
+
+            return getattr(runner_checks, part)(report, chip.ask(device), folder, small)
+    raise ValueError(f"part: {part!r} is unknown")

@@ -1,0 +1,50 @@
+"""The one door to the device: every part asks here for it, and here is said what a broken one looks like.
+
+Nothing is imported before it is asked for: a part that needs no torch does not wait for it.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quire.worker.device import Device
+
+
+def ask(kind: str) -> "Device":
+    """`kind`: cuda or cpu. Whoever stands in for a chip does so here."""
+    from quire.worker.device import Device
+
+    return Device("cuda" if kind == "cuda" else "cpu", 0)
+
+
+def name(kind: str) -> str:
+    return ask(kind).name
+
+
+def seed(number: int) -> None:
+    """A case draws the same numbers whether those before it ran or not."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(number)
+
+
+def settle() -> None:
+    """Wait for what is queued; raises what it ended with."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether this process can no longer use its device: after a fault every later call fails."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    if isinstance(error, torch.AcceleratorError):
+        return True
+    try:
+        settle()
+    except Exception as fault:
+        print(f"the device is lost: {fault}", file=sys.stderr)
+        return True
+    return False

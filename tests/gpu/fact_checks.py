@@ -1,0 +1,49 @@
+"""What the numbers are worth nothing without: the machine, its versions, and whether a kernel runs on it at all."""
+
+import os
+import platform
+from collections.abc import Iterator
+
+import chip
+from report import Case, Report
+
+
+def facts(report: Report, device: str) -> Iterator[Case]:
+    yield Case("versions", lambda: _versions(report))
+    yield Case("device", lambda: _device(report, device))
+
+
+def _versions(report: Report) -> None:
+    import torch
+
+    from quire.deploy.bench.report import commit
+
+    report.figure("commit", commit())
+    report.figure("python", platform.python_version())
+    report.figure("torch", torch.__version__)
+    report.figure("cores", len(os.sched_getaffinity(0)))
+
+
+def _device(report: Report, device: str) -> None:
+    from quire.worker.device import DeviceError
+
+    try:
+        found = chip.ask(device)
+    except DeviceError as error:
+        report.figure("no_device", str(error))
+        raise
+    report.figure("device", found.name)
+    report.figure("memory_bytes", found.total_memory())
+    if not found.is_cuda:
+        return
+    import torch
+    import triton
+
+    report.figure("triton", triton.__version__)
+    report.figure("capability", ".".join(map(str, torch.cuda.get_device_capability(found.torch))))
+    from quire.kernels.norm import rms_norm, rms_norm_reference
+
+    x, weight = torch.randn(3, 64, device=found.torch), torch.randn(64, device=found.torch)
+    report.number(
+        "a kernel runs", float((rms_norm(x, weight, 1e-5) - rms_norm_reference(x, weight, 1e-5)).abs().max()), 1e-4
+    )
