@@ -31,7 +31,7 @@ WORKER_FLOORS = (
     {"quant"},
     {"memory", "sampling"},
     {"grammar"},
-    {"kv_cache", "slots", "parallel", "logprobs", "facts"},
+    {"kv_cache", "slots", "parallel", "logprobs", "facts", "growth"},
     {"sampling_table"},
     {"staging"},
     {"batch", "device", "shard", "collector", "background"},
@@ -58,7 +58,7 @@ SCHEDULER_FLOORS = (
     {"order"},
     {"sequence", "registry"},
     {"prefix", "blocks", "story", "counters"},
-    {"events", "config", "faults", "histogram"},
+    {"events", "config", "faults", "histogram", "busy"},
 )
 
 
@@ -119,5 +119,29 @@ def test_torch_and_transformers_stay_out(modules, folder: str) -> None:
 def test_the_command_line_starts_without_torch() -> None:
     code = "import sys, quire.deploy.__main__\nprint(*sorted({'torch', 'transformers'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ""
+
+
+def test_an_engine_on_the_cpu_starts_without_triton(modules) -> None:
+    """Every module but the kernels for GPUs and what measures or trains; then an engine up to its first steps."""
+    aside = ("quire.kernels.gpu", "quire.kernels.bench", "quire.deploy.train_model")
+    names = [name for name in modules if not name.startswith(aside) and not name.endswith("__main__")]
+    code = (
+        "import importlib, sys\n"
+        "from pathlib import Path\n"
+        "for name in sys.argv[2:]:\n"
+        "    importlib.import_module(name)\n"
+        "from quire.worker.config import WorkerConfig\n"
+        "from quire.worker.device import Device\n"
+        "from quire.worker.parallel import SingleGroup\n"
+        "from quire.worker.start import start\n"
+        "config = WorkerConfig(model=sys.argv[1], device='cpu', max_num_seqs=4, kv_cache_memory_bytes=8 << 20)\n"
+        "start(config, 0, Device('cpu', 0), SingleGroup)\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'triton', 'transformers'}))"
+    )
+    model = modules["quire.deploy"].path.parent / "model"
+    command = [sys.executable, "-P", "-c", code, str(model), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""

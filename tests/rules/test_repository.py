@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 
 from quire.deploy.__main__ import build_parser
 
@@ -71,9 +72,20 @@ def test_pins_are_exact_and_portable(root: Path) -> None:
 def test_every_dependency_is_pinned(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {re.split(r"[<>=\[]", line)[0].lower().replace("_", "-") for line in wanted}
+    names = {re.split(r"[<>=\[;]", line)[0].lower().replace("_", "-") for line in wanted}
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in (root / "constraints.txt").read_text().split()}
     assert names <= pinned
+
+
+def test_triton_comes_with_the_package_where_a_gpu_may_be(root: Path) -> None:
+    """Its kernels are what the engine is on a GPU; no other system has wheels of it."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    (line,) = [line for line in project["dependencies"] if line.startswith("triton")]
+    marker = Marker(line.partition(";")[2])
+    for system, machine, wanted in (
+        ("Linux", "x86_64", True), ("Linux", "aarch64", True), ("Linux", "riscv64", False), ("Darwin", "arm64", False),
+    ):  # fmt: skip
+        assert marker.evaluate({"platform_system": system, "platform_machine": machine}) == wanted, (system, machine)
 
 
 def test_the_licence_is_apache_2(root: Path) -> None:
