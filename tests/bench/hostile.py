@@ -13,12 +13,12 @@ import argparse
 import asyncio
 import http.client
 import json
-import threading
+import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 import grpc
@@ -34,8 +34,11 @@ PACE_MS = 10.0
 HEALTH_SECONDS = 0.01
 QUIET_SECONDS = 2.0
 TEXT_BYTES = 7_800_000
+MEDIUM_CHARS = 500_000
+"""Just too few for a process of its own."""
 MAX_MODEL_LEN = 16_384
 ANSWER_SECONDS = 120.0
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass
@@ -105,6 +108,10 @@ def loads(seed: int) -> dict[str, Load]:
     return {
         "grpc-tokenize": Load("Tokenize", [pb.TokenizeRequest(text=text).SerializeToString()] * 3),
         "http-tokenize": Load("/tokenize", [json.dumps({"prompt": text}).encode()] * 3),
+        "http-tokenize-medium": Load("/tokenize", [json.dumps({"prompt": text[:MEDIUM_CHARS]}).encode()] * 12),
+        "http-token-strs": Load(
+            "/tokenize", [json.dumps({"prompt": text[:1_500_000], "return_token_strs": True}).encode()] * 3
+        ),
         "grpc-refused-chat": Load("Generate", [pb.GenerateRequest(chat=chat).SerializeToString()] * 3),
         "http-refused-chat": Load("/v1/chat/completions", [b'{"messages":[' + b",".join([turn] * 150_000) + b"]}"] * 3),
         "grpc-detokenize": Load(
@@ -141,28 +148,42 @@ def loads(seed: int) -> dict[str, Load]:
     }
 
 
-class Clock:
-    """Somebody else's stream, the time of `/health`, and the frontend's size, until `stop`."""
+@dataclass
+class Readings:
+    """What a clock saw, each as (end, what)."""
 
-    def __init__(self, frontend: Frontend, pid: int) -> None:
+    gaps: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds between tokens of somebody else's stream."""
+    probes: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds of `/health`."""
+    sizes: list[tuple[float, float]] = field(default_factory=list)
+    """MiB of the frontend."""
+
+    def figures(self, since: float, until: float) -> dict[str, float]:
+        gaps = [1e3 * took for at, took in self.gaps if at > since and at - took < until]
+        probes = [1e3 * took for at, took in self.probes if at > since and at - took < until]
+        sizes = [size for at, size in self.sizes if since <= at <= until] or [self.sizes[-1][1]]
+        return {
+            **percentiles("itl_ms", gaps, (50, 99)), "itl_ms_max": max(gaps, default=0.0),
+            **percentiles("health_ms", probes, (50,)), "health_ms_max": max(probes, default=0.0),
+            "rss_mib": max(sizes),
+        }  # fmt: skip
+
+
+class Clock:
+    """Reads until told to stop, in a process of its own: the load's threads would hold its interpreter."""
+
+    def __init__(self, frontend: Frontend, pid: int, stop: Connection) -> None:
         self._frontend = frontend
         self._pid = pid
-        self.gaps: list[tuple[float, float]] = []
-        """(end, seconds)"""
-        self.probes: list[tuple[float, float]] = []
-        self.sizes: list[tuple[float, float]] = []
-        self._stopped = threading.Event()
+        self._stop = stop
+        self._readings = Readings()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        thread.start()
-        try:
-            time.sleep(QUIET_SECONDS)
-            yield
-        finally:
-            self._stopped.set()
-            thread.join()
+    @staticmethod
+    def process(frontend: Frontend, pid: int, stop: Connection) -> None:
+        clock = Clock(frontend, pid, stop)
+        asyncio.run(clock._run())
+        stop.send(clock._readings)
 
     async def _run(self) -> None:
         host, port = self._frontend.http.split(":")
@@ -171,12 +192,14 @@ class Clock:
         body = json.dumps({"prompt": "x", "max_tokens": MAX_MODEL_LEN - 64, "stream": True}).encode()
         writer.write(_head("POST", "/v1/completions", len(body)) + body)
         last = 0.0
-        while not self._stopped.is_set():
+        while not self._stop.poll():
             line = await reader.readline()
             if line.startswith(b"data: {"):
                 now = time.monotonic()
                 if last:
-                    self.gaps.append((now, now - last))
+                    self._readings.gaps.append((now, now - last))
+                else:
+                    self._stop.send(None)  # it reads
                 last = now
             elif not line or line.startswith(b"data: ["):
                 raise RuntimeError("the neighbour's stream ended")
@@ -192,19 +215,9 @@ class Clock:
             length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             await reader.readexactly(int(length.split(b":")[1]))
             now = time.monotonic()
-            self.probes.append((now, now - begin))
-            self.sizes.append((now, _resident_mib(self._pid)))
+            self._readings.probes.append((now, now - begin))
+            self._readings.sizes.append((now, _resident_mib(self._pid)))
             await asyncio.sleep(HEALTH_SECONDS)
-
-    def figures(self, since: float, until: float) -> dict[str, float]:
-        gaps = [1e3 * took for at, took in self.gaps if at > since and at - took < until]
-        probes = [1e3 * took for at, took in self.probes if at > since and at - took < until]
-        sizes = [size for at, size in self.sizes if since <= at <= until] or [self.sizes[-1][1]]
-        return {
-            **percentiles("itl_ms", gaps, (50, 99)), "itl_ms_max": max(gaps, default=0.0),
-            **percentiles("health_ms", probes, (50,)), "health_ms_max": max(probes, default=0.0),
-            "rss_mib": max(sizes),
-        }  # fmt: skip
 
 
 def _head(method: str, path: str, length: int) -> bytes:
@@ -220,20 +233,27 @@ def _resident_mib(pid: int) -> float:
 def measure(load: Load) -> dict[str, Any]:
     """One load beside the clock, on a frontend of its own: what a load leaves behind is not the next one's."""
     stage = lone_frontend.Stage(PACE_MS, MAX_MODEL_LEN)
+    ours, clocks = SPAWN.Pipe()
     with stage as frontend:
-        clock = Clock(frontend, stage.pid)
-        with clock.running():
-            begin = time.monotonic()
-            quiet = clock.figures(begin - QUIET_SECONDS / 2, begin)
-            load.run(frontend)
-            end = time.monotonic()
-            time.sleep(QUIET_SECONDS)  # what goes on after the answer
-            loaded = clock.figures(begin, end + QUIET_SECONDS / 2)
-            later = clock.figures(end + QUIET_SECONDS / 2, time.monotonic())
-    grown = loaded["rss_mib"] - quiet["rss_mib"]
+        clock = SPAWN.Process(target=Clock.process, args=(frontend, stage.pid, clocks), daemon=True)
+        clock.start()
+        clocks.close()  # a clock that dies is an end of the file
+        ours.recv()
+        time.sleep(QUIET_SECONDS)
+        begin = time.monotonic()
+        load.run(frontend)
+        end = time.monotonic()
+        time.sleep(QUIET_SECONDS)  # what goes on after the answer
+        last = time.monotonic()
+        ours.send(None)
+        readings: Readings = ours.recv()
+        clock.join()
+    quiet = readings.figures(begin - QUIET_SECONDS / 2, begin)
+    loaded = readings.figures(begin, end + QUIET_SECONDS / 2)
     return {
-        "quiet": quiet, "loaded": loaded, "later": later, "seconds": end - begin, "answers": load.answers,
-        "body_mib": load.num_bytes / (1 << 20), "grown_mib": grown,
+        "quiet": quiet, "loaded": loaded, "later": readings.figures(end + QUIET_SECONDS / 2, last),
+        "seconds": end - begin, "answers": load.answers, "body_mib": load.num_bytes / (1 << 20),
+        "grown_mib": loaded["rss_mib"] - quiet["rss_mib"],
         "value": max(loaded["itl_ms_max"], loaded["health_ms_max"]), "limit": LIMIT_MS,
     }  # fmt: skip
 

@@ -2,9 +2,11 @@
 
     python tests/bench/overload.py [--doors grpc http] [--cores 0 1]
 
-An engine with a worker of fixed step time, on the first core; its clients on the second (--cores 0 0: they share one).
+An engine with a worker of fixed step time, on the first core; its clients on the second (--shared: both for both).
 First as many streams as there are places, for the peak; then ten times as many, of which whoever is refused asks
 again about a second later (--again). The figures are of the client: from sending a request to having read its refusal.
+Answers differ in length, as they do anywhere: of equal ones a hundred would end in one step and a hundred others begin.
+A client that has used up its core (`client_cpu`) says nothing about the engine.
 
 * refusals: p99 at most 50 ms with a core each, 150 ms where both share all
 * goodput: tokens/s of answers under the excess, at least 90 % of the peak
@@ -51,26 +53,32 @@ async def load(options: dict[str, Any]) -> dict[str, Any]:
     records: list[Record] = []
     begin = time.monotonic() + SETTLE_SECONDS
     end = begin + options["seconds"]
-    prompt = Prompt(list(range(200, 232)), options["output_len"])
+    ids, mean = list(range(200, 232)), options["output_len"]
+    spread = range(max(1, mean // 2), longest(mean) + 1)
+    prompts = [Prompt(ids, length) for length in spread]
 
     async def one(send: Send) -> None:
         await asyncio.sleep(random.uniform(0, 1))
         while time.monotonic() < end:
-            record = await send(prompt)
+            record = await send(random.choice(prompts))
             records.append(record)
             if record.status != OK:
                 await asyncio.sleep(options["again"] * random.uniform(*SPREAD))
 
     if options["door"] == "http":
         client = WebClient([options["target"]], {})
-        body = body_of(prompt.token_ids, prompt.output_len, 1.0, "", 0)
-        streams = [asyncio.create_task(one(lambda _: client.stream(body))) for _ in range(options["streams"])]
+        bodies = {one: body_of(ids, one, 1.0, "", 0) for one in spread}
+        streams = [
+            asyncio.create_task(one(lambda prompt: client.stream(bodies[prompt.output_len])))
+            for _ in range(options["streams"])
+        ]
         await asyncio.sleep(end - time.monotonic())
     else:
         async with connect([options["target"]], options["streams"]) as stubs:
-            asked = request_of(prompt, 1.0, "", 0)
+            asked = {prompt.output_len: request_of(prompt, 1.0, "", 0) for prompt in prompts}
             streams = [
-                asyncio.create_task(one(lambda _: stream(next(stubs), asked))) for _ in range(options["streams"])
+                asyncio.create_task(one(lambda prompt: stream(next(stubs), asked[prompt.output_len])))
+                for _ in range(options["streams"])
             ]
             await asyncio.sleep(end - time.monotonic())
     for task in streams:
@@ -93,6 +101,18 @@ async def load(options: dict[str, Any]) -> dict[str, Any]:
 # ---- the bench
 
 
+def longest(mean_len: int) -> int:
+    return mean_len + mean_len // 2
+
+
+def cores(args: argparse.Namespace) -> tuple[set[int], set[int]]:
+    """Of the engine, and of its clients."""
+    if args.shared:
+        return {0, 1}, {0, 1}
+    engine, clients = args.cores
+    return {engine}, {clients}
+
+
 def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], streams: int) -> dict[str, Any]:
     options = {
         "door": door, "target": targets[door == "http"], "streams": streams, "seconds": args.seconds,
@@ -101,7 +121,7 @@ def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], strea
     command = [sys.executable, __file__, "--client", json.dumps(options)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=args.seconds + 120,
-        preexec_fn=lambda: os.sched_setaffinity(0, {args.cores[1]}),
+        preexec_fn=lambda: os.sched_setaffinity(0, cores(args)[1]),
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -112,11 +132,11 @@ def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], strea
 def run(args: argparse.Namespace, door: str) -> dict[str, Any]:
     shape = argparse.Namespace(
         http=True, streams=args.places // 2, step_ms=args.step_ms, frontends=args.frontends, seed=0, prompt_len=32,
-        output_len=args.output_len,
+        output_len=longest(args.output_len),
     )  # fmt: skip
     rounds: list[dict[str, Any]] = []
     with Stage() as stage:
-        os.sched_setaffinity(0, {args.cores[0]})  # of the engine, too, which inherits it
+        os.sched_setaffinity(0, cores(args)[0])  # of the engine, too, which inherits it
         waiting = args.places - args.places // 2
         _, children, targets = control.start(
             stage, shape, stage.run_dir.path / "device.json", max_num_queued_reqs=waiting
@@ -142,6 +162,7 @@ def main() -> None:
     parser.add_argument("--client", help=argparse.SUPPRESS)
     parser.add_argument("--doors", nargs="+", choices=("grpc", "http"), default=["grpc", "http"])
     parser.add_argument("--cores", nargs=2, type=int, default=[0, 1], help="of the engine, and of its clients")
+    parser.add_argument("--shared", action="store_true", help="instead of a core each, both for both")
     parser.add_argument("--streams", type=int, default=2000)
     parser.add_argument(
         "--again", type=float, default=1.0, help="seconds until a refused stream asks again, on average"
