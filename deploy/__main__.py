@@ -4,10 +4,10 @@ import argparse
 import os
 import sys
 
-from quire.deploy import doctor, generate, launch, top
-from quire.deploy.arguments import Parser, UsageError
 from quire.deploy.bench import commands as bench
-from quire.proto.version import version
+from quire.deploy.commands import doctor, generate, serve, top
+from quire.deploy.flags.arguments import Parser, UsageError
+from quire.proto.process.version import version
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -18,7 +18,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = Parser(prog="quire", description="A serving engine for large language models.")
     parser.add_argument("--version", action="version", version=f"quire {version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    launch.add_parser(subparsers)
+    serve.add_parser(subparsers)
     generate.add_parser(subparsers)
     top.add_parser(subparsers)
     bench_parser = subparsers.add_parser("bench", help="measure", description="Measure an engine or parts of one.")

@@ -4,13 +4,13 @@ from typing import Any, Final
 
 import msgspec
 
-from quire.deploy.arguments import UsageError
-from quire.deploy.engine import Timers
-from quire.deploy.options import ServeOptions, specs
-from quire.deploy.resolve import Model
-from quire.deploy.rundir import RunDir
+from quire.deploy.flags.arguments import UsageError
+from quire.deploy.flags.options import ServeOptions, specs
+from quire.deploy.model_path import Model
+from quire.deploy.supervisor.process_spec import Timers
+from quire.deploy.supervisor.rundir import RunDir
 from quire.frontend.config import FrontendConfig
-from quire.proto.flags import in_flags
+from quire.proto.process.flags import in_flags
 from quire.scheduler.config import SchedulerConfig
 from quire.worker.config import Dtype, KVDtype, WorkerConfig
 

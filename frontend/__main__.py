@@ -12,9 +12,9 @@ import msgspec
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
-from quire.proto.departure import leave_after
-from quire.proto.flags import in_flags
-from quire.proto.lifeline import tie_to_parent
+from quire.proto.process.departure import leave_after
+from quire.proto.process.flags import in_flags
+from quire.proto.process.parent_death import tie_to_parent
 
 SWITCH_SECONDS = 0.0005
 """After so long another thread, which prepares somebody's long prompt, gives the interpreter back to the event loop."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 from quire.proto.stopped import Stopped
 
 MAX_PARTS = 1 << 17

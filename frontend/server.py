@@ -12,40 +12,40 @@ import zmq.asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from quire.frontend.auth import KeyInterceptor, Keyring
+from quire.frontend.security.keys import KeyInterceptor, Keyring
 from quire.frontend.byte_budget import ByteBudget
-from quire.frontend.chat import load_template
+from quire.frontend.chat.template import load_template
 from quire.frontend.config import FrontendConfig
-from quire.frontend.control import Control
-from quire.frontend.defaults import Defaults, load_defaults
+from quire.frontend.request.engine_info import Control
+from quire.frontend.request.defaults import Defaults, load_defaults
 from quire.frontend.descriptors import connections, num_addresses
-from quire.frontend.errors import ErrorInterceptor
-from quire.frontend.grpc_calls import ALL_CONNECTIONS, GrpcCalls
-from quire.frontend.grpc_connections import GrpcConnections
-from quire.frontend.grpc_meter import GrpcMeter
-from quire.frontend.grpc_overload import OverloadInterceptor
-from quire.frontend.health import HealthServicer
+from quire.frontend.grpc.error_interceptor import ErrorInterceptor
+from quire.frontend.grpc.call_limit import ALL_CONNECTIONS, GrpcCalls
+from quire.frontend.grpc.connections import GrpcConnections
+from quire.frontend.grpc.meter import GrpcMeter
+from quire.frontend.grpc.overload import OverloadInterceptor
+from quire.frontend.grpc.health import HealthServicer
 from quire.frontend.http.app import build_app
 from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.listener import HttpListener
-from quire.frontend.link import SchedulerLink
-from quire.frontend.metrics import Metrics
-from quire.frontend.metrics_page import MetricsPage
-from quire.frontend.observer import Observer
-from quire.frontend.pipeline import Pipeline
+from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.metrics.metrics import Metrics
+from quire.frontend.telemetry.scrape import MetricsPage
+from quire.frontend.telemetry.observer import Observer
+from quire.frontend.request.pipeline import Pipeline
 from quire.frontend.ready_file import ReadyFile
-from quire.frontend.services import ControlServicer, InferenceServicer
-from quire.frontend.text_pool import TextPool
-from quire.frontend.tls import ServerTls
-from quire.frontend.tokenizer import TextTokenizer
-from quire.frontend.tracing import start_tracing
+from quire.frontend.grpc.servicers import ControlServicer, InferenceServicer
+from quire.frontend.text.encode_pool import TextPool
+from quire.frontend.security.tls import ServerTls
+from quire.frontend.text.tokenizer import TextTokenizer
+from quire.frontend.telemetry.tracing import start_tracing
 from quire.frontend.work_pool import WorkPool
-from quire.proto.channel import AsyncDealer
+from quire.proto.transport.channel import AsyncDealer
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
-from quire.proto.introspection import Figure
-from quire.proto.requests import SchedulerMessage
-from quire.proto.version import version
-from quire.proto.wire import scheduler_decoder
+from quire.proto.messages.introspection import Figure
+from quire.proto.messages.requests import SchedulerMessage
+from quire.proto.process.version import version
+from quire.proto.transport.wire import scheduler_decoder
 
 POLL_SECONDS = 0.05
 LAST_WRITES_SECONDS = 1.0

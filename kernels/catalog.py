@@ -1,21 +1,21 @@
 """All operations of a step in their order, and what runs each on a device."""
 
-from quire.kernels.activation import activation, gated_activation
-from quire.kernels.attention import paged_attention
-from quire.kernels.block_copy import copy_blocks
-from quire.kernels.cut import cut
-from quire.kernels.embedding import embed_shard
-from quire.kernels.encoder_attention import encoder_attention
-from quire.kernels.layer_norm import layer_norm
-from quire.kernels.linear import linear, norm_linear
-from quire.kernels.linear_int8 import linear_int8, norm_linear_int8
-from quire.kernels.norm import add_rms_norm, rms_norm
-from quire.kernels.penalize import mask_tokens, penalize
-from quire.kernels.prepare import prepare
-from quire.kernels.rotate_store import rotate_store
-from quire.kernels.sample import choose
-from quire.kernels.score import best, finite_rows, score
-from quire.kernels.work_list import fill_work_list
+from quire.kernels.attention.attention import paged_attention
+from quire.kernels.attention.block_copy import copy_blocks
+from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.rope_store_kv import rotate_store
+from quire.kernels.attention.tile_schedule import fill_work_list
+from quire.kernels.linear.activation import activation, gated_activation
+from quire.kernels.linear.embedding import embed_shard
+from quire.kernels.linear.layer_norm import layer_norm
+from quire.kernels.linear.linear import linear, norm_linear
+from quire.kernels.linear.linear_int8 import linear_int8, norm_linear_int8
+from quire.kernels.linear.norm import add_rms_norm, rms_norm
+from quire.kernels.prepare_inputs import prepare
+from quire.kernels.sampling.penalize import mask_tokens, penalize
+from quire.kernels.sampling.sample import choose
+from quire.kernels.sampling.score import best, finite_rows, score
+from quire.kernels.sampling.top_k_top_p import cut
 
 OPERATIONS = (
     copy_blocks,

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from quire.proto.api import RequestError
-from quire.proto.errors import Status
+from quire.proto.messages.errors import Status
 
 DOMAIN = "quire"
 DETAILS_KEY = "grpc-status-details-bin"

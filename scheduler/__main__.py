@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from quire.proto.departure import leave_after
-from quire.proto.lifeline import tie_to_parent
+from quire.proto.process.departure import leave_after
+from quire.proto.process.parent_death import tie_to_parent
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.loop import SchedulerLoop
 

@@ -13,14 +13,14 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from quire.proto.params import SamplingParams
-from quire.proto.plans import PIPELINE_DEPTH, StepPlan, StepResult
-from quire.proto.requests import ModelFacts, Submit
-from quire.proto.wire import encode, ints, plan_decoder
-from quire.scheduler import invariants
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import PIPELINE_DEPTH, StepPlan, StepResult
+from quire.proto.messages.requests import ModelFacts, Submit
+from quire.proto.transport.wire import encode, ints, plan_decoder
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.core import Core
-from quire.scheduler.events import GroupReady, Instruction, SendOutputs, SendPlan, StepDone, Submitted
+from quire.scheduler.core import invariants
+from quire.scheduler.core.core import Core
+from quire.scheduler.state.events import GroupReady, Instruction, SendOutputs, SendPlan, StepDone, Submitted
 
 VOCAB_SIZE = 128_256
 EOS = VOCAB_SIZE - 1

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.proto.requests import Limits
+from quire.proto.messages.requests import Limits
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

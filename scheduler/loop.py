@@ -12,10 +12,10 @@ import uuid
 
 import zmq
 
-from quire.proto.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
-from quire.proto.introspection import Figure
-from quire.proto.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
-from quire.proto.requests import (
+from quire.proto.transport.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
+from quire.proto.messages.introspection import Figure
+from quire.proto.messages.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
+from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Drained,
     FrontendBeat,
@@ -25,16 +25,17 @@ from quire.proto.requests import (
     SchedulerBeat,
     Welcome,
 )
-from quire.proto.wire import frontend_decoder, worker_decoder
-from quire.scheduler import events, invariants
+from quire.proto.transport.wire import frontend_decoder, worker_decoder
+from quire.scheduler.state import events
+from quire.scheduler.core import invariants
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.core import Core
-from quire.scheduler.faults import ResultError
-from quire.scheduler.group import GroupError, WorkerGroup
-from quire.scheduler.intake import event_of
-from quire.scheduler.leases import Leases
-from quire.scheduler.outside import outside
-from quire.scheduler.watch import Watch
+from quire.scheduler.core.core import Core
+from quire.scheduler.errors import ResultError
+from quire.scheduler.peers.worker_group import GroupError, WorkerGroup
+from quire.scheduler.peers.frontend_events import event_of
+from quire.scheduler.peers.leases import Leases
+from quire.scheduler.peers.process_metrics import outside
+from quire.scheduler.peers.step_watchdog import Watch
 
 TICK_SECONDS = 0.05
 BEAT_SECONDS = 1.0

@@ -51,7 +51,8 @@ MODEL_TYPES = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent.relative_to(HERE).as_posix() in INTEGRATION:
+        folder = item.path.parent.relative_to(HERE).as_posix()
+        if any(folder == one or folder.startswith(f"{one}/") for one in INTEGRATION):
             item.add_marker(pytest.mark.integration)
 
 

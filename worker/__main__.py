@@ -14,21 +14,21 @@ import msgspec
 import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
-from quire.kernels.gpu.tiles import TileTableError
-from quire.proto.channel import Dealer
-from quire.proto.departure import leave, leave_after, leave_on
-from quire.proto.flags import in_flags
-from quire.proto.lifeline import tie_to_parent
-from quire.proto.wire import plan_decoder
+from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.proto.process.departure import leave, leave_after, leave_on
+from quire.proto.process.flags import in_flags
+from quire.proto.process.parent_death import tie_to_parent
+from quire.proto.transport.channel import Dealer
+from quire.proto.transport.wire import plan_decoder
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device, DeviceError
+from quire.worker.device.device import Device, DeviceError
+from quire.worker.device.parallel import Group
 from quire.worker.loop import EXIT_DONE, Started, StartRefused, Worker, identity
-from quire.worker.memory import MemoryShortage, MemoryTaken
-from quire.worker.parallel import Group
-from quire.worker.runner import InFlight
-from quire.worker.shard import ModelError
+from quire.worker.memory.budget import MemoryShortage, MemoryTaken
 from quire.worker.start import join_group, start
+from quire.worker.step.runner import InFlight
 from quire.worker.weights.checkpoint import CheckpointError
+from quire.worker.weights.shard import ModelError
 
 REFUSALS = (
     ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from quire.kernels.attention import PagedBatch
+from quire.kernels.attention.attention import PagedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,18 @@ import torch
 from quire.kernels.catalog import OPERATIONS, implementations
 from quire.kernels.chips import has_cuda, proof, unserved
 from quire.kernels.cpu.native import instruction_set
-from quire.kernels.gpu import prefill_switch
-from quire.kernels.gpu.tiles import TileTableError
-from quire.proto.flags import in_flags
-from quire.worker.build import BuildContext
+from quire.kernels.gpu.tuning import prefill_switch
+from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.proto.process.flags import in_flags
+from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device, DeviceError
+from quire.worker.device.device import Device, DeviceError
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, read_spec
-from quire.worker.parallel import SingleGroup
-from quire.worker.quant.choose import scheme_for
-from quire.worker.shard import ModelError
+from quire.worker.quant.select import scheme_for
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.load import match
+from quire.worker.weights.shard import ModelError
 
 Section = dict[str, str | int]
 
@@ -77,7 +77,7 @@ def _proven(device: Device) -> Section:
     """What is known of the kernels on this chip, and which bodies wait for it. Raises `TileTableError`."""
     if device.capability is None:
         return {}
-    compiled = importlib.import_module("quire.kernels.gpu.ahead").CAPABILITIES
+    compiled = importlib.import_module("quire.kernels.gpu.aot.compile").CAPABILITIES
     said: Section = {f"compute capability {device.capability / 10}": proof(device.capability, compiled)}
     if device.capability == prefill_switch.CAPABILITY:
         waits = "plain: no run of the specialized one on this chip is on record"

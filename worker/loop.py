@@ -12,8 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import zmq
 
-from quire.proto.channel import Dealer, PeerUnreachable
-from quire.proto.plans import (
+from quire.proto.messages.plans import (
     GENESIS,
     PlanMessage,
     Ready,
@@ -26,9 +25,10 @@ from quire.proto.plans import (
     WorkerHello,
     plan_hash,
 )
-from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
-from quire.proto.wire import WireError
-from quire.worker.collector import Collector
+from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
+from quire.proto.transport.channel import Dealer, PeerUnreachable
+from quire.proto.transport.wire import WireError
+from quire.worker.step.result_thread import Collector
 
 EXIT_DONE = 0
 EXIT_UNWELCOME = 3

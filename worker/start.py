@@ -6,29 +6,29 @@ from pathlib import Path
 
 import torch
 
-from quire.kernels.gpu import prefill_switch
-from quire.proto.requests import ModelFacts
-from quire.worker.build import BuildContext
+from quire.kernels.gpu.tuning import prefill_switch
+from quire.proto.messages.requests import ModelFacts
+from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device, DeviceError
-from quire.worker.facts import agreement
-from quire.worker.grammar import Matchers
-from quire.worker.graphs import Graphs, decode_buckets, mixed_buckets
-from quire.worker.growth import Growth
-from quire.worker.inputs import Inputs
-from quire.worker.kv_cache import KVCache, KVLayout
+from quire.worker.device.device import Device, DeviceError
+from quire.worker.device.parallel import Group, ProcessGroup, SingleGroup
+from quire.worker.digest import agreement
 from quire.worker.loop import Phases, Started
-from quire.worker.memory import Capacity, Share, fit, kv_budget, share_of, unpaged
-from quire.worker.models.load import load_model
+from quire.worker.memory.budget import Capacity, Share, fit, kv_budget, share_of, unpaged
+from quire.worker.memory.growth import Growth
+from quire.worker.memory.kv_cache import KVCache, KVLayout
+from quire.worker.models.build import load_model
 from quire.worker.models.registry import Spec, read_spec
-from quire.worker.parallel import Group, ProcessGroup, SingleGroup
-from quire.worker.pooler import Pooler
-from quire.worker.quant.choose import scheme_for
-from quire.worker.rehearsal import run_worst, warm_up, warm_up_vectors, worst_lengths
-from quire.worker.runner import InFlight, Model, Runner
-from quire.worker.sampling_table import SamplingTable
-from quire.worker.slots import Slots
-from quire.worker.staging import Staging
+from quire.worker.quant.select import scheme_for
+from quire.worker.sampling.grammar_masks import Matchers
+from quire.worker.sampling.pooler import Pooler
+from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.worker.step.inputs import Inputs
+from quire.worker.step.runner import InFlight, Model, Runner
+from quire.worker.tables.sampling_table import SamplingTable
+from quire.worker.tables.slot_table import Slots
+from quire.worker.tables.upload import Staging
+from quire.worker.warm_up import run_worst, warm_up, warm_up_vectors, worst_lengths
 from quire.worker.weights.revision import model_revision
 
 _log = logging.getLogger(__name__)

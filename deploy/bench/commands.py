@@ -5,10 +5,12 @@ import functools
 import sys
 from types import ModuleType
 
-from quire.deploy.bench import control, kernels, latency, machine, offline, plot, scheduler, serve, tune, worker
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import machine as describe_machine
-from quire.deploy.bench.report import report
+from quire.deploy.bench import control, kernels, machine, offline, scheduler, serve, tune, worker
+from quire.deploy.bench.load import latency
+from quire.deploy.bench.report import plot
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import machine as describe_machine
+from quire.deploy.bench.report.report import report
 
 BENCHES: dict[str, tuple[ModuleType, str]] = {
     "scheduler": (scheduler, "cost of one scheduler step, alone in a process"),

@@ -1,7 +1,7 @@
 """`quire bench control`: the control plane alone, at full speed.
 
 Real frontends, the real scheduler and clients of gRPC or HTTP, around a worker that computes nothing and takes a fixed
-time for every step (`quire.worker.fixed_time`). All processes share this machine's cores, the clients too.
+time for every step (`quire.worker.bench.fixed_time_worker`). All processes share this machine's cores, the clients too.
 """
 
 import argparse
@@ -13,16 +13,16 @@ from pathlib import Path
 
 import grpc
 
-from quire.deploy.bench.child import measure
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import Outcome
-from quire.deploy.bench.stage import Stage, cpu_seconds
-from quire.deploy.bench.tally import outcome
-from quire.deploy.child import Child
+from quire.deploy.bench.load.stage import Stage, cpu_seconds
+from quire.deploy.bench.load.tally import outcome
+from quire.deploy.bench.report.child import measure
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Outcome
+from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import WORKERS_SOCKET, compose
-from quire.deploy.launch import QuireEngine
-from quire.deploy.options import ServeOptions
-from quire.deploy.resolve import resolve
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.model_path import resolve
+from quire.deploy.supervisor.process import Child
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
 START_SECONDS = 120.0
@@ -104,7 +104,7 @@ def start(
     }
     children = [
         stage.start("scheduler", 0, engine.scheduler()),
-        stage.start_module("worker", "quire.worker.fixed_time", worker),
+        stage.start_module("worker", "quire.worker.bench.fixed_time_worker", worker),
         *(stage.start("frontend", index, engine.frontend(index)) for index in range(args.frontends)),
     ]
     ports = stage.wait_for("frontend ports", lambda: _ports(engine, args.frontends), START_SECONDS)
@@ -154,7 +154,7 @@ def _start_clients(
     return [
         pool.submit(
             measure,
-            "quire.deploy.bench.streams",
+            "quire.deploy.bench.load.streams",
             {**options, "streams": (args.streams + index) // args.clients, "seed": args.seed + index},
         )
         for index in range(args.clients)

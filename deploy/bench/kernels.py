@@ -7,9 +7,9 @@ the same run, over the time taken; `vs_torch` is torch's time over ours. Caches 
 import argparse
 import math
 
-from quire.deploy.bench.child import measure
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import Figure, Outcome
+from quire.deploy.bench.report.child import measure
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Figure, Outcome
 from quire.worker.config import MOST_THREADS
 
 KEYS = ("ms", "gb_s", "tflop_s", "share_of_limit", "vs_torch", "error", "cold")

@@ -8,10 +8,10 @@ bytes over the bandwidth and its operations over the linear's rate.
 import argparse
 
 from quire.deploy.bench.bandwidth import read_bandwidth
-from quire.deploy.bench.child import measure
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import Figure, Outcome
-from quire.deploy.sizes import parse_bytes
+from quire.deploy.bench.report.child import measure
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Figure, Outcome
+from quire.deploy.flags.sizes import parse_bytes
 
 ROWS = (1, 16, 128, 1024)
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> Outcome:
         "seed": args.seed,
     }
     cpu_read = read_bandwidth()
-    measured = measure("quire.worker.machine", options)
+    measured = measure("quire.worker.bench.roofline", options)
     read = float(str(measured.get("read_bytes_per_s", cpu_read)))
     figures: dict[str, Figure] = {"read_gb_s": read / 1e9}
     series = {}

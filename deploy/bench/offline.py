@@ -10,16 +10,16 @@ import subprocess
 import time
 from dataclasses import replace
 
-from quire.deploy.arguments import add_serve_arguments, gather
-from quire.deploy.bench import prompts
-from quire.deploy.bench.describe import changed
-from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.load import prompts
+from quire.deploy.bench.load.stage import Stage, peak_resident_bytes
 from quire.deploy.bench.peer import EnginePeer, num_tokens, start_engine
-from quire.deploy.bench.report import Figure, Outcome
-from quire.deploy.bench.stage import Stage, peak_resident_bytes
-from quire.deploy.resolve import resolve
-from quire.proto.introspection import Load
-from quire.proto.requests import ModelFacts, Outputs
+from quire.deploy.bench.report.describe import changed
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Figure, Outcome
+from quire.deploy.flags.arguments import add_serve_arguments, gather
+from quire.deploy.model_path import resolve
+from quire.proto.messages.introspection import Load
+from quire.proto.messages.requests import ModelFacts, Outputs
 
 SAMPLE_SECONDS = 0.2
 BUSY_SHARE = 0.9

@@ -6,16 +6,15 @@ from collections import Counter
 import numpy as np
 import zmq
 
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.stage import Stage
+from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import FRONTENDS_SOCKET, compose
-from quire.deploy.launch import QuireEngine
-from quire.deploy.options import ServeOptions
-from quire.deploy.resolve import Model
-from quire.proto.channel import Dealer
-from quire.proto.introspection import AskLoad
-from quire.proto.params import SamplingParams
-from quire.proto.requests import (
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.model_path import Model
+from quire.proto.messages.introspection import AskLoad
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     FrontendBeat,
     Hello,
@@ -26,7 +25,8 @@ from quire.proto.requests import (
     Submit,
     Welcome,
 )
-from quire.proto.wire import ints, scheduler_decoder, unpack
+from quire.proto.transport.channel import Dealer
+from quire.proto.transport.wire import ints, scheduler_decoder, unpack
 
 BEAT_SECONDS = 1.0
 

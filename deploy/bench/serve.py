@@ -8,12 +8,12 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from quire.deploy.bench import prompts
-from quire.deploy.bench.doors import Server, open_grpc, open_http
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.load import closed_loop, open_loop, poisson_arrivals
-from quire.deploy.bench.record import Record, first_token_ms, summarize
-from quire.deploy.bench.report import Outcome
+from quire.deploy.bench.load import prompts
+from quire.deploy.bench.load.doors import Server, open_grpc, open_http
+from quire.deploy.bench.load.load import closed_loop, open_loop, poisson_arrivals
+from quire.deploy.bench.load.record import Record, first_token_ms, summarize
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Outcome
 
 GRPC_TARGET = "127.0.0.1:50051"
 HTTP_TARGET = "127.0.0.1:8000"

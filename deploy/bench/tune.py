@@ -8,9 +8,9 @@ named under `failed`; what has been measured is in the file at once.
 
 import argparse
 
-from quire.deploy.bench.child import measure
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import Figure, Outcome
+from quire.deploy.bench.report.child import measure
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Figure, Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Outcome:
     options = {"operations": args.operations, "out": args.out, "seconds": args.seconds}
-    measured = measure("quire.kernels.gpu.tune", options)
+    measured = measure("quire.kernels.gpu.tuning.tune", options)
     chosen = measured.get("chosen")
     if not isinstance(chosen, dict):
         raise BenchError("the measuring process printed no choice of tiles")

@@ -6,9 +6,9 @@ upload and everything else queued, the result read. It must hide behind the step
 
 import argparse
 
-from quire.deploy.bench.child import measure, samples
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.report import Figure, Outcome, percentiles
+from quire.deploy.bench.report.child import measure, samples
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.report import Figure, Outcome, percentiles
 
 OPTIONS = ("rows", "steps", "block_size", "prompt_len", "churn", "device", "seed")
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Outcome:
             raise BenchError(f"--{name.replace('_', '-')}: must be at least 1, got {config[name]}")
     if not 0 <= args.churn <= args.rows:
         raise BenchError(f"--churn: must be in [0, {args.rows}], the number of rows, got {args.churn:g}")
-    measured = measure("quire.worker.bench", config)
+    measured = measure("quire.worker.bench.host_time", config)
     launch, collect = samples(measured, "launch_ms"), samples(measured, "collect_ms")
     host = [sum(both) for both in zip(launch, collect, strict=True)]
     figures: dict[str, Figure] = {

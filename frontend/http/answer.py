@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from quire.frontend.work_pool import LARGE_BYTES, WorkPool
-from quire.proto.message import Usage
+from quire.proto.messages.message import Usage
 
 STEP = 256
 """Items encoded in one call."""

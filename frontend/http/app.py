@@ -6,26 +6,17 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.frontend.auth import Keyring
-from quire.frontend.http import (
-    chat,
-    completions,
-    embeddings,
-    engine,
-    health,
-    messages,
-    messages_answer,
-    metrics,
-    models,
-    page,
-    responses,
-    tokens,
-)
+from quire.frontend.http.anthropic import messages, messages_answer
 from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.errors import ErrorLayer
 from quire.frontend.http.guard import AnswerHeaders, Guard
 from quire.frontend.http.meter import Meter
+from quire.frontend.http.native import engine, health, metrics, tokens
+from quire.frontend.http.native import status_page as page
+from quire.frontend.http.openai import chat, completions, embeddings, models
+from quire.frontend.http.openai.responses import routes as responses
 from quire.frontend.http.overload import OverloadLayer
+from quire.frontend.security.keys import Keyring
 
 MODULES = (page, health, metrics, models, completions, chat, responses, messages, tokens, engine, embeddings)
 """Each has `routes(door) -> list[Route]`."""

@@ -19,7 +19,7 @@ from quire.frontend.http.errors import HttpError
 from quire.frontend.json_scan import scan
 from quire.frontend.work_pool import IsStopped, WorkPool
 from quire.proto.api import RequestError
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 
 T = TypeVar("T")
 R = TypeVar("R")

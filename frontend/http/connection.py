@@ -15,7 +15,7 @@ import httptools
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from quire.frontend.http.bounds import Bounds
+from quire.frontend.http.connection_limits import Bounds
 from quire.frontend.http.errors import HttpError, render
 
 UNSENT_BYTES = 16 << 10

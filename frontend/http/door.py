@@ -7,10 +7,10 @@ from starlette.requests import Request
 from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
-from quire.frontend.control import Control
-from quire.frontend.link import SchedulerLink
-from quire.frontend.metrics_page import MetricsPage
-from quire.frontend.pipeline import Pipeline
+from quire.frontend.request.engine_info import Control
+from quire.frontend.request.pipeline import Pipeline
+from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.telemetry.scrape import MetricsPage
 from quire.frontend.work_pool import WorkPool
 
 

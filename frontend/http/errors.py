@@ -1,7 +1,8 @@
 """Errors over HTTP: OpenAI's shape, the right status, and never an exception's own text for a bug of ours.
 
-`{"error": {"message", "type", "param", "code", "request_id"}}`. `code` is the reason word of `proto/errors.py` in lower
-case; a 429 or 503 that is worth a retry carries Retry-After, and `x-should-retry` says the same to OpenAI's clients.
+`{"error": {"message", "type", "param", "code", "request_id"}}`. `code` is the reason word of `proto/messages/errors.py`
+in lower case; a 429 or 503 that is worth a retry carries Retry-After, and `x-should-retry` says the same to OpenAI's
+clients.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.frontend.errors import as_request_error
 from quire.proto.api import RequestError
-from quire.proto.errors import REASONS
-from quire.proto.params import ParameterError
+from quire.proto.messages.errors import REASONS
+from quire.proto.messages.params import ParameterError
 
 TYPES = {
     401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error",

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.frontend.auth import Keyring, Need, bearer
 from quire.frontend.config import FrontendConfig
 from quire.frontend.http.errors import HttpError
+from quire.frontend.security.keys import Keyring, Need, bearer
 
 EXEMPT = frozenset({"/health", "/ready", "/ping"})
 ADMIN = ("/v1/requests", "/v1/status")

@@ -15,9 +15,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.http.bounds import MAX_LINGERING, Bounds
 from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection
-from quire.frontend.metrics import Metrics
+from quire.frontend.http.connection_limits import MAX_LINGERING, Bounds
+from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.trouble import Trouble
 
 BACKLOG = 1024

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.frontend.metrics import Metrics
+from quire.frontend.metrics.metrics import Metrics
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"

@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn import functional
 
-from quire.kernels.activation import Gate, gated_activation
+from quire.kernels.attention.block_copy import copy_blocks, copy_blocks_reference
+from quire.kernels.attention.rope_store_kv import rotate_store, rotate_store_reference
+from quire.kernels.attention.tile_schedule import WorkList, fill_work_list, fill_work_list_reference
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
-from quire.kernels.block_copy import copy_blocks, copy_blocks_reference
-from quire.kernels.embedding import embed_shard
-from quire.kernels.linear import linear, norm_linear
-from quire.kernels.linear_int8 import linear_int8
-from quire.kernels.linear_int8 import pack as pack_int8
-from quire.kernels.norm import add_rms_norm, rms_norm
-from quire.kernels.pack import pack
-from quire.kernels.prepare import StepInputs, prepare, prepare_reference
-from quire.kernels.rotate_store import rotate_store, rotate_store_reference
-from quire.kernels.work_list import WorkList, fill_work_list, fill_work_list_reference
+from quire.kernels.linear.activation import Gate, gated_activation
+from quire.kernels.linear.embedding import embed_shard
+from quire.kernels.linear.linear import linear, norm_linear
+from quire.kernels.linear.linear_int8 import linear_int8
+from quire.kernels.linear.linear_int8 import pack as pack_int8
+from quire.kernels.linear.norm import add_rms_norm, rms_norm
+from quire.kernels.linear.pack import pack
+from quire.kernels.prepare_inputs import StepInputs, prepare, prepare_reference
 
 EPS = 1e-5
 

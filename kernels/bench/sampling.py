@@ -7,10 +7,10 @@ import torch
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
-from quire.kernels.cut import cut, cut_reference
-from quire.kernels.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
-from quire.kernels.sample import choose, choose_reference
-from quire.kernels.score import best, score, score_reference
+from quire.kernels.sampling.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
+from quire.kernels.sampling.sample import choose, choose_reference
+from quire.kernels.sampling.score import best, score, score_reference
+from quire.kernels.sampling.top_k_top_p import cut, cut_reference
 
 HISTORY = 1024
 """Tokens of each sequence, for penalties."""

@@ -2,15 +2,15 @@
 
 import torch
 
-from quire.kernels.activation import GATES, Gate
 from quire.kernels.cpu.native import dtype_code, native
+from quire.kernels.linear.activation import GATES, Gate
 
 GATE_CODES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
 """What the library calls the activations; see gate.hpp."""
 
 
 def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
-    """See kernels/activation.py."""
+    """See kernels/linear/activation.py."""
     rows, width = x.shape
     out = x.new_empty((rows, width // 2))
     native().quire_gated_activation(

@@ -4,7 +4,7 @@ Gimelshein, 2018), decode and prefill in one list of work. What a row computes d
 
 import torch
 
-from quire.kernels.attention import AttentionRule, PagedBatch
+from quire.kernels.attention.attention import AttentionRule, PagedBatch
 from quire.kernels.cpu.native import address, dtype_code, native
 
 _NO_WINDOW = 1 << 62
@@ -20,7 +20,7 @@ def paged_attention(
     key_scale: torch.Tensor | None = None,
     value_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See kernels/attention.py. Tokens of padding are left as they are: uninitialised."""
+    """See kernels/attention/attention.py. Tokens of padding are left as they are: uninitialised."""
     kv_heads, num_tokens, groups, head_dim = query.shape
     out = query.new_empty((num_tokens, kv_heads * groups * head_dim))
     native().quire_paged_attention(

@@ -2,11 +2,11 @@
 
 import torch
 
-from quire.kernels.embedding import embed_shard_reference
+from quire.kernels.linear.embedding import embed_shard_reference
 
 
 def embed_shard(token_ids: torch.Tensor, weight: torch.Tensor, first: int, count: int) -> torch.Tensor:
-    """See kernels/embedding.py."""
+    """See kernels/linear/embedding.py."""
     ids = token_ids.numpy()
     if len(ids) and first <= ids.min() and ids.max() < first + count:
         return weight.index_select(0, token_ids - first if first else token_ids)

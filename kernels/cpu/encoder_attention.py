@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 def encoder_attention(
     qkv: torch.Tensor, starts: torch.Tensor, lengths_host: tuple[int, ...], num_heads: int, scale: float
 ) -> torch.Tensor:
-    """See kernels/encoder_attention.py."""
+    """See kernels/attention/encoder_attention.py."""
     num_tokens, width = qkv.shape
     head_dim = width // (3 * num_heads)
     query, key, value = qkv.view(num_tokens, 3, num_heads, head_dim).permute(1, 2, 0, 3)

@@ -4,18 +4,18 @@
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.activation import Gate
 from quire.kernels.cpu.activation import GATE_CODES, gated_activation
 from quire.kernels.cpu.native import address, native
 from quire.kernels.cpu.norm import add_rms_norm, rms_norm
-from quire.kernels.pack import BLOCK, num_outputs
+from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.pack import BLOCK, num_outputs
 
 ROW_BYTES = 8
 """Scratch memory of a row beside its packed inputs; see linear.hpp."""
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """See kernels/pack.py. One packed copy serves every number of rows."""
+    """See kernels/linear/pack.py. One packed copy serves every number of rows."""
     if weight.dtype is torch.float32 and weight.shape[0] % BLOCK == 0:
         return weight.view(-1, BLOCK, weight.shape[1]).transpose(1, 2).contiguous()
     ops = torch.ops.mkldnn
@@ -31,7 +31,7 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """See kernels/linear.py."""
+    """See kernels/linear/linear.py."""
     if weight.dim() == 3:
         return _multiply(x, None, None, None, 0.0, weight, bias, None)
     if not weight.is_mkldnn:
@@ -49,7 +49,7 @@ def norm_linear(
     bias: torch.Tensor | None,
     gate: Gate | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See kernels/linear.py."""
+    """See kernels/linear/linear.py."""
     if weight.dim() == 3 and (gate is None or weight.shape[0] % 2 == 0):  # else gate and up share a block
         total = x if residual is None else torch.empty_like(x)
         return _multiply(x, residual, total, norm_weight, eps, weight, bias, gate), total

@@ -3,15 +3,15 @@ and activation on the sums while they are in the first-level cache."""
 
 import torch
 
-from quire.kernels.activation import Gate
 from quire.kernels.cpu.activation import GATE_CODES, gated_activation
 from quire.kernels.cpu.linear import ROW_BYTES
 from quire.kernels.cpu.native import address, dtype_code, native
-from quire.kernels.linear_int8 import BLOCK, GROUP
+from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.linear_int8 import BLOCK, GROUP
 
 
 def linear_int8(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """See kernels/linear_int8.py."""
+    """See kernels/linear/linear_int8.py."""
     return _multiply(x, None, None, None, 0.0, weight, scale, bias, None)
 
 
@@ -25,7 +25,7 @@ def norm_linear_int8(
     bias: torch.Tensor | None,
     gate: Gate | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See kernels/linear_int8.py."""
+    """See kernels/linear/linear_int8.py."""
     total = x if residual is None else torch.empty_like(x)
     if gate is None or scale.shape[0] % (2 * BLOCK) == 0:
         return _multiply(x, residual, total, norm_weight, eps, weight, scale, bias, gate), total

@@ -6,7 +6,7 @@ from quire.kernels.cpu.native import dtype_code, native
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See kernels/norm.py."""
+    """See kernels/linear/norm.py."""
     x = x.contiguous()
     out = torch.empty_like(x)
     width = x.shape[-1]
@@ -20,7 +20,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See kernels/norm.py."""
+    """See kernels/linear/norm.py."""
     x, residual = x.contiguous(), residual.contiguous()
     normed, total = torch.empty_like(x), torch.empty_like(x)
     width = x.shape[-1]

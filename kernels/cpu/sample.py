@@ -3,14 +3,14 @@
 import torch
 
 from quire.kernels.cpu.score import argmax
-from quire.kernels.sample import draw
+from quire.kernels.sampling.sample import draw
 
 
 def choose(
     logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     positions: torch.Tensor, output_index: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """See `quire.kernels.sample.choose_reference`."""
+    """See `quire.kernels.sampling.sample.choose_reference`."""
     token_ids = argmax(logits)
     rows = (temperature > 0.0).nonzero().squeeze(1)
     if len(rows):

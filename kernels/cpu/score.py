@@ -5,7 +5,7 @@ import torch
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `quire.kernels.score.score_reference`."""
+    """See `quire.kernels.sampling.score.score_reference`."""
     logits = logits.float()
     values = logits.gather(1, token_ids)
     ranks = torch.empty_like(token_ids)
@@ -15,7 +15,7 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `quire.kernels.score.best_reference`."""
+    """See `quire.kernels.sampling.score.best_reference`."""
     rows = logits.float().numpy()
     token_ids = rows.argmax(axis=-1)
     value = np.take_along_axis(rows, token_ids[:, None], axis=-1)[:, 0]

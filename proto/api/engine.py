@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.proto.introspection import LiveOutput, StepRecord
-from quire.proto.message import Usage
+from quire.proto.messages.introspection import LiveOutput, StepRecord
+from quire.proto.messages.message import Usage
 
 
 @dataclass(frozen=True, slots=True)

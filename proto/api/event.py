@@ -8,7 +8,7 @@ import msgspec
 
 from quire.proto.api.chat import ToolCall, ToolCallDelta
 from quire.proto.api.failure import ErrorDetail
-from quire.proto.message import Usage
+from quire.proto.messages.message import Usage
 
 FinishWord = Literal["stop", "length", "abort", "deadline", "error"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire.proto.errors import REASONS, Status
+from quire.proto.messages.errors import REASONS, Status
 
 
 class RequestError(Exception):

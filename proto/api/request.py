@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.proto.api.chat import Chat
-from quire.proto.params import Structured
+from quire.proto.messages.params import Structured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

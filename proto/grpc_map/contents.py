@@ -11,7 +11,7 @@ from typing import cast
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 from quire.proto.stopped import Stopped
 
 MAX_PARTS = 1 << 17

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map.fields import fill, read
-from quire.proto.introspection import Explanation, LiveOutput, Load, Status, StepRecord
-from quire.proto.message import Usage
+from quire.proto.messages.introspection import Explanation, LiveOutput, Load, Status, StepRecord
+from quire.proto.messages.message import Usage
 
 
 def server_info_message(value: api.ServerInfo) -> pb.GetServerInfoResponse:

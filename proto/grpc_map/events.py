@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map.fields import fill, read
-from quire.proto.message import Usage
+from quire.proto.messages.message import Usage
 from quire.proto.token_column import STEP
 
 _FINISH: dict[api.FinishWord, pb.FinishReason] = {

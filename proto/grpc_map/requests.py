@@ -8,7 +8,7 @@ import msgspec
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map.fields import fill, put_scalars, read, sendable, set_scalars
-from quire.proto.params import ParameterError, Structured
+from quire.proto.messages.params import ParameterError, Structured
 from quire.proto.token_column import token_column
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import lone_frontend
 
 from quire.deploy.bench import control
-from quire.deploy.bench.report import commit, machine
-from quire.deploy.bench.stage import Stage
+from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.report.report import commit, machine
 
 PARTS = ("ttft", "tokenize-long", "http", "structured")
 LIMITS = {"ttft": 2.0, "tokenize-long": 1.2, "http": 1.15, "structured": 0.05}

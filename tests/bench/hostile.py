@@ -25,7 +25,7 @@ import grpc
 import lone_frontend
 from lone_frontend import Frontend
 
-from quire.deploy.bench.report import commit, machine, percentiles
+from quire.deploy.bench.report.report import commit, machine, percentiles
 from quire.proto.generated import quire_pb2 as pb
 
 LIMIT_MS = 50.0

@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quire.deploy.bench.connection import connect
-from quire.deploy.bench.prompts import Prompt
-from quire.deploy.bench.record import OK, Record, request_of, stream
-from quire.deploy.bench.report import percentiles
-from quire.deploy.bench.web import WebClient, body_of
+from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.prompts import Prompt
+from quire.deploy.bench.load.record import OK, Record, request_of, stream
+from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.report.report import percentiles
 from quire.frontend.config import FrontendConfig
-from quire.frontend.tokenizer import TextTokenizer
+from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import Chat, ChatMessage, GenerateRequest
 from quire.proto.client import Client
 

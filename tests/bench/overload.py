@@ -28,12 +28,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.deploy.bench import control
-from quire.deploy.bench.connection import connect
-from quire.deploy.bench.prompts import Prompt
-from quire.deploy.bench.record import OK, Record, request_of, stream
-from quire.deploy.bench.report import commit, machine, percentiles
-from quire.deploy.bench.stage import Stage, cpu_seconds
-from quire.deploy.bench.web import WebClient, body_of
+from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.prompts import Prompt
+from quire.deploy.bench.load.record import OK, Record, request_of, stream
+from quire.deploy.bench.load.stage import Stage, cpu_seconds
+from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.report.report import commit, machine, percentiles
 
 START_SECONDS = 120.0
 SETTLE_SECONDS = 3.0

@@ -19,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
+from quire.deploy.bench.load.stage import Stage
 from quire.deploy.bench.peer import EnginePeer, start_engine
-from quire.deploy.bench.report import commit, machine
-from quire.deploy.bench.stage import Stage
-from quire.deploy.options import ServeOptions
-from quire.deploy.resolve import resolve
-from quire.proto.params import SamplingParams
-from quire.proto.plans import PIPELINE_DEPTH, StepPlan, StepResult
-from quire.proto.requests import ModelFacts, Outputs, Submit
-from quire.proto.wire import ints, plan_decoder, unpack
+from quire.deploy.bench.report.report import commit, machine
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.model_path import resolve
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import PIPELINE_DEPTH, StepPlan, StepResult
+from quire.proto.messages.requests import ModelFacts, Outputs, Submit
+from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.core import Core
-from quire.scheduler.events import GroupReady, SendOutputs, SendPlan, StepDone, Submitted
+from quire.scheduler.core.core import Core
+from quire.scheduler.state.events import GroupReady, SendOutputs, SendPlan, StepDone, Submitted
 
 PARTS = ("model", "engine")
 GOAL = 4.0

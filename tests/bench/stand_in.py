@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import zmq
 
-from quire.proto.introspection import AskFigures, Figures
-from quire.proto.message import Usage
-from quire.proto.requests import (
+from quire.proto.messages.introspection import AskFigures, Figures
+from quire.proto.messages.message import Usage
+from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Abort,
     Finish,
@@ -33,7 +33,7 @@ from quire.proto.requests import (
     TokenLogprobs,
     Welcome,
 )
-from quire.proto.wire import encode, frontend_decoder, ints
+from quire.proto.transport.wire import encode, frontend_decoder, ints
 
 BEAT_SECONDS = 0.5
 STEP_TOKENS = 2048

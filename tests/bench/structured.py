@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.proto.params import SamplingParams, Structured
-from quire.proto.plans import Admit, StepPlan
-from quire.proto.wire import ints
+from quire.proto.messages.params import SamplingParams, Structured
+from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device
-from quire.worker.parallel import SingleGroup
-from quire.worker.runner import Runner
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.start import start
+from quire.worker.step.runner import Runner
 
 MODEL = Path(__file__).parents[2] / "deploy" / "model"
 PROMPT = 32

@@ -5,8 +5,8 @@ import argparse
 import pytest
 
 from quire.deploy.__main__ import main
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.tally import OPTIONS, busy_seconds, check_delivery, outcome
+from quire.deploy.bench.load.tally import OPTIONS, busy_seconds, check_delivery, outcome
+from quire.deploy.bench.report.errors import BenchError
 
 KEYS = {
     "tokens_per_s", "itl_ms_p50", "itl_ms_p99", "device_idle_share", "cpu_s_per_1k_tokens", "machine", "commit", "seed",

@@ -7,12 +7,12 @@ import pytest
 
 from quire.deploy.__main__ import main
 from quire.deploy.bench.bandwidth import read_bandwidth
-from quire.deploy.bench.latency import weight_bytes_per_step
+from quire.deploy.bench.load.latency import weight_bytes_per_step
 from quire.deploy.bench.offline import kv_waste_share
-from quire.deploy.resolve import Model
-from quire.proto.introspection import Load
-from quire.proto.requests import ModelFacts
-from quire.worker import machine
+from quire.deploy.model_path import Model
+from quire.proto.messages.introspection import Load
+from quire.proto.messages.requests import ModelFacts
+from quire.worker.bench import roofline
 
 COMMON = {"machine", "commit", "seed", "config"}
 ENGINE = ("--num-threads", "1", "--kv-cache-memory-bytes", "8MiB", "--max-num-seqs", "4", "--seed", "3")
@@ -108,4 +108,4 @@ def test_read_bandwidth_counts_the_bytes_it_reads() -> None:
 @pytest.mark.parametrize("options", [{"seconds": 0.0}, {"rows": (0,)}])
 def test_impossible_machine_options_are_refused(options) -> None:
     with pytest.raises(ValueError, match="must be"):
-        machine.MachineOptions(**options)
+        roofline.MachineOptions(**options)

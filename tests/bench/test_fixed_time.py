@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from quire.proto.channel import Dealer, PeerUnreachable, Router
-from quire.proto.plans import GENESIS, Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello, plan_hash
-from quire.proto.wire import encode, ints, plan_decoder, unpack, worker_decoder
-from quire.worker.fixed_time import FixedTimeConfig, FixedTimeWorker, Timeline
+from quire.proto.messages.plans import GENESIS, Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello, plan_hash
+from quire.proto.transport.channel import Dealer, PeerUnreachable, Router
+from quire.proto.transport.wire import encode, ints, plan_decoder, unpack, worker_decoder
+from quire.worker.bench.fixed_time_worker import FixedTimeConfig, FixedTimeWorker, Timeline
 
 
 def test_a_plan_that_is_early_starts_when_the_step_before_ends() -> None:

@@ -7,9 +7,9 @@ import statistics
 import numpy as np
 import pytest
 
-from quire.deploy.bench import prompts
-from quire.deploy.bench.errors import BenchError
-from quire.deploy.bench.load import closed_loop, lengths, open_loop, poisson_arrivals
+from quire.deploy.bench.load import prompts
+from quire.deploy.bench.load.load import closed_loop, lengths, open_loop, poisson_arrivals
+from quire.deploy.bench.report.errors import BenchError
 
 
 def test_poisson_arrivals_repeat_with_their_seed_and_only_with_it() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.deploy.bench import plot
-from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.report import plot
+from quire.deploy.bench.report.errors import BenchError
 
 
 def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

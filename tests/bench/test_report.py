@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from quire.deploy.bench.report import Outcome, commit, machine, percentile, percentiles, report
+from quire.deploy.bench.report.report import Outcome, commit, machine, percentile, percentiles, report
 
 
 def test_percentiles_interpolate_between_neighbours() -> None:

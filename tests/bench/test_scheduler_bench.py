@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from quire.deploy.bench import scheduler
-from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.report.errors import BenchError
 from quire.scheduler.bench import Drive, Scenario, steady, submit_to_plan
 
 KEYS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quire.deploy.__main__ import main
-from quire.deploy.bench.record import OK, Record, summarize
+from quire.deploy.bench.load.record import OK, Record, summarize
 
 KEYS = {
     "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p95", "itl_ms_p99", "tpot_ms_p50", "e2e_ms_p50",

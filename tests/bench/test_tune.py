@@ -12,7 +12,7 @@ def test_the_choice_of_each_shape_is_printed_with_its_speedup(bench, monkeypatch
     asked = []
     monkeypatch.setattr(tune, "measure", lambda *arguments: asked.append(arguments) or measured)
     result = bench("tune", "--operations", "linear", "--out", "tables")
-    assert asked == [("quire.kernels.gpu.tune", {"operations": ["linear"], "out": "tables", "seconds": 0.0})]
+    assert asked == [("quire.kernels.gpu.tuning.tune", {"operations": ["linear"], "out": "tables", "seconds": 0.0})]
     assert result["linear"] == {
         "t1": "block_o=32 parts=2: 8.0 us, 4200 GB/s, speedup 1.25",
         "t2": "cublas=1: 4.0 us, 100 GB/s",

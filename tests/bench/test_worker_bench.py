@@ -5,10 +5,10 @@ import argparse
 import pytest
 
 from quire.deploy.bench import worker
-from quire.deploy.bench.errors import BenchError
-from quire.proto.plans import StepPlan
-from quire.proto.wire import plan_decoder, unpack
-from quire.worker.bench import Scenario, Script, measure
+from quire.deploy.bench.report.errors import BenchError
+from quire.proto.messages.plans import StepPlan
+from quire.proto.transport.wire import plan_decoder, unpack
+from quire.worker.bench.host_time import Scenario, Script, measure
 
 SMALL = Scenario(rows=6, steps=60, warm_up=3, block_size=4, prompt_len=10)
 

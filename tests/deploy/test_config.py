@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.deploy.arguments import UsageError
+from quire.deploy.commands.report import addresses, engine_summary, ready_to_paste, target_of
+from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import FLAGS, Composed, compose, show
-from quire.deploy.launch import QuireEngine
-from quire.deploy.options import ServeOptions, specs
-from quire.deploy.report import addresses, engine_summary, ready_to_paste, target_of
-from quire.deploy.resolve import Model
-from quire.deploy.rundir import RunDir
-from quire.proto.flags import in_flags
-from quire.proto.requests import ModelFacts
+from quire.deploy.flags.arguments import UsageError
+from quire.deploy.flags.options import ServeOptions, specs
+from quire.deploy.model_path import Model
+from quire.deploy.supervisor.rundir import RunDir
+from quire.proto.messages.requests import ModelFacts
+from quire.proto.process.flags import in_flags
 from quire.scheduler.config import SchedulerConfig
 from quire.worker.config import WorkerConfig
 

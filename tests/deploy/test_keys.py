@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.deploy.__main__ import main
-from quire.deploy.child import Child, Role
+from quire.deploy.supervisor.process import Child, Role
 
 KEY = "secret-key-1234"
 TELL = "import os, sys; print(os.environ.get('QUIRE_API_KEY'), os.environ.get('QUIRE_ADMIN_KEY'))"

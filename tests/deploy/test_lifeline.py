@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 
-from quire.proto.lifeline import PARENT_VARIABLE
+from quire.proto.process.parent_death import PARENT_VARIABLE
 
-TIE = "from quire.proto.lifeline import tie_to_parent; tie_to_parent(); print('tied')"
+TIE = "from quire.proto.process.parent_death import tie_to_parent; tie_to_parent(); print('tied')"
 
 
 def run(parent: str) -> subprocess.CompletedProcess[str]:

@@ -6,8 +6,8 @@ import huggingface_hub
 import pytest
 
 from quire.deploy.__main__ import build_parser, main
-from quire.deploy.arguments import gather
-from quire.deploy.options import ServeOptions
+from quire.deploy.flags.arguments import gather
+from quire.deploy.flags.options import ServeOptions
 
 MODULE = """python -m vllm.entrypoints.openai.api_server --model /models/Llama-3.1-8B-Instruct --host 0.0.0.0
     --port 9000 --tensor-parallel-size 2 --gpu-memory-utilization 0.95 --max-model-len 8192 --dtype bfloat16

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer
 from quire.proto.client import AsyncClient
-from quire.proto.introspection import (
+from quire.proto.messages.introspection import (
     AskExplanation,
     AskFigures,
     AskLoad,
@@ -31,8 +31,8 @@ from quire.proto.introspection import (
     StepRecord,
     Story,
 )
-from quire.proto.message import Usage
-from quire.proto.requests import (
+from quire.proto.messages.message import Usage
+from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Abort,
     AbortedLabels,
@@ -48,7 +48,7 @@ from quire.proto.requests import (
     Submit,
     Welcome,
 )
-from quire.proto.wire import encode, frontend_decoder, ints
+from quire.proto.transport.wire import encode, frontend_decoder, ints
 
 SPECIALS = ("<|end|>", "<|turn|>", "<|start|>")
 TEMPLATE = (

@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from quire.frontend.chat_checks import arguments_value, check_chat
+from quire.frontend.chat.checks import arguments_value, check_chat
 from quire.frontend.http.answer import json_list
+from quire.frontend.http.anthropic.messages_types import MessageRequest
 from quire.frontend.http.body import decode
-from quire.frontend.http.chat_types import ChatRequest
-from quire.frontend.http.completion_types import CompletionRequest
-from quire.frontend.http.messages_types import MessageRequest
-from quire.frontend.http.responses_types import ResponseRequest
+from quire.frontend.http.openai.chat_types import ChatRequest
+from quire.frontend.http.openai.completion_types import CompletionRequest
+from quire.frontend.http.openai.responses.types import ResponseRequest
 from quire.frontend.json_scan import scan
-from quire.frontend.reasoning.think import ThinkParser
-from quire.frontend.stops import StopMatcher
-from quire.frontend.tools.hermes import HermesParser
-from quire.frontend.tools.literal import LiteralError, to_json
-from quire.frontend.tools.llama3_json import Llama3JsonParser
-from quire.frontend.tools.mistral import MistralParser
-from quire.frontend.tools.pythonic import PythonicParser
+from quire.frontend.parsing.reasoning.think import ThinkParser
+from quire.frontend.parsing.tools.hermes import HermesParser
+from quire.frontend.parsing.tools.literal import LiteralError, to_json
+from quire.frontend.parsing.tools.llama3_json import Llama3JsonParser
+from quire.frontend.parsing.tools.mistral import MistralParser
+from quire.frontend.parsing.tools.pythonic import PythonicParser
+from quire.frontend.text.stop_strings import StopMatcher
 from quire.proto import grpc_map
 from quire.proto.api import Chat, ChatMessage
 from quire.proto.generated import quire_pb2 as pb
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 
 LINEAR, SQUARE = 4.0, 16.0
 MOST = 9.0

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from quire.frontend.json_scan import MAX_PARTS, VALUES_PER_PART, scan
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 from quire.proto.stopped import Stopped
 
 

@@ -15,7 +15,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.server import ListenError
 from quire.proto.api import Delta, GenerateRequest, RequestError
 from quire.proto.client import AsyncClient
-from quire.proto.flags import in_flags
+from quire.proto.process.flags import in_flags
 
 
 def test_neither_the_frontend_nor_the_client_imports_torch():

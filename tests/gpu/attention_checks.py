@@ -8,15 +8,15 @@ import torch
 from report import Case, Report
 from tensors import poisoned, row_error
 
-from quire.kernels.attention import (
+from quire.kernels.attention.attention import (
     AttentionRule,
     PagedBatch,
     paged_attention,
     paged_attention_reference,
     tile_shape,
 )
-from quire.kernels.gpu import prefill_switch
-from quire.kernels.work_list import WorkList, fill_work_list
+from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
+from quire.kernels.gpu.tuning import prefill_switch
 
 Lengths = tuple[tuple[int, int], ...]
 LIMITS = {torch.float32: 3e-4, torch.float16: 3e-3, torch.bfloat16: 1e-2}
@@ -105,7 +105,7 @@ def specialized(report: Report, device: torch.device, small: bool) -> Iterator[C
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         yield Case("nothing to check: only chips of compute capability 9.0 run this body", lambda: None)
         return
-    from quire.kernels.gpu.prefill import choose_body
+    from quire.kernels.gpu.attention.prefill import choose_body
 
     for form in forms(small):
         chosen = choose_body(90, form.block_size, form.head_dim, form.dtype, form.cache, form.window)

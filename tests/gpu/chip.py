@@ -7,12 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quire.worker.device import Device
+    from quire.worker.device.device import Device
 
 
 def ask(kind: str) -> "Device":
     """`kind`: cuda or cpu. Whoever stands in for a chip does so here."""
-    from quire.worker.device import Device
+    from quire.worker.device.device import Device
 
     return Device("cuda" if kind == "cuda" else "cpu", 0)
 

@@ -8,9 +8,9 @@ import torch
 from report import Case, Report
 from tensors import poisoned, row_error
 
-from quire.kernels.activation import GATES, activation, activation_reference
-from quire.kernels.encoder_attention import encoder_attention, encoder_attention_reference
-from quire.kernels.layer_norm import layer_norm, layer_norm_reference
+from quire.kernels.attention.encoder_attention import encoder_attention, encoder_attention_reference
+from quire.kernels.linear.activation import GATES, activation, activation_reference
+from quire.kernels.linear.layer_norm import layer_norm, layer_norm_reference
 
 EPS = 1e-5
 LIMITS = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}

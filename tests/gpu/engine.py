@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.load.stage import Stage
 from quire.deploy.bench.peer import EnginePeer, start_engine
-from quire.deploy.bench.stage import Stage
-from quire.deploy.options import ServeOptions
-from quire.deploy.resolve import resolve
-from quire.proto.introspection import AskFigures, Figures
-from quire.proto.requests import Abort, ModelFacts, Outputs
-from quire.proto.wire import unpack
+from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.model_path import resolve
+from quire.proto.messages.introspection import AskFigures, Figures
+from quire.proto.messages.requests import Abort, ModelFacts, Outputs
+from quire.proto.transport.wire import unpack
 
 FIGURES_SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from engine import Engine
 from report import Lost
 from workloads import LATENCY_SECONDS, Bench, Throughput
 
-from quire.deploy.bench.errors import BenchError
+from quire.deploy.bench.report.errors import BenchError
 
 LEAST_STEPS = 16
 

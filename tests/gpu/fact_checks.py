@@ -16,7 +16,7 @@ def facts(report: Report, device: str) -> Iterator[Case]:
 def _versions(report: Report) -> None:
     import torch
 
-    from quire.deploy.bench.report import commit
+    from quire.deploy.bench.report.report import commit
 
     report.figure("commit", commit())
     report.figure("python", platform.python_version())
@@ -25,7 +25,7 @@ def _versions(report: Report) -> None:
 
 
 def _device(report: Report, device: str) -> None:
-    from quire.worker.device import DeviceError
+    from quire.worker.device.device import DeviceError
 
     try:
         found = chip.ask(device)
@@ -41,7 +41,7 @@ def _device(report: Report, device: str) -> None:
 
     report.figure("triton", triton.__version__)
     report.figure("capability", ".".join(map(str, torch.cuda.get_device_capability(found.torch))))
-    from quire.kernels.norm import rms_norm, rms_norm_reference
+    from quire.kernels.linear.norm import rms_norm, rms_norm_reference
 
     x, weight = torch.randn(3, 64, device=found.torch), torch.randn(64, device=found.torch)
     report.number(

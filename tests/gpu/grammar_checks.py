@@ -8,10 +8,10 @@ from options import LETTERS
 from plans import Hand, tokens
 from report import Report
 
-from quire.proto.params import SamplingParams, Structured
-from quire.proto.plans import StepPlan
-from quire.worker.device import Device
-from quire.worker.runner import InFlight, Runner
+from quire.proto.messages.params import SamplingParams, Structured
+from quire.proto.messages.plans import StepPlan
+from quire.worker.device.device import Device
+from quire.worker.step.runner import InFlight, Runner
 
 GUIDED = SamplingParams(temperature=0.9, seed=5, max_tokens=10_000, structured=Structured("regex", "[ab]{60}"))
 FREE = SamplingParams(temperature=0.9, seed=5, max_tokens=10_000, ignore_eos=True)

@@ -8,15 +8,15 @@ import torch
 from report import Case, Report
 from tensors import poisoned, row_error
 
-from quire.kernels.activation import GATES, gated_activation, gated_activation_reference
-from quire.kernels.block_copy import copy_blocks
-from quire.kernels.embedding import embed_shard, embed_shard_reference
-from quire.kernels.linear import linear, linear_reference, norm_linear, norm_linear_reference
-from quire.kernels.norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
-from quire.kernels.pack import pack
-from quire.kernels.prepare import StepInputs, prepare, prepare_reference
-from quire.kernels.rotate_store import rotate_store, rotate_store_reference
-from quire.kernels.work_list import WorkList, fill_work_list, fill_work_list_reference
+from quire.kernels.attention.block_copy import copy_blocks
+from quire.kernels.attention.rope_store_kv import rotate_store, rotate_store_reference
+from quire.kernels.attention.tile_schedule import WorkList, fill_work_list, fill_work_list_reference
+from quire.kernels.linear.activation import GATES, gated_activation, gated_activation_reference
+from quire.kernels.linear.embedding import embed_shard, embed_shard_reference
+from quire.kernels.linear.linear import linear, linear_reference, norm_linear, norm_linear_reference
+from quire.kernels.linear.norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
+from quire.kernels.linear.pack import pack
+from quire.kernels.prepare_inputs import StepInputs, prepare, prepare_reference
 
 EPS = 1e-5
 LIMITS = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}

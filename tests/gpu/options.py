@@ -2,7 +2,7 @@
 
 import models
 
-from quire.proto.params import SamplingParams, Structured
+from quire.proto.messages.params import SamplingParams, Structured
 
 LETTERS = frozenset(models.byte_token(letter) for letter in "ab")
 """What the grammar below allows."""

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from quire.proto.params import SamplingParams
-from quire.proto.plans import Admit, StepPlan, StepResult
-from quire.proto.wire import ints
-from quire.worker.runner import Runner
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import Admit, StepPlan, StepResult
+from quire.proto.transport.wire import ints
+from quire.worker.step.runner import Runner
 
 
 class Hand:

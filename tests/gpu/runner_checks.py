@@ -16,13 +16,13 @@ from plans import Hand, logprobs, tokens
 from report import Case, Report
 from shared import Shared
 
-from quire.proto.params import SamplingParams
+from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device
-from quire.worker.graphs import decode_buckets, mixed_buckets
-from quire.worker.parallel import ProcessGroup, SingleGroup
-from quire.worker.runner import Runner
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import ProcessGroup, SingleGroup
 from quire.worker.start import start
+from quire.worker.step.graphs import decode_buckets, mixed_buckets
+from quire.worker.step.runner import Runner
 
 BLOCK_SIZE = 16
 ROWS = 24

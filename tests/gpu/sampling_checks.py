@@ -8,10 +8,17 @@ import torch
 from report import Case, Report
 from tensors import poisoned
 
-from quire.kernels.cut import cut, cut_reference
-from quire.kernels.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
-from quire.kernels.sample import choose, choose_reference
-from quire.kernels.score import best, best_reference, finite_rows, finite_rows_reference, score, score_reference
+from quire.kernels.sampling.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
+from quire.kernels.sampling.sample import choose, choose_reference
+from quire.kernels.sampling.score import (
+    best,
+    best_reference,
+    finite_rows,
+    finite_rows_reference,
+    score,
+    score_reference,
+)
+from quire.kernels.sampling.top_k_top_p import cut, cut_reference
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PARTING = 0.02

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.activation import gated_activation
-from quire.kernels.embedding import embed_shard
-from quire.kernels.norm import add_rms_norm, rms_norm
+from quire.kernels.linear.activation import gated_activation
+from quire.kernels.linear.embedding import embed_shard
+from quire.kernels.linear.norm import add_rms_norm, rms_norm
 
 sizes = settings(max_examples=40, deadline=None, derandomize=True)
 

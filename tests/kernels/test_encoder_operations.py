@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, silu
 
-from quire.kernels.activation import GATES, activation
-from quire.kernels.encoder_attention import encoder_attention, encoder_attention_reference
-from quire.kernels.layer_norm import layer_norm, layer_norm_reference
+from quire.kernels.attention.encoder_attention import encoder_attention, encoder_attention_reference
+from quire.kernels.linear.activation import GATES, activation
+from quire.kernels.linear.layer_norm import layer_norm, layer_norm_reference
 
 sizes = settings(max_examples=40, deadline=None, derandomize=True)
 ROWS = st.lists(st.integers(1, 40), max_size=5)

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from quire.proto import introspection, message, plans, requests
-from quire.proto.params import SamplingParams, Structured
-from quire.proto.wire import ints
+from quire.proto.messages import introspection, message, plans, requests
+from quire.proto.messages.params import SamplingParams, Structured
+from quire.proto.transport.wire import ints
 
 PARAMS = SamplingParams(
     temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.1, presence_penalty=-0.5,

@@ -7,7 +7,7 @@ import pytest
 from quire.proto import grpc_map
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map import contents
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.proto import api, errors, grpc_map, grpc_status
+from quire.proto import api, grpc_map, grpc_status
 from quire.proto.generated import quire_pb2 as pb
-from quire.proto.message import Usage
-from quire.proto.params import ParameterError, Structured
+from quire.proto.messages import errors
+from quire.proto.messages.message import Usage
+from quire.proto.messages.params import ParameterError, Structured
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
@@ -52,7 +53,7 @@ def strategy(field: dataclasses.Field[object]) -> st.SearchStrategy[object]:
     if field.name == "input":
         return st.none() | TEXT | st.lists(INT64, max_size=4).map(tuple) | CHAT
     name = str(field.type).replace("collections.abc.", "").replace("<class '", "").replace("'>", "")
-    name = name.replace("quire.proto.params.", "")
+    name = name.replace("quire.proto.messages.params.", "")
     return BY_TYPE[name]
 
 

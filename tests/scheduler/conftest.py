@@ -5,13 +5,13 @@ from collections import defaultdict, deque
 import numpy as np
 import pytest
 
-from quire.proto.params import SamplingParams
-from quire.proto.plans import GENESIS, PIPELINE_DEPTH, StepAck, StepPlan, StepResult, plan_hash
-from quire.proto.requests import Abort, ModelFacts, Submit
-from quire.proto.wire import ints, plan_decoder, unpack
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import GENESIS, PIPELINE_DEPTH, StepAck, StepPlan, StepResult, plan_hash
+from quire.proto.messages.requests import Abort, ModelFacts, Submit
+from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.core import Core
-from quire.scheduler.events import (
+from quire.scheduler.core.core import Core
+from quire.scheduler.state.events import (
     Aborted,
     ChangeState,
     GroupReady,
@@ -23,7 +23,7 @@ from quire.scheduler.events import (
     Submitted,
     Tick,
 )
-from quire.scheduler.invariants import check
+from quire.scheduler.core.invariants import check
 
 EOS = 2
 FACTS = ModelFacts(

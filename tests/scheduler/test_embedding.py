@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from quire.proto.requests import ModelFacts
-from quire.scheduler.faults import ResultError
+from quire.proto.messages.requests import ModelFacts
+from quire.scheduler.errors import ResultError
 
 FACTS = ModelFacts(
     max_model_len=100, vocab_size=1000, eos_token_ids=(2,), num_blocks=200, block_size=4, kv_bytes=0, weight_bytes=0,

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from quire.proto.plans import GENESIS
-from quire.proto.wire import unpack
-from quire.scheduler.core import RESUME_SECONDS
-from quire.scheduler.events import ChangeState, DrainAsked, GroupGone, GroupReady
+from quire.proto.messages.plans import GENESIS
+from quire.proto.transport.wire import unpack
+from quire.scheduler.core.core import RESUME_SECONDS
+from quire.scheduler.state.events import ChangeState, DrainAsked, GroupGone, GroupReady
 
 
 def lose(e, reason="killed"):

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from quire.proto.introspection import AskLoad
-from quire.proto.requests import AbortedLabels, AbortLabels
-from quire.proto.wire import ints, unpack
-from quire.scheduler.core import RESUME_SECONDS
-from quire.scheduler.events import Asked, DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
-from quire.scheduler.faults import InvariantError
-from quire.scheduler.sequence import TRANSITIONS
+from quire.proto.messages.introspection import AskLoad
+from quire.proto.messages.requests import AbortedLabels, AbortLabels
+from quire.proto.transport.wire import ints, unpack
+from quire.scheduler.core.core import RESUME_SECONDS
+from quire.scheduler.errors import InvariantError
+from quire.scheduler.state.events import Asked, DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
+from quire.scheduler.state.sequence import TRANSITIONS
 
 
 @pytest.mark.parametrize(

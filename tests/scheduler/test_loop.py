@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import zmq
 
-from quire.proto.channel import Dealer, PeerUnreachable, ipc_address
-from quire.proto.figures import FIGURES
-from quire.proto.introspection import AskFigures, AskLoad, Figures, Load
-from quire.proto.params import SamplingParams
-from quire.proto.plans import Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello
-from quire.proto.requests import (
+from quire.proto.messages.introspection import AskFigures, AskLoad, Figures, Load
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello
+from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Drain,
     Drained,
@@ -27,9 +25,11 @@ from quire.proto.requests import (
     Submit,
     Welcome,
 )
-from quire.proto.wire import ints, plan_decoder, scheduler_decoder, unpack
-from quire.scheduler import admission
+from quire.proto.metrics.figures import FIGURES
+from quire.proto.transport.channel import Dealer, PeerUnreachable, ipc_address
+from quire.proto.transport.wire import ints, plan_decoder, scheduler_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core import admission
 from quire.scheduler.loop import SchedulerLoop
 
 WAIT = 10.0

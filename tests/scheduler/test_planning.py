@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from quire.proto.plans import PIPELINE_DEPTH
-from quire.proto.wire import unpack
-from quire.scheduler.events import GroupReady
+from quire.proto.messages.plans import PIPELINE_DEPTH
+from quire.proto.transport.wire import unpack
+from quire.scheduler.state.events import GroupReady
 
 
 def test_a_request_runs_from_prompt_to_length(engine):

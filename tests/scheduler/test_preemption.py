@@ -117,8 +117,8 @@ def test_a_preempted_output_may_be_aborted_or_run_out_of_time(small):
 
 
 def test_prompt_logprobs_come_once_though_the_prompt_is_computed_twice(small):
-    from quire.proto.plans import RowLogprobs
-    from quire.proto.requests import TokenLogprobs
+    from quire.proto.messages.plans import RowLogprobs
+    from quire.proto.messages.requests import TokenLogprobs
 
     e = small(6, max_num_batched_tokens=9)
     e.submit(1, [1] * 6, max_tokens=18)

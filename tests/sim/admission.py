@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire.proto.requests import ModelFacts, Submit
+from quire.proto.messages.requests import ModelFacts, Submit
 from quire.scheduler.config import SchedulerConfig
 
 if TYPE_CHECKING:

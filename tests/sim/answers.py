@@ -7,9 +7,17 @@ import numpy as np
 from clients import Clients
 from fake_memory import demand
 
-from quire.proto.figures import FIGURES
-from quire.proto.introspection import BLOCK_CACHED, BLOCK_FENCED, BLOCK_FREE, BLOCK_OWNER, Explanation, Figures, Status
-from quire.scheduler.story import MAX_ENDED, MAX_MOMENTS
+from quire.proto.messages.introspection import (
+    BLOCK_CACHED,
+    BLOCK_FENCED,
+    BLOCK_FREE,
+    BLOCK_OWNER,
+    Explanation,
+    Figures,
+    Status,
+)
+from quire.proto.metrics.figures import FIGURES
+from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
 
 
 class Answers:

@@ -9,9 +9,9 @@ import oracle
 from admission import Verdict
 from fake_memory import Broken, demand
 
-from quire.proto.errors import REASONS
-from quire.proto.requests import Finish, OutputLogprobs, Outputs, Submit
-from quire.proto.wire import ints, unpack
+from quire.proto.messages.errors import REASONS
+from quire.proto.messages.requests import Finish, OutputLogprobs, Outputs, Submit
+from quire.proto.transport.wire import ints, unpack
 
 Key = tuple[bytes, int]
 """(frontend, request number)."""

@@ -13,13 +13,14 @@ from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
 
-from quire.proto.introspection import Load
-from quire.proto.message import EngineState
-from quire.proto.plans import PIPELINE_DEPTH, StepAck, StepResult
-from quire.proto.requests import AbortedLabels, ModelFacts, Outputs
-from quire.proto.wire import encode, scheduler_decoder, worker_decoder
-from quire.scheduler import events, invariants
-from quire.scheduler.core import Core
+from quire.proto.messages.introspection import Load
+from quire.proto.messages.message import EngineState
+from quire.proto.messages.plans import PIPELINE_DEPTH, StepAck, StepResult
+from quire.proto.messages.requests import AbortedLabels, ModelFacts, Outputs
+from quire.proto.transport.wire import encode, scheduler_decoder, worker_decoder
+from quire.scheduler.core import invariants
+from quire.scheduler.core.core import Core
+from quire.scheduler.state import events
 
 _OUTPUTS = scheduler_decoder()
 _RESULTS = worker_decoder()

@@ -1,6 +1,6 @@
 """How plans share their tokens among prompts, by the contract alone: by age and by length, and nobody starves.
 
-The contract stands at the head of `scheduler/prefill.py` and `scheduler/gate.py`.
+The contract stands at the head of `scheduler/core/prefill.py` and `scheduler/core/gate.py`.
 """
 
 from collections.abc import Collection
@@ -10,9 +10,9 @@ from clients import Clients
 from fake_group import FakeGroup
 from fake_memory import demand
 
-from quire.scheduler.core import Core
-from quire.scheduler.gate import HEADROOM_SHARE
-from quire.scheduler.sequence import Sequence
+from quire.scheduler.core.core import Core
+from quire.scheduler.core.gate import HEADROOM_SHARE
+from quire.scheduler.state.sequence import Sequence
 
 Rank = tuple[int, int, int]
 """Priority, order of submission, output index."""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 import oracle
 from fake_memory import Broken, FakeMemory, Slot, demand
 
-from quire.proto.plans import GENESIS, Admit, RowLogprobs, StepPlan, StepResult, plan_hash
-from quire.proto.requests import ModelFacts, TokenLogprobs
-from quire.proto.wire import ints, plan_decoder, unpack
+from quire.proto.messages.plans import GENESIS, Admit, RowLogprobs, StepPlan, StepResult, plan_hash
+from quire.proto.messages.requests import ModelFacts, TokenLogprobs
+from quire.proto.transport.wire import ints, plan_decoder, unpack
 
 
 class FakeGroup:

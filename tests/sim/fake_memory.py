@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from oracle import CELL
 
-from quire.proto.params import SamplingParams
+from quire.proto.messages.params import SamplingParams
 
 
 class Broken(AssertionError):

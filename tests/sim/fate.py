@@ -5,10 +5,11 @@ from fake_memory import Broken, demand
 from frontends import Frontends
 from msgspec import structs
 
-from quire.proto.plans import StepResult
-from quire.proto.wire import ints, worker_decoder
-from quire.scheduler import events, invariants
-from quire.scheduler.faults import ResultError
+from quire.proto.messages.plans import StepResult
+from quire.proto.transport.wire import ints, worker_decoder
+from quire.scheduler.core import invariants
+from quire.scheduler.errors import ResultError
+from quire.scheduler.state import events
 
 
 class Fate:

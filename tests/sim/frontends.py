@@ -7,9 +7,9 @@ from engine import Engine
 from fake_memory import demand
 from knobs import draw_submit
 
-from quire.proto.introspection import AskExplanation, AskFigures, AskLoad, AskStatus
-from quire.proto.requests import Abort, AbortLabels, Submit
-from quire.scheduler import events
+from quire.proto.messages.introspection import AskExplanation, AskFigures, AskLoad, AskStatus
+from quire.proto.messages.requests import Abort, AbortLabels, Submit
+from quire.scheduler.state import events
 
 
 class Frontends:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from quire.proto.params import SamplingParams
-from quire.proto.requests import ModelFacts, Submit
-from quire.proto.wire import ints
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.requests import ModelFacts, Submit
+from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 
 WEIGHTS = {

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from quire.proto.params import SamplingParams
-from quire.proto.requests import FinishReason
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.requests import FinishReason
 
 CELL = 8
 """Bytes of one KV cell."""

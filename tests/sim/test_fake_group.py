@@ -5,10 +5,10 @@ import pytest
 from fake_group import FakeGroup
 from fake_memory import Broken
 
-from quire.proto.params import SamplingParams
-from quire.proto.plans import GENESIS, Admit, StepPlan, plan_hash
-from quire.proto.requests import ModelFacts
-from quire.proto.wire import encode, ints, unpack
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import GENESIS, Admit, StepPlan, plan_hash
+from quire.proto.messages.requests import ModelFacts
+from quire.proto.transport.wire import encode, ints, unpack
 
 FACTS = ModelFacts(
     max_model_len=64,

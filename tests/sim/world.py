@@ -9,8 +9,9 @@ from fate import Fate
 from frontends import Frontends
 from knobs import draw_knobs
 
-from quire.proto.introspection import AskLoad, Load
-from quire.scheduler import events, invariants
+from quire.proto.messages.introspection import AskLoad, Load
+from quire.scheduler.core import invariants
+from quire.scheduler.state import events
 
 __all__ = ["Broken", "World"]
 

@@ -5,22 +5,22 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from quire.kernels.activation import GATES, activation, gated_activation
-from quire.kernels.attention import AttentionRule, PagedBatch, paged_attention
-from quire.kernels.block_copy import copy_blocks
-from quire.kernels.cut import cut
-from quire.kernels.embedding import embed_shard
-from quire.kernels.encoder_attention import encoder_attention
-from quire.kernels.gpu.attention import tile_shape
-from quire.kernels.layer_norm import layer_norm
-from quire.kernels.linear import linear, norm_linear
-from quire.kernels.norm import add_rms_norm, rms_norm
-from quire.kernels.penalize import mask_tokens, penalize
-from quire.kernels.prepare import StepInputs, prepare
-from quire.kernels.rotate_store import rotate_store
-from quire.kernels.sample import choose
-from quire.kernels.score import best, finite_rows, score
-from quire.kernels.work_list import WorkList, fill_work_list
+from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
+from quire.kernels.attention.block_copy import copy_blocks
+from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.rope_store_kv import rotate_store
+from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
+from quire.kernels.gpu.attention.attention import tile_shape
+from quire.kernels.linear.activation import GATES, activation, gated_activation
+from quire.kernels.linear.embedding import embed_shard
+from quire.kernels.linear.layer_norm import layer_norm
+from quire.kernels.linear.linear import linear, norm_linear
+from quire.kernels.linear.norm import add_rms_norm, rms_norm
+from quire.kernels.prepare_inputs import StepInputs, prepare
+from quire.kernels.sampling.penalize import mask_tokens, penalize
+from quire.kernels.sampling.sample import choose
+from quire.kernels.sampling.score import best, finite_rows, score
+from quire.kernels.sampling.top_k_top_p import cut
 
 F32, F16, BF16, F8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
 COUNTS = (1, 5, 16)

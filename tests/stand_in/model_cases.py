@@ -7,11 +7,11 @@ from pathlib import Path
 
 from host import StandInDevice
 
-from quire.kernels.gpu.stand_in import Launch
-from quire.proto.params import SamplingParams
+from quire.kernels.gpu.aot.stand_in import Launch
+from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.decoder import Block
-from quire.worker.parallel import SingleGroup
 from quire.worker.start import start
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))

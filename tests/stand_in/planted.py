@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.stand_in import CHIPS, standing_in
+from quire.kernels.gpu.aot.stand_in import CHIPS, standing_in
 
 
 @triton.jit

@@ -53,7 +53,7 @@ def test_nothing_fails_and_nothing_spills_on_any_chip(rows) -> None:
 
 def test_every_kernel_is_launched_by_its_wrapper(rows) -> None:
     seen = {kernel for row in rows if row["capability"] == 90 for kernel in row["kernels"]}
-    wanted = set().union(*map(launched, KERNELS.glob("*.py")), {"prefill_plain", "prefill_specialized", "search"})
+    wanted = set().union(*map(launched, KERNELS.rglob("*.py")), {"prefill_plain", "prefill_specialized", "search"})
     assert len(wanted) > 20
     assert wanted - seen == set()
 
@@ -111,7 +111,7 @@ def test_what_only_the_compiler_sees_is_seen(said) -> None:
 
 
 def test_under_the_interpreter_nothing_stands_in() -> None:
-    from quire.kernels.gpu.stand_in import CHIPS, standing_in
+    from quire.kernels.gpu.aot.stand_in import CHIPS, standing_in
 
     with pytest.raises(RuntimeError, match="run with TRITON_INTERPRET=0"), standing_in(CHIPS[90]):
         pass

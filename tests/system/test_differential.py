@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quire.proto import grpc_map
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, Tool, ToolCall
-from quire.proto.params import Structured
+from quire.proto.messages.params import Structured
 
 WIDTH = 4096
 """About the embedded model's vocabulary: ids on both sides of it are drawn."""

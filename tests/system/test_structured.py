@@ -13,7 +13,7 @@ import pytest
 from schemas import SCHEMAS
 
 from quire.proto.api import Delta, GenerateRequest, Output, RequestError
-from quire.proto.params import Structured
+from quire.proto.messages.params import Structured
 
 MODEL = "deploy/model"
 TAG = {

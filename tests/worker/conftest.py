@@ -16,9 +16,8 @@ import pytest
 import torch
 import zmq
 
-from quire.proto.channel import Router, ipc_address
-from quire.proto.params import SamplingParams
-from quire.proto.plans import (
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import (
     GENESIS,
     Admit,
     Ready,
@@ -31,10 +30,11 @@ from quire.proto.plans import (
     WorkerHello,
     plan_hash,
 )
-from quire.proto.wire import encode, ints, worker_decoder
+from quire.proto.transport.channel import Router, ipc_address
+from quire.proto.transport.wire import encode, ints, worker_decoder
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device
-from quire.worker.parallel import SingleGroup
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.start import start
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1000)

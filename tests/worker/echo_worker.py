@@ -5,10 +5,10 @@ import sys
 
 import zmq
 
-from quire.proto.channel import Dealer
-from quire.proto.plans import StepPlan, StepResult
-from quire.proto.requests import ModelFacts
-from quire.proto.wire import ints, plan_decoder
+from quire.proto.messages.plans import StepPlan, StepResult
+from quire.proto.messages.requests import ModelFacts
+from quire.proto.transport.channel import Dealer
+from quire.proto.transport.wire import ints, plan_decoder
 from quire.worker.loop import Started, Worker, identity
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from quire.proto.plans import Welcomed
+from quire.proto.messages.plans import Welcomed
 
 pytestmark = pytest.mark.integration
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quire.proto.plans import Welcomed, WorkerHello
-from quire.proto.wire import encode, ints
+from quire.proto.messages.plans import Welcomed, WorkerHello
+from quire.proto.transport.wire import encode, ints
 
 
 @pytest.fixture

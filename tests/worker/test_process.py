@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from quire.proto.params import SamplingParams, Structured
-from quire.proto.plans import Stop, Welcomed
+from quire.proto.messages.params import SamplingParams, Structured
+from quire.proto.messages.plans import Stop, Welcomed
 
 pytestmark = pytest.mark.integration
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from quire.worker import __main__ as process
-from quire.worker import parallel
 from quire.worker.config import WorkerConfig
-from quire.worker.device import Device
-from quire.worker.graphs import Graphs
-from quire.worker.inputs import Bucket
+from quire.worker.device import parallel
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import ProcessGroup
 from quire.worker.loop import EXIT_DONE, EXIT_FAILED, StartRefused
-from quire.worker.memory import MemoryShortage, MemoryTaken
-from quire.worker.parallel import ProcessGroup
-from quire.worker.runner import Runner
+from quire.worker.memory.budget import MemoryShortage, MemoryTaken
+from quire.worker.step.graphs import Graphs
+from quire.worker.step.inputs import Bucket
+from quire.worker.step.runner import Runner
 
 
 class Left(BaseException):

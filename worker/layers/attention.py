@@ -4,14 +4,14 @@ directions over whole prompts (Devlin et al., 2019)."""
 import torch
 from torch import nn
 
-from quire.kernels.attention import AttentionRule
-from quire.kernels.encoder_attention import encoder_attention
-from quire.worker.attention.paged import HeadNorm, attend
+from quire.kernels.attention.attention import AttentionRule
+from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.worker.batch import ForwardBatch
-from quire.worker.build import BuildContext
-from quire.worker.kv_cache import LayerCache
+from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
+from quire.worker.layers.paged_attention import HeadNorm, attend
+from quire.worker.memory.kv_cache import LayerCache
 
 
 class Attention(nn.Module):

@@ -3,10 +3,10 @@ small tables that every rank holds."""
 
 import torch
 
-from quire.kernels.embedding import embed_shard
-from quire.kernels.score import best
-from quire.worker.build import BuildContext
-from quire.worker.shard import Part, ShardedModule, Slice, whole
+from quire.kernels.linear.embedding import embed_shard
+from quire.kernels.sampling.score import best
+from quire.worker.build_context import BuildContext
+from quire.worker.weights.shard import Part, ShardedModule, Slice, whole
 
 
 class Vocabulary(ShardedModule):

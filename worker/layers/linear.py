@@ -2,10 +2,10 @@
 
 import torch
 
-from quire.kernels.activation import Gate
-from quire.worker.build import BuildContext
+from quire.kernels.linear.activation import Gate
+from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import RMSNorm
-from quire.worker.shard import ModelError, ShardedModule, Slice, consecutive, whole
+from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive, whole
 
 
 class Linear(ShardedModule):

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from quire.kernels.activation import Gate, activation
-from quire.worker.build import BuildContext
+from quire.kernels.linear.activation import Gate, activation
+from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import ColumnLinear, MergedLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from quire.kernels.layer_norm import layer_norm
-from quire.kernels.norm import add_rms_norm, rms_norm
-from quire.worker.build import BuildContext
-from quire.worker.shard import Part, ShardedModule, whole
+from quire.kernels.linear.layer_norm import layer_norm
+from quire.kernels.linear.norm import add_rms_norm, rms_norm
+from quire.worker.build_context import BuildContext
+from quire.worker.weights.shard import Part, ShardedModule, whole
 
 
 class RMSNorm(ShardedModule):

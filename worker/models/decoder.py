@@ -3,15 +3,15 @@
 import torch
 from torch import nn
 
-from quire.kernels.attention import AttentionRule
+from quire.kernels.attention.attention import AttentionRule
 from quire.worker.batch import ForwardBatch
-from quire.worker.build import BuildContext
-from quire.worker.kv_cache import KVCache, LayerCache
+from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import Attention
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.layers.rotary import Rotary
+from quire.worker.memory.kv_cache import KVCache, LayerCache
 from quire.worker.models.spec import ModelSpec
 
 

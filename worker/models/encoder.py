@@ -4,12 +4,12 @@ import torch
 from torch import nn
 
 from quire.worker.batch import ForwardBatch
-from quire.worker.build import BuildContext
-from quire.worker.kv_cache import KVCache
+from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import EncoderAttention
 from quire.worker.layers.embedding import Table, Vocabulary
 from quire.worker.layers.mlp import MLP
 from quire.worker.layers.norm import LayerNorm
+from quire.worker.memory.kv_cache import KVCache
 from quire.worker.models.encoder_spec import EncoderSpec
 
 

@@ -5,12 +5,12 @@ from typing import Final
 
 import torch
 
-from quire.kernels.activation import Gate
-from quire.worker.kv_cache import KVLayout
+from quire.kernels.linear.activation import Gate
+from quire.worker.memory.kv_cache import KVLayout
 from quire.worker.models.fields import Config, flag, integer, number
 from quire.worker.models.pooling import Pooling
 from quire.worker.models.spec import ACTIVATIONS, refuse_unsupported, stated_dtype
-from quire.worker.shard import ModelError
+from quire.worker.weights.shard import ModelError
 
 DEFAULT_POOLING: Final[Pooling] = "cls"
 """Of an encoder without the files of sentence-transformers: the token that both families put first for this."""

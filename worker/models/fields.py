@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from quire.worker.shard import ModelError
+from quire.worker.weights.shard import ModelError
 
 Config = Mapping[str, Any]
 

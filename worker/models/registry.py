@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from quire.worker.build import BuildContext
+from quire.worker.build_context import BuildContext
 from quire.worker.config import AskedTask
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.encoder import Encoder
@@ -16,9 +16,9 @@ from quire.worker.models.encoder_spec import EncoderSpec, bert, roberta
 from quire.worker.models.fields import Config
 from quire.worker.models.pooling import MODULES, read_pooling
 from quire.worker.models.spec import ModelSpec, dtype_name, llama, mistral, qwen2, qwen3
-from quire.worker.shard import ModelError
 from quire.worker.weights.checkpoint import stored_dtype
 from quire.worker.weights.names import NameMap, Rule
+from quire.worker.weights.shard import ModelError
 
 Spec = ModelSpec | EncoderSpec
 AnyModel = Decoder | Encoder

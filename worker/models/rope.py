@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from quire.worker.layers.rotary import ROPE_TYPES, RopeSpec, RopeType, yarn_attention_factor
 from quire.worker.models.fields import Config, flag, integer, number
-from quire.worker.shard import ModelError
+from quire.worker.weights.shard import ModelError
 
 DEFAULT_THETA = 10000.0
 

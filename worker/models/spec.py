@@ -5,14 +5,14 @@ from typing import Any, Final
 
 import torch
 
-from quire.kernels.activation import Gate
-from quire.worker.kv_cache import KVLayout
+from quire.kernels.linear.activation import Gate
 from quire.worker.layers.linear import kv_head_share
 from quire.worker.layers.rotary import RopeSpec
+from quire.worker.memory.kv_cache import KVLayout
 from quire.worker.models.fields import Config, count, flag, integer, number, token_ids
 from quire.worker.models.pooling import Pooling
 from quire.worker.models.rope import max_model_len, read_rope
-from quire.worker.shard import ModelError
+from quire.worker.weights.shard import ModelError
 
 DTYPES: Final[dict[str, torch.dtype]] = {
     "float32": torch.float32,

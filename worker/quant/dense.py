@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from quire.kernels.activation import Gate
-from quire.kernels.linear import linear, norm_linear
-from quire.kernels.pack import pack
-from quire.worker.shard import ShardedModule, Slice, consecutive
+from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.linear import linear, norm_linear
+from quire.kernels.linear.pack import pack
+from quire.worker.weights.shard import ShardedModule, Slice, consecutive
 
 
 class DenseScheme:

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from quire.kernels.activation import Gate
-from quire.kernels.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack
-from quire.worker.shard import ModelError, ShardedModule, Slice, consecutive
+from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack
+from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive
 
 
 class Int8Scheme:

@@ -4,8 +4,8 @@ from typing import Protocol
 
 import torch
 
-from quire.kernels.activation import Gate
-from quire.worker.shard import ShardedModule, Slice
+from quire.kernels.linear.activation import Gate
+from quire.worker.weights.shard import ShardedModule, Slice
 
 
 class Scheme(Protocol):

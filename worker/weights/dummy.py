@@ -6,9 +6,9 @@ import math
 import torch
 from torch import nn
 
-from quire.worker.shard import Part
 from quire.worker.weights.load import materialise, places
 from quire.worker.weights.names import Target
+from quire.worker.weights.shard import Part
 
 
 def fill_dummy(model: nn.Module, seed: int, device: torch.device) -> None:

@@ -6,9 +6,9 @@ from typing import Final
 import torch
 from torch import nn
 
-from quire.worker.shard import Part, ShardedModule
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.names import NameMap, Target
+from quire.worker.weights.shard import Part, ShardedModule
 
 CONVERTIBLE: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Into each other while streaming; any other dtype must be the parameter's own."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from quire.proto.lifeline import tie_to_parent
+from quire.proto.process.parent_death import tie_to_parent
 
 DIRECTORY = Path(sys.argv[1])
 

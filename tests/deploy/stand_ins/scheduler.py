@@ -7,9 +7,8 @@ import uuid
 import zmq
 from life import DIRECTORY, begin, note
 
-from quire.proto.channel import Router, ipc_address
-from quire.proto.plans import Ready, Welcomed, WorkerHello
-from quire.proto.requests import (
+from quire.proto.messages.plans import Ready, Welcomed, WorkerHello
+from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Drain,
     Drained,
@@ -20,7 +19,8 @@ from quire.proto.requests import (
     SchedulerBeat,
     Welcome,
 )
-from quire.proto.wire import frontend_decoder, worker_decoder
+from quire.proto.transport.channel import Router, ipc_address
+from quire.proto.transport.wire import frontend_decoder, worker_decoder
 
 LIMITS = Limits(
     max_num_seqs=1, max_num_batched_tokens=1, max_num_queued_reqs=1, max_num_queued_tokens=1, priority_enabled=False,

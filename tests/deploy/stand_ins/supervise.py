@@ -5,10 +5,10 @@ import json
 import sys
 from pathlib import Path
 
-from quire.deploy.engine import Timers
-from quire.deploy.supervisor import Supervisor
-from quire.proto.channel import ipc_address
-from quire.proto.requests import Welcome
+from quire.deploy.supervisor.process_spec import Timers
+from quire.deploy.supervisor.supervisor import Supervisor
+from quire.proto.messages.requests import Welcome
+from quire.proto.transport.channel import ipc_address
 
 HERE = Path(__file__).parent
 

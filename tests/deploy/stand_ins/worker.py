@@ -5,10 +5,10 @@ import sys
 import zmq
 from life import DIRECTORY, begin
 
-from quire.proto.channel import Dealer, ipc_address
-from quire.proto.plans import Ready, WorkerHello
-from quire.proto.requests import PROTOCOL_VERSION, ModelFacts
-from quire.proto.wire import plan_decoder
+from quire.proto.messages.plans import Ready, WorkerHello
+from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
+from quire.proto.transport.channel import Dealer, ipc_address
+from quire.proto.transport.wire import plan_decoder
 
 FACTS = ModelFacts(
     max_model_len=1024, vocab_size=100, eos_token_ids=(1,), num_blocks=128, block_size=16, kv_bytes=1 << 20,

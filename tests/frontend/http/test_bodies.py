@@ -9,8 +9,8 @@ import pytest
 
 from quire.frontend.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.api import GenerateRequest
-from quire.proto.params import ParameterError
-from quire.proto.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.params import ParameterError
+from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
 
 
 def test_a_large_body_is_looked_into_in_threads_of_its_own_and_a_small_one_where_it_is(web, monkeypatch):

@@ -7,14 +7,14 @@ import threading
 import psutil
 import pytest
 
-from quire.frontend import encoder
 from quire.frontend.config import FrontendConfig
-from quire.frontend.encoder import Encoder
-from quire.frontend.encoding import EncodeTemplate, EncodeText, answer, result, text_payload
-from quire.frontend.text_pool import TextPool
-from quire.frontend.tokenizer import TextTokenizer
+from quire.frontend.text import encoder
+from quire.frontend.text.encode_pool import TextPool
+from quire.frontend.text.encoder import Encoder
+from quire.frontend.text.encoding import EncodeTemplate, EncodeText, answer, result, text_payload
+from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
-from quire.proto.params import ParameterError
+from quire.proto.messages.params import ParameterError
 
 
 def test_texts_of_tokens_are_made_only_where_they_are_asked_for(web, monkeypatch):

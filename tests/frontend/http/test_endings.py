@@ -11,10 +11,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.http import connection, response_background
+from quire.frontend.http import connection
 from quire.frontend.http.listener import HttpListener
-from quire.frontend.http.response_store import ResponseStore
-from quire.frontend.metrics import Metrics
+from quire.frontend.http.openai.responses import background as response_background
+from quire.frontend.http.openai.responses.store import ResponseStore
+from quire.frontend.metrics.metrics import Metrics
 
 LARGE = 8 << 20
 """More than the kernel takes for a reader that reads nothing."""

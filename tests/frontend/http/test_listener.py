@@ -11,7 +11,7 @@ import pytest
 from quire.frontend import ready_file
 from quire.frontend.http import listener
 from quire.frontend.http.listener import HttpListener
-from quire.frontend.metrics import Metrics
+from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.ready_file import ReadyFile
 from quire.frontend.server import ListenError
 

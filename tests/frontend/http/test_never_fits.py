@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quire.frontend.tokenizer import TextTokenizer
+from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError
 
 LONG = "hello " * 50_000

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from quire.frontend.metrics import Metrics
-from quire.frontend.overload import FORGET_SECONDS, TRY_SECONDS, Overload
+from quire.frontend.metrics.metrics import Metrics
+from quire.frontend.request.overload import FORGET_SECONDS, TRY_SECONDS, Overload
 from quire.proto.api import GenerateRequest, RequestError
 
 LIMITS = SimpleNamespace(max_num_queued_tokens=1000)

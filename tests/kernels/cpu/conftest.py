@@ -5,10 +5,10 @@ import importlib
 import pytest
 import torch
 
-from quire.kernels.attention import PagedBatch
+from quire.kernels.attention.attention import PagedBatch
 from quire.kernels.cpu.native import load, runnable_sets
 
-FORMS = ("activation", "attention", "norm", "rotate_store")
+FORMS = ("activation", "attention", "norm", "rope_store_kv")
 
 
 @pytest.fixture(scope="module", params=runnable_sets())

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.attention import AttentionRule, paged_attention_reference
+from quire.kernels.attention.attention import AttentionRule, paged_attention_reference
 from quire.kernels.cpu.attention import paged_attention
 from quire.kernels.cpu.native import UnsupportedDtypeError
 

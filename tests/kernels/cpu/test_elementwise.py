@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.activation import gated_activation_reference
+from quire.kernels.attention.rope_store_kv import rotate_store_reference
 from quire.kernels.cpu.activation import gated_activation
 from quire.kernels.cpu.native import UnsupportedDtypeError
 from quire.kernels.cpu.norm import add_rms_norm, rms_norm
-from quire.kernels.cpu.rotate_store import rotate_store
-from quire.kernels.norm import add_rms_norm_reference, rms_norm_reference
-from quire.kernels.rotate_store import rotate_store_reference
+from quire.kernels.cpu.rope_store_kv import rotate_store
+from quire.kernels.linear.activation import gated_activation_reference
+from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
 
 FP8 = torch.float8_e4m3fn
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.activation import GATES
 from quire.kernels.cpu import activation, norm
 from quire.kernels.cpu import linear as cpu
 from quire.kernels.cpu.native import load, runnable_sets
-from quire.kernels.linear import linear, linear_reference, norm_linear, norm_linear_reference
-from quire.kernels.pack import num_outputs, pack, unpack
+from quire.kernels.linear.activation import GATES
+from quire.kernels.linear.linear import linear, linear_reference, norm_linear, norm_linear_reference
+from quire.kernels.linear.pack import num_outputs, pack, unpack
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from quire.kernels.activation import GATES, gated_activation_reference
 from quire.kernels.cpu import activation
 from quire.kernels.cpu import linear_int8 as cpu
 from quire.kernels.cpu import norm as norms
 from quire.kernels.cpu.native import load, runnable_sets
-from quire.kernels.linear_int8 import (
+from quire.kernels.linear.activation import GATES, gated_activation_reference
+from quire.kernels.linear.linear_int8 import (
     linear_int8,
     linear_int8_reference,
     norm_linear_int8,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from quire.kernels.attention import AttentionRule, PagedBatch
-from quire.kernels.work_list import WorkList, fill_work_list_reference
+from quire.kernels.attention.attention import AttentionRule, PagedBatch
+from quire.kernels.attention.tile_schedule import WorkList, fill_work_list_reference
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.activation import GATES, activation_reference
-from quire.kernels.encoder_attention import encoder_attention_reference
-from quire.kernels.gpu.activation import activation
-from quire.kernels.gpu.encoder_attention import LARGEST_HEAD, encoder_attention, shape_of
-from quire.kernels.gpu.layer_norm import WIDEST, layer_norm
-from quire.kernels.layer_norm import layer_norm_reference
+from quire.kernels.attention.encoder_attention import encoder_attention_reference
+from quire.kernels.gpu.attention.encoder_attention import LARGEST_HEAD, encoder_attention, shape_of
+from quire.kernels.gpu.linear.activation import activation
+from quire.kernels.gpu.linear.layer_norm import WIDEST, layer_norm
+from quire.kernels.linear.activation import GATES, activation_reference
+from quire.kernels.linear.layer_norm import layer_norm_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

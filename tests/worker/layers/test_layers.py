@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from quire.worker.build import BuildContext
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.linear import (
     ColumnLinear,
@@ -18,11 +19,10 @@ from quire.worker.layers.linear import (
 )
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
-from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.shard import ModelError, ShardedModule
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import places
+from quire.worker.weights.shard import ModelError, ShardedModule
 
 CPU = torch.device("cpu")
 

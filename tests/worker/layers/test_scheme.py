@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear
 
-from quire.kernels.activation import gated_activation
-from quire.kernels.norm import rms_norm
-from quire.worker.build import BuildContext
-from quire.worker.models.load import load_model
+from quire.kernels.linear.activation import gated_activation
+from quire.kernels.linear.norm import rms_norm
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
-from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.shard import Slice, consecutive, whole
 from quire.worker.weights.load import places
+from quire.worker.weights.shard import Slice, consecutive, whole
 
 PACK = 4
 CPU = torch.device("cpu")

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from quire.kernels.attention import PagedBatch
+from quire.kernels.attention.attention import PagedBatch
 from quire.worker.batch import ForwardBatch
-from quire.worker.build import BuildContext
-from quire.worker.kv_cache import KVCache
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import Group, SingleGroup
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.build import load_model
 from quire.worker.models.decoder import Decoder
-from quire.worker.models.load import load_model
 from quire.worker.models.registry import read_spec
-from quire.worker.parallel import Group, SingleGroup
 from quire.worker.quant.dense import DenseScheme
 
 BLOCK_SIZE = 8

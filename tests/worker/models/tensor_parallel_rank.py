@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from conftest import Greedy
 
-from quire.worker.build import BuildContext
-from quire.worker.models.load import load_model
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import ProcessGroup
+from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
-from quire.worker.parallel import ProcessGroup
 from quire.worker.quant.dense import DenseScheme
 
 CPU = torch.device("cpu")

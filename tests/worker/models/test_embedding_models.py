@@ -9,11 +9,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from quire.worker.config import ENCODER_TYPES, WorkerConfig
-from quire.worker.device import Device
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.registry import ARCHITECTURES, ENCODER_NAMES, read_spec
-from quire.worker.parallel import SingleGroup
-from quire.worker.shard import ModelError
 from quire.worker.start import start
+from quire.worker.weights.shard import ModelError
 
 ENCODER = {
     "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

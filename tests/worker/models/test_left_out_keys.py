@@ -14,15 +14,15 @@ import torch
 import transformers
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from quire.worker.build import BuildContext
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.rotary import inverse_frequencies
 from quire.worker.models.encoder_spec import EncoderSpec
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, parse_spec, read_spec
 from quire.worker.models.spec import ACTIVATIONS
-from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.shard import ModelError
 from quire.worker.weights.load import match
+from quire.worker.weights.shard import ModelError
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """The library's defaults of these are one published model's, which a checkpoint of another size never means."""

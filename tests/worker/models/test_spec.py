@@ -7,7 +7,7 @@ import torch
 
 from quire.worker.layers.rotary import RopeSpec
 from quire.worker.models.registry import ARCHITECTURES, parse_spec, read_spec
-from quire.worker.shard import ModelError
+from quire.worker.weights.shard import ModelError
 
 DECODERS = [name for name in ARCHITECTURES if name.endswith("ForCausalLM")]
 BASE = {

@@ -10,14 +10,14 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
-from quire.kernels.attention import PagedBatch
+from quire.kernels.attention.attention import PagedBatch
 from quire.worker.batch import ForwardBatch
-from quire.worker.build import BuildContext
-from quire.worker.kv_cache import KVCache
-from quire.worker.models.load import load_model
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
-from quire.worker.parallel import SingleGroup
-from quire.worker.quant.choose import scheme_for
+from quire.worker.quant.select import scheme_for
 
 MODEL = Path(__file__).parents[3] / "deploy" / "model"
 CPU = torch.device("cpu")

@@ -4,18 +4,18 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from quire.kernels.linear_int8 import linear_int8_reference, quantize
-from quire.kernels.pack import unpack
-from quire.worker.build import BuildContext
+from quire.kernels.linear.linear_int8 import linear_int8_reference, quantize
+from quire.kernels.linear.pack import unpack
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.linear import ColumnLinear, MergedLinear, QKVLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
-from quire.worker.parallel import SingleGroup
-from quire.worker.quant.choose import scheme_for
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.int8 import Int8Scheme
-from quire.worker.shard import ModelError
+from quire.worker.quant.select import scheme_for
 from quire.worker.weights.dummy import fill_dummy
+from quire.worker.weights.shard import ModelError
 
 CPU = torch.device("cpu")
 HIDDEN = 48

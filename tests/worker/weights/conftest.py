@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from quire.worker.build import BuildContext
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.linear import Linear
-from quire.worker.parallel import SingleGroup
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.weights.load import places
 

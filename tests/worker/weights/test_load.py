@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from quire.worker.models.load import load_model
+from quire.worker.models.build import load_model
 from quire.worker.models.registry import build_model, checkpoint_names, read_spec
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.dummy import fill_dummy

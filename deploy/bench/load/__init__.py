@@ -1,0 +1,1 @@
+"""Clients that load an engine, and what they note."""

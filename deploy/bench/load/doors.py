@@ -1,0 +1,127 @@
+"""The two doors of a running server as a load generator sees them: the same questions, requests and records."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import msgspec
+
+from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.prompts import Prompt
+from quire.deploy.bench.load.record import Metadata, Record, request_of, stream
+from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.report.errors import BenchError
+from quire.proto.generated import quire_pb2, quire_pb2_grpc
+
+CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What it says of itself; None where this door does not tell."""
+
+    version: str
+    models: list[str]
+    vocab_size: int
+    device: str | None = None
+    dtype: str | None = None
+
+
+class Door(Protocol):
+    """A request is opaque: made by `request`, taken by `send`."""
+
+    server: Server
+
+    def request(self, prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int) -> Any: ...
+
+    async def send(self, request: Any) -> Record: ...
+
+    async def text(self, token_ids: list[int]) -> str:
+        """What the tokens stand for, so that the server tokenizes as it does for people. Raises `BenchError`."""
+
+
+class GrpcDoor:
+    def __init__(self, server: Server, stubs: Iterator[quire_pb2_grpc.InferenceStub], metadata: Metadata) -> None:
+        self.server = server
+        self._stubs = stubs
+        self._metadata = metadata
+
+    def request(
+        self, prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int
+    ) -> quire_pb2.GenerateRequest:
+        request = request_of(Prompt([], output_len), temperature, model, seed)
+        if isinstance(prompt, str):
+            request.prompt = prompt
+        else:
+            request.prompt_token_ids.ids.extend(prompt)
+        return request
+
+    async def send(self, request: quire_pb2.GenerateRequest) -> Record:
+        return await stream(next(self._stubs), request, self._metadata)
+
+    async def text(self, token_ids: list[int]) -> str:
+        asked = quire_pb2.DetokenizeRequest(token_ids=token_ids)
+        try:
+            answer = await next(self._stubs).Detokenize(asked, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise BenchError(f"--text: Detokenize: {error.code().name}: {error.details()}") from error
+        return str(answer.text)
+
+
+class HttpDoor:
+    def __init__(self, server: Server, client: WebClient) -> None:
+        self.server = server
+        self._client = client
+        self.request = body_of
+        self.send = client.stream
+
+    async def text(self, token_ids: list[int]) -> str:
+        answer = await self._client.ask("POST", "/detokenize", msgspec.json.encode({"tokens": token_ids}))
+        told = msgspec.json.decode(answer)
+        if "prompt" not in told:
+            raise BenchError(f"--text: /detokenize: {told}")
+        return str(told["prompt"])
+
+
+@asynccontextmanager
+async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[Door]:
+    """For `width` streams at a time. Raises `BenchError` when no ready server answers."""
+    metadata: Metadata = (("authorization", f"Bearer {key}"),) if key else ()
+    async with grpc.aio.insecure_channel(target) as channel:
+        control = quire_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            info: quire_pb2.GetServerInfoResponse = await control.GetServerInfo(
+                quire_pb2.GetServerInfoRequest(), timeout=CONNECT_SECONDS, metadata=metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            raise BenchError(f"--target {target}: {error.code().name}: {error.details()}") from error
+    if info.state != "ready":
+        raise BenchError(f"--target {target}: the server is {info.state!r}; wait until it is ready")
+    server = Server(info.version, list(info.model_names), info.vocab_size, info.device, info.dtype)
+    async with connect([target], width) as stubs:
+        yield GrpcDoor(server, stubs, metadata)
+
+
+@asynccontextmanager
+async def open_http(target: str, key: str, width: int) -> AsyncIterator[Door]:
+    """Raises `BenchError` when no ready server answers. HTTP/1.1 opens a connection per stream as it needs them."""
+    client = WebClient([target], {"authorization": f"Bearer {key}"} if key else {})
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            ready, version, models = [
+                msgspec.json.decode(await client.ask("GET", path)) for path in ("/ready", "/version", "/v1/models")
+            ]
+    except (OSError, ValueError) as error:
+        raise BenchError(f"--target {target}: {error or 'does not answer'}") from error
+    if "data" not in models:
+        raise BenchError(f"--target {target}: {models.get('error', {}).get('message', models)}")
+    if ready.get("status") != "ready":
+        raise BenchError(f"--target {target}: the server is {ready.get('status')!r}; wait until it is ready")
+    cards = models["data"]
+    try:
+        yield HttpDoor(Server(version["version"], [card["id"] for card in cards], cards[0]["vocab_size"]), client)
+    finally:
+        client.close()

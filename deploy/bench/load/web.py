@@ -1,0 +1,163 @@
+"""An HTTP client of a load generator: streamed completions over kept connections, read with little work of its own."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import httptools
+import msgspec
+
+from quire.deploy.bench.load.record import OK, Record
+
+GOOD_ENDS = ("length", "stop")
+
+
+class _Choice(msgspec.Struct):
+    token_ids: list[int] = []
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int
+
+
+class _Error(msgspec.Struct):
+    code: str = "unknown"
+
+
+class _Item(msgspec.Struct):
+    """A chunk of a stream, or an error."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+_item = msgspec.json.Decoder(_Item).decode
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time; `record` takes what a stream brings."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[bytes] | None = None
+        self._record: Record | None = None
+        self._rest = b""
+
+    async def ask(self, request: bytes, record: Record | None) -> bytes:
+        """The body; of a stream, what is left when its items are in `record`. Raises `ConnectionError`."""
+        assert self._transport is not None
+        self._done = asyncio.get_running_loop().create_future()
+        self._record = record
+        self._rest = b""
+        self._transport.write(request)
+        return await self._done
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(ConnectionError("the server closed the connection within an answer"))
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._rest += body
+        if self._record is None or self._parser.get_status_code() != 200:
+            return
+        *items, self._rest = self._rest.split(b"\n\n")
+        for item in items:
+            if item != b"data: [DONE]":
+                note(self._record, _item(item[6:]))
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._record is not None and status != 200:
+            error = _item(self._rest).error if self._rest.startswith(b"{") else None
+            self._record.status = error.code.upper() if error is not None else f"HTTP {status}"
+        self.is_open = self.is_open and self._parser.should_keep_alive()
+        # a parser serves one answer: the next may follow only when this one is complete
+        self._parser = httptools.HttpResponseParser(self)
+        if self._done is not None and not self._done.done():
+            self._done.set_result(self._rest)
+
+
+def note(record: Record, item: _Item) -> None:
+    """Take one item of a stream."""
+    if item.error is not None:
+        record.status = item.error.code.upper()
+    if item.usage is not None:
+        record.completion_tokens = item.usage.completion_tokens
+    for choice in item.choices:
+        if choice.token_ids:
+            record.moments.append(time.monotonic())
+            record.counts.append(len(choice.token_ids))
+        if choice.finish_reason is not None:
+            record.status = OK if choice.finish_reason in GOOD_ENDS else choice.finish_reason.upper()
+
+
+class WebClient:
+    """Connections to one or more servers, taken in turn; an idle one is used again."""
+
+    def __init__(self, targets: Sequence[str], headers: Mapping[str, str]) -> None:
+        self._targets = targets
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._turns = count()
+        self._idle: dict[str, list[Connection]] = {target: [] for target in targets}
+
+    async def stream(self, body: bytes) -> Record:
+        """Send one completion and read its stream to the end; failures are in the record's status, never raised."""
+        record = Record(sent=time.monotonic())
+        try:
+            await self.ask("POST", "/v1/completions", body, record)
+        except OSError:
+            record.status = "UNAVAILABLE"
+        record.ended = time.monotonic()
+        return record
+
+    async def ask(self, method: str, path: str, body: bytes = b"", record: Record | None = None) -> bytes:
+        """The answer's body. Raises `OSError` when no server answers."""
+        target = self._targets[next(self._turns) % len(self._targets)]
+        head = f"{method} {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\n{self._headers}"
+        idle = self._idle[target]
+        connection = next((one for one in iter(lambda: idle.pop() if idle else None, None) if one.is_open), None)
+        if connection is None:
+            host, _, port = target.rpartition(":")
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port))
+        answer = await connection.ask(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body, record)
+        if connection.is_open:
+            idle.append(connection)
+        return answer
+
+    def close(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+
+
+def body_of(prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int) -> bytes:
+    """The request that `record.request_of` makes for gRPC."""
+    fields: dict[str, object] = {
+        "prompt": prompt,
+        "max_tokens": output_len,
+        "temperature": temperature,
+        "ignore_eos": True,
+        "seed": seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+    return msgspec.json.encode(fields | ({"model": model} if model else {}))

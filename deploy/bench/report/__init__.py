@@ -1,0 +1,1 @@
+"""Results of a benchmark: as a table, as JSON, as a plot."""

@@ -1,0 +1,134 @@
+"""`quire generate`: a small client of the public API that streams to the terminal."""
+
+import argparse
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from quire.deploy.commands.connect import add_connection_arguments, connect, failure
+from quire.proto.api import Chat, ChatMessage, Delta, Event, Finished, GenerateRequest, RequestError, Started
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "generate",
+        help="ask a running server and stream the answer",
+        description="Send one prompt to a running `quire serve` and print the text as it is made.",
+    )
+    parser.add_argument("text", metavar="TEXT", help="the prompt; - reads it from standard input")
+    add_connection_arguments(parser)
+    parser.add_argument("--model", metavar="NAME", help="one of the served names (default: the served model)")
+    parser.add_argument("--chat", action="store_true", help="send TEXT as a chat message of the user")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="(default: the server's)")
+    parser.add_argument("--temperature", type=float, metavar="X", help="0 is greedy (default: the model's)")
+    parser.add_argument("--top-p", type=float, metavar="X")
+    parser.add_argument("--top-k", type=int, metavar="N")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text (default: the server chooses)")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
+    parser.add_argument("--n", type=int, metavar="N", help="outputs; more than one are printed when complete")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end instead of a stream")
+    parser.set_defaults(func=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when every output ended well, 1 otherwise. Raises `UsageError` for a target or file that cannot be used."""
+    client = connect(arguments, os.environ.get("QUIRE_API_KEY", "").partition(" ")[0] or None)
+    answer = Answer(stream=not arguments.json and arguments.n in (None, 1))
+    try:
+        answer.take(client.stream(_request(arguments)))
+    except RequestError as error:
+        print(failure(error), file=sys.stderr)
+        return 1
+    finally:
+        client.close()
+    if arguments.json:
+        print(msgspec.json.encode(answer.summary()).decode())
+    else:
+        answer.print_rest()
+    return 0 if answer.ended_well else 1
+
+
+def _request(arguments: argparse.Namespace) -> GenerateRequest:
+    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    return GenerateRequest(
+        input=Chat([ChatMessage("user", text)]) if arguments.chat else text,
+        model=arguments.model,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        top_k=arguments.top_k,
+        seed=arguments.seed,
+        n=arguments.n,
+        max_tokens=arguments.max_tokens,
+        stop=tuple(arguments.stop),
+    )
+
+
+class Answer:
+    """The events of one request, printed as they come or kept for the end."""
+
+    def __init__(self, stream: bool) -> None:
+        self._stream = stream
+        self._begin = time.monotonic()
+        self._first_token_seconds = 0.0
+        self._texts: defaultdict[int, str] = defaultdict(str)
+        self._finished: dict[int, Finished] = {}
+        self._started: Started | None = None
+
+    def take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Started():
+                    self._started = event
+                case Delta():
+                    self._first_token_seconds = self._first_token_seconds or time.monotonic() - self._begin
+                    self._texts[event.output_index] += event.text
+                    if self._stream:
+                        print(event.text, end="", flush=True)
+                case Finished():
+                    self._finished[event.output_index] = event
+
+    @property
+    def ended_well(self) -> bool:
+        return bool(self._finished) and all(
+            finished.finish_reason in ("stop", "length") for finished in self._finished.values()
+        )
+
+    def print_rest(self) -> None:
+        """What was not streamed, then one line of figures on standard error."""
+        if self._stream:
+            print()
+        else:
+            for index in sorted(self._finished):
+                print(f"--- output {index}\n{self._texts[index]}")
+        seconds = time.monotonic() - self._begin
+        num_tokens = sum(finished.usage.completion_tokens for finished in self._finished.values())
+        reasons = ", ".join(_reason(finished) for _, finished in sorted(self._finished.items()))
+        print(
+            f"[{num_tokens} tokens in {seconds:.2f} s, first after {self._first_token_seconds:.3f} s; {reasons}]",
+            file=sys.stderr,
+        )
+
+    def summary(self) -> dict[str, object]:
+        started = self._started
+        return {
+            "request_id": started.request_id if started else "",
+            "model": started.model if started else "",
+            "outputs": [
+                {
+                    "index": index,
+                    "text": self._texts[index],
+                    "finish_reason": finished.finish_reason,
+                    "error": finished.error.message if finished.error else None,
+                    "usage": msgspec.structs.asdict(finished.usage),
+                }
+                for index, finished in sorted(self._finished.items())
+            ],
+        }
+
+
+def _reason(finished: Finished) -> str:
+    return f"{finished.finish_reason}: {finished.error.message}" if finished.error else finished.finish_reason

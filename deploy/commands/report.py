@@ -1,0 +1,108 @@
+"""What a person reads once the engine is ready."""
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from quire.deploy.flags.sizes import format_bytes
+from quire.frontend.config import FrontendConfig
+from quire.proto.messages.requests import ModelFacts
+
+PROMPT = "def fibonacci(n):"
+
+
+def engine_summary(facts: ModelFacts) -> list[str]:
+    """Model, memory and capacity, as the workers measured them."""
+    num_tokens = facts.num_blocks * facts.block_size
+    name = f"{facts.architecture}, {facts.dtype} on {facts.device}"
+    if facts.whole_prompts:
+        vectors = f"embeds: vectors of {facts.embedding_size} numbers, texts of up to {facts.max_model_len} tokens"
+        return [name, f"memory: weights {format_bytes(facts.weight_bytes)}, no KV cache", vectors]
+    return [
+        name,
+        f"memory: weights {format_bytes(facts.weight_bytes)}, KV cache {format_bytes(facts.kv_bytes)}",
+        f"KV cache: {facts.num_blocks} blocks of {facts.block_size} tokens, {num_tokens} tokens",
+        f"maximum concurrency for {facts.max_model_len} tokens: {num_tokens / facts.max_model_len:.2f}x",
+    ]
+
+
+def target_of(host: str, port: int) -> str:
+    """`host:port` as a client on this machine reaches it."""
+    reachable = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
+    return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
+
+
+def addresses(frontend: FrontendConfig) -> str:
+    """The line that says where the engine is reached."""
+    line = f"ready: gRPC on {target_of(frontend.host, frontend.grpc_port)}"
+    if frontend.http_port >= 0:
+        line += f", HTTP on {url_of(frontend)}"
+    return line
+
+
+def url_of(frontend: FrontendConfig) -> str:
+    """Of the HTTP API, as a client on this machine reaches it."""
+    return f"{'https' if frontend.tls_cert_file else 'http'}://{target_of(frontend.host, frontend.http_port)}"
+
+
+def ready_to_paste(frontend: FrontendConfig, task: str = "generate") -> str:
+    """Ways to ask for the first tokens, or for the first vector. The names of PEM files are the reader's to fill in."""
+    flags, python, curl = _credentials(frontend)
+    target = target_of(frontend.host, frontend.grpc_port)
+    text = (
+        ""
+        if task == "embed"
+        else f"""
+Try it:
+
+  {_command()} generate {shlex.quote(PROMPT)} --max-tokens 64 --target {target}{flags}
+
+or from Python:
+
+  from quire.proto.api import GenerateRequest
+  from quire.proto.client import Client
+
+  with Client("{target}"{python}) as client:
+      print(client.generate(GenerateRequest(input="{PROMPT}", max_tokens=64)).outputs[0].text)
+"""
+    )
+    if frontend.http_port >= 0:
+        path, asked = ("embeddings", "input") if task == "embed" else ("completions", "prompt")
+        body: dict[str, object] = {"model": frontend.served_model_names[0], asked: PROMPT}
+        if task != "embed":
+            body["max_tokens"] = 64
+        text += f"""
+Over HTTP, as OpenAI's clients do:
+
+  curl {url_of(frontend)}/v1/{path} -H 'Content-Type: application/json'{curl} -d {shlex.quote(json.dumps(body))}
+"""
+    return text
+
+
+def _credentials(frontend: FrontendConfig) -> tuple[str, str, str]:
+    """What the examples need to be let in: flags of `quire generate`, arguments of `Client`, flags of curl."""
+    flags = python = curl = ""
+    if path := frontend.api_key_file:
+        flags += f" --api-key-file {shlex.quote(path)}"
+        python += f', api_key=open("{path}").readline().strip()'
+        curl += f' -H "Authorization: Bearer $(head -n 1 {shlex.quote(path)})"'
+    if frontend.tls_cert_file:
+        flags += " --tls-ca-file CA.pem"
+        python += ', tls_ca_file="CA.pem"'
+        curl += " --cacert CA.pem"
+    if frontend.tls_client_ca_file:
+        flags += " --tls-cert-file CLIENT.pem --tls-key-file CLIENT.key"
+        python += ', tls_cert_file="CLIENT.pem", tls_key_file="CLIENT.key"'
+        curl += " --cert CLIENT.pem --key CLIENT.key"
+    return flags, python, curl
+
+
+def _command() -> str:
+    """How this very quire is called from the shell that reads the example."""
+    called = Path(sys.argv[0])
+    on_path = shutil.which("quire")
+    if called.name != "quire" or (on_path and Path(on_path).samefile(called)):
+        return "quire"
+    return shlex.quote(str(called))

@@ -1,0 +1,177 @@
+"""`quire serve`: from options to a supervised engine, with progress while it comes up."""
+
+import argparse
+import os
+import re
+import sys
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from quire.deploy.commands.report import addresses, engine_summary, ready_to_paste
+from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
+from quire.deploy.flags.arguments import UsageError, add_serve_arguments, gather
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.model_path import resolve
+from quire.deploy.supervisor.port_claim import Port
+from quire.deploy.supervisor.process import API_KEY_VARIABLE
+from quire.deploy.supervisor.rundir import RunDir
+from quire.deploy.supervisor.supervisor import Supervisor
+from quire.frontend.config import KEY
+from quire.proto.messages.requests import Welcome
+
+
+class QuireEngine:
+    """The command lines of the three processes. Implements `quire.deploy.supervisor.process_spec.Engine`."""
+
+    def __init__(self, composed: Composed, run_dir: RunDir) -> None:
+        self.world_size = composed.scheduler.world_size
+        self.num_frontends = composed.num_frontends
+        self._composed = composed
+        self._run_dir = run_dir
+        self._written: dict[str, Path] = {}
+
+    def scheduler(self) -> list[str]:
+        self._run_dir.remove_socket(FRONTENDS_SOCKET)
+        self._run_dir.remove_socket(WORKERS_SOCKET)
+        return _module("scheduler", self._write("scheduler", self._composed.scheduler))
+
+    def worker(self, rank: int, epoch: int) -> list[str]:
+        config = self._write("worker", self._composed.worker)
+        return [*_module("worker", config), "--rank", str(rank), "--epoch", str(epoch)]
+
+    def frontend(self, index: int) -> list[str]:
+        ready_file = self.ready_file(index)
+        ready_file.unlink(missing_ok=True)
+        config = msgspec.structs.replace(self._composed.frontend, index=index, ready_file=str(ready_file))
+        return _module("frontend", self._write(f"frontend-{index}", config))
+
+    def frontend_ready(self, index: int) -> bool:
+        try:
+            said: dict[str, object] = msgspec.json.decode(self.ready_file(index).read_bytes())
+        except FileNotFoundError:
+            return False
+        return said["ready"] is True
+
+    def frontend_pulse(self, index: int) -> int:
+        try:
+            return self.ready_file(index).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def supervisor_address(self) -> str:
+        return self._run_dir.address(FRONTENDS_SOCKET)
+
+    def ready_file(self, index: int) -> Path:
+        """Where frontend `index` says that its ports are open, which ports those are, and whether it takes requests."""
+        return self._run_dir.path / f"frontend-{index}.ready"
+
+    def _write(self, name: str, config: msgspec.Struct) -> Path:
+        """Once: a configuration never changes, other ranks may be reading it, and a restart must not need a disk."""
+        if name not in self._written:
+            path = self._run_dir.path / f"{name}.json"
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+            self._written[name] = path
+        return self._written[name]
+
+
+def _module(name: str, config: Path) -> list[str]:
+    # -P: the folder one stands in must not shadow packages (`proto` and `kernels` are names of published ones)
+    return [sys.executable, "-P", "-m", f"quire.{name}", str(config)]
+
+
+class Lines:
+    """Whole lines to a stream, until nobody reads it: serving goes on without a reader."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._open = True
+
+    def __call__(self, line: str) -> None:
+        if not self._open:
+            return
+        try:
+            print(line, file=self._stream, flush=True)
+        except (OSError, ValueError):  # a closed pipe, a vanished terminal
+            self._open = False
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="start an engine and serve its API",
+        description="Start scheduler, workers and frontends for one model and serve until SIGTERM or Ctrl-C.",
+    )
+    add_serve_arguments(parser)
+    parser.add_argument(
+        "--api-key", nargs="+", default=[], metavar="KEY",
+        help="accepted API keys; other users of this machine can read a command line: prefer --api-key-file",
+    )  # fmt: skip
+    parser.set_defaults(func=run)
+
+
+def _check_files(options: ServeOptions) -> None:
+    if not 0 <= options.grpc_port <= 65_535:
+        raise UsageError(f"--grpc-port: must be in [0, 65535], got {options.grpc_port}")
+    if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
+        raise UsageError("--ssl-certfile and --ssl-keyfile: give both or none")
+    for field in ("api_key_file", "admin_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "chat_template"):
+        path = getattr(options, field)
+        if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
+            raise UsageError(f"--{field.replace('_', '-')} {path}: no readable file")
+
+
+def _pass_keys_on(keys: list[str]) -> None:
+    """To the frontends, by the environment; vLLM's variable counts too, or a door believed locked would stand open.
+
+    Raises `UsageError`, also for the empty key of a shell's unset variable.
+    """
+    for number, key in enumerate(keys, 1):
+        if not re.fullmatch(KEY, key):
+            raise UsageError(f"--api-key: key {number} must be 8 to 1024 visible ASCII characters, got {len(key)}")
+    known = [os.environ.get(API_KEY_VARIABLE, ""), os.environ.pop("VLLM_API_KEY", "")]  # workers need not know it
+    if together := " ".join(filter(None, [*known, *keys])):
+        os.environ[API_KEY_VARIABLE] = together
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """The exit code. Raises `UsageError` before anything has started."""
+    started = time.monotonic()
+    out = Lines(sys.stdout)
+
+    def say(line: str) -> None:
+        out(f"[{time.monotonic() - started:6.1f} s] {line}")
+
+    asked, options = gather(namespace)
+    _check_files(options)
+    if namespace.api_key:
+        say("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
+    _pass_keys_on(namespace.api_key)
+    say(f"model: {asked or 'the one that ships with quire'}")
+    model = resolve(asked, options.load_format, options.tokenizer)
+    with ExitStack() as held:
+        run_dir = held.enter_context(closing(RunDir(options.run_dir)))
+        grpc_port = held.enter_context(closing(Port(options.host, options.grpc_port))).number
+        http_port = -1
+        if options.http_port >= 0:
+            http_port = held.enter_context(closing(Port(options.host, options.http_port, "--http-port"))).number
+        options = replace(options, grpc_port=grpc_port, http_port=http_port)
+        composed = compose(options, model, run_dir)
+        out(show(composed))
+        engine = QuireEngine(composed, run_dir)
+        say(f"starting 1 scheduler, {engine.world_size} worker(s), {engine.num_frontends} frontend(s)")
+
+        def on_ready(welcome: Welcome) -> None:
+            assert welcome.facts is not None
+            for line in engine_summary(welcome.facts):
+                say(line)
+            say(addresses(composed.frontend))
+            out(ready_to_paste(composed.frontend, welcome.facts.task))
+
+        code = Supervisor(engine, composed.timers, say, Lines(sys.stderr), on_ready).run()
+        say(f"stopped, exit code {code}")
+        return code

@@ -1,0 +1,219 @@
+"""Command line and YAML file to `ServeOptions`: the command line beats the file, what nobody knows is an error."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from quire.deploy.flags.options import ServeOptions, Spec, specs
+from quire.deploy.flags.vllm_flags import BARE, FOREIGN, refusal
+
+MODEL_KEY = "model"
+MODELS = "models"
+"""Every MODEL that was said, while words are parsed."""
+API_KEY = "api-key"
+
+
+class UsageError(ValueError):
+    """The user must change a flag, a file or a model; shown as one line, exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """No abbreviations, one-line errors, a hint for misspelt flags."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**(arguments | {"allow_abbrev": False}))
+
+    def error(self, message: str) -> NoReturn:
+        print(f"quire: error: {message}  (see `{self.prog} --help`)", file=sys.stderr)
+        sys.exit(2)
+
+    def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
+        """`-O3` is `-O 3`; yet `-t` is no abbreviation of `-tp`, which `allow_abbrev` lets pass."""
+        return [one for one in super()._get_option_tuples(option_string) if option_string.startswith(one[1])]
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        parsed, unknown = super().parse_known_args(_dashed(sys.argv[1:] if args is None else args), namespace)
+        models = vars(parsed).pop(MODELS, [])
+        if unknown:  # first: the value of an unknown flag looks like a MODEL, and may be a secret
+            name = unknown[0].partition("=")[0]
+            self.error(f"unknown argument {name!r}{near(name, self._option_string_actions)}")
+        if len(models) > 1:
+            self.error(f"MODEL is given twice, as {models[0]!r} and as {models[1]!r}: leave one out")
+        return parsed, unknown
+
+
+def _dashed(words: Sequence[str]) -> list[str]:
+    """`--max_model_len` is `--max-model-len`, as in vLLM and in the YAML file; nothing behind `--` is a flag."""
+    end = words.index("--") if "--" in words else len(words)
+    flags = (re.sub(r"^--[^=]+", lambda name: name[0].replace("_", "-"), word) for word in words[:end])
+    return [*flags, *words[end:]]
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing. Dashes make no two alike, and half of two letters does not."""
+    word, by_word = name.lstrip("-"), {one.lstrip("-"): one for one in known}
+    match = difflib.get_close_matches(word, list(by_word), n=1) if len(word) > 2 else []
+    return f"; did you mean {by_word[match[0]]!r}?" if match else ""
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --config and one flag per field of `ServeOptions`; absent flags leave no trace in the namespace."""
+    add_model_argument(parser)
+    parser.add_argument("--config", metavar="FILE", default="", help="YAML file whose keys are these flags' names")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for spec in specs():
+        title = spec.flag.group
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _add_flag(groups[title], spec)
+    for name, foreign in FOREIGN.items():
+        how: dict[str, Any] = {"nargs": 0} if foreign.bare else {}
+        how |= {"action": ForeignFlag, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        parser.add_argument(f"--{name}", *foreign.also, **how)
+
+
+def add_model_argument(parser: argparse.ArgumentParser) -> None:
+    """MODEL, and `--model MODEL` as most commands for vLLM spell it; absent, it leaves no trace in the namespace."""
+    how: dict[str, Any] = {"action": ModelWord, "type": _argparse_type(_model), "default": argparse.SUPPRESS}
+    text = "model directory or hub id (default: the small model that ships with quire)"
+    parser.add_argument(MODEL_KEY, nargs="?", metavar="MODEL", help=text, **how)
+    parser.add_argument("--model", metavar="MODEL", help="the same, as a flag", **how)
+
+
+def _model(text: str) -> str:
+    if not text:
+        raise ValueError("expected a directory or hub id, got ''; leave it out for the embedded model")
+    return text
+
+
+class ModelWord(argparse.Action):
+    """However often it is said, it is one model."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        models = getattr(namespace, MODELS, [])
+        setattr(namespace, MODELS, models if values in models else [*models, values])
+        setattr(namespace, MODEL_KEY, values)
+
+
+class ForeignFlag(argparse.Action):
+    """A flag of `vllm serve` alone: it changes nothing, or is refused with the way out."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if why := refusal(self.option_strings[0].removeprefix("--"), values or BARE):
+            parser.error(why)
+
+
+def _add_flag(group: "argparse._ArgumentGroup", spec: Spec) -> None:
+    shown = spec.flag.default or (("on" if spec.default else "off") if spec.kind == "switch" else spec.default)
+    common: dict[str, Any] = {"dest": spec.field, "default": argparse.SUPPRESS}
+    common["help"] = f"{spec.flag.help} (default: {shown})" if shown != "" else spec.flag.help
+    if spec.kind == "switch":
+        common["action"] = argparse.BooleanOptionalAction
+    elif spec.kind == "choice":
+        common["choices"] = spec.choices
+    else:
+        common["type"] = _argparse_type(spec.parse)
+        common["metavar"] = spec.flag.metavar or None
+        if spec.kind == "names":
+            common["nargs"] = "+"
+    group.add_argument(f"--{spec.name}", *spec.flag.also, **common)
+
+
+def _argparse_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
+    """MODEL ("" for the embedded one) and the options. Raises `UsageError`."""
+    said = vars(namespace)
+    written = read_yaml(Path(namespace.config)) if namespace.config else {}
+    known = {spec.field for spec in specs()}
+    values = written | {key: value for key, value in said.items() if key in known or key == MODEL_KEY}
+    model = values.pop(MODEL_KEY, "")
+    for key, value in values.items():
+        if isinstance(value, list):  # of several words, each a name or a list of names
+            values[key] = tuple(name for names in value for name in names)
+    return model, ServeOptions(**values)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Option fields and values of a YAML file. Raises `UsageError` naming the file and the key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {path}: expected `flag-name: value` lines, got a {type(content).__name__}")
+    root = yaml.compose(text, Loader=yaml.SafeLoader)  # of two equal keys the dict holds one
+    assert isinstance(root, yaml.MappingNode)
+    keys = [key.value for key, _ in root.value]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UsageError(f"--config {path}: {twice!r} is there twice")
+    by_name = {name: spec for spec in specs() for name in spec.names}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        name = str(key).replace("_", "-")
+        if name == API_KEY:
+            raise UsageError(f"--config {path}: {key}: a configuration is no place for a key; use api-key-file")
+        if name in FOREIGN:
+            unsaid = FOREIGN[name].bare and value is False
+            if not unsaid and (why := refusal(name, _text(value))):
+                raise UsageError(f"--config {path}: {why}")
+            continue
+        field = name if name == MODEL_KEY else by_name[name].field if name in by_name else ""
+        if not field:
+            raise UsageError(f"--config {path}: unknown key {key!r}{near(name, [*by_name, MODEL_KEY])}")
+        if field in values:
+            raise UsageError(f"--config {path}: {key!r} is there twice, under two spellings")
+        try:
+            values[field] = _yaml_model(value) if name == MODEL_KEY else _yaml_value(by_name[name], value)
+        except ValueError as error:
+            raise UsageError(f"--config {path}: {key}: {error}") from error
+    return values
+
+
+def _text(value: object) -> str:
+    """As the command line would say it."""
+    return BARE if value is True else str(value)
+
+
+def _yaml_model(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a directory or hub id, got {value!r}; leave the key out for the embedded model")
+    return _model(value)
+
+
+def _yaml_value(spec: Spec, value: object) -> Any:
+    if spec.kind == "switch":
+        if not isinstance(value, bool):
+            raise ValueError(f"expected true or false, got {value!r}")
+        return value
+    if spec.kind == "names":
+        return tuple(str(name) for name in value) if isinstance(value, list) else spec.parse(str(value))
+    if isinstance(value, (bool, list, dict)) or value is None:
+        raise ValueError(f"expected a single value, got {value!r}")
+    text = str(value)
+    if spec.kind == "choice" and text not in spec.choices:
+        raise ValueError(f"expected one of {', '.join(spec.choices)}, got {text!r}")
+    return spec.parse(text)

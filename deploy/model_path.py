@@ -1,0 +1,125 @@
+"""MODEL to a directory: the embedded model, a local directory, or a hub id. A fast first look; the worker decides."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from quire.deploy.flags.arguments import UsageError
+from quire.worker.config import ENCODER_TYPES
+
+EMBEDDED = Path(__file__).parent / "model"
+EMBEDDED_NAME = "quire-default"
+DEFAULT_STEP_TOKENS = 2048
+
+# Data only: no Python, no pickle. `*.model` is SentencePiece, `*.jinja` the chat template.
+WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja", "*.model")
+_HUB_ID = re.compile(r"(?P<repository>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_REMEDY = "give the path of a local directory with config.json, tokenizer.json and *.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    directory: Path
+    name: str
+    """What clients call it unless --served-model-name says otherwise."""
+    step_tokens: int = DEFAULT_STEP_TOKENS
+    """What one step runs unless --max-num-batched-tokens says otherwise."""
+
+
+def resolve(asked: str, load_format: str, tokenizer: str = "") -> Model:
+    """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`.
+
+    It needs no tokenizer.json where `tokenizer` is the directory of another one.
+    """
+    if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
+        raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
+    if not asked:
+        model = Model(EMBEDDED, EMBEDDED_NAME)
+    elif Path(asked).expanduser().is_dir():
+        model = Model(Path(asked).expanduser().absolute(), asked.rstrip("/"))
+    elif match := _HUB_ID.fullmatch(asked):
+        model = Model(_download(match["repository"], match["revision"]), asked)
+    else:
+        raise UsageError(f"MODEL {asked!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
+    check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
+    return replace(model, step_tokens=_step_tokens(model.directory))
+
+
+def _step_tokens(directory: Path) -> int:
+    """A model that reads a prompt in one step finds room for its longest."""
+    config = _read_json(directory, "config.json")
+    longest = config.get("max_position_embeddings")
+    if config.get("model_type") in ENCODER_TYPES and isinstance(longest, int):
+        return max(DEFAULT_STEP_TOKENS, longest)
+    return DEFAULT_STEP_TOKENS
+
+
+def check(directory: Path, load_format: str, tokenizer: Path) -> None:
+    """Refuse early what the worker would refuse late. Raises `UsageError` naming what is missing.
+
+    `tokenizer` is the directory that holds tokenizer.json.
+    """
+    config = _read_json(directory, "config.json")
+    if not isinstance(config.get("architectures"), list) and not config.get("model_type"):
+        raise UsageError(f"MODEL {directory}: config.json names neither `architectures` nor `model_type`")
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise UsageError(
+            f"MODEL {directory}: tokenizer.json is missing; save it with the fast tokenizer of the model, or name the "
+            "directory of one with --tokenizer"
+        )
+    if load_format == "dummy":
+        return
+    if (directory / "model.safetensors.index.json").is_file():
+        _check_shards(directory)
+    elif not list(directory.glob("*.safetensors")):
+        if any(list(directory.glob(pattern)) for pattern in _PICKLED):
+            raise UsageError(
+                f"MODEL {directory}: the weights are pickled, and pickles run code; convert them to *.safetensors"
+            )
+        raise UsageError(f"MODEL {directory}: no *.safetensors; add them, or use --load-format dummy")
+
+
+def _check_shards(directory: Path) -> None:
+    weight_map = _read_json(directory, "model.safetensors.index.json").get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise UsageError(f"MODEL {directory}: model.safetensors.index.json has no weight_map")
+    for shard in sorted({str(name) for name in weight_map.values()}):
+        if Path(shard).name != shard or not (directory / shard).is_file():
+            raise UsageError(f"MODEL {directory}: {shard!r} of model.safetensors.index.json is missing; fetch it again")
+
+
+def _read_json(directory: Path, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads((directory / name).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"MODEL {directory}: {name} is missing; {_REMEDY}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"MODEL {directory}: {name} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"MODEL {directory}: {name} must hold a JSON object")
+    return content
+
+
+def _download(repository: str, revision: str | None) -> Path:
+    """One revision, resolved once, so that files of two commits never mix; from the local cache when offline."""
+    from httpx import HTTPError
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        commit = HfApi().model_info(repository, revision=revision, timeout=20).sha
+        return Path(snapshot_download(repository, revision=commit, allow_patterns=list(WANTED)))
+    except (HfHubHTTPError, HTTPError, OfflineModeIsEnabled, OSError) as error:
+        try:
+            return Path(
+                snapshot_download(repository, revision=revision, allow_patterns=list(WANTED), local_files_only=True)
+            )
+        except (LocalEntryNotFoundError, OSError):
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise UsageError(
+                f"MODEL {repository!r}: neither a directory here, nor in the local hub cache, and the hub did not "
+                f"answer ({reason}); {_REMEDY}"
+            ) from error

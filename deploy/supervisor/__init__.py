@@ -1,0 +1,1 @@
+"""Processes of an engine: started, watched, restarted."""

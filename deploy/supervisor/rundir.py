@@ -1,0 +1,114 @@
+"""The private directory of one engine: sockets, child configurations and the lock that keeps a second engine out."""
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from quire.deploy.flags.arguments import UsageError
+from quire.proto.transport.channel import ChannelError, ipc_address
+
+LOCK_NAME = "lock"
+PREFIX = "quire-"
+TEMPORARY = "temporary"
+"""In the lock file, after the process id, when the directory dies with its engine."""
+LONGEST_SOCKET_NAME = "frontends"
+
+
+class RunDir:
+    """Held from construction to `close`. A second binder of an ipc path would steal it silently, hence the lock.
+
+    The directory is 0700 and owned by this user; what an earlier engine left there is removed, but only under the
+    lock. Raises `UsageError` when another process holds it or when a socket path in it would be too long.
+    """
+
+    def __init__(self, asked: str) -> None:
+        self._temporary = not asked
+        if self._temporary:
+            named = os.environ.get("XDG_RUNTIME_DIR", "")
+            parent = named if os.access(named, os.W_OK) else tempfile.gettempdir()
+            _remove_abandoned(Path(parent))
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        else:
+            self.path = Path(asked).absolute()
+        try:
+            ipc_address(str(self.path), LONGEST_SOCKET_NAME)
+        except ChannelError as error:
+            raise UsageError(f"--run-dir: {error}") from error
+        self._make_private()
+        self._lock = self._take_lock()
+        self._sweep()
+
+    def _make_private(self) -> None:
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.stat()
+        except OSError as error:
+            raise UsageError(f"--run-dir {self.path}: {error.strerror}") from error
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise UsageError(
+                f"--run-dir {self.path}: must be a directory of yours with mode 0700; chmod it or name another"
+            )
+
+    def _take_lock(self) -> int:
+        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = (_said(descriptor) or ["unknown"])[0]
+            os.close(descriptor)
+            raise UsageError(
+                f"--run-dir {self.path}: held by the quire with process id {holder}; stop it or name another"
+            ) from error
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {TEMPORARY if self._temporary else ''}".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(f"--run-dir {self.path}: cannot be written to: {error.strerror}") from error
+        return descriptor
+
+    def _sweep(self) -> None:
+        """Remove what an engine before us left, and only files a quire writes: the directory was named by a user."""
+        for pattern in ("*.sock", "*.json", "*.ready", "rendezvous*", "metrics/*.bin", "metrics/*.partial"):
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def address(self, name: str) -> str:
+        return ipc_address(str(self.path), name)
+
+    def remove_socket(self, name: str) -> None:
+        """After its owner's death: connectors must wait for the new owner instead of finding a deaf file."""
+        (self.path / f"{name}.sock").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Removes our files, the directory too where it was ours, then gives up the lock."""
+        self._sweep()
+        if self._temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Temporary directories whose quire was killed: their lock file says so, and nobody holds the lock."""
+    for lock in parent.glob(f"{PREFIX}*/{LOCK_NAME}"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # another user's, or removed this moment
+        try:
+            # without the word it is a user's, or of a quire that starts at this moment and needs the lock itself
+            if os.fstat(descriptor).st_uid == os.getuid() and TEMPORARY in _said(descriptor):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def _said(descriptor: int) -> list[str]:
+    """The words of a lock file: process id, and what its directory is."""
+    return os.pread(descriptor, 32, 0).decode(errors="replace").split()

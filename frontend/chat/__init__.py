@@ -1,0 +1,1 @@
+"""Chats: checked, and rendered by the model's template in a process that can be killed."""

@@ -1,0 +1,149 @@
+"""What of a chat can be wrong before anything is rendered. Errors name the field as `quire.proto` does."""
+
+import json
+import math
+import re
+from typing import Any
+
+import msgspec
+
+from quire.frontend.json_scan import scan
+from quire.frontend.parsing.tools.forced import NAMED
+from quire.frontend.parsing.tools.parser import MAX_CALLS, MAX_NAME
+from quire.proto.api import Chat, ChatMessage
+from quire.proto.messages.params import ParameterError
+
+MAX_MESSAGES = 4096
+MAX_TOOLS = 128
+MAX_TEMPLATE_KWARGS = 32
+MAX_KWARG_CHARS = 4096
+MAX_JSON_PARTS = 1 << 14
+"""Of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
+CHOICES = ("auto", "none", "required")
+RESERVED = frozenset(
+    {
+        "messages", "tools", "tokens", "documents", "add_generation_prompt", "continue_final_message", "tokenize",
+        "chat_template", "conversation", "return_dict", "return_tensors", "bos_token", "eos_token", "pad_token",
+        "unk_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "range", "dict",
+        "namespace", "cycler", "joiner", "lipsum", "loop", "self", "caller", "varargs", "kwargs",
+    }
+)  # fmt: skip
+"""What a template is given, or has of its own."""
+
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_KWARG_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+
+def check_chat(chat: Chat) -> None:
+    """Raises `ParameterError`."""
+    if not chat.messages:
+        raise ParameterError("chat.messages", "must not be empty", "EMPTY_PROMPT")
+    if len(chat.messages) > MAX_MESSAGES:
+        raise ParameterError("chat.messages", f"has {len(chat.messages)} entries; at most {MAX_MESSAGES} are allowed")
+    for index, message in enumerate(chat.messages):
+        _check_message(message, f"chat.messages[{index}]")
+    if chat.continue_final_message and chat.add_generation_prompt:
+        raise ParameterError("chat.continue_final_message", "excludes add_generation_prompt; set only one of them")
+    if chat.continue_final_message and not chat.messages[-1].content.strip():
+        raise ParameterError("chat.continue_final_message", "needs a last message that is not empty")
+    _check_tools(chat)
+    _check_choice(chat)
+    template_kwargs(chat)
+
+
+def template_kwargs(chat: Chat) -> dict[str, Any]:
+    """The template's extra variables. Raises `ParameterError`."""
+    field = "chat.template_kwargs"
+    if not chat.template_kwargs:
+        return {}
+    kwargs = _json(chat.template_kwargs, field)
+    if not isinstance(kwargs, dict):
+        raise ParameterError(field, "must be a JSON object")
+    if len(kwargs) > MAX_TEMPLATE_KWARGS:
+        raise ParameterError(field, f"has {len(kwargs)} entries; at most {MAX_TEMPLATE_KWARGS} are allowed")
+    for name, value in kwargs.items():
+        if name in RESERVED:
+            raise ParameterError(field, f"must not hold {name!r}: the server itself sets it")
+        if len(name) > MAX_NAME or not _KWARG_NAME.fullmatch(name):
+            raise ParameterError(field, f"{name[:64]!r} is no name; small letters, digits and _ are allowed")
+        if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ParameterError(field, f"{name!r} must be a string, a number, true, false or null")
+        if isinstance(value, str) and len(value) > MAX_KWARG_CHARS:
+            message = f"{name!r} has {len(value)} characters; at most {MAX_KWARG_CHARS} are allowed"
+            raise ParameterError(field, message)
+    return kwargs
+
+
+def tool_parameters(text: str, field: str) -> dict[str, Any]:
+    """A function's JSON Schema; that of no parameters for an empty text. Raises `ParameterError`."""
+    if not text:
+        return {"type": "object", "properties": {}}
+    schema = _json(text, field)
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        raise ParameterError(field, "must be the JSON Schema of an object: a JSON object with type 'object'")
+    return schema
+
+
+def _check_message(message: ChatMessage, field: str) -> None:
+    if not 1 <= len(message.role) <= 64:
+        raise ParameterError(f"{field}.role", "must be 1 to 64 characters")
+    if message.role != "assistant":
+        for name in ("tool_calls", "reasoning"):
+            if getattr(message, name):
+                raise ParameterError(f"{field}.{name}", "belongs to assistant messages only; remove it")
+    if (message.role == "tool") != bool(message.tool_call_id):
+        text = "is missing" if message.role == "tool" else "belongs to tool messages only; remove it"
+        raise ParameterError(f"{field}.tool_call_id", text)
+    if len(message.tool_calls) > MAX_CALLS:
+        message_text = f"has {len(message.tool_calls)} entries; at most {MAX_CALLS} are allowed"
+        raise ParameterError(f"{field}.tool_calls", message_text)
+    for index, call in enumerate(message.tool_calls):
+        if not 1 <= len(call.name) <= MAX_NAME:
+            raise ParameterError(f"{field}.tool_calls[{index}].name", f"must be 1 to {MAX_NAME} characters")
+        scan(call.arguments.encode(), f"{field}.tool_calls[{index}].arguments", MAX_JSON_PARTS, unique=False)
+
+
+def _check_tools(chat: Chat) -> None:
+    if len(chat.tools) > MAX_TOOLS:
+        raise ParameterError("chat.tools", f"has {len(chat.tools)} entries; at most {MAX_TOOLS} are allowed")
+    seen: set[str] = set()
+    for index, tool in enumerate(chat.tools):
+        field = f"chat.tools[{index}]"
+        if not _TOOL_NAME.fullmatch(tool.name):
+            raise ParameterError(f"{field}.name", "must be 1 to 64 letters, digits, _ and -")
+        if tool.name in seen:
+            raise ParameterError(f"{field}.name", f"{tool.name!r} is there twice; give each function its own name")
+        seen.add(tool.name)
+        tool_parameters(tool.parameters, f"{field}.parameters")
+
+
+def _check_choice(chat: Chat) -> None:
+    choice, field = chat.tool_choice, "chat.tool_choice"
+    if choice is None or (choice == "none" and not chat.tools):
+        return
+    if not chat.tools:
+        raise ParameterError(field, "needs tools; set tools, or leave it unset")
+    if choice.startswith(NAMED):
+        name = choice[len(NAMED) :]
+        if name not in {tool.name for tool in chat.tools}:
+            raise ParameterError(field, f"names the function {name[:64]!r}, which is not among tools")
+    elif choice not in CHOICES:
+        raise ParameterError(field, f"must be one of {', '.join(CHOICES)} or {NAMED}NAME, got {choice[:64]!r}")
+
+
+def _json(text: str, field: str) -> Any:
+    scan(text.encode(), field, MAX_JSON_PARTS, unique=False)
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ParameterError(field, f"is not JSON: {error}") from error
+
+
+def arguments_value(text: str) -> Any:
+    """A call's arguments as templates want them: an object where the text is one, else the text."""
+    try:
+        value = msgspec.json.decode(text) if text else {}
+        json.dumps(value)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text

@@ -1,0 +1,122 @@
+"""The process that renders chat templates: the model's own Jinja source, sandboxed. It is killed if it takes too long.
+
+Variables, filters and functions are those `transformers` gives to templates.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from quire.frontend.sandbox.child import serve
+
+MAX_RENDERED_BYTES = 12 << 20
+RENDERED, REFUSED = b"\0", b"\1"
+"""First byte of an answer; UTF-8 text follows."""
+
+_ESCAPED = re.compile(r"[^\x00-\x7f\ufdd0-\ufdef]")
+"""What stands for special tokens' text is no text to escape."""
+
+
+class TemplateError(ValueError):
+    """The model's chat template cannot be used."""
+
+
+class GenerationBlocks(jinja2.ext.Extension):
+    """{% generation %} ... {% endgeneration %}, by which templates mark what the model wrote; rendered as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 the library's own attribute
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_render"), [], [], body).set_lineno(line)
+
+    def _render(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    """Where templates live."""
+    made = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, jinja2.ext.loopcontrols]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals["raise_exception"] = _raise_exception
+    made.globals["strftime_now"] = _strftime_now
+    return made
+
+
+def check_source(source: str) -> None:
+    """Look at a template without running any of it. Raises `TemplateError`."""
+    known = environment()
+    try:
+        tree = known.parse(source)
+    except (jinja2.TemplateError, RecursionError) as error:
+        raise TemplateError(f"chat template: {_first_line(error)}") from error
+    for kind, names in ((jinja2.nodes.Filter, known.filters), (jinja2.nodes.Test, known.tests)):
+        for node in tree.find_all(kind):
+            if node.name not in names:
+                raise TemplateError(f"chat template: line {node.lineno}: there is no {node.name!r}")
+
+
+def prepare(setup: bytes) -> Callable[[bytes], bytes]:
+    """`setup`: JSON {name: source}. What it returns takes JSON {"template": name, "variables": {...}}."""
+    made = environment()
+    templates = {name: made.from_string(source) for name, source in json.loads(setup).items()}
+
+    def answer(payload: bytes) -> bytes:
+        job: dict[str, Any] = json.loads(payload)
+        try:
+            return RENDERED + _rendered(templates[job["template"]], job["variables"])
+        except Exception as error:  # whatever a template does costs its own request
+            return REFUSED + _first_line(error).encode(errors="replace")
+
+    return answer
+
+
+def _rendered(template: jinja2.Template, variables: dict[str, Any]) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    for piece in template.generate(**variables):
+        pieces.append(piece.encode())
+        size += len(pieces[-1])
+        if size > MAX_RENDERED_BYTES:
+            raise TemplateError(f"it renders to more than {MAX_RENDERED_BYTES} bytes")
+    return b"".join(pieces)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON: unlike Jinja's own filter it does not escape for HTML."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _ESCAPED.sub(lambda match: json.dumps(match.group())[1:-1], text) if ensure_ascii else text
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__
+
+
+if __name__ == "__main__":
+    serve(prepare)

@@ -1,0 +1,1 @@
+"""The gRPC door: servicers and the interceptors around them."""

@@ -1,0 +1,147 @@
+"""The connections of the gRPC door: its library accepts and serves them; here they are counted, and the silent ones are
+closed before they keep others out.
+
+The library's bound only closes what comes when it is reached, so silent connections would be all that is left. It names
+none of its sockets; they are found among this process' descriptors, by the port they belong to.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import stat
+import time
+import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
+
+from quire.frontend.grpc.call_limit import GrpcCalls
+from quire.frontend.metrics.metrics import Metrics
+
+LOOK_SECONDS = 1.0
+HURRY_SECONDS = 0.02
+"""Between two looks after some were closed: those who come before the next one find what room there is."""
+HURRIED_SECONDS = 10.0
+"""Since the last was closed: whoever opens too many is likely to go on."""
+LOOK_SHARE = 0.02
+"""Of the time, at most, is spent looking."""
+HURRY_SHARE = 0.1
+"""So much while in a hurry."""
+CROWDED = 3 / 4
+"""Of the library's bound: from here on silent connections are closed, until `ROOMY` of it is left. The rest is for
+those who come between two looks; the library refuses them when it is used up."""
+ROOMY = 1 / 2
+NEW_SECONDS = 2.0
+"""A connection without a call is new for so long: time for a TLS handshake and a request."""
+KEPT_SECONDS = 30.0
+"""A client that made a call is likely to make another for so long."""
+
+Address = tuple[str, int]
+
+
+class GrpcConnections:
+    """`run` beside the server that listens on `port`."""
+
+    def __init__(self, max_connections: int, calls: GrpcCalls, metrics: Metrics) -> None:
+        self.num_open = 0
+        """When last looked."""
+        self._max_connections = max_connections
+        self._calls = calls
+        self._metrics = metrics
+        self._since: dict[Address, float] = {}
+        """When a connection was first seen."""
+
+    async def run(self, port: int) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="connections") as pool:
+            hurried_until = 0.0
+            while True:
+                began = time.monotonic()
+                found = await loop.run_in_executor(pool, _connected, port)
+                ended = time.monotonic()
+                if self._look_after(found, ended):
+                    hurried_until = ended + HURRIED_SECONDS
+                hurry = ended < hurried_until
+                share, seconds = (HURRY_SHARE, HURRY_SECONDS) if hurry else (LOOK_SHARE, LOOK_SECONDS)
+                await asyncio.sleep(max((ended - began) / share, seconds))
+
+    def _look_after(self, found: dict[Address, int], now: float) -> int:
+        """Close silent ones when there are too many connections; how many."""
+        self._since = {address: self._since.get(address, now) for address in found}
+        self.num_open = len(found)
+        ended = {_address(peer): (peer, at) for peer, at in self._calls.ended_at.items()}
+        for address, (peer, _) in ended.items():
+            if address not in found:
+                del self._calls.ended_at[peer]
+        if len(found) <= CROWDED * self._max_connections:
+            return 0
+        busy = {_address(peer) for peer in self._calls.open}
+        called = {address: at for address, (_, at) in ended.items()}
+        order = _closing_order({one: at for one, at in self._since.items() if one not in busy}, called, now)
+        num_excess = len(found) - int(ROOMY * self._max_connections)
+        closed = [one for one in order[:num_excess] if _close(found[one], one)]
+        self._metrics.count("connections_closed_total", (("door", "grpc"),), len(closed))
+        return len(closed)
+
+
+def _closing_order(since: dict[Address, float], called: dict[Address, float], now: float) -> list[Address]:
+    """Connections first seen at `since`, whose newest call ended at `called`, if they made any: who is to go first.
+
+    Those that never made a call go before those that did and, of equals, the longest silent; but a new one goes only
+    when all that is left are others as new and clients that called a moment ago.
+    """
+
+    def rank(one: Address) -> tuple[bool, bool, float]:
+        has_called = one in called
+        heard = max(since[one], called[one]) if has_called else since[one]
+        return now - heard < (KEPT_SECONDS if has_called else NEW_SECONDS), has_called, heard
+
+    return sorted(since, key=rank)
+
+
+def _connected(port: int) -> dict[Address, int]:
+    """Peers of this process' connections on a port, and their descriptors."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            with _copy(int(name)) as sight:
+                if sight.getsockname()[1:2] == (port,):
+                    found[_normal(*sight.getpeername()[:2])] = int(name)
+        except OSError:
+            continue  # it is no socket, it listens, or it was closed while we looked
+    return found
+
+
+def _close(descriptor: int, address: Address) -> bool:
+    """Unless the descriptor is somebody else's by now. The library reads the end, and then closes its side."""
+    try:
+        with _copy(descriptor) as sight:
+            if _normal(*sight.getpeername()[:2]) != address:
+                return False
+            sight.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    return True
+
+
+def _copy(descriptor: int) -> socket.socket:
+    """The same socket under a descriptor of our own: another thread may close the first at any time.
+
+    Raises `OSError` when it is no socket.
+    """
+    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        raise OSError(errno.ENOTSOCK, "no socket")
+    return socket.socket(fileno=os.dup(descriptor))
+
+
+def _address(peer: str) -> Address:
+    """Of the library's words: `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`."""
+    host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
+    return _normal(host.strip("[]"), int(port))
+
+
+def _normal(host: str, port: int) -> Address:
+    ip = ipaddress.ip_address(host.partition("%")[0])
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip), port

@@ -1,0 +1,120 @@
+"""The innermost interceptor: whatever a handler raises reaches the client as one of our statuses, never as its text."""
+
+import asyncio
+import inspect
+import logging
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from quire.frontend.grpc.abort import Context, abort
+from quire.frontend.security.keys import Continuation
+from quire.frontend.byte_budget import Body, ByteBudget
+from quire.frontend.work_pool import IsStopped, WorkPool
+from quire.proto.api import RequestError
+from quire.proto.grpc_map import check_contents
+from quire.proto.grpc_status import to_status
+from quire.proto.messages.params import ParameterError
+
+Behaviour = Callable[[Any, Context], Any]
+Parse = Callable[[bytes], Any]
+OUR_PACKAGE = "quire.v1"
+
+log = logging.getLogger("quire.frontend")
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Cancellation passes through untouched: a handler that swallows it leaks its call.
+
+    Requests are parsed within: the library would tell the parser's own words, and do it on the event loop.
+    """
+
+    def __init__(self, bodies: WorkPool, budget: ByteBudget) -> None:
+        self._bodies = bodies
+        self._budget = budget
+
+    async def intercept_service(  # type: ignore[override]
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        handler: Any = await continuation(handler_call_details)
+        if handler is None:
+            return None  # the library answers UNIMPLEMENTED
+        name = f"{'stream' if handler.request_streaming else 'unary'}_"
+        name += "stream" if handler.response_streaming else "unary"
+        behaviour = getattr(handler, name)
+        make: Any = getattr(grpc, f"{name}_rpc_method_handler")
+        parse = None if handler.request_streaming else handler.request_deserializer
+        guard = self._guard_generator if inspect.isasyncgenfunction(behaviour) else self._guard
+        read = handler.request_deserializer if parse is None else None
+        return make(guard(behaviour, parse), read, _serializer(handler.response_serializer))  # type: ignore[no-any-return]
+
+    def _guard(self, behaviour: Behaviour, parse: Parse | None) -> Behaviour:
+        async def guarded(request: Any, context: Context) -> Any:
+            with self._budget.body() as body:
+                try:
+                    return await behaviour(await self._parsed(request, body, parse), context)
+                except grpc.aio.AbortError:
+                    raise
+                except Exception as error:
+                    await _abort(context, error)
+
+        return guarded
+
+    def _guard_generator(self, behaviour: Behaviour, parse: Parse | None) -> Behaviour:
+        async def guarded(request: Any, context: Context) -> Any:
+            try:
+                with self._budget.body() as body:
+                    request = await self._parsed(request, body, parse)
+                async for response in behaviour(request, context):
+                    yield response
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await _abort(context, error)
+
+        return guarded
+
+    async def _parsed(self, request: Any, body: Body, parse: Parse | None) -> Any:
+        """The message of the bytes that came; what already is one stays."""
+        if parse is None:
+            return request
+        body.grow(len(request))
+        return await self._bodies.run(body.size, partial(_parse, request, parse))
+
+
+def _parse(raw: bytes, parse: Parse, is_stopped: IsStopped) -> Any:
+    kind = getattr(parse, "__self__", None)
+    if isinstance(kind, type) and issubclass(kind, Message) and kind.DESCRIPTOR.file.package == OUR_PACKAGE:
+        check_contents(raw, kind, is_stopped)
+    return parse(raw)
+
+
+def _serializer(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """Of answers that may have been serialized already, beside the loop."""
+    if serialize is None:
+        return None
+    return lambda answer: answer if isinstance(answer, bytes) else serialize(answer)
+
+
+async def _abort(context: Context, error: Exception) -> NoReturn:
+    if isinstance(error, grpc.aio.InternalError):  # a write to a client that is gone
+        raise asyncio.CancelledError from None
+    await abort(context, to_status(as_request_error(error)))
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """What a client may know of an exception. A bug becomes an opaque id; its traceback goes to the log."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, ParameterError):
+        return RequestError(error.reason, str(error), field=error.field)
+    if isinstance(error, DecodeError):
+        return RequestError("INVALID_PARAMETER", "the request is not a message of this method: malformed protobuf")
+    error_id = uuid.uuid4().hex
+    log.error("internal error %s", error_id, exc_info=error)
+    return RequestError("BUG", f"internal error {error_id}", metadata={"error_id": error_id})

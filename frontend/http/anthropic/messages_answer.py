@@ -1,0 +1,143 @@
+"""Answers of `/v1/messages`: the whole one, the events of a stream, and errors in Anthropic's shape."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from quire.frontend.http.errors import HttpError, status_of
+from quire.frontend.http.sse import data
+from quire.proto import api
+from quire.proto.api import RequestError
+from quire.proto.messages.message import Usage
+
+Json = dict[str, Any]
+
+ERROR_TYPES = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
+
+
+def whole(generation: api.Generation) -> Json:
+    """The answer to a request that does not stream."""
+    (output,) = generation.outputs
+    blocks: list[Json] = []
+    if output.reasoning:
+        blocks.append({"type": "thinking", "thinking": output.reasoning, "signature": ""})
+    if output.text:
+        blocks.append({"type": "text", "text": output.text})
+    for call in output.tool_calls:
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
+    message = _message(generation.request_id, generation.model, blocks)
+    return message | _end(output.finished, bool(output.tool_calls)) | {"usage": _usage(output.finished.usage)}
+
+
+class MessageEvents:
+    """The events of a stream: one content block is open at a time; what belongs to another closes it."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open = ""
+        """What the open block is: thinking, text, or the number of a call."""
+        self._called = False
+
+    def events(self, event: api.Event) -> Iterator[bytes]:
+        """The items that one event means. A failed output ends without an item: the request's failure follows."""
+        if isinstance(event, api.Started):
+            message = _message(event.request_id, event.model, [])
+            message["usage"] = {"input_tokens": event.prompt_tokens, "output_tokens": 0}
+            yield _item("message_start", message=message)
+            yield _item("ping")
+        elif isinstance(event, api.Delta):
+            if event.reasoning:
+                yield from self._grow("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+                yield self._delta({"type": "thinking_delta", "thinking": event.reasoning})
+            if event.text:
+                yield from self._grow("text", {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": event.text})
+            for call in event.tool_calls:
+                self._called = True
+                start = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+                yield from self._grow(f"call {call.index}", start)
+                if call.arguments:
+                    yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
+        elif isinstance(event, api.Finished) and event.error is None:
+            yield from self._close()
+            yield _item("message_delta", delta=_end(event, self._called), usage=_usage(event.usage))
+            yield _item("message_stop")
+
+    def _grow(self, kind: str, start: Json) -> Iterator[bytes]:
+        if kind != self._open:
+            yield from self._close()
+            self._open = kind
+            self._index += 1
+            yield _item("content_block_start", index=self._index, content_block=start)
+
+    def _close(self) -> Iterator[bytes]:
+        if self._open:
+            self._open = ""
+            yield _item("content_block_stop", index=self._index)
+
+    def _delta(self, delta: Json) -> bytes:
+        return _item("content_block_delta", index=self._index, delta=delta)
+
+
+def error_body(error: RequestError | HttpError, request_id: str) -> Json:
+    status = error.status if isinstance(error, HttpError) else status_of(error)
+    kind = ERROR_TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id}
+
+
+def error_item(error: RequestError, request_id: str) -> bytes:
+    """The last item of a stream that failed."""
+    return data(error_body(error, request_id), "error")
+
+
+def _item(type: str, **fields: Any) -> bytes:
+    return data({"type": type, **fields}, type)
+
+
+def _message(label: str, model: str, blocks: list[Json]) -> Json:
+    return {
+        "id": f"msg_{label}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": blocks,
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _end(finished: api.Finished, called: bool) -> Json:
+    if finished.finish_reason == "length":
+        reason = "max_tokens"
+    elif finished.finish_reason == "abort":
+        reason = "refusal"  # an operator ended it; of this API's words the one that makes no client go on by itself
+    elif finished.stop_string is not None:
+        reason = "stop_sequence"
+    else:
+        reason = "tool_use" if called else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": finished.stop_string}
+
+
+def _usage(usage: Usage) -> Json:
+    """Anthropic counts what was cached apart."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _input(arguments: str) -> Any:
+    """A call's arguments as JSON. Arguments that were cut off, or never were an object, come as their text, under
+    `unparsed`: nothing is lost, nothing made up.
+    """
+    try:
+        msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return {"unparsed": arguments}
+    return msgspec.Raw(arguments.encode())

@@ -1,0 +1,1 @@
+"""Fields of JSON requests that several vendors' routes share."""

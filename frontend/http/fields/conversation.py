@@ -1,0 +1,72 @@
+"""What the chat-like APIs share: functions as `api.Tool`, and the pipeline's errors in a door's own names."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quire.frontend.http.door import HttpDoor
+from quire.frontend.http.fields.tagged import message_of
+from quire.proto.api import RequestError, Tool
+from quire.proto.messages.params import ParameterError
+
+MAX_TOOLS = 128
+
+
+def tool(name: str, description: str | None, parameters: msgspec.Raw, strict: bool | None) -> Tool:
+    """A function as the pipeline takes it; the pipeline checks its name and schema."""
+    return Tool(name, description or "", json_text(parameters), bool(strict))
+
+
+def json_text(raw: msgspec.Raw) -> str:
+    """JSON as it came; empty for null."""
+    text = bytes(raw)
+    return "" if text == b"null" else text.decode()
+
+
+def template_kwargs(given: Mapping[str, Any] | None, effort: str | None = None) -> str:
+    """The template's variables as `api.Chat` takes them. Raises `ParameterError` for two efforts that differ."""
+    values = dict(given or {})
+    if effort is not None and values.setdefault("reasoning_effort", effort) != effort:
+        raise ParameterError("reasoning_effort", "differs from the one in chat_template_kwargs; set only one of them")
+    return json.dumps(values) if values else ""
+
+
+def fingerprint(door: HttpDoor) -> str:
+    """Changes with whatever changes numbers: version, weights, dtype, device."""
+    info = door.control.server_info()
+    facts = (info.version, info.model_names[0], info.revision, info.dtype, info.device)
+    return "fp_" + hashlib.sha256("|".join(facts).encode()).hexdigest()[:12]
+
+
+async def count_tokens(door: HttpDoor, text: str) -> int:
+    """Of a part of an answer; by its text, because a token may belong to two parts."""
+    return len((await door.pipeline.tokenize(text, None, False)).token_ids) if text else 0
+
+
+class renamed:
+    """Tells the pipeline's errors in the names of one HTTP API."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """`names`: a regular expression for a field, or for its beginning up to a dot or bracket, and what it is there.
+
+        What is not listed only loses the prefix `chat.`.
+        """
+        self._names = [(re.compile(rf"{ours}(?=$|[.\[])"), theirs) for ours, theirs in names.items()]
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ParameterError):
+            raise ParameterError(self._name(error.field), message_of(error), error.reason) from error
+        if isinstance(error, RequestError):
+            error.field = self._name(error.field)
+
+    def _name(self, field: str) -> str:
+        for ours, theirs in self._names:
+            if match := ours.match(field):
+                return match.expand(theirs) + field[match.end() :]
+        return field.removeprefix("chat.")

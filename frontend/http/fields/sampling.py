@@ -1,0 +1,139 @@
+"""Sampling and label fields of a JSON request: OpenAI's names, and the extensions vLLM's clients send at top level.
+
+A field of type None is known and not offered: null passes, anything else is refused by its name. What changes nothing
+here (`user`, `metadata`, ...) is accepted.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from quire.frontend.http.fields.structured import StructuredFields
+from quire.proto.api import Chat, GenerateRequest
+from quire.proto.messages.params import ParameterError
+
+SAME = (
+    "model", "adapter", "truncate_prompt_tokens", "priority", "cache_salt", "timeout_seconds", "temperature", "top_p",
+    "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "n", "best_of",
+    "max_tokens", "min_tokens", "ignore_eos", "prompt_logprobs", "include_stop_str_in_output", "skip_special_tokens",
+    "add_special_tokens", "parse_special",
+)  # fmt: skip
+"""Fields that mean the same as in `api.GenerateRequest`."""
+TOKEN_ID = re.compile(r"-?[0-9]{1,19}")
+LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Both ask for a `usage` block: in one last chunk, or in every chunk."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """Padding against traffic analysis; none is ever added."""
+
+
+class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True):
+    model: str | None = None
+    adapter: str | None = None
+    request_id: str | None = None
+    """Default: the `x-request-id` header, or a new one."""
+    priority: int | None = None
+    cache_salt: str | None = None
+    timeout_seconds: float | None = None
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+
+    prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool | None = None
+    parse_special: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    """Logprobs show a token as `token_id:N` in place of its text."""
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    spaces_between_special_tokens: bool | None = None
+
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | None = None
+    logits_processors: None = None
+    kv_transfer_params: None = None
+    vllm_xargs: None = None
+    prompt_embeds: None = None
+    repetition_detection: None = None
+    thinking_token_budget: None = None
+
+    def generate_request(self, input: str | Sequence[int] | Chat | None, **overrides: Any) -> GenerateRequest:
+        """The request these fields mean. Raises `ParameterError`."""
+        self._refuse_what_would_be_ignored()
+        fields: dict[str, Any] = {name: getattr(self, name) for name in SAME}
+        fields |= {name: tuple(value) for name in LISTS if (value := getattr(self, name))}
+        if self.stop is not None:
+            fields["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if self.logit_bias:
+            fields["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
+        fields["structured"] = self.structured()
+        fields["return_token_ids"] = bool(self.return_token_ids)
+        fields["return_prompt_token_ids"] = bool(self.return_token_ids)
+        if self.stream and self.best_of is not None and self.best_of != (self.n or 1):
+            raise ParameterError("best_of", "cannot stream: which outputs are best is known at their end; unset stream")
+        return GenerateRequest(input=input, **(fields | overrides))
+
+    def _refuse_what_would_be_ignored(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise ParameterError("stream_options", "needs stream; set stream to true or remove it")
+        refused: list[tuple[str, object]] = [
+            ("use_beam_search", self.use_beam_search),
+            ("early_stopping", self.early_stopping),
+            ("length_penalty", self.length_penalty not in (None, 1.0)),
+            ("store", self.store),
+            ("spaces_between_special_tokens", self.spaces_between_special_tokens is False),
+        ]
+        for field, is_set in refused:
+            if is_set:
+                raise ParameterError(field, "is not supported by this server; remove it", "UNSUPPORTED")
+
+    @property
+    def usage_at_end(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def usage_always(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
+
+def _token_id(key: str) -> int:
+    if not TOKEN_ID.fullmatch(key):
+        raise ParameterError("logit_bias", f"{key[:32]!r} is not a token id")
+    return int(key)

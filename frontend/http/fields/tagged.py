@@ -1,0 +1,73 @@
+"""JSON objects that say in `type` what they are: content parts, blocks, items, tools. A kind that a door does not take
+is refused by its name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from quire.frontend.http.body import decode
+from quire.proto.messages.params import ParameterError
+
+T = TypeVar("T")
+
+SHOWN_NAME = 64
+
+
+class _Tag(msgspec.Struct):
+    type: str = ""
+
+
+class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A piece of text, under the names the three APIs have for it."""
+
+    type: str
+    text: str
+    cache_control: msgspec.Raw = msgspec.Raw()
+    """A hint about caching. Prefixes are cached anyway."""
+    citations: None = None
+    annotations: list[msgspec.Raw] | None = None
+    """Comes back with earlier answers."""
+    logprobs: msgspec.Raw = msgspec.Raw()
+    """The same."""
+
+
+def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, default: str = "") -> T:
+    """The object as what its `type` says. Raises `ParameterError` naming the JSON path, UNSUPPORTED for other types."""
+    with under(path):
+        name = decode(bytes(raw), _Tag).type or default
+    if name not in kinds:
+        shown = repr(name[:SHOWN_NAME]) if name else "missing"
+        allowed = ", ".join(map(repr, kinds))
+        raise ParameterError(f"{path}.type", f"{shown} is not supported by this server; use {allowed}", "UNSUPPORTED")
+    with under(path):
+        return decode(bytes(raw), kinds[name])
+
+
+def read_text(content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[TextPart]], path: str) -> str:
+    """Content as one text. Raises `ParameterError` for parts that are not text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [read_tagged(raw, kinds, f"{path}[{index}]") for index, raw in enumerate(content)]
+    return "".join(part.text for part in parts)
+
+
+class under:
+    """Puts `path` before the field of a `ParameterError` that the block raises."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, ParameterError):
+            return
+        field = self._path if error.field == "body" else f"{self._path}.{error.field}"
+        raise ParameterError(field, message_of(error), error.reason) from None
+
+
+def message_of(error: ParameterError) -> str:
+    """Its text without the field."""
+    return str(error).removeprefix(f"{error.field}: ")

@@ -1,0 +1,84 @@
+"""GET /v1/requests/{id}: how a request fares, and why. GET /v1/status: all that can be seen of the engine.
+
+The same content as `Control.ExplainRequest` and `Control.GetStatus`, under the same names.
+"""
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.http.answer import json_response
+from quire.frontend.http.door import HttpDoor
+from quire.proto.messages.introspection import Explanation, Status, Story
+from quire.proto.messages.params import INT64_MAX, ParameterError
+from quire.proto.metrics.rates import rates
+
+LIMITS = (
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
+    "block_size",
+)  # fmt: skip
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    async def explain(request: Request) -> Response:
+        return json_response(explained(await door.control.explain(request.path_params["label"])))
+
+    async def status(request: Request) -> Response:
+        """`after_step`: only step records newer than this one."""
+        after_step = _after_step(request)
+        # the rates need the steps that this client has seen already
+        seen = await door.control.status()
+        info = door.control.server_info()
+        told = {
+            "version": info.version,
+            "state_detail": info.state_detail,
+            "model_names": info.model_names,
+            "limits": {name: getattr(info, name) for name in LIMITS},
+            "rates": rates(seen.steps, seen.now),
+        }
+        return json_response(seen_engine(seen, after_step) | told)
+
+    return [
+        Route("/v1/requests/{label:path}", explain, methods=["GET"]),
+        Route("/v1/status", status, methods=["GET"]),
+    ]
+
+
+def explained(value: Explanation) -> dict[str, Any]:
+    """The JSON object of `ExplainRequestResponse`."""
+    return {"request_id": value.label, "stories": [_story(story) for story in value.stories]}
+
+
+def seen_engine(value: Status, after_step: int) -> dict[str, Any]:
+    """The JSON object of `GetStatusResponse`; `blocks` is base64 of a little-endian uint16 per block."""
+    load = msgspec.structs.asdict(value.load)
+    del load["query"]
+    return {
+        "now": value.now,
+        "load": load,
+        "outputs": _objects(value.outputs),
+        "blocks": base64.b64encode(value.blocks).decode(),
+        "steps": _objects(step for step in value.steps if step.step > after_step),
+    }
+
+
+def _story(story: Story) -> dict[str, Any]:
+    usage = msgspec.structs.asdict(story.usage)
+    return msgspec.structs.asdict(story) | {"usage": usage, "moments": _objects(story.moments)}
+
+
+def _objects(values: Iterable[msgspec.Struct]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(value) for value in values]
+
+
+def _after_step(request: Request) -> int:
+    text = request.query_params.get("after_step", "-1")
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and -1 <= int(text) <= INT64_MAX):
+        raise ParameterError("after_step", f"must be a step number, or -1 for all that are kept, got {text[:40]!r}")
+    return int(text)

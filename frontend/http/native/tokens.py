@@ -1,0 +1,103 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.http.answer import json_list, json_response
+from quire.frontend.http.body import beside, read
+from quire.frontend.http.door import HttpDoor
+from quire.frontend.http.fields.id_list import id_column
+from quire.proto.api import Chat, ChatMessage, Tokens
+from quire.proto.messages.params import ParameterError
+
+
+class TokenizeMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    role: str
+    content: str = ""
+    name: str = ""
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[TokenizeMessage] | None = None
+    add_special_tokens: bool | None = None
+    parse_special: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: None = None
+    chat_template_kwargs: None = None
+    tools: None = None
+    mm_processor_kwargs: None = None
+
+
+class TokenizeResponse(msgspec.Struct):
+    """`token_strs` is null unless asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: msgspec.Raw
+    token_strs: msgspec.Raw | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    tokens: msgspec.Raw
+    model: str | None = None
+    skip_special_tokens: bool | None = None
+
+
+class DetokenizeResponse(msgspec.Struct):
+    prompt: str
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    async def tokenize(request: Request) -> Response:
+        asked = await read(request, TokenizeRequest)
+        text = await beside(request, lambda: _text(asked))
+        with_texts = bool(asked.return_token_strs)
+        tokens = await door.pipeline.tokenize(text, asked.model, _special(asked), asked.parse_special, with_texts)
+        body = await door.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
+        return Response(body, media_type="application/json")
+
+    async def detokenize(request: Request) -> Response:
+        asked = await read(request, DetokenizeRequest)
+        ids = await beside(request, lambda: id_column(bytes(asked.tokens), "tokens"))
+        text = await door.pipeline.detokenize(ids, asked.model, asked.skip_special_tokens)
+        return json_response(DetokenizeResponse(text))
+
+    return [
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+    ]
+
+
+def _answer(tokens: Tokens, with_texts: bool) -> bytes:
+    texts = json_list(tokens.texts) if with_texts else None
+    ids = json_list(tokens.token_ids)
+    return msgspec.json.encode(TokenizeResponse(len(tokens.token_ids), tokens.max_model_len, ids, texts))
+
+
+def _text(asked: TokenizeRequest) -> str | Chat:
+    if (asked.prompt is None) == (asked.messages is None):
+        raise ParameterError("prompt", "set exactly one of prompt and messages", "EMPTY_PROMPT")
+    if asked.messages is None:
+        for field in ("add_generation_prompt", "continue_final_message"):
+            if getattr(asked, field) is not None:
+                raise ParameterError(field, "applies to messages only; leave it unset")
+        return asked.prompt or ""
+    messages = [ChatMessage(one.role, one.content, one.name) for one in asked.messages]
+    return Chat(messages, asked.add_generation_prompt, asked.continue_final_message)
+
+
+def _special(asked: TokenizeRequest) -> bool | None:
+    """A template writes its special tokens itself; vLLM's clients say so with false."""
+    if asked.messages is None:
+        return asked.add_special_tokens
+    if asked.add_special_tokens:
+        raise ParameterError("add_special_tokens", "applies to a prompt only; leave it unset")
+    return None

@@ -1,0 +1,58 @@
+"""`POST /v1/chat/completions`, in OpenAI's shape."""
+
+from collections.abc import AsyncGenerator
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.call import Call
+from quire.frontend.http import body
+from quire.frontend.http.answer import json_answer
+from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.fields.conversation import count_tokens, fingerprint, renamed
+from quire.frontend.http.openai.chat_answer import ChatAnswer
+from quire.frontend.http.openai.chat_types import ChatRequest
+from quire.frontend.http.openai.completions import stop_reason
+from quire.frontend.http.sse import DONE, data, event_stream
+from quire.frontend.request.collect import collect
+from quire.proto.api import GenerateRequest
+
+NAMES = {
+    "chat$": "messages",
+    r"chat\.tools(\[\d+\])": r"tools\1.function",
+    r"chat\.template_kwargs": "chat_template_kwargs",
+    "logprobs": "top_logprobs",
+}
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    async def create(request: Request) -> Response:
+        asked = await body.read(request, ChatRequest)
+        generate = await body.beside(request, lambda: asked.request(request_id(request)))
+        answer = ChatAnswer(
+            asked, str(generate.request_id), fingerprint(door), lambda finished: stop_reason(door, finished)
+        )
+        if asked.stream:
+            return event_stream(_chunks(door, asked, generate, call_of(request, streams=True), answer))
+        with renamed(NAMES | asked.names()):
+            async with door.pipeline.open(generate, call_of(request)) as stream:
+                generation = await collect(stream)
+        has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
+        reasoning = "".join(output.reasoning for output in generation.outputs)
+        num_reasoning = await count_tokens(door, reasoning)
+        return await json_answer(door.answers, has_logprobs, lambda: answer.whole(generation, num_reasoning))
+
+    return [Route("/v1/chat/completions", create, methods=["POST"])]
+
+
+async def _chunks(
+    door: HttpDoor, asked: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
+) -> AsyncGenerator[bytes, None]:
+    with renamed(NAMES | asked.names()):
+        async with door.pipeline.open(generate, call) as stream:
+            while events := await stream.take():
+                yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))
+    if asked.usage_at_end:
+        yield data(answer.usage_chunk(await count_tokens(door, "".join(answer.reasoning))))
+    yield DONE

@@ -1,0 +1,90 @@
+"""The chunks of a streamed completion: all events of one read become one piece of bytes."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from quire.frontend.http.answer import CachedTokens, UsageBlock, json_list, total_usage, usage_block
+from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest
+from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
+from quire.frontend.http.sse import DONE, data
+from quire.proto.api import Delta, Event, Finished, PromptLogprobs, Started, TokenLogprobs
+from quire.proto.messages.message import Usage
+
+
+class ChunkWriter:
+    """A choice's last chunk is the one with its finish reason; text that came with the end is in it."""
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        request_id: str,
+        num_prompts: int,
+        stop_reason: Callable[[Finished], str | int | None],
+    ) -> None:
+        self._asked = asked
+        self._width = asked.n or 1
+        self._stop_reason = stop_reason
+        self._chunk = Completion(
+            id=f"cmpl-{request_id}", object="text_completion", created=int(time.time()), model="", choices=[]
+        )
+        if asked.usage_at_end or asked.usage_always:
+            self._chunk.usage = None
+        self._started: dict[int, Started] = {}
+        self._prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        self._usages: dict[int, list[Usage]] = {prompt: [] for prompt in range(num_prompts)}
+        self._num_tokens: dict[int, int] = {}
+        self._logprobs: dict[int, LogprobWriter] = {}
+
+    def write(self, prompt: int, events: Sequence[Event]) -> bytes:
+        """Every event as chunks; a delta and the end of the same output share one."""
+        choices: list[Choice] = []
+        for event in events:
+            if isinstance(event, Delta):
+                choices.append(self._grown(prompt, event))
+            elif isinstance(event, Finished):
+                self._usages[prompt].append(event.usage)
+                index = prompt * self._width + event.output_index
+                if not choices or choices[-1].index != index:
+                    choices.append(self._grown(prompt, Delta(event.output_index, "", ())))
+                choices[-1].finish_reason = event.finish_reason
+                choices[-1].stop_reason = self._stop_reason(event)
+            elif isinstance(event, Started):
+                self._started[prompt] = event
+                self._chunk.model = event.model
+            elif isinstance(event, PromptLogprobs):
+                self._prompt_logprobs.setdefault(prompt, []).extend(event.entries)
+        return b"".join([self._encoded(prompt, choice) for choice in choices])
+
+    def end(self) -> bytes:
+        """What follows the last choice's end."""
+        if not self._asked.usage_at_end:
+            return DONE
+        self._chunk.choices = []
+        self._chunk.usage = total_usage([usage_block(usages) for usages in self._usages.values()])
+        return data(self._chunk) + DONE
+
+    def _grown(self, prompt: int, delta: Delta) -> Choice:
+        asked, index = self._asked, prompt * self._width + delta.output_index
+        choice = Choice(index=index, text=delta.text, logprobs=None, finish_reason=None, stop_reason=None)
+        is_first = index not in self._num_tokens
+        self._num_tokens[index] = self._num_tokens.get(index, 0) + len(delta.token_ids)
+        if asked.logprobs is not None and delta.logprobs:
+            as_ids = bool(asked.return_tokens_as_token_ids)
+            choice.logprobs = self._logprobs.setdefault(index, LogprobWriter(as_ids)).write(delta.logprobs)
+        if asked.return_token_ids:
+            choice.token_ids = list(delta.token_ids)
+            if is_first:
+                choice.prompt_token_ids = list(self._started[prompt].prompt_token_ids)
+        if asked.prompt_logprobs is not None and is_first:
+            choice.prompt_logprobs = json_list(prompt_logprobs(self._prompt_logprobs.get(prompt, ())))
+        return choice
+
+    def _encoded(self, prompt: int, choice: Choice) -> bytes:
+        self._chunk.choices = [choice]
+        if self._asked.usage_always:
+            size = self._started[prompt].prompt_tokens
+            ours = range(prompt * self._width, (prompt + 1) * self._width)
+            drawn = sum(self._num_tokens.get(index, 0) for index in ours)
+            cached = max((usage.cached_tokens for usage in self._usages[prompt]), default=0)
+            self._chunk.usage = UsageBlock(size, size + drawn, drawn, CachedTokens(cached))
+        return data(self._chunk)

@@ -1,0 +1,199 @@
+"""POST /v1/completions. Every prompt is a request of its own to the engine.
+
+Choice i * n + j is output j of prompt i.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.byte_budget import current_body
+from quire.frontend.call import Call
+from quire.frontend.http.answer import json_answer, json_list, total_usage, usage_block
+from quire.frontend.http.body import beside, read
+from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.fields.conversation import renamed
+from quire.frontend.http.merge import Batches, merged
+from quire.frontend.http.openai.completion_stream import ChunkWriter
+from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest, Prompt, as_prompts
+from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
+from quire.frontend.http.sse import event_stream
+from quire.frontend.request.collect import collect
+from quire.frontend.request.pipeline import Pipeline
+from quire.proto.api import Event, Finished, GenerateRequest, Generation, Output
+from quire.proto.messages.params import ParameterError
+from quire.proto.token_column import token_column
+
+MAX_OUTPUTS = 128
+"""Prompts times outputs drawn of each, in one call."""
+
+
+def routes(door: HttpDoor) -> list[Route]:
+    async def create(request: Request) -> Response:
+        asked = await read(request, CompletionRequest)
+        label = request_id(request) if asked.request_id is None else asked.request_id
+        call = call_of(request, asked.stream)
+        prompts = await beside(request, lambda: _prompts(asked))
+        requests = await beside(request, lambda: [_generate_request(asked, prompt, label) for prompt in prompts])
+        if (body := current_body()) is not None:
+            body.num_parts = len(prompts)
+        if asked.stream:
+            return event_stream(_stream(door, asked, prompts, requests, call))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_whole(door.pipeline, one, call, asked.names())) for one in requests]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        answers = [(prompt, task.result()) for prompt, task in zip(prompts, tasks, strict=True)]
+        echoes = [await _echo(door.pipeline, *one) if asked.echo else None for one in answers]
+        has_logprobs = asked.logprobs is not None or asked.prompt_logprobs is not None
+        generations = [generation for _, generation in answers]
+        return await json_answer(door.answers, has_logprobs, lambda: _answer(door, asked, generations, echoes))
+
+    return [Route("/v1/completions", create, methods=["POST"])]
+
+
+def _prompts(asked: CompletionRequest) -> list[Prompt]:
+    prompts = as_prompts(asked.prompt)
+    if prompts is None:
+        raise ParameterError("prompt", "must be text, token ids, or a list of only one of the two")
+    drawn = max(asked.n or 1, asked.best_of or 1)
+    if len(prompts) > 1 and len(prompts) * drawn > MAX_OUTPUTS:  # of one, the pipeline bounds `n` itself
+        message = f"{len(prompts)} prompts with {drawn} outputs each; at most {MAX_OUTPUTS} outputs a call are allowed"
+        raise ParameterError("prompt", message)
+    return [prompt if isinstance(prompt, str) else token_column(prompt) for prompt in prompts]
+
+
+def _generate_request(asked: CompletionRequest, prompt: Prompt, label: str) -> GenerateRequest:
+    if asked.echo and asked.stream:
+        raise ParameterError("echo", "is not supported with stream; set only one of them", "UNSUPPORTED")
+    changes: dict[str, object] = {"request_id": label, "logprobs": asked.logprobs}
+    if asked.usage_always:
+        changes["return_token_ids"] = True  # they are counted
+    if asked.echo:
+        changes["return_prompt_token_ids"] = True
+        if asked.logprobs is not None and asked.prompt_logprobs is None:
+            changes["prompt_logprobs"] = asked.logprobs
+        if asked.max_tokens == 0:
+            # the engine reads a prompt only to continue it: one token is drawn, and dropped by `_choice`
+            changes["max_tokens"] = 1
+    return asked.generate_request(prompt, **changes)
+
+
+async def _whole(pipeline: Pipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]) -> Generation:
+    with renamed(names):
+        async with pipeline.open(request, call) as stream:
+            return await collect(stream)
+
+
+# ---- a whole answer
+
+
+def _answer(
+    door: HttpDoor,
+    asked: CompletionRequest,
+    generations: Sequence[Generation],
+    echoes: Sequence[tuple[str, bytes] | None],
+) -> Completion:
+    choices: list[Choice] = []
+    usages = []
+    for generation, echoed in zip(generations, echoes, strict=True):
+        for output in generation.outputs:
+            choices.append(_choice(door, asked, generation, output, len(choices), echoed))
+        block = usage_block([output.finished.usage for output in generation.outputs])
+        if asked.echo and asked.max_tokens == 0:
+            block.completion_tokens, block.total_tokens = 0, block.prompt_tokens
+        usages.append(block)
+    return Completion(
+        id=f"cmpl-{generations[0].request_id}",
+        object="text_completion",
+        created=int(time.time()),
+        model=generations[0].model,
+        choices=choices,
+        usage=total_usage(usages),
+    )
+
+
+async def _echo(pipeline: Pipeline, prompt: Prompt, generation: Generation) -> tuple[str, bytes]:
+    """The prompt's text, and its first token's bytes."""
+    ids = tuple(generation.prompt_token_ids)
+    text = prompt if isinstance(prompt, str) else await pipeline.detokenize(ids, None, None)
+    return text, pipeline.token_bytes(ids[0])
+
+
+def _choice(
+    door: HttpDoor,
+    asked: CompletionRequest,
+    generation: Generation,
+    output: Output,
+    index: int,
+    echoed: tuple[str, bytes] | None,
+) -> Choice:
+    text, ids, entries = output.text, output.token_ids, output.logprobs
+    if asked.echo and asked.max_tokens == 0:
+        text, ids, entries = "", (), ()
+    first = None
+    if echoed is not None:
+        text = echoed[0] + text
+        first = (generation.prompt_token_ids[0], echoed[1])
+        entries = (*generation.prompt_logprobs, *entries)
+    logprobs = None
+    if asked.logprobs is not None:
+        logprobs = LogprobWriter(bool(asked.return_tokens_as_token_ids)).write_all(entries, first)
+    choice = Choice(
+        index=index,
+        text=text,
+        logprobs=logprobs,
+        finish_reason="length" if asked.max_tokens == 0 else output.finished.finish_reason,
+        stop_reason=stop_reason(door, output.finished),
+    )
+    if asked.return_token_ids:
+        choice.token_ids = list(ids)
+        choice.prompt_token_ids = list(generation.prompt_token_ids)
+    if asked.prompt_logprobs is not None:
+        choice.prompt_logprobs = json_list(prompt_logprobs(generation.prompt_logprobs))
+    return choice
+
+
+def stop_reason(door: HttpDoor, finished: Finished) -> str | int | None:
+    """The client's stop string or stop token; None for the model's own end."""
+    if finished.stop_string is not None:
+        return finished.stop_string
+    welcome = door.link.welcome
+    own = welcome.facts.eos_token_ids if welcome is not None and welcome.facts is not None else ()
+    return None if finished.stop_token_id in own else finished.stop_token_id
+
+
+# ---- a stream
+
+
+async def _batches(
+    pipeline: Pipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]
+) -> AsyncGenerator[Sequence[Event], None]:
+    with renamed(names):
+        async with pipeline.open(request, call) as stream:
+            while events := await stream.take():
+                yield events
+
+
+async def _numbered(source: Batches) -> AsyncGenerator[tuple[int, Sequence[Event]], None]:
+    async with aclosing(source):
+        async for events in source:
+            yield 0, events
+
+
+async def _stream(
+    door: HttpDoor, asked: CompletionRequest, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], call: Call
+) -> AsyncGenerator[bytes, None]:
+    sources = [_batches(door.pipeline, request, call, asked.names()) for request in requests]
+    writer = ChunkWriter(asked, requests[0].request_id or "", len(prompts), lambda end: stop_reason(door, end))
+    async with aclosing(_numbered(sources[0]) if len(sources) == 1 else merged(sources)) as batches:
+        async for prompt, events in batches:
+            if piece := writer.write(prompt, events):
+                yield piece
+    yield writer.end()

@@ -1,0 +1,216 @@
+"""A response as it grows: fed with the events of the pipeline, it is at any time the response object, and says what
+its stream's events are.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from quire.frontend.http.openai.chat_answer import logprobs
+from quire.frontend.http.openai.responses.items import new_id
+from quire.frontend.http.openai.responses.store import Status
+from quire.frontend.http.openai.responses.types import ResponseRequest
+from quire.proto import api
+from quire.proto.api import RequestError, ServerInfo
+from quire.proto.messages.message import Usage
+
+Json = dict[str, Any]
+
+
+class GrowingResponse:
+    """One item is open at a time: reasoning, the message, or a call; what belongs to another closes it."""
+
+    def __init__(self, asked: ResponseRequest, id: str, info: ServerInfo) -> None:
+        self.answer = _head(asked, id, info)
+        self._items: list[Json] = self.answer["output"]
+        self._sequence = 0
+        self._open = ""
+        """What the open item is: reasoning, message, or the number of a call."""
+        self._grown: list[str] = []
+        """What the open item's text or arguments grew by: they are joined when it closes."""
+
+    @property
+    def status(self) -> Status:
+        status: Status = self.answer["status"]
+        return status
+
+    def events(self, event: api.Event) -> Iterator[Json]:
+        """What one event of the pipeline means. After the end, `ending` is the last one."""
+        if isinstance(event, api.Started):
+            self.answer["model"] = event.model
+            yield self._whole("response.created")
+            yield self._whole("response.in_progress")
+        elif isinstance(event, api.Delta):
+            if event.reasoning:
+                yield from self._grow_reasoning(event.reasoning)
+            if event.text:
+                yield from self._grow_text(event)
+            for call in event.tool_calls:
+                yield from self._grow_call(call)
+        elif isinstance(event, api.Finished) and event.error is None:
+            is_whole = event.finish_reason == "stop"
+            yield from self._close("completed" if is_whole else "incomplete")
+            self._finish(event)
+
+    def ending(self) -> Json:
+        """The last event of a response that has ended."""
+        return self._whole(f"response.{self.status if self.status in ('completed', 'incomplete') else 'failed'}")
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(item["content"][0]["text"] for item in self._items if item["type"] == "reasoning")
+
+    def count_reasoning(self, num_tokens: int) -> None:
+        """Once it has ended: how many of the output's tokens `reasoning` was."""
+        self.answer["usage"]["output_tokens_details"]["reasoning_tokens"] = num_tokens
+
+    def fail(self, error: RequestError) -> None:
+        self._join()
+        code = "server_error"
+        if error.status == "RESOURCE_EXHAUSTED":
+            code = "rate_limit_exceeded"
+        elif error.status == "INVALID_ARGUMENT":
+            code = "invalid_prompt"
+        self.answer |= {"status": "failed", "error": {"code": code, "message": error.message}}
+
+    # ---- items
+
+    def _grow_reasoning(self, text: str) -> Iterator[Json]:
+        if self._open != "reasoning":
+            item = {"type": "reasoning", "id": new_id("rs"), "summary": [], "content": [], "status": "in_progress"}
+            yield from self._begin("reasoning", item, {"type": "reasoning_text", "text": ""})
+        self._grown.append(text)
+        yield self._about("response.reasoning_text.delta", content_index=0, delta=text)
+
+    def _grow_text(self, event: api.Delta) -> Iterator[Json]:
+        if self._open != "message":
+            item = {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [], "status": "in_progress"}
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield from self._begin("message", item, part)
+        self._grown.append(event.text)
+        entries = list(logprobs(event.logprobs))
+        self._part["logprobs"] += entries
+        yield self._about("response.output_text.delta", content_index=0, delta=event.text, logprobs=entries)
+
+    def _grow_call(self, call: api.ToolCallDelta) -> Iterator[Json]:
+        if self._open != f"call {call.index}":
+            item = {
+                "type": "function_call", "id": new_id("fc"), "call_id": call.id, "name": call.name, "arguments": "",
+                "status": "in_progress",
+            }  # fmt: skip
+            yield from self._begin(f"call {call.index}", item, None)
+        if call.arguments:
+            self._grown.append(call.arguments)
+            yield self._about("response.function_call_arguments.delta", delta=call.arguments)
+
+    def _join(self) -> None:
+        """The open item's text, or its arguments, so far."""
+        grown = "".join(self._grown)
+        self._grown.clear()
+        if self._open.startswith("call "):
+            self._items[-1]["arguments"] += grown
+        elif self._open:
+            self._part["text"] += grown
+
+    @property
+    def _part(self) -> Json:
+        part: Json = self._items[-1]["content"][0]
+        return part
+
+    def _begin(self, kind: str, item: Json, part: Json | None) -> Iterator[Json]:
+        yield from self._close("completed")
+        self._open = kind
+        self._items.append(item)
+        yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=_copy(item))
+        if part is not None:
+            item["content"].append(part)
+            yield self._about("response.content_part.added", content_index=0, part=dict(part))
+
+    def _close(self, status: str) -> Iterator[Json]:
+        if not self._open:
+            return
+        self._join()
+        item = self._items[-1]
+        item["status"] = status
+        if self._open == "message":
+            text = {"text": self._part["text"], "logprobs": self._part["logprobs"]}
+            yield self._about("response.output_text.done", content_index=0, **text)
+        elif self._open == "reasoning":
+            yield self._about("response.reasoning_text.done", content_index=0, text=self._part["text"])
+        else:
+            call = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._about("response.function_call_arguments.done", **call)
+        if "content" in item:
+            yield self._about("response.content_part.done", content_index=0, part=self._part)
+        yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
+        self._open = ""
+
+    def _finish(self, finished: api.Finished) -> None:
+        self.answer["usage"] = _usage(finished.usage)
+        if finished.finish_reason == "stop":
+            self.answer |= {"status": "completed", "completed_at": int(time.time())}
+        elif finished.finish_reason == "abort":
+            self.answer["status"] = "cancelled"
+        else:
+            self.answer |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+
+    # ---- events
+
+    def _about(self, type: str, **fields: Any) -> Json:
+        """An event of the open item."""
+        item = self._items[-1]
+        return self._event(type, item_id=item["id"], output_index=len(self._items) - 1, **fields)
+
+    def _whole(self, type: str) -> Json:
+        return self._event(type, response=_copy(self.answer))
+
+    def _event(self, type: str, **fields: Any) -> Json:
+        self._sequence += 1
+        return {"type": type, "sequence_number": self._sequence - 1, **fields}
+
+
+def _copy(value: Json) -> Json:
+    """As it is now: lists inside go on growing."""
+    return {name: list(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
+
+
+def _head(asked: ResponseRequest, id: str, info: ServerInfo) -> Json:
+    """The response before anything happened; what the request did not say shows its default."""
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "background": bool(asked.background),
+        "error": None,
+        "incomplete_details": None,
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "metadata": asked.metadata or {},
+        "model": asked.model or info.model_names[0],
+        "output": [],
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "previous_response_id": asked.previous_response_id,
+        "reasoning": {"effort": asked.reasoning.effort if asked.reasoning is not None else None, "summary": None},
+        "store": asked.is_stored,
+        "temperature": info.default_temperature if asked.temperature is None else asked.temperature,
+        "text": {"format": (asked.text and asked.text.format) or {"type": "text"}},
+        "tool_choice": asked.tool_choice or "auto",
+        "tools": asked.tools or [],
+        "top_logprobs": asked.top_logprobs or 0,
+        "top_p": info.default_top_p if asked.top_p is None else asked.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": asked.user,
+    }
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

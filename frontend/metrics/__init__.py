@@ -1,0 +1,1 @@
+"""What a frontend counts and times."""

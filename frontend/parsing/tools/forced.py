@@ -1,0 +1,107 @@
+"""Calls a request insists on: the grammar that forces them, and the parsers of what it lets through.
+
+They need no format of the model's own: for "required" the answer is a JSON array of {"name", "parameters"}, for a named
+function it is the function's arguments.
+"""
+
+import json
+from typing import Any
+
+from quire.frontend.parsing.tools.json_calls import JsonArrayParser
+from quire.frontend.parsing.tools.parser import StateParser
+from quire.proto.api import Chat
+from quire.proto.messages.params import MAX_STRUCTURED_BYTES, ParameterError, Structured
+
+NAMED = "function:"
+MAX_DEPTH = 64
+MOST_SPACE = 4
+"""Parts of a schema that may be white space, which is not counted, for each part that is none."""
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+class RequiredParser(JsonArrayParser):
+    """[{"name": ..., "parameters": {...}}, ...] and nothing else."""
+
+    def _between(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        if text[at] != "[" or self._num_calls:
+            self._state = self._prose
+            return at
+        self._hold("[")
+        self._state = self._element
+        return at + 1
+
+
+class NamedParser(StateParser):
+    """The arguments of the one function."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        """`names` holds its name only."""
+        super().__init__(names)
+        (self._name,) = names
+
+    def _prose(self, text: str, at: int) -> int:
+        if not self._num_calls:
+            self._open(self._name)
+        self._grow(text[at:])
+        return len(text)
+
+
+def structured(chat: Chat) -> Structured | None:
+    """What the answer must look like for the chat's `tool_choice`; None when nothing is forced.
+
+    Raises `ParameterError` for schemas that are too large or too deep. The chat has been checked.
+    """
+    choice = chat.tool_choice or ""
+    if choice.startswith(NAMED):
+        tools = [tool for tool in chat.tools if tool.name == choice[len(NAMED) :]]
+    elif choice == "required":
+        tools = list(chat.tools)
+    else:
+        return None
+    size = sum(len(tool.parameters) for tool in tools)
+    if size > MOST_SPACE * MAX_STRUCTURED_BYTES:  # before any of it becomes values
+        message = f"have {size} bytes of parameters, which is too much to force a call; at most {MAX_STRUCTURED_BYTES}"
+        raise ParameterError("chat.tools", f"{message} without white space are allowed")
+    schema = _array(chat) if choice == "required" else _object(tools[0].parameters)
+    try:
+        return Structured("json_schema", json.dumps(schema, ensure_ascii=False))
+    except ParameterError as error:
+        raise ParameterError("chat.tools", str(error).removeprefix("structured: "), error.reason) from error
+
+
+def _object(parameters: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(parameters) if parameters else dict(NO_PARAMETERS)
+    return schema if {"type", "$ref", "anyOf", "oneOf", "allOf"} & set(schema) else {"type": "object", **schema}
+
+
+def _array(chat: Chat) -> dict[str, Any]:
+    """Each function's schema becomes a definition of the whole, and its references follow it there."""
+    definitions: dict[str, Any] = {}
+    calls: list[dict[str, Any]] = []
+    for index, tool in enumerate(chat.tools):
+        place = f"#/$defs/{index}"
+        definitions[str(index)] = _moved(_object(tool.parameters), place, f"chat.tools[{index}].parameters", 0)
+        properties = {"name": {"const": tool.name}, "parameters": {"$ref": place}}
+        required = list(properties)
+        calls.append({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
+    schema: dict[str, Any] = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "$defs": definitions}
+    if chat.parallel_tool_calls is False:
+        schema["maxItems"] = 1
+    return schema
+
+
+def _moved(schema: Any, place: str, field: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ParameterError(field, f"is nested deeper than {MAX_DEPTH} levels", "INVALID_GRAMMAR")
+    if isinstance(schema, list):
+        return [_moved(one, place, field, depth + 1) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: _moved(value, place, field, depth + 1) for key, value in schema.items()}
+    reference = moved.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        moved["$ref"] = place + reference[1:]
+    return moved

@@ -1,0 +1,88 @@
+"""Mistral: [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name{...} once for each call.
+
+Between name and arguments there may be [CALL_ID]id and [ARGS], which newer models write.
+"""
+
+import re
+from typing import ClassVar
+
+from quire.frontend.parsing.partial_match import Marks
+from quire.frontend.parsing.tools.json_call import ValueEnd
+from quire.frontend.parsing.tools.json_calls import JsonArrayParser
+from quire.frontend.parsing.tools.parser import MAX_NAME, short_id
+
+CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_MARKS = Marks(CALLS)
+_HEAD_MARKS = (CALL_ID, ARGUMENTS)
+_NAME = re.compile(r"[A-Za-z0-9_.\-]*")
+
+
+class MistralParser(JsonArrayParser):
+    markers: ClassVar[tuple[str, ...]] = (CALLS, CALL_ID, ARGUMENTS)
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(names)
+        self._name = ""
+        self._in_id = False
+        self._value = ValueEnd()
+
+    def _prose(self, text: str, at: int) -> int:
+        begin, mark = _MARKS.find(text, at)
+        self._say(text[at:begin])
+        if mark:
+            self._hold(mark)
+            self._name, self._in_id = "", False
+            self._state = self._after_mark
+        return begin + len(mark)
+
+    def _after_mark(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        if text[at] == "[":
+            self._hold("[")
+            self._state = self._element
+            return at + 1
+        self._state = self._head
+        return at
+
+    def _head(self, text: str, at: int) -> int:
+        """The name, and what may stand between it and the arguments."""
+        match = _NAME.match(text, at)
+        assert match is not None
+        word = match.group()
+        self._hold(word)
+        if not self._in_id:
+            self._name += word
+        at = match.end()
+        if len(self._name) > MAX_NAME:
+            self._fail()
+        elif at < len(text):
+            return self._after_name(text, at)
+        return at
+
+    def _after_name(self, text: str, at: int) -> int:
+        rest = text[at : at + len(CALL_ID)]
+        if not self._name:
+            self._fail()
+        elif text[at] == "{":
+            self._open(self._name)
+            self._value = ValueEnd()
+            self._state = self._arguments
+        elif mark := next((mark for mark in _HEAD_MARKS if rest.startswith(mark)), ""):
+            self._hold(mark)
+            self._in_id = True  # nothing that follows belongs to the name
+            return at + len(mark)
+        elif not any(mark.startswith(rest) for mark in _HEAD_MARKS):
+            self._fail()
+        return at
+
+    def _arguments(self, text: str, at: int) -> int:
+        after = self._value.feed(text, at)
+        self._grow(text[at:after])
+        if self._value.ended:
+            self._state = self._between
+        return after
+
+    def new_id(self) -> str:
+        return short_id()

@@ -1,0 +1,145 @@
+"""Calls as a Python list, the whole answer: [get_weather(city="Paris", days=2), now()].
+
+A bracket may begin any text, so only names of tools that were offered are calls. A call is told with its first
+argument, the others one by one as they are complete.
+"""
+
+import json
+import re
+
+from quire.frontend.parsing.tools.literal import LiteralError, to_json
+from quire.frontend.parsing.tools.parser import MAX_NAME, StateParser
+
+_NAME = re.compile(r"[A-Za-z0-9_.\-]*")
+_ARGUMENT = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=")
+_PUNCTUATION = re.compile(r"""["'(){}\[\],]""")
+_QUOTES = {quote: re.compile(rf"[{quote}\\]") for quote in "'\""}
+
+
+class PythonicParser(StateParser):
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__(names)
+        self._beginnings.append(self._before_name)
+        self._name = ""
+        self._num_arguments = 0
+        self._argument: list[str] = []
+        self._depth = 0
+        self._quote = ""
+        self._escaped = False
+
+    def _between(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        if text[at] != "[":
+            self._state = self._prose
+            return at
+        self._hold("[")
+        self._state = self._before_name
+        return at + 1
+
+    def _before_name(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        self._name = ""
+        if at < len(text):
+            self._state = self._name_text
+        return at
+
+    def _name_text(self, text: str, at: int) -> int:
+        match = _NAME.match(text, at)
+        assert match is not None
+        self._name += match.group()
+        self._hold(match.group())
+        at = match.end()
+        if len(self._name) > MAX_NAME:
+            self._fail()
+        elif at < len(text):
+            if text[at] != "(" or self._name not in self._names:
+                self._fail()
+                return at
+            self._hold("(")
+            self._num_arguments = 0
+            self._state = self._argument_text
+            return at + 1
+        return at
+
+    def _argument_text(self, text: str, at: int) -> int:
+        begin, end = at, ""
+        while at < len(text) and not end and self._depth >= 0:
+            if self._quote:
+                at = self._in_string(text, at)
+                continue
+            match = _PUNCTUATION.search(text, at)
+            at = match.end() if match is not None else len(text)
+            sign = match.group() if match is not None else ""
+            if sign in ("'", '"'):
+                self._quote = sign
+            elif sign and sign in "([{":
+                self._depth += 1
+            elif sign and self._depth == 0 and sign in ",)":
+                end = sign
+            elif sign and sign in ")]}":
+                self._depth -= 1
+        self._hold(text[begin:at])
+        self._argument.append(text[begin : at - len(end)])
+        if end:
+            self._end_argument(end)
+        elif self._depth < 0:
+            self._argument.clear()
+            self._depth = 0
+            self._fail()
+        return at
+
+    def _in_string(self, text: str, at: int) -> int:
+        if self._escaped:
+            self._escaped = False
+            return at + 1
+        match = _QUOTES[self._quote].search(text, at)
+        if match is None:
+            return len(text)
+        if match.group() == "\\":
+            self._escaped = True
+        else:
+            self._quote = ""
+        return match.end()
+
+    def _end_argument(self, end: str) -> None:
+        argument = "".join(self._argument)
+        self._argument.clear()
+        told = self._num_arguments
+        if argument.strip() or end == ",":
+            match = _ARGUMENT.match(argument)
+            try:
+                if match is None:
+                    raise LiteralError("no keyword")
+                member = f"{json.dumps(match.group(1))}: {to_json(argument[match.end() :])}"
+            except LiteralError:
+                self._fail()
+                return
+            self._tell(("{" if told == 0 else ", ") + member)
+        if end == ")":
+            self._tell("{}" if self._num_arguments == 0 else "}")
+            self._state = self._after_call
+
+    def _tell(self, arguments: str) -> None:
+        if self._num_arguments == 0:
+            self._open(self._name)
+        self._held.clear()
+        self._num_arguments += 1
+        self._grow(arguments)
+
+    def _after_call(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        if text[at] not in ",]":
+            self._fail()
+            return at
+        more = text[at] == ","
+        self._hold(text[at])
+        if more:
+            self._state = self._before_name
+        else:
+            self._held.clear()
+            self._state = super()._between
+        return at + 1

@@ -1,0 +1,1 @@
+"""The one path of every request, whatever door it came through."""

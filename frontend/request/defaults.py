@@ -1,0 +1,38 @@
+"""What unset sampling fields get: what the model's generation_config.json states, else the API's defaults.
+
+As in vLLM, whose flag this follows; transformers' own `generate` would also cut to 50 tokens where top_k is left out.
+"""
+
+import json
+import os
+from typing import Any
+
+import msgspec
+
+from quire.proto.messages.params import ParameterError, SamplingParams
+
+FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+def load_defaults(directory: str) -> Defaults:
+    """Read them from a model's directory. Raises `ValueError` naming the file for values no request could use."""
+    path = os.path.join(directory, "generation_config.json")
+    if not os.path.isfile(path):
+        return Defaults()
+    try:
+        with open(path, encoding="utf-8") as file:
+            config: dict[str, Any] = json.load(file)
+        values = {field: config[field] for field in FIELDS if config.get(field) is not None}
+        defaults = msgspec.convert(values, Defaults)
+        SamplingParams(**msgspec.structs.asdict(defaults))
+    except (ValueError, TypeError, AttributeError, RecursionError, ParameterError) as error:
+        raise ValueError(f"{path}: {error}; correct it or serve with --generation-config vllm") from error
+    return defaults

@@ -1,0 +1,221 @@
+"""Vectors and scores: every input is a request of its own, and one answer gathers them.
+
+Fails as a whole, naming the input at fault, and leaves nothing running behind: a failure or a cancelled call aborts
+what is still open.
+"""
+
+import asyncio
+import json
+import uuid
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.frontend.call import Call
+from quire.frontend.config import FrontendConfig
+from quire.frontend.request import validate
+from quire.frontend.stream.prepared_request import Prepared
+from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.telemetry.observer import Observer
+from quire.frontend.text.encoder import Encoder
+from quire.frontend.text.encoding import EncodeText
+from quire.proto.api import Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores
+from quire.proto.messages.params import ParameterError, SamplingParams, check_token_ids
+from quire.proto.messages.requests import ModelFacts
+
+Vector = npt.NDArray[np.float32]
+
+MAX_INPUTS = 2048
+MAX_IN_FLIGHT = 256
+"""Inputs of one call that wait or run at once: a large call leaves room in the queue for others."""
+VECTOR_PARAMS = SamplingParams(temperature=0.0, max_tokens=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What all inputs of a call share."""
+
+    request: GenerateRequest
+    """Labels, in the form that every request has; its input is replaced."""
+    model: str
+    call: Call
+    facts: ModelFacts
+    names: Sequence[str]
+    """Of the inputs' fields, for errors."""
+    budget_seconds: float
+
+
+class Embedder:
+    """One per frontend."""
+
+    def __init__(self, config: FrontendConfig, link: SchedulerLink, encoder: Encoder, observer: Observer) -> None:
+        self._config = config
+        self._link = link
+        self._encoder = encoder
+        self._observer = observer
+        self._normalizes = model_normalizes(Path(config.model))
+
+    async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
+        """`names`: what the door calls the inputs, one for each. Raises `ParameterError` or `RequestError`."""
+        _check_count(names[0].partition("[")[0] if names else "inputs", len(request.inputs))
+        names = names or [f"inputs[{index}]" for index in range(len(request.inputs))]
+        batch = self._batch(request, call, names)
+        size = request.dimensions
+        if size is not None and not 1 <= size <= batch.facts.embedding_size:
+            width = batch.facts.embedding_size
+            raise ParameterError(
+                "dimensions", f"must be in [1, {width}], the width of this model's vectors; got {size}"
+            )
+        # what is cut off was part of the length
+        normalize = (self._normalizes or size is not None) if request.normalize is None else request.normalize
+        found = await self._gather(batch, request.inputs)
+        vectors = [vector[:size] for vector, _ in found]
+        if normalize:
+            vectors = [normalized(vector) for vector in vectors]
+        label = batch.request.request_id or ""
+        texts = [array("f", vector.tobytes()) for vector in vectors]
+        return Embeddings(label, batch.model, texts, sum(count for _, count in found))
+
+    async def score(
+        self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
+    ) -> Scores:
+        """The cosine of each document's vector and the query's. Raises `ParameterError` or `RequestError`."""
+        _check_count(documents, len(request.documents), MAX_INPUTS - 1)
+        names = [query, *(f"{documents}[{index}]" for index in range(len(request.documents)))]
+        batch = self._batch(request, call, names)
+        found = await self._gather(batch, (request.query, *request.documents))
+        asked, *others = (normalized(vector).astype(np.float64) for vector, _ in found)
+        scores = [float(np.clip(asked @ other, -1.0, 1.0)) for other in others]
+        return Scores(batch.request.request_id or "", batch.model, scores, sum(count for _, count in found))
+
+    def _batch(self, request: EmbedRequest | ScoreRequest, call: Call, names: Sequence[str]) -> _Batch:
+        """All that is checked once. Raises `ParameterError` or `RequestError`."""
+        model = validate.check_model(request.model, self._config)
+        self._link.check_accepts()
+        welcome = self._link.welcome
+        if welcome is None or welcome.facts is None:
+            raise RequestError("STARTING", "the engine is starting: no worker is ready yet", retry_after_seconds=1.0)
+        validate.check_task("embed", welcome.facts)
+        common = GenerateRequest(
+            request_id=request.request_id or uuid.uuid4().hex,
+            model=model,
+            truncate_prompt_tokens=request.truncate_prompt_tokens,
+            priority=request.priority,
+            timeout_seconds=request.timeout_seconds,
+        )
+        validate.check_labels(common, welcome.limits)
+        if isinstance(request, EmbedRequest) and request.add_special_tokens is not None:
+            if not all(isinstance(one, str) for one in request.inputs):
+                raise ParameterError("add_special_tokens", "applies to texts only; leave it unset")
+            common = replace(common, add_special_tokens=request.add_special_tokens)
+        seconds = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, welcome.limits)
+        return _Batch(common, model, call, welcome.facts, names, seconds)
+
+    async def _gather(self, batch: _Batch, inputs: Sequence[str | Sequence[int]]) -> list[tuple[Vector, int]]:
+        """The raw vector and the number of tokens of each input, in order."""
+        found: dict[int, tuple[Vector, int]] = {}
+        todo = iter(range(len(inputs)))
+
+        async def work() -> None:
+            for index in todo:
+                found[index] = await self._named(batch, index, inputs[index])
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(len(inputs), MAX_IN_FLIGHT)):
+                    tasks.create_task(work())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return [found[index] for index in range(len(inputs))]
+
+    async def _named(self, batch: _Batch, index: int, source: str | Sequence[int]) -> tuple[Vector, int]:
+        """Errors name the input."""
+        name = batch.names[index]
+        try:
+            return await self._vector(batch, source)
+        except ParameterError as error:
+            raise ParameterError(name, str(error).removeprefix(f"{error.field}: "), error.reason) from None
+        except RequestError as error:
+            error.field = name
+            raise
+
+    async def _vector(self, batch: _Batch, source: str | Sequence[int]) -> tuple[Vector, int]:
+        asked = replace(batch.request, input=source)
+        with self._observer.request(asked, batch.call) as observed:
+            prompt = await self._tokens(source, asked, batch.facts)
+            check_token_ids(VECTOR_PARAMS, prompt, batch.facts.vocab_size)
+            prepared = Prepared(
+                request_id=asked.request_id or "",
+                model=batch.model,
+                prompt=prompt,
+                params=VECTOR_PARAMS,
+                n=1,
+                priority=asked.priority or 0,
+                cache_salt="",
+                adapter="",
+                arrived=observed.arrived,
+                deadline=observed.arrived + batch.budget_seconds,
+                stop=(),
+                include_stop=False,
+                skip_special_tokens=True,
+                return_prompt_token_ids=False,
+                return_token_ids=False,
+                task="embed",
+            )
+            stream = self._link.open(prepared)
+            observed.submitted(stream)
+            try:
+                while await stream.take():
+                    pass
+            finally:
+                self._link.close(stream)
+        if not stream.vector:
+            raise RequestError("CANCELLED", "the request was aborted", request_id=prepared.request_id)
+        return np.frombuffer(stream.vector, dtype="<f4"), len(prompt)
+
+    async def _tokens(self, source: str | Sequence[int], asked: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
+        keep, most = asked.truncate_prompt_tokens, facts.max_model_len
+        ids: Sequence[int]
+        if not isinstance(source, str):
+            ids = source[:keep]
+        else:
+            special = asked.add_special_tokens is not False
+            job = EncodeText(special, keep=keep)
+            ids = await self._encoder.ids(job, source, "input", most if keep is None else None)
+        if not ids:
+            raise ParameterError("input", "is empty; at least one token is needed", "EMPTY_PROMPT")
+        if len(ids) > most:
+            message = (
+                f"has {len(ids)} tokens, more than the context of {most}; shorten it or set truncate_prompt_tokens"
+            )
+            raise ParameterError("input", message, "CONTEXT_LENGTH_EXCEEDED")
+        return ids
+
+
+def normalized(vector: Vector) -> Vector:
+    """Of length 1; zeros stay zeros."""
+    length = np.linalg.norm(vector.astype(np.float64))
+    result: Vector = (vector / max(length, np.finfo(np.float64).tiny)).astype(np.float32)
+    return result
+
+
+def model_normalizes(model_dir: Path) -> bool:
+    """Whether the model's vectors are meant to have length 1: as sentence-transformers' modules.json says, or yes."""
+    try:
+        stages = json.loads((model_dir / "modules.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{model_dir / 'modules.json'}: does not read: {error}") from error
+    kinds = [str(stage.get("type", "")) for stage in stages if isinstance(stage, dict)] if stages else []
+    return any(kind.rpartition(".")[2] == "Normalize" for kind in kinds)
+
+
+def _check_count(field: str, count: int, most: int = MAX_INPUTS) -> None:
+    if not 1 <= count <= most:
+        reason = "INVALID_PARAMETER" if count else "EMPTY_PROMPT"
+        raise ParameterError(field, f"must hold 1 to {most} entries, got {count}", reason)

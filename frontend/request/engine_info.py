@@ -1,0 +1,117 @@
+"""What both doors tell and do about the engine as a whole: values of `api`, no protocol."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.parsing.formats import Formats
+from quire.frontend.request.defaults import Defaults
+from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.proto import api
+from quire.proto.api import RequestError
+from quire.proto.messages.introspection import AskExplanation, AskLoad, AskStatus, Explanation, Load, Status
+from quire.proto.messages.params import INT64_MAX, ParameterError
+from quire.proto.messages.requests import AbortLabels
+
+LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens")
+MAX_ABORT_IDS = 1024
+
+
+class Control:
+    """Facts of this server and questions to its scheduler."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        link: SchedulerLink,
+        defaults: Defaults,
+        supports_chat: bool,
+        formats: Formats,
+        version: str,
+    ) -> None:
+        self.version = version
+        self._config = config
+        self._link = link
+        self._defaults = defaults
+        self._supports_chat = supports_chat
+        self._formats = formats
+        self._started = time.monotonic()
+
+    def server_info(self) -> api.ServerInfo:
+        """Never waits; figures of the model are 0 until its workers are ready."""
+        config, welcome, defaults = self._config, self._link.welcome, self._defaults
+        facts = welcome.facts if welcome is not None else None
+        measured: dict[str, Any] = {}
+        if facts is not None:
+            names = {field.name for field in fields(api.ServerInfo)} & set(facts.__struct_fields__)
+            measured = {name: getattr(facts, name) for name in names}
+        limits: dict[str, Any] = {}
+        if welcome is not None:
+            limits = {name: getattr(welcome.limits, name) for name in LIMITS}
+        return api.ServerInfo(
+            version=self.version,
+            state=self._link.state,
+            state_detail=self._link.detail,
+            model_names=config.served_model_names,
+            uptime_seconds=time.monotonic() - self._started,
+            **measured,
+            **limits,
+            default_timeout_seconds=config.default_timeout_seconds,
+            max_timeout_seconds=config.max_timeout_seconds,
+            default_temperature=defaults.temperature,
+            default_top_p=defaults.top_p,
+            default_top_k=defaults.top_k,
+            default_min_p=defaults.min_p,
+            default_repetition_penalty=defaults.repetition_penalty,
+            supports_chat=self._supports_chat,
+            tool_parser=self._formats.tools.name if self._formats.tools is not None else "",
+            reasoning_parser=self._formats.reasoning.name if self._formats.reasoning is not None else "",
+            supports_priority=welcome is not None and welcome.limits.priority_enabled,
+        )
+
+    def models(self) -> list[api.Model]:
+        """Every served name, then the adapters."""
+        welcome = self._link.welcome
+        facts = welcome.facts if welcome is not None else None
+        length = facts.max_model_len if facts is not None else 0
+        models = [api.Model(name, "", length) for name in self._config.served_model_names]
+        base = self._config.served_model_names[0]
+        return models + [api.Model(name, base, length) for name in (facts.adapters if facts is not None else ())]
+
+    async def load(self) -> Load:
+        """Raises `RequestError` when the scheduler does not answer."""
+        return await self._link.ask(AskLoad)
+
+    async def abort(self, labels: Sequence[str]) -> list[tuple[str, int]]:
+        """End every live request with one of these labels: (label, how many it had).
+
+        Raises `ParameterError`, or `RequestError` when the scheduler does not answer.
+        """
+        if not 1 <= len(labels) <= MAX_ABORT_IDS or not all(labels):
+            raise ParameterError("request_ids", f"must be 1 to {MAX_ABORT_IDS} request ids, none of them empty")
+        answer = await self._link.ask(AbortLabels, tuple(labels))
+        return list(zip(labels, answer.counts, strict=True))
+
+    async def explain(self, label: str) -> Explanation:
+        """How the newest request of this label fares, or fared.
+
+        Raises `ParameterError`, `RequestError` (UNKNOWN_REQUEST) when nobody remembers one, or when no answer comes.
+        """
+        if not label:
+            raise ParameterError("request_id", "must not be empty")
+        answer = await self._link.ask(AskExplanation, label)
+        if not answer.stories:
+            text = f"no request {label[:128]!r} lives or has ended lately; it is the id its answer began with"
+            raise RequestError("UNKNOWN_REQUEST", text, field="request_id")
+        return answer
+
+    async def status(self, after_step: int = -1) -> Status:
+        """All that can be seen of the engine at one instant, with step records newer than `after_step`.
+
+        Raises `ParameterError`, or `RequestError` when the scheduler does not answer.
+        """
+        if not -1 <= after_step <= INT64_MAX:
+            raise ParameterError("after_step", f"must be a step number, or -1 for all that are kept, got {after_step}")
+        return await self._link.ask(AskStatus, after_step)

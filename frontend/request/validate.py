@@ -1,0 +1,166 @@
+"""Every check of a request that needs no tokens first, those that need them last. The scheduler checks again.
+
+Errors name the field as `quire.proto` does.
+"""
+
+import math
+from collections.abc import Sequence
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.request.defaults import FIELDS, Defaults
+from quire.proto.api import Chat, GenerateRequest, RequestError
+from quire.proto.messages.message import Task
+from quire.proto.messages.params import (
+    MAX_CACHE_SALT,
+    MAX_LOGPROBS,
+    MAX_N,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    ParameterError,
+    SamplingParams,
+)
+from quire.proto.messages.requests import Limits, ModelFacts
+
+MAX_REQUEST_ID = 128
+DEFAULT_MAX_TOKENS = 16
+SHOWN_NAME = 64
+
+
+def check_model(name: str | None, config: FrontendConfig) -> str:
+    """The served name meant. Raises `RequestError` (NOT_FOUND)."""
+    if name is None:
+        return config.served_model_names[0]
+    if name not in config.served_model_names:
+        raise RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
+    return name
+
+
+def check_task(task: Task, facts: ModelFacts) -> None:
+    """Raises `RequestError` (UNSUPPORTED) when the model served here does something else."""
+    if facts.task == task:
+        return
+    if task == "embed":
+        message = f"{facts.architecture} generates here; serve an embedding model, or this one with --task embed"
+    else:
+        message = f"{facts.architecture} makes vectors here and generates nothing; ask it for embeddings or scores"
+    raise RequestError("UNSUPPORTED", message, field="model")
+
+
+def check_adapter(name: str | None, facts: ModelFacts) -> str:
+    """The adapter meant, empty for none. Raises `RequestError` (NOT_FOUND)."""
+    if name and name not in facts.adapters:
+        raise RequestError("UNKNOWN_ADAPTER", f"adapter {name[:SHOWN_NAME]!r} is not loaded", field="adapter")
+    return name or ""
+
+
+def check_labels(request: GenerateRequest, limits: Limits) -> None:
+    """Raises `ParameterError` for what is neither prompt, time nor sampling."""
+    if request.request_id is not None and not 1 <= len(request.request_id) <= MAX_REQUEST_ID:
+        raise ParameterError("request_id", f"must be 1 to {MAX_REQUEST_ID} characters")
+    if len(request.cache_salt or "") > MAX_CACHE_SALT:
+        raise ParameterError("cache_salt", f"must be at most {MAX_CACHE_SALT} characters")
+    if request.priority and not limits.priority_enabled:
+        raise ParameterError("priority", "needs a server with the priority policy; leave it unset", "UNSUPPORTED")
+    if request.priority is not None and not -(2**63) <= request.priority < 2**63:
+        raise ParameterError("priority", f"must be a 64-bit integer, got {request.priority}")
+    if request.n is not None and not 1 <= request.n <= MAX_N:
+        raise ParameterError("n", f"must be an integer in [1, {MAX_N}], got {request.n}")
+    if request.best_of is not None and not (request.n or 1) <= request.best_of <= MAX_N:
+        raise ParameterError("best_of", f"must be an integer in [n, {MAX_N}], got {request.best_of}")
+    if request.truncate_prompt_tokens is not None and request.truncate_prompt_tokens < 1:
+        raise ParameterError("truncate_prompt_tokens", f"must be at least 1, got {request.truncate_prompt_tokens}")
+    check_for_text(request.input, request.add_special_tokens, request.parse_special)
+
+
+def check_for_text(source: object, add_special_tokens: bool | None, parse_special: bool | None) -> None:
+    """Raises `ParameterError` for what is about a text, where there is none."""
+    said = {"add_special_tokens": add_special_tokens, "parse_special": parse_special}
+    field = next((name for name, value in said.items() if value is not None), None)
+    if field is not None and not isinstance(source, str):
+        raise ParameterError(field, "applies to a text prompt only; leave it unset")
+
+
+def check_stop(stop: Sequence[str]) -> None:
+    """Raises `ParameterError`."""
+    if len(stop) > MAX_STOP_STRINGS:
+        raise ParameterError("stop", f"has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed")
+    for index, text in enumerate(stop):
+        if not 1 <= len(text) <= MAX_STOP_LENGTH:
+            raise ParameterError(
+                "stop", f"entry {index} has {len(text)} characters; 1 to {MAX_STOP_LENGTH} are allowed"
+            )
+
+
+def budget_seconds(field: float | None, deadline: float | None, config: FrontendConfig, limits: Limits | None) -> float:
+    """How long the request may take: the least of its own field, the call's deadline, and default or cap.
+
+    Raises `ParameterError` for a field outside (0, cap], `RequestError` (DEADLINE) for a deadline already past.
+    """
+    cap = config.max_timeout_seconds if limits is None else min(config.max_timeout_seconds, limits.max_timeout_seconds)
+    if field is not None and not (math.isfinite(field) and 0 < field <= cap):
+        raise ParameterError("timeout_seconds", f"must be a finite number in (0, {cap:g}], got {field!r}")
+    if deadline is not None and deadline <= 0:
+        raise RequestError("DEADLINE", "the call's deadline had passed when it arrived")
+    named = [seconds for seconds in (field, deadline) if seconds is not None]
+    return min([*named, cap]) if named else min(config.default_timeout_seconds, cap)
+
+
+def sampling_params(
+    request: GenerateRequest, defaults: Defaults, seed: int, max_tokens: int, bad_words: tuple[tuple[int, ...], ...]
+) -> SamplingParams:
+    """Raises `ParameterError`. `seed` and `max_tokens` are for a request that has none."""
+    chosen = {field: getattr(request, field) for field in FIELDS}
+    if chosen["top_k"] == -1:
+        chosen["top_k"] = 0
+    values = {field: getattr(defaults, field) if value is None else value for field, value in chosen.items()}
+    params = SamplingParams(
+        **values,
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        seed=seed if request.seed is None else request.seed,
+        max_tokens=max_tokens if request.max_tokens is None else request.max_tokens,
+        min_tokens=request.min_tokens or 0,
+        stop_token_ids=tuple(request.stop_token_ids),
+        ignore_eos=bool(request.ignore_eos),
+        logit_bias=tuple(sorted(request.logit_bias.items())),
+        allowed_token_ids=tuple(request.allowed_token_ids),
+        bad_words=bad_words,
+        logprobs=_count(request.logprobs, "logprobs"),
+        logprob_token_ids=tuple(request.logprob_token_ids),
+        prompt_logprobs=_count(request.prompt_logprobs, "prompt_logprobs"),
+        structured=request.structured,
+    )
+    for field, count in (("n", request.n), ("best_of", request.best_of)):
+        if count is not None and count > 1 and params.greedy:
+            raise ParameterError(field, f"must be 1 when temperature is 0: all outputs would be equal; got {count}")
+    return params
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _count(value: int | None, field: str) -> int:
+    if value is not None and not 0 <= value <= MAX_LOGPROBS:
+        raise ParameterError(field, f"must be an integer in [0, {MAX_LOGPROBS}], or unset for none; got {value}")
+    return -1 if value is None else value
+
+
+def default_max_tokens(request: GenerateRequest, num_prompt: int, room: int, facts: ModelFacts) -> int:
+    """The rest of the context for a chat (or of the cache, where that is smaller), 16 otherwise."""
+    if not isinstance(request.input, Chat):
+        return min(DEFAULT_MAX_TOKENS, room)
+    return max(1, min(room, facts.num_blocks * facts.block_size - num_prompt))
+
+
+def check_length(num_prompt: int, max_tokens: int | None, facts: ModelFacts) -> int:
+    """The room left for output. Raises `ParameterError` naming both numbers and the limit."""
+    wanted = 1 if max_tokens is None else max_tokens
+    if num_prompt + wanted > facts.max_model_len:
+        raise ParameterError(
+            "max_tokens",
+            f"{num_prompt} prompt tokens and {wanted} output tokens exceed the context of {facts.max_model_len}; "
+            "shorten the prompt or lower max_tokens",
+            "CONTEXT_LENGTH_EXCEEDED",
+        )
+    return facts.max_model_len - num_prompt

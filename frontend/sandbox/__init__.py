@@ -1,0 +1,1 @@
+"""Child processes for what a request may make slow, large or fatal."""

@@ -1,0 +1,1 @@
+"""Keys and certificates, read again when their files change."""

@@ -1,0 +1,180 @@
+"""Keys. Default deny: every method and path needs one, known or not, except what tells health.
+
+Both doors ask `Keyring.refusal`, so what a key may do cannot differ between them.
+"""
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+import grpc
+import grpc.aio
+
+from quire.frontend.grpc.abort import abort
+from quire.frontend.config import KEY, FrontendConfig
+from quire.frontend.security.file_watch import Clock, WatchedFiles
+from quire.proto.api import RequestError
+from quire.proto.grpc_status import to_status
+
+USER_VARIABLE = "QUIRE_API_KEY"
+ADMIN_VARIABLE = "QUIRE_ADMIN_KEY"
+"""Environment variables with keys, separated by spaces, beside those of the files."""
+
+Need = Literal["nothing", "key", "admin"]
+"""What a call asks of its caller: nothing at all, a key of either kind, or an admin key."""
+
+EXEMPT = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/List"})
+ADMIN = frozenset({"/quire.v1.Control/Abort", "/quire.v1.Control/ExplainRequest", "/quire.v1.Control/GetStatus"})
+"""Methods that reach everybody's requests."""
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any]"]]
+
+log = logging.getLogger("quire.frontend")
+
+
+class KeyFileError(ValueError):
+    """Keys that cannot be used; the message names the file or variable, never a key."""
+
+
+class Keys:
+    """Keys of one file and one environment variable, kept as digests.
+
+    The file is read again when it changes; one that cannot be used leaves the keys as they were.
+    """
+
+    def __init__(self, field: str, path: str, variable: str, given: str, clock: Clock = time.monotonic) -> None:
+        """`field` is the option that named the file, `given` the value of `variable`. Raises `KeyFileError`."""
+        self._field = field
+        self._path = path
+        self._fixed = _digests(given.split(), f"${variable}") if given.strip() else ()
+        self._files = WatchedFiles([path], clock)
+        self._of_file = self._read()
+
+    def __bool__(self) -> bool:
+        """Whether there is any key."""
+        return bool(self._fixed or self._of_file)
+
+    def accept(self, digest: bytes) -> bool:
+        """Takes the same time whichever key, if any, is right."""
+        if self._files.changed():
+            try:
+                self._of_file = self._read()
+                log.info("%s: %s: read again, %d keys", self._field, self._path, len(self._of_file))
+            except KeyFileError as error:
+                log.error("%s; the keys of before stay in use", error)
+        matches = [hmac.compare_digest(digest, known) for known in (*self._fixed, *self._of_file)]
+        return any(matches)
+
+    def _read(self) -> tuple[bytes, ...]:
+        """One key per line; empty lines and lines that begin with # do not count."""
+        if not self._path:
+            return ()
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                lines = [line.strip() for line in file]
+        except UnicodeDecodeError as error:
+            raise KeyFileError(f"{self._field}: {self._path}: not text in UTF-8") from error
+        except OSError as error:
+            raise KeyFileError(f"{self._field}: {self._path}: {error.strerror}") from error
+        keys = [line for line in lines if line and not line.startswith("#")]
+        if not keys:
+            raise KeyFileError(f"{self._field}: {self._path}: holds no key; write one per line")
+        return _digests(keys, f"{self._field}: {self._path}")
+
+
+class Keyring:
+    """The keys of users and of admins, and what they open. An admin key opens everything."""
+
+    def __init__(
+        self, config: FrontendConfig, environment: Mapping[str, str] = os.environ, clock: Clock = time.monotonic
+    ) -> None:
+        """Raises `KeyFileError`."""
+        user, admin = environment.get(USER_VARIABLE, ""), environment.get(ADMIN_VARIABLE, "")
+
+        def named(field: str) -> str:
+            return config.flags.get(field, field)
+
+        self._users = Keys(named("api_key_file"), config.api_key_file, USER_VARIABLE, user, clock)
+        self._admins = Keys(named("admin_key_file"), config.admin_key_file, ADMIN_VARIABLE, admin, clock)
+
+    @property
+    def locked(self) -> bool:
+        """Whether ordinary calls need a key."""
+        return bool(self._users)
+
+    def refusal(self, need: Need, key: str | None) -> RequestError | None:
+        """Why the bearer of `key` (None: of no key, or of several) may not; None when he may.
+
+        Without admin keys, what needs one is refused where users have keys, and open where they have none.
+        """
+        if need == "nothing":
+            return None
+        digest = _digest(key) if key is not None else b""
+        is_user, is_admin = self._users.accept(digest), self._admins.accept(digest)
+        if is_admin:
+            return None
+        if need == "key":
+            return None if is_user or not self._users else _unknown()
+        if not self._users and not self._admins:
+            return None
+        if not is_user:
+            return _unknown()
+        hint = "" if self._admins else "; the server has none: start it with --admin-key-file"
+        return RequestError("PERMISSION_DENIED", f"this needs an admin key{hint}")
+
+
+def _unknown() -> RequestError:
+    return RequestError("UNAUTHENTICATED", "a valid bearer key is needed")
+
+
+def bearer(authorization: object) -> str | None:
+    """KEY of `Bearer KEY`."""
+    if not isinstance(authorization, str):
+        return None
+    scheme, _, key = authorization.partition(" ")
+    return key.strip(" ") if scheme.lower() == "bearer" else None
+
+
+class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses before a request is read. Says nothing about which part of a credential was wrong."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[Any, Any]":
+        metadata = handler_call_details.invocation_metadata or ()
+        given = [value for key, value in metadata if key == "authorization"]
+        key = bearer(given[0]) if len(given) == 1 else None
+        refusal = self._keyring.refusal(_need(handler_call_details.method), key)
+        return await continuation(handler_call_details) if refusal is None else _refuse(refusal)
+
+
+def _need(method: str) -> Need:
+    return "nothing" if method in EXEMPT else "admin" if method in ADMIN else "key"
+
+
+def _refuse(error: RequestError) -> "grpc.RpcMethodHandler[Any, Any]":
+    """Fits every arity: it reads nothing and answers with a status."""
+
+    async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        await abort(context, to_status(error))
+
+    return grpc.stream_stream_rpc_method_handler(answer)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
+
+
+def _digests(keys: list[str], where: str) -> tuple[bytes, ...]:
+    for number, key in enumerate(keys, 1):
+        if not re.fullmatch(KEY, key):
+            raise KeyFileError(f"{where}: key {number} must be 8 to 1024 visible ASCII characters")
+    return tuple(_digest(key) for key in keys)

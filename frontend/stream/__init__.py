@@ -1,0 +1,1 @@
+"""Requests on their way: the line to the scheduler, and what comes back over it."""

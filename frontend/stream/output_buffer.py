@@ -1,0 +1,134 @@
+"""One output of a request: its tokens so far, its text so far, and what of both was not read yet."""
+
+from array import array
+from collections.abc import Callable
+
+from quire.frontend.text.detokenizer import Detokenizer, text_of
+from quire.frontend.text.stop_strings import StopMatcher
+from quire.proto import api
+from quire.proto.messages.message import Usage
+from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+
+COST_PER_TOKEN = 8
+COST_PER_LOGPROB = 16
+"""Bytes that a token and one candidate's logprob count for among the unread ones."""
+
+
+class OutputBuffer:
+    """Fed by the scheduler's link, emptied by the reader. `num_tokens` is the position of the next token."""
+
+    __slots__ = (
+        "_detokenizer", "_logprobs", "_min_tokens", "_num_logprobs", "_num_read", "_stops", "_text", "_token_ids",
+        "ended", "finished", "index", "last_token_at", "num_tokens", "read_end", "silent_position",
+    )  # fmt: skip
+
+    def __init__(self, index: int, detokenizer: Detokenizer, stops: StopMatcher | None, min_tokens: int) -> None:
+        self.index = index
+        self.num_tokens = 0
+        self.last_token_at = 0.0
+        """When its newest token arrived; 0.0: none did."""
+        self.silent_position = -1
+        """Position of the stop token, which has no text."""
+        self.ended = False
+        """No further token counts."""
+        self.finished: api.Finished | None = None
+        self.read_end = False
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._min_tokens = min_tokens
+        self._token_ids = array("i")
+        self._num_read = 0
+        self._text: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._num_logprobs = 0
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended this output."""
+        return self._stops.matched if self._stops is not None else None
+
+    def push(self, token_id: int) -> int:
+        """Take the next token; its cost in unread bytes."""
+        position = self.num_tokens
+        self.num_tokens = position + 1
+        self._token_ids.append(token_id)
+        if position == self.silent_position:
+            return COST_PER_TOKEN
+        text = self._detokenizer.push(token_id)
+        if not text:
+            return COST_PER_TOKEN
+        if self._stops is not None and self.num_tokens > self._min_tokens:
+            text = self._stops.feed(text)
+            self.ended = self._stops.matched is not None
+        self._text.append(text)
+        return COST_PER_TOKEN + len(text)
+
+    def push_logprobs(self, message: OutputLogprobs) -> int:
+        """Take what is new and belongs to a token that counts; its cost in unread bytes."""
+        skip = self._num_logprobs - message.first_position
+        if skip < 0:
+            return 0
+        entries = message.entries[skip : skip + self.num_tokens - self._num_logprobs]
+        self._logprobs += entries
+        self._num_logprobs += len(entries)
+        return sum(COST_PER_LOGPROB * (1 + len(entry.top_ids) + len(entry.named_ids)) for entry in entries)
+
+    def finish(
+        self, reason: api.FinishWord, usage: Usage, stop_token_id: int = -1, error: api.ErrorDetail | None = None
+    ) -> None:
+        """The terminal event; a stop string found before wins over what the scheduler says."""
+        self.ended = True
+        matched = self.stop_string
+        if matched is None:
+            rest = self._detokenizer.flush()
+            if self._stops is not None:
+                rest = self._stops.feed(rest) + ("" if self._stops.matched else self._stops.flush())
+            self._text.append(rest)
+            matched = self.stop_string
+        self.finished = api.Finished(
+            output_index=self.index,
+            finish_reason="stop" if matched is not None else reason,
+            usage=usage,
+            stop_string=matched,
+            stop_token_id=stop_token_id if matched is None and stop_token_id >= 0 else None,
+            error=error if matched is None else None,
+        )
+
+    def delta(self, with_ids: bool, token_bytes: Callable[[int], bytes]) -> api.Delta | None:
+        """What grew since the last call, or None."""
+        text = "".join(self._text)
+        self._text.clear()
+        ids = self._token_ids[self._num_read :] if with_ids else ()
+        self._num_read = self.num_tokens
+        logprobs, self._logprobs = self._logprobs, []
+        if not text and not ids and not logprobs:
+            return None
+        return api.Delta(self.index, text, ids, [with_text(entry, token_bytes) for entry in logprobs])
+
+    def token_bytes(self) -> bytes:
+        """All tokens so far, little-endian int32: what a new scheduler must know."""
+        return self._token_ids.tobytes()
+
+
+def with_text(entry: TokenLogprobs, token_bytes: Callable[[int], bytes]) -> api.TokenLogprobs:
+    """The scheduler's logprobs of one position with what the tokens stand for."""
+    shown = token_bytes(entry.token_id)
+    return api.TokenLogprobs(
+        entry.token_id,
+        text_of(shown),
+        entry.logprob,
+        entry.rank,
+        _candidates(entry.top_ids, entry.top_logprobs, token_bytes),
+        _candidates(entry.named_ids, entry.named_logprobs, token_bytes),
+        shown,
+    )
+
+
+def _candidates(
+    ids: tuple[int, ...], logprobs: tuple[float, ...], token_bytes: Callable[[int], bytes]
+) -> tuple[api.Candidate, ...]:
+    shown = [token_bytes(token) for token in ids]
+    return tuple(
+        api.Candidate(token, text_of(one), logprob, one)
+        for token, one, logprob in zip(ids, shown, logprobs, strict=True)
+    )

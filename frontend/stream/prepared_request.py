@@ -1,0 +1,80 @@
+"""A request that passed every check: what the scheduler gets and what the reader's side must remember."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.frontend.parsing.formats import Reading
+from quire.frontend.stream.output_buffer import COST_PER_LOGPROB, COST_PER_TOKEN, OutputBuffer
+from quire.frontend.text.stop_strings import StopMatcher
+from quire.frontend.text.tokenizer import TextTokenizer
+from quire.proto import api
+from quire.proto.messages.message import Task
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.requests import Submit
+from quire.proto.transport.wire import ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    request_id: str
+    model: str
+    prompt: Sequence[int]
+    params: SamplingParams
+    n: int
+    """Outputs that are drawn."""
+    priority: int
+    cache_salt: str
+    adapter: str
+    arrived: float
+    """On the loop's monotonic clock."""
+    deadline: float
+    """On the loop's monotonic clock."""
+    stop: tuple[str, ...]
+    include_stop: bool
+    skip_special_tokens: bool
+    return_prompt_token_ids: bool
+    return_token_ids: bool
+    reading: Reading | None = None
+    """How a chat's answers are taken apart; None: they are text."""
+    num_best: int = 0
+    """So many of the outputs are answered, the likeliest; 0: all are."""
+    show_logprobs: bool = True
+    """False: logprobs were asked for here, not by the client."""
+    task: Task = "generate"
+
+    @property
+    def step_bytes(self) -> int:
+        """What one step adds to the unread bytes, without text: a token of every output, and its logprobs."""
+        params = self.params
+        num_logprobs = 0 if params.logprobs < 0 else 1 + params.logprobs + len(params.logprob_token_ids)
+        return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * num_logprobs)
+
+    def submit(
+        self, number: int, timeout_seconds: float, resumed: tuple[bytes, ...] = (), finished: tuple[int, ...] = (),
+        accepted: bool = False,
+    ) -> Submit:  # fmt: skip
+        return Submit(
+            number=number,
+            label=self.request_id,
+            prompt=ints(self.prompt),
+            params=self.params,
+            n=self.n,
+            priority=self.priority,
+            timeout_seconds=timeout_seconds,
+            cache_salt=self.cache_salt,
+            adapter=self.adapter,
+            resumed=resumed,
+            finished_outputs=finished,
+            task=self.task,
+            accepted=accepted,
+        )
+
+    def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:
+        stops = StopMatcher(self.stop, self.include_stop) if self.stop else None
+        shown = self.reading.markers if self.reading is not None else frozenset[str]()
+        detokenizer = tokenizer.detokenizer(self.skip_special_tokens, shown)
+        return OutputBuffer(index, detokenizer, stops, self.params.min_tokens)
+
+    def started(self) -> api.Started:
+        ids = list(self.prompt) if self.return_prompt_token_ids else ()
+        return api.Started(self.request_id, self.model, len(self.prompt), ids)

@@ -1,0 +1,1 @@
+"""What leaves a frontend about its requests: scrapes, snapshots, traces."""

@@ -1,0 +1,92 @@
+"""The page a scrape gets: all frontends of this engine, its scheduler, and on request vLLM's names for the same."""
+
+import asyncio
+import time
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.metrics.families import FAMILIES
+from quire.frontend.metrics.metrics import Labels, Metrics
+from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.telemetry import vllm_names
+from quire.frontend.telemetry.exposition import Meaning, encode, families
+from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
+from quire.proto.api import RequestError
+from quire.proto.messages.introspection import AskFigures, Distribution, Figure
+from quire.proto.messages.requests import ModelFacts
+from quire.proto.metrics.figures import FIGURES
+
+WRITE_SECONDS = 1.0
+FIGURES_SECONDS = 2.0
+"""What the scheduler may take to answer: a scrape must not run into its own time-out meanwhile."""
+PREFIX = "quire_"
+MEANINGS: dict[str, Meaning] = {
+    name: (family.kind, family.help) for table in (FAMILIES, FIGURES) for name, family in table.items()
+}
+
+
+class MetricsPage:
+    """`run` writes this frontend's snapshot once a second; `render` answers a scrape."""
+
+    def __init__(self, config: FrontendConfig, link: SchedulerLink, metrics: Metrics, version: str) -> None:
+        """Raises `ValueError` when `run_dir` cannot be used."""
+        self.metrics = metrics
+        self._config = config
+        self._link = link
+        self._version = version
+        self._snapshots = Snapshots(metrics, config.run_dir, config.index)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                self._snapshots.write()
+                await asyncio.sleep(WRITE_SECONDS)
+        finally:
+            self._snapshots.write()
+
+    async def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The page and its content type. While the scheduler is lost its figures are missing, the rest is there."""
+        figures, distributions = await self._of_scheduler()
+        snapshots = self._snapshots.all()
+        # the text takes milliseconds, in which streams must move
+        return await asyncio.to_thread(self._text, snapshots, figures, distributions, accept)
+
+    def _text(
+        self, snapshots: list[Snapshot], figures: list[Figure], distributions: list[Distribution], accept: str
+    ) -> tuple[bytes, str]:
+        own_figures, own_distributions = total(snapshots, time.monotonic())
+        figures, distributions = [*own_figures, *figures], [*own_distributions, *distributions]
+        page = list(families(MEANINGS, figures, distributions, PREFIX))
+        if self._config.vllm_metric_names:
+            welcome = self._link.welcome
+            facts = welcome.facts if welcome is not None else None
+            name = self._config.served_model_names[0]
+            also = vllm_names.aliases(figures, distributions, facts, name)
+            page += families(vllm_names.MEANINGS, *also, vllm_names.PREFIX)
+        return encode(page, accept)
+
+    async def _of_scheduler(self) -> tuple[list[Figure], list[Distribution]]:
+        ready = Figure("engine_ready", float(self._link.state == "ready"))
+        try:
+            async with asyncio.timeout(FIGURES_SECONDS):
+                answer = await self._link.ask(AskFigures)
+        except (RequestError, TimeoutError):
+            return [Figure("scheduler_up", 0.0), Figure("engine_ready", 0.0)], []
+        welcome = self._link.welcome
+        info = (
+            [] if welcome is None or welcome.facts is None else [Figure("model_info", 1.0, self._info(welcome.facts))]
+        )
+        return [Figure("scheduler_up", 1.0), ready, *info, *answer.figures], list(answer.distributions)
+
+    def _info(self, facts: ModelFacts) -> Labels:
+        return (
+            ("architecture", facts.architecture),
+            ("block_size", str(facts.block_size)),
+            ("device", facts.device),
+            ("dtype", facts.dtype),
+            ("model_name", self._config.served_model_names[0]),
+            ("num_blocks", str(facts.num_blocks)),
+            ("revision", facts.revision),
+            ("task", facts.task),
+            ("version", self._version),
+        )

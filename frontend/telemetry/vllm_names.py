@@ -1,0 +1,96 @@
+"""The same figures under the names vLLM gives them, for dashboards, alerts and gateways that know only those."""
+
+import time
+from collections.abc import Iterable, Iterator
+
+from quire.frontend.telemetry.exposition import Meaning
+from quire.proto.messages.introspection import Distribution, Figure
+from quire.proto.messages.requests import ModelFacts
+
+PREFIX = "vllm:"
+
+SAME: dict[str, tuple[str, str]] = {
+    "num_requests_running": ("requests_running", "Number of requests in model execution batches."),
+    "num_requests_waiting": ("requests_waiting", "Number of requests waiting to be processed."),
+    "kv_cache_usage_perc": ("kv_usage_ratio", "KV-cache usage; 1 is 100 percent."),
+    "prefix_cache_queries_total": ("prefix_queries_tokens_total", "Prefix cache queries, in tokens."),
+    "prefix_cache_hits_total": ("prefix_hits_tokens_total", "Prefix cache hits, in tokens."),
+    "num_preemptions_total": ("preemptions_total", "Preemptions by the engine."),
+    "prompt_tokens_total": ("prompt_tokens_total", "Prefill tokens processed."),
+    "prompt_tokens_cached_total": ("prompt_tokens_cached_total", "Prompt tokens served from the cache."),
+    "generation_tokens_total": ("generation_tokens_total", "Generation tokens processed."),
+    "time_to_first_token_seconds": ("time_to_first_token_seconds", "Time to first token in seconds."),
+    "inter_token_latency_seconds": ("inter_token_latency_seconds", "Inter-token latency in seconds."),
+    "request_time_per_output_token_seconds": ("time_per_output_token_seconds", "Mean time per output token."),
+    "e2e_request_latency_seconds": ("request_duration_seconds", "End-to-end request latency in seconds."),
+    "request_queue_time_seconds": ("request_queue_seconds", "Time spent in the waiting phase."),
+    "request_prefill_time_seconds": ("request_prefill_seconds", "Time spent in the prefill phase."),
+    "request_decode_time_seconds": ("request_decode_seconds", "Time spent in the decode phase."),
+    "request_inference_time_seconds": ("request_inference_seconds", "Time spent in the running phase."),
+    "request_prompt_tokens": ("request_prompt_tokens", "Prefill tokens per request."),
+    "request_generation_tokens": ("request_generation_tokens", "Generation tokens per request."),
+    "request_max_num_generation_tokens": ("request_max_generation_tokens", "Longest output of a request."),
+    "request_params_n": ("request_params_n", "The n request parameter."),
+    "request_params_max_tokens": ("request_params_max_tokens", "The max_tokens request parameter."),
+    "iteration_tokens_total": ("step_tokens", "Tokens per engine step."),
+}
+"""vLLM's name without its prefix -> (our name, help)."""
+
+FINISHED_REASONS = {"stop": "stop", "length": "length", "abort": "abort", "deadline": "abort", "error": "error"}
+"""Our finish reason -> vLLM's."""
+
+HISTOGRAMS = {name for name in SAME if name.startswith(("request_", "time_", "inter_", "e2e_", "iteration_"))}
+
+MEANINGS: dict[str, Meaning] = {
+    **{
+        name: ("histogram" if name in HISTOGRAMS else "counter" if name.endswith("_total") else "gauge", help)
+        for name, (_, help) in SAME.items()
+    },
+    "request_success_total": ("counter", "Requests that ended, by reason."),
+    "admission_rejections_total": ("counter", "Requests refused, by reason."),
+    "cache_config_info": ("gauge", "1; the KV cache's shape."),
+    "lora_requests_info": ("gauge", "Adapters that run and wait; the value is the time of writing."),
+}
+
+
+def aliases(
+    figures: Iterable[Figure], distributions: Iterable[Distribution], facts: ModelFacts | None, model_name: str
+) -> tuple[list[Figure], list[Distribution]]:
+    """All of them with the labels `model_name` and `engine`; histograms keep our buckets, which are finer."""
+    base = (("engine", "0"), ("model_name", model_name))
+    by_source = {source: name for name, (source, _) in SAME.items()}
+    made = [
+        Figure(by_source[figure.name], figure.value, base)
+        for figure in figures
+        if figure.name in by_source and not figure.labels
+    ]
+    made += _by_reason("request_success_total", "finished_reason", "request_finishes_total", figures, base)
+    made += _by_reason("admission_rejections_total", "reason", "request_rejections_total", figures, base)
+    if facts is not None:
+        shape = (("block_size", str(facts.block_size)), ("num_gpu_blocks", str(facts.num_blocks)))
+        made.append(Figure("cache_config_info", 1.0, (*shape, *base)))
+        adapters = (
+            ("max_lora", str(len(facts.adapters))),
+            ("running_lora_adapters", ""),
+            ("waiting_lora_adapters", ""),
+        )
+        made.append(Figure("lora_requests_info", time.time(), (*adapters, *base)))
+    histograms = [
+        Distribution(by_source[one.name], one.bounds, one.counts, one.sum, base)
+        for one in distributions
+        if one.name in by_source
+    ]
+    return made, histograms
+
+
+def _by_reason(
+    name: str, label: str, source: str, figures: Iterable[Figure], base: tuple[tuple[str, str], ...]
+) -> Iterator[Figure]:
+    sums: dict[str, float] = {}
+    for figure in figures:
+        if figure.name == source:
+            ours = dict(figure.labels)["reason"]
+            reason = FINISHED_REASONS[ours] if label == "finished_reason" else ours.lower()
+            sums[reason] = sums.get(reason, 0.0) + figure.value
+    for reason, value in sums.items():
+        yield Figure(name, value, ((label, reason), *base))

@@ -1,0 +1,1 @@
+"""Text to token ids and back, in this process or in one that can be killed."""

@@ -1,0 +1,52 @@
+"""Words that are not to be written, as the token sequences a model would write them with."""
+
+from collections.abc import Iterator, Sequence
+
+from quire.frontend.text.tokenizer import TextTokenizer
+from quire.proto.messages.params import MAX_BAD_WORDS, MAX_STOP_LENGTH, ParameterError
+
+CONTEXTS = ("1", "a", "\n", ".")
+"""What may stand before a word: one that the tokenizer does not join with it is taken."""
+
+
+def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each word as it follows other text, and as it follows a space; white space only as it is.
+
+    Raises `ParameterError`.
+    """
+    if len(words) > MAX_BAD_WORDS:
+        raise ParameterError("bad_words", f"has {len(words)} entries; at most {MAX_BAD_WORDS} are allowed")
+    sequences: dict[tuple[int, ...], None] = {}
+    for index, word in enumerate(words):
+        if not 1 <= len(word) <= MAX_STOP_LENGTH:
+            raise ParameterError("bad_words", f"entry {index} must be 1 to {MAX_STOP_LENGTH} characters")
+        for tokens in _spellings(word, tokenizer):
+            if not tokens:
+                raise ParameterError("bad_words", f"entry {index} is no token of this model's; remove it")
+            sequences[tokens] = None
+    if len(sequences) > MAX_BAD_WORDS:
+        raise ParameterError(
+            "bad_words",
+            f"{len(words)} words are {len(sequences)} token sequences, behind other text and behind a space; "
+            f"at most {MAX_BAD_WORDS} are allowed, use fewer words",
+        )
+    return tuple(sequences)
+
+
+def _spellings(word: str, tokenizer: TextTokenizer) -> Iterator[tuple[int, ...]]:
+    bare = word.lstrip(" ")
+    if not bare.strip():
+        yield _behind_text(word, tokenizer)
+        return
+    yield _behind_text(bare, tokenizer)
+    yield _behind_text(f" {bare}", tokenizer)
+
+
+def _behind_text(text: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """Tokens of a text that goes on: at its beginning a tokenizer may add a space, and the newline comes alone."""
+    for context in CONTEXTS:
+        before = tokenizer.encode(context, add_special_tokens=False)
+        whole = tokenizer.encode(context + text, add_special_tokens=False)
+        if len(whole) > len(before) and whole[: len(before)] == before:
+            return tuple(whole[len(before) :])
+    return tuple(tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,106 @@
+"""What a tokenizer is asked for, done in a thread of this process or in a child (`encode_child`).
+
+To a child a job goes as a head and what it is about, in pieces: one call that copies megabytes keeps the interpreter.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from quire.frontend.text.tokenizer import TextTokenizer, packed
+from quire.proto.messages.params import ParameterError
+
+PIECE = 64 << 10
+"""Characters."""
+PIECE_IDS = 4 << 10
+DONE, REFUSED = b"\0", b"\1"
+
+
+class EncodeText(msgspec.Struct, frozen=True, tag=True):
+    """Ids of plain text. `keep`: at most so many, the first ones."""
+
+    remedy: ClassVar[str] = "shorten it or set truncate_prompt_tokens"
+    special: bool
+    parse_special: bool = False
+    keep: int | None = None
+
+    def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
+        return packed(encode_first(tokenizer, text, self))
+
+
+class EncodeTemplate(msgspec.Struct, frozen=True, tag=True):
+    """Ids of a rendered template; `restore` as `TextTokenizer.encode_template` takes it."""
+
+    remedy: ClassVar[str] = "shorten it"
+    restore: dict[int, str]
+
+    def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
+        return packed(tokenizer.encode_template(text, self.restore))
+
+
+class DecodeIds(msgspec.Struct, frozen=True, tag=True):
+    """The text of token ids, each within the vocabulary."""
+
+    skip_special_tokens: bool
+
+    def text(self, tokenizer: TextTokenizer, ids: Sequence[int]) -> str:
+        return tokenizer.decode(ids, self.skip_special_tokens)
+
+
+Job = EncodeText | EncodeTemplate | DecodeIds
+
+
+def text_payload(job: EncodeText | EncodeTemplate, text: str) -> bytearray:
+    """For the child."""
+    return _payload(job, (text[start : start + PIECE].encode() for start in range(0, len(text), PIECE)))
+
+
+def ids_payload(job: DecodeIds, ids: Sequence[int]) -> bytearray:
+    """For the child."""
+    return _payload(
+        job, (array("i", ids[start : start + PIECE_IDS]).tobytes() for start in range(0, len(ids), PIECE_IDS))
+    )
+
+
+def _payload(job: Job, pieces: Iterator[bytes]) -> bytearray:
+    head = msgspec.msgpack.encode(job)
+    payload = bytearray(len(head).to_bytes(4, "little") + head)
+    for piece in pieces:
+        payload += piece
+    return payload
+
+
+def answer(payload: bytes, tokenizer: TextTokenizer) -> bytes:
+    """In the child: a byte that says what follows, then ids as int32, or the text as UTF-8, or a refusal."""
+    end = 4 + int.from_bytes(payload[:4], "little")
+    job: Job = msgspec.msgpack.decode(memoryview(payload)[4:end], type=Job)
+    if isinstance(job, DecodeIds):
+        return DONE + job.text(tokenizer, memoryview(payload)[end:].cast("i").tolist()).encode()
+    try:
+        return DONE + job.ids(tokenizer, payload[end:].decode()).tobytes()
+    except ParameterError as error:
+        message = str(error).removeprefix(f"{error.field}: ")
+        return REFUSED + msgspec.msgpack.encode((error.field, message, error.reason))
+
+
+def result(answered: bytes) -> memoryview:
+    """What the child made. Raises the `ParameterError` that it met."""
+    if answered[:1] == REFUSED:
+        raise ParameterError(*msgspec.msgpack.decode(answered[1:], type=tuple[str, str, str]))
+    return memoryview(answered)[1:]
+
+
+def encode_first(tokenizer: TextTokenizer, text: str, job: EncodeText) -> list[int]:
+    """At most `keep` tokens, the first ones; what the tokenizer puts around every text stays around it."""
+    ids = tokenizer.encode(text, job.special, job.parse_special)
+    keep = job.keep
+    if keep is None or len(ids) <= keep:
+        return ids
+    plain = tokenizer.encode(text, add_special_tokens=False, parse_special=job.parse_special)
+    num_around = len(ids) - len(plain)
+    before = next((start for start in range(num_around + 1) if ids[start : start + len(plain)] == plain), None)
+    if before is None or num_around >= keep:
+        return ids[:keep]
+    return ids[:before] + plain[: keep - num_around] + ids[before + len(plain) :]

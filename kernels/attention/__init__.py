@@ -1,0 +1,1 @@
+"""Attention and what feeds it: reference forms."""

@@ -1,0 +1,183 @@
+"""Attention over a paged cache, for a batch that mixes decode rows and prompt chunks.
+
+Shape legend: T tokens, R rows, N slots, K key-value heads, G query heads of each, H = K * G, D head dim, B blocks a
+table holds, C context positions of a row.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
+from quire.kernels.dispatch import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRule:
+    """Which positions a token sees and how their scores are shaped; fixed for a layer."""
+
+    scale: float
+    sliding_window: int | None = None
+    """A token sees itself and the `sliding_window - 1` positions before it."""
+    soft_cap: float | None = None
+    """Scores become `soft_cap * tanh(score / soft_cap)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch:
+    """The rows of a step as attention sees them. Row r owns tokens query_starts[r]:query_starts[r + 1]."""
+
+    block_tables: torch.Tensor
+    """int32 [N, B], by slot; only the first ceil(seq_len / block_size) entries of a row mean something"""
+    slots: torch.Tensor
+    """int32 [R]"""
+    seq_lens: torch.Tensor
+    """int32 [R]: tokens of the sequence after this step, cached ones included; 0 for a row of padding"""
+    query_starts: torch.Tensor
+    """int32 [R + 1]"""
+    num_decodes: int
+    """Leading rows of one token."""
+    query_lens_host: tuple[int, ...]
+    """Copies for the host's control flow: reading the device would wait for it. Inside a captured graph they are those
+    of the capture, so forms for GPUs read only the tensors."""
+    seq_lens_host: tuple[int, ...]
+    work: Mapping[int | None, WorkList]
+    """For forms for GPUs, by sliding window; empty elsewhere."""
+    num_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the field. Once a step, so that the layers need not look again."""
+        queries, lengths, num_rows = self.query_lens_host, self.seq_lens_host, len(self.query_lens_host)
+        object.__setattr__(self, "num_tokens", sum(queries))
+        device = self.block_tables.device
+        check_tensor("block_tables", self.block_tables, (None, None), (torch.int32,), device)
+        check_tensor("slots", self.slots, (num_rows,), (torch.int32,), device)
+        check_tensor("seq_lens", self.seq_lens, (num_rows,), (torch.int32,), device)
+        check_tensor("query_starts", self.query_starts, (num_rows + 1,), (torch.int32,), device)
+        check_contiguous(
+            block_tables=self.block_tables, slots=self.slots, seq_lens=self.seq_lens, query_starts=self.query_starts
+        )
+        if len(lengths) != num_rows:
+            raise ValueError(f"seq_lens_host: expected {num_rows} rows, got {len(lengths)}")
+        if queries[: self.num_decodes].count(1) != self.num_decodes:
+            raise ValueError(f"num_decodes: the first {self.num_decodes} rows must have one token each, got {queries}")
+        if any(not 0 <= query <= length for query, length in zip(queries, lengths, strict=True)):
+            raise ValueError("query_lens_host: no row runs more tokens than its seq_lens_host")
+
+
+def tile_shape(device_type: str, num_groups: int) -> tuple[int, int] | None:
+    """Query tokens and keys of a tile, as `fill_work_list` counts them; None where attention reads the host's lengths.
+
+    `num_groups`: query heads per key-value head.
+    """
+    if device_type != "cuda":
+        return None
+    form = importlib.import_module("quire.kernels.gpu.attention.attention")  # triton is needed only here
+    shape: tuple[int, int] = form.tile_shape(num_groups)
+    return shape
+
+
+def paged_attention_reference(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: PagedBatch,
+    rule: AttentionRule,
+    sinks: torch.Tensor | None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention of each row's last `query_len` tokens over its `seq_len` cached ones -> [T, H * D].
+
+    query [K, T, G, D], rows one after another; keys, values [num_blocks, block_size, K, D], this step's included.
+    sinks float32 [H]: a logit per head that takes part in the softmax's denominator alone. key_scale, value_scale
+    float32 [K]: what the cache holds is multiplied by them. Whatever lies in the cache beyond a row's length, NaN too,
+    does not touch its result; tokens behind the last row are padding and come out undefined (here: zero).
+    """
+    num_kv_heads, num_tokens, groups, head_dim = query.shape
+    block_size = keys.shape[1]
+    out = query.new_zeros((num_tokens, num_kv_heads * groups * head_dim))
+    stop = 0
+    for row, (query_len, seq_len) in enumerate(zip(batch.query_lens_host, batch.seq_lens_host, strict=True)):
+        start, stop = stop, stop + query_len
+        if query_len == 0:
+            continue
+        blocks = batch.block_tables[batch.slots[row], : -(-seq_len // block_size)].long()
+        key = _gathered(keys, blocks, seq_len, key_scale)
+        value = _gathered(values, blocks, seq_len, value_scale)
+        out[start:stop] = _attend(query[:, start:stop].float(), key, value, rule, sinks).to(query.dtype)
+    return out
+
+
+def _gathered(cache: torch.Tensor, blocks: torch.Tensor, seq_len: int, scale: torch.Tensor | None) -> torch.Tensor:
+    """float32 [K, C, D] of one row's cache."""
+    # index_select knows no 8-bit floats; their bytes move just as well
+    raw = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+    rows = raw.index_select(0, blocks).view(cache.dtype).flatten(0, 1)[:seq_len].float().transpose(0, 1)
+    return rows if scale is None else rows * scale[:, None, None]
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """float32 [K, t, G, D] over [K, C, D], of which the query's tokens are the last t -> [t, K * G * D]."""
+    num_kv_heads, num_tokens, groups, _ = query.shape
+    scores = torch.einsum("ktgd,kcd->kgtc", query, key) * rule.scale
+    if rule.soft_cap is not None:
+        scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
+    context = torch.arange(key.shape[1], device=key.device)
+    distance = context[-num_tokens:, None] - context
+    hidden = (distance < 0) | (distance >= (rule.sliding_window or key.shape[1]))
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        extra = sinks.view(num_kv_heads, groups, 1, 1).expand(-1, -1, num_tokens, 1)
+        scores = torch.cat((scores, extra), dim=-1)
+    weights = scores.softmax(-1)[..., : key.shape[1]]
+    # what a row may not see may be NaN, and 0 * NaN is not 0; a row that may see NaN must show it
+    unseen = hidden.all(dim=0)
+    value = value.masked_fill(unseen[:, None], 0.0)
+    return torch.einsum("kgtc,kcd->tkgd", weights, value).flatten(1)
+
+
+def _check(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: PagedBatch,
+    rule: AttentionRule,
+    sinks: torch.Tensor | None = None,
+    key_scale: torch.Tensor | None = None,
+    value_scale: torch.Tensor | None = None,
+) -> None:
+    num_kv_heads, num_tokens, groups, head_dim = query.shape
+    device = query.device
+    check_tensor("query", query, (None, None, None, None), FLOATS, device)
+    check_tensor("keys", keys, (None, None, num_kv_heads, head_dim), CACHES, device)
+    check_tensor("values", values, tuple(keys.shape), (keys.dtype,), device)
+    if num_tokens < batch.num_tokens:
+        raise ValueError(f"query: holds {num_tokens} tokens, the batch's rows run {batch.num_tokens}")
+    if batch.block_tables.device != device:
+        raise ValueError(f"batch: expected on {device}, got {batch.block_tables.device}")
+    check_contiguous(query=query, keys=keys, values=values)
+    if sinks is not None:
+        check_tensor("sinks", sinks, (num_kv_heads * groups,), (torch.float32,), device)
+        check_contiguous(sinks=sinks)
+    for name, scale in (("key_scale", key_scale), ("value_scale", value_scale)):
+        if scale is not None:
+            check_tensor(name, scale, (num_kv_heads,), (torch.float32,), device)
+            check_contiguous(**{name: scale})
+        elif keys.dtype == torch.float8_e4m3fn:
+            raise ValueError(f"{name}: a cache of 8-bit floats needs one scale for each key-value head")
+
+
+paged_attention = Operation(
+    paged_attention_reference,
+    _check,
+    {
+        "cuda": "quire.kernels.gpu.attention.attention:paged_attention",
+        "cpu": "quire.kernels.cpu.attention:paged_attention",
+    },
+)

@@ -1,0 +1,32 @@
+"""Norm of the heads, rotary positions, KV write and query layout for CPUs: each token's row is read once."""
+
+import torch
+
+from quire.kernels.cpu.native import address, dtype_code, native
+
+
+def rotate_store(
+    qkv: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    query_weight: torch.Tensor | None,
+    key_weight: torch.Tensor | None,
+    eps: float,
+    key_scale: torch.Tensor | None,
+    value_scale: torch.Tensor | None,
+) -> torch.Tensor:
+    """See kernels/attention/rope_store_kv.py."""
+    num_tokens, width = qkv.shape
+    kv_heads, head_dim = keys.shape[2:]
+    groups = (width // head_dim - 2 * kv_heads) // kv_heads
+    query = qkv.new_empty((kv_heads, num_tokens, groups, head_dim))
+    native().quire_rotate_store(
+        dtype_code("qkv", qkv), dtype_code("keys", keys), qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(),
+        keys.data_ptr(), values.data_ptr(), slot_mapping.data_ptr(), address(query_weight), address(key_weight),
+        address(key_scale), address(value_scale), query.data_ptr(), num_tokens, kv_heads, groups, head_dim,
+        cos.shape[1], eps, torch.get_num_threads(),
+    )  # fmt: skip
+    return query

@@ -1,0 +1,269 @@
+"""Attention of rows that run one token: the cached keys of all rows are one list of tiles, dealt out evenly.
+
+A fixed number of programs for each key-value head takes equal stretches of that list, so one long sequence spreads
+over many and many short ones share one, and the grid depends on no length: a captured graph stays right. A row within
+one stretch is finished there; of a row that several share each leaves a part, and `merge_splits` puts them together.
+
+Floor: the visible keys and values once, 2 * K * D * (bytes of an element) for each position of each row, against
+4 * H * D FLOPs; so the memory is the limit up to hundreds of query heads to a key-value head.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from quire.kernels.attention.attention import AttentionRule, PagedBatch
+from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.gpu.aot.build import Build, Feature, has_eight_bits
+from quire.kernels.gpu.attention.merge_splits import merge
+from quire.kernels.gpu.attention.softmax import LOG2E, capped, exponent_scale
+from quire.kernels.gpu.attention.tile_schedule import EVERYTHING, row_of_tile, tiles_of_program
+from quire.kernels.gpu.chip import chip_of
+from quire.kernels.gpu.tuning.tiles import Tiles, tile
+
+KEYS_PER_TILE = 64
+LARGEST_HEAD = 256
+"""Any head dim up to this."""
+_TURNS = {
+    (64, 1): (64, 4),
+    (64, 2): (128, 3),
+    (64, 4): (32, 3),
+    (128, 1): (64, 3),
+    (128, 2): (64, 3),
+    (128, 4): (32, 3),
+    (256, 1): (32, 3),
+    (256, 2): (32, 3),
+    (256, 4): (32, 2),
+}
+"""Padded head dim, bytes of an element -> keys of a turn, stages: all that two programs' registers and shared memory
+hold without a spill."""
+TYPES = {
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+}
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_tokens", "table_stride", "window"])
+def _decode(
+    query, keys, values, out, partial, partial_mass, block_tables, slots, seq_lens, query_starts, tiles,
+    sinks, key_scale, value_scale, num_rows, num_tokens, table_stride, window, scale, soft_cap,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, COMPUTE: tl.constexpr,
+):  # fmt: skip
+    """Grid (K, P). HEADS: key-value heads; ROWS, COLUMNS: GROUP and DIM, padded."""
+    head = tl.program_id(0)
+    program = tl.program_id(1)
+    total = tl.load(tiles + num_rows)
+    share = tiles_of_program(total, tl.num_programs(1))
+    tile = program * share
+    end = tl.minimum(tile + share, total)
+    if tile >= end:
+        return
+    if key_scale is not None:
+        scale *= tl.load(key_scale + head)
+    factor = exponent_scale(scale, soft_cap)
+    group = tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    inside = (group < GROUP)[:, None] & (column < DIM)[None, :]
+    heads = head * GROUP + group
+    row = row_of_tile(tiles, num_rows, tile)
+    while tile < end:
+        row_begin = tl.load(tiles + row)
+        row_end = tl.load(tiles + row + 1)
+        stop = tl.minimum(row_end, end)
+        if stop > tile:  # a row that runs no token or several has no tiles
+            token = tl.load(query_starts + row)
+            seq_len = tl.load(seq_lens + row)
+            table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
+            oldest = tl.maximum(seq_len - window, 0)
+            first = tl.maximum((tile - row_begin + oldest // TILE) * TILE, oldest // KEYS * KEYS)
+            last = tl.minimum((stop - row_begin + oldest // TILE) * TILE, seq_len)
+            mine = query + (head.to(tl.int64) * num_tokens + token) * (GROUP * DIM)
+            q = tl.load(mine + group[:, None] * DIM + column[None, :], mask=inside, other=0.0).to(COMPUTE)
+            top = tl.full([ROWS], float("-inf"), tl.float32)
+            # the sums are kept by column and added up once, at the end
+            mass = tl.zeros([ROWS, KEYS], tl.float32)
+            acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+            # the table is read one turn ahead: the compiler overlaps loads, but not those that wait for another
+            position = first + tl.arange(0, KEYS)
+            block = tl.load(table + position // BLOCK_SIZE, mask=position < last, other=0)
+            for start in range(first, last, KEYS):
+                position = start + tl.arange(0, KEYS)
+                seen = (position >= oldest) & (position < last)
+                place = (block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE) * (HEADS * DIM) + head * DIM
+                # what a row may not see may be NaN, and 0 * NaN is not 0: it is never loaded
+                wanted = seen[:, None] & (column < DIM)[None, :]
+                k = tl.load(keys + place[:, None] + column[None, :], mask=wanted, other=0.0)
+                v = tl.load(values + place[:, None] + column[None, :], mask=wanted, other=0.0)
+                scores = tl.dot(q, tl.trans(k.to(COMPUTE)), input_precision="ieee")
+                scores = tl.where(seen[None, :], capped(scores, scale, soft_cap) * factor, float("-inf"))
+                # there is a position it sees in every turn, so the new top is never -inf
+                new_top = tl.maximum(top, tl.max(scores, 1))
+                decay = tl.exp2(top - new_top)
+                weights = tl.exp2(scores - new_top[:, None])
+                mass = mass * decay[:, None] + weights
+                acc = tl.dot(weights.to(COMPUTE), v.to(COMPUTE), acc * decay[:, None], input_precision="ieee")
+                top = new_top
+                position += KEYS
+                block = tl.load(table + position // BLOCK_SIZE, mask=position < last, other=0)
+            total_mass = tl.sum(mass, 1)
+            whole = (row_begin == tile) & (row_end == stop)
+            if sinks is not None:
+                sink = tl.load(sinks + heads, mask=group < GROUP, other=0.0) * LOG2E
+                # a row that others share gets its sinks when it is merged
+                total_mass += tl.where(whole, tl.exp2(sink - top), 0.0)
+            result = acc / total_mass[:, None]
+            if value_scale is not None:
+                result *= tl.load(value_scale + head)
+            if whole:
+                mine = out + (token.to(tl.int64) * HEADS + head) * (GROUP * DIM)
+                tl.store(mine + group[:, None] * DIM + column[None, :], result, mask=inside)
+            else:
+                # of each program, the row it begins and the row it goes on with: two at most
+                slot = (program * 2 + (row_begin >= program * share)) * (HEADS * GROUP) + heads
+                tl.store(partial + slot[:, None] * DIM + column[None, :], result, mask=inside)
+                tl.store(partial_mass + slot, top + tl.log2(total_mass), mask=group < GROUP)
+            tile = stop
+        row += 1
+
+
+def decode(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: PagedBatch,
+    work: WorkList,
+    rule: AttentionRule,
+    sinks: torch.Tensor | None,
+    key_scale: torch.Tensor | None,
+    value_scale: torch.Tensor | None,
+    out: torch.Tensor,
+    tiles: Tiles | None = None,
+) -> None:
+    """Attention of the rows of one token, into their rows of out [T, H * D]; the others stay as they are.
+
+    `tiles` are those measured best where None. The remaining arguments are those of `paged_attention`.
+    """
+    num_kv_heads, num_tokens, group, head_dim = query.shape
+    if tiles is None:
+        tiles = _tiles(head_dim, query.dtype, keys.dtype)
+    num_programs = max(1, tiles["programs"] * chip_of(query.device).processors // num_kv_heads)
+    num_heads = num_kv_heads * group
+    partial = torch.empty((num_programs, 2, num_heads, head_dim), dtype=torch.float32, device=query.device)
+    partial_mass = torch.empty((num_programs, 2, num_heads), dtype=torch.float32, device=query.device)
+    _decode[(num_kv_heads, num_programs)](
+        query, keys, values, out, partial, partial_mass, batch.block_tables, batch.slots, batch.seq_lens,
+        batch.query_starts, work.decode_tiles, sinks, key_scale, value_scale, batch.seq_lens.shape[0], num_tokens,
+        batch.block_tables.stride(0), EVERYTHING if rule.sliding_window is None else rule.sliding_window,
+        rule.scale, rule.soft_cap,
+        HEADS=num_kv_heads, BLOCK_SIZE=keys.shape[1], **_constants(group, head_dim, query.dtype, keys.dtype, tiles),
+        num_warps=tiles["num_warps"], num_stages=tiles["num_stages"],
+    )  # fmt: skip
+    merge(partial, partial_mass, batch, work, sinks, out)
+
+
+def shape_key(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> str:
+    """What tiles are measured for."""
+    return f"d{head_dim} {TYPES[query_type]} {TYPES[cache_type]}"
+
+
+def default_tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
+    """`keys` of a turn; `programs` of a multiprocessor, of which one computes while another waits for memory."""
+    padded, num_warps = max(64, triton.next_power_of_2(head_dim)), 4
+    keys, stages = _TURNS[padded, cache_type.itemsize]
+    if query_type == torch.float32 and cache_type.itemsize == 1:
+        # what is converted to float32 takes its registers, however few bytes are cached
+        keys, num_warps = (32, 4) if padded == 64 else (16, 8)
+    return {"keys": keys, "programs": 2, "num_warps": num_warps, "num_stages": stages}
+
+
+@functools.cache
+def _tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
+    return tile("decode", shape_key(head_dim, query_type, cache_type), default_tiles(head_dim, query_type, cache_type))
+
+
+def _constants(
+    group: int, head_dim: int, query_type: torch.dtype, cache_type: torch.dtype, tiles: Tiles
+) -> dict[str, Any]:
+    compute = query_type
+    if cache_type == torch.float8_e4m3fn and query_type == torch.bfloat16:
+        # holds 8-bit floats exactly, converted two at a time; queries stay far below its largest, 65504
+        compute = torch.float16
+    return {
+        "GROUP": group,
+        "DIM": head_dim,
+        "TILE": KEYS_PER_TILE,
+        "KEYS": tiles["keys"],
+        "ROWS": max(16, triton.next_power_of_2(group)),
+        "COLUMNS": max(16, triton.next_power_of_2(head_dim)),
+        "COMPUTE": TYPES[compute],
+    }
+
+
+def builds(capability: int) -> Iterator[Build]:
+    """On Hopper every type, option and padded head size (80 and 96 are 128 with a mask), elsewhere the usual ones."""
+    half, eight = torch.bfloat16, torch.float8_e4m3fn
+    if capability == 90:
+        for head_dim in (64, 80, 96, 128, 256):
+            yield _build(f"d{head_dim} bf16", head_dim, half, half)
+            yield _build(f"d{head_dim} bf16 fp8 cache", head_dim, half, eight)
+        for head_dim in (64, 128, 256):
+            yield _build(f"d{head_dim} f16", head_dim, torch.float16, torch.float16)
+            yield _build(f"d{head_dim} f32", head_dim, torch.float32, torch.float32)
+        for head_dim in (64, 128):  # at 256 elements it spills: right, but slow
+            yield _build(f"d{head_dim} f32 fp8 cache", head_dim, torch.float32, eight)
+        yield _build("d128 bf16 one head of a group", 128, half, half, group=1)
+        yield _build("d128 bf16 soft cap, sinks", 128, half, half, soft_cap=True, sinks=True)
+        yield _build("d64 bf16 fp8 cache, soft cap, sinks", 64, half, eight, group=8, soft_cap=True, sinks=True)
+    else:
+        for head_dim in (64, 128, 256):
+            yield _build(f"d{head_dim} bf16", head_dim, half, half)
+        if has_eight_bits(capability):
+            yield _build("d128 bf16 fp8 cache", 128, half, eight)
+
+
+def _build(
+    name: str,
+    head_dim: int,
+    query_type: torch.dtype,
+    cache_type: torch.dtype,
+    group: int = 4,
+    sinks: bool = False,
+    soft_cap: bool = False,
+) -> Build:
+    """Eight key-value heads, pages of 16 tokens."""
+    eight_bits = cache_type == torch.float8_e4m3fn
+    tiles = default_tiles(head_dim, query_type, cache_type)
+    pointers = {
+        "query": f"*{TYPES[query_type]}",
+        **dict.fromkeys(("keys", "values"), f"*{TYPES[cache_type]}"),
+        "out": f"*{TYPES[query_type]}",
+        **dict.fromkeys(("partial", "partial_mass"), "*fp32"),
+        **dict.fromkeys(("block_tables", "slots", "seq_lens", "query_starts", "tiles"), "*i32"),
+        **dict.fromkeys(("sinks",) if sinks else (), "*fp32"),
+        **dict.fromkeys(("key_scale", "value_scale") if eight_bits else (), "*fp32"),
+    }
+    numbers = dict.fromkeys(("num_rows", "num_tokens", "table_stride", "window"), "i32")
+    numbers |= dict.fromkeys(("scale", "soft_cap") if soft_cap else ("scale",), "fp32")
+    left_out = {"sinks", "key_scale", "value_scale", "soft_cap"} - {*pointers, *numbers}
+    return Build(
+        name=f"decode {name}",
+        kernel=_decode,
+        signature={**pointers, **numbers},
+        constants={
+            "HEADS": 8,
+            "BLOCK_SIZE": 16,
+            **_constants(group, head_dim, query_type, cache_type, tiles),
+            **dict.fromkeys(left_out),
+        },
+        num_warps=tiles["num_warps"],
+        num_stages=tiles["num_stages"],
+        divisible=tuple(pointers),
+        features=frozenset[Feature]() if query_type == torch.float32 else frozenset({"mma"}),
+    )

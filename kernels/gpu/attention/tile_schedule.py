@@ -1,0 +1,93 @@
+"""Shares out a step among the attention bodies: one program sums up the rows' tiles, before the first layer.
+
+Floor: 8 bytes read and 8 written for each row, a few integer operations each: one launch, a few microseconds.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.gpu.aot.build import Build
+
+CHUNK = tl.constexpr(512)
+"""Rows looked at together."""
+LEAST_TILES = tl.constexpr(2)
+"""Key tiles below which a program's stretch does not fall."""
+EVERYTHING = 2**31 - 1
+"""A window that hides nothing: positions fit 31 bits."""
+
+
+@triton.jit
+def row_of_tile(tiles, num_rows, tile) -> tl.tensor:
+    """The first row whose tiles end behind `tile`: the one that holds it. `tiles` [R + 1] is a prefix sum.
+
+    Counts instead of bisecting: one read of the whole sum costs less than ten that wait for each other.
+    """
+    row = 0
+    for start in range(0, num_rows, CHUNK):
+        rows = start + tl.arange(0, CHUNK)
+        ends = tl.load(tiles + 1 + rows, mask=rows < num_rows, other=0x7FFFFFFF)
+        row += tl.sum((ends <= tile).to(tl.int32))
+    return row
+
+
+@triton.jit
+def tiles_of_program(total, programs) -> tl.tensor:
+    """Length of the stretch each of `programs` programs takes of `total` tiles. Short ones would only cost merges."""
+    return tl.maximum(tl.cdiv(total, programs), LEAST_TILES)
+
+
+@triton.jit(do_not_specialize=["num_rows", "window"])
+def _fill(
+    seq_lens, query_starts, prefill_tiles, decode_tiles, num_rows, window,
+    TOKENS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    tl.store(prefill_tiles, 0)
+    tl.store(decode_tiles, 0)
+    prefill_sum = 0
+    decode_sum = 0
+    for start in range(0, num_rows, CHUNK):
+        rows = start + tl.arange(0, CHUNK)
+        real = rows < num_rows
+        seq_len = tl.load(seq_lens + rows, mask=real, other=0)
+        first_token = tl.load(query_starts + rows, mask=real, other=0)
+        query_len = tl.load(query_starts + rows + 1, mask=real, other=0) - first_token
+        oldest = tl.maximum(seq_len - window, 0)
+        key_tiles = tl.where(query_len == 1, (seq_len + KEYS - 1) // KEYS - oldest // KEYS, 0)
+        query_tiles = tl.where(query_len > 1, (query_len + TOKENS - 1) // TOKENS, 0)
+        tl.store(prefill_tiles + 1 + rows, prefill_sum + tl.cumsum(query_tiles), mask=real)
+        tl.store(decode_tiles + 1 + rows, decode_sum + tl.cumsum(key_tiles), mask=real)
+        prefill_sum += tl.sum(query_tiles)
+        decode_sum += tl.sum(key_tiles)
+
+
+def fill_work_list(
+    seq_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+    window: int | None,
+    tokens_per_tile: int,
+    keys_per_tile: int,
+    out: WorkList,
+) -> None:
+    """See `quire.kernels.attention.tile_schedule`."""
+    _fill[(1,)](
+        seq_lens, query_starts, out.prefill_tiles, out.decode_tiles, seq_lens.shape[0],
+        EVERYTHING if window is None else min(window, EVERYTHING),
+        TOKENS=tokens_per_tile, KEYS=keys_per_tile, num_warps=4,
+    )  # fmt: skip
+
+
+def builds(capability: int) -> Iterator[Build]:
+    """The tiles of a model with four query heads to a key-value head."""
+    pointers = ("seq_lens", "query_starts", "prefill_tiles", "decode_tiles")
+    yield Build(
+        name="work_list",
+        kernel=_fill,
+        signature={**dict.fromkeys(pointers, "*i32"), "num_rows": "i32", "window": "i32"},
+        constants={"TOKENS": 32, "KEYS": 64},
+        num_warps=4,
+        divisible=pointers,
+    )

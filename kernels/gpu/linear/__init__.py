@@ -1,0 +1,1 @@
+"""Linear layers, norms, activations and embeddings on GPUs."""

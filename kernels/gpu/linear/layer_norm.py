@@ -1,0 +1,70 @@
+"""Layer norm with the residual addition: each row is read once and kept in registers.
+
+Floor: x and the residual read, the result written, 3 * D * (bytes of an element) for each row; memory is the limit.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from quire.kernels.gpu.aot.build import Build
+
+WIDEST = 8192
+"""Elements of a row that fit the registers of a program."""
+
+
+@triton.jit
+def _layer_norm_kernel(x, residual, weight, bias, out, eps, D: tl.constexpr, BLOCK: tl.constexpr):
+    """One program for one row. BLOCK: D, padded."""
+    column = tl.arange(0, BLOCK)
+    inside = column < D
+    place = tl.program_id(0).to(tl.int64) * D + column
+    value = tl.load(x + place, inside, other=0.0)
+    if residual is not None:
+        before = tl.load(residual + place, inside, other=0.0)
+        value = (before.to(tl.float32) + value.to(tl.float32)).to(value.dtype)
+    wide = value.to(tl.float32)
+    centred = tl.where(inside, wide - tl.sum(wide, 0) / D, 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, 0) / D + eps)
+    gain = tl.load(weight + column, inside, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, inside, other=0.0).to(tl.float32)
+    tl.store(out + place, (centred * factor * gain + shift).to(out.dtype.element_ty), inside)
+
+
+def layer_norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """See `quire.kernels.linear.layer_norm`."""
+    num_rows, size = x.shape
+    if size > WIDEST:
+        raise ValueError(f"x: rows of at most {WIDEST} elements run on GPUs, got {size}")
+    out = torch.empty_like(x)
+    if num_rows:
+        block = triton.next_power_of_2(size)
+        _layer_norm_kernel[(num_rows,)](
+            x, residual, weight, bias, out, eps, D=size, BLOCK=block, num_warps=_num_warps(block)
+        )
+    return out
+
+
+def _num_warps(block: int) -> int:
+    """8 to 16 elements for each thread."""
+    return min(16, max(1, block // 512))
+
+
+def builds(capability: int) -> Iterator[Build]:
+    """The widths of MiniLM, BERT base and bge-m3."""
+    for size in (384, 768, 1024):
+        for add in (False, True):
+            pointers = ("x", "residual", "weight", "bias", "out") if add else ("x", "weight", "bias", "out")
+            block = triton.next_power_of_2(size)
+            yield Build(
+                name=f"{'add ' if add else ''}layer norm d{size} bf16",
+                kernel=_layer_norm_kernel,
+                signature={**dict.fromkeys(pointers, "*bf16"), "eps": "fp32"},
+                constants={**({} if add else {"residual": None}), "D": size, "BLOCK": block},
+                num_warps=_num_warps(block),
+                divisible=pointers,
+            )

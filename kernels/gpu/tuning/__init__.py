@@ -1,0 +1,1 @@
+"""Tile sizes as data, and how they are measured."""

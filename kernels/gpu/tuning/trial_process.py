@@ -1,0 +1,78 @@
+"""`python -m quire.kernels.gpu.tuning.trial_process DEVICE [MODULE:FUNCTION]` launches or times one candidate a line.
+
+What it is asked comes on standard input, a JSON object on a line: {operation, shape, number, timed}. It answers with
+{us}: microseconds with a cold L2 cache, zero when it was only launched, which compiles it; or with {failed: why, ends}:
+after an error that the device does not forget it ends. The function is where trials come from; all by default.
+"""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+
+from quire.kernels.gpu.tuning.tiles import Tiles, Trial
+
+ALL_TRIALS = "quire.kernels.gpu.tuning.tune:all_trials"
+Launch = Callable[[Tiles], object]
+
+
+class TrialProcess:
+    """The device and what is allocated on it: the arguments of one trial at a time."""
+
+    def __init__(self, device: torch.device, trials: list[Trial]) -> None:
+        self._device = device
+        self._trials = {(trial.operation, trial.shape): trial for trial in trials}
+        self._prepared: tuple[Trial, Launch] | None = None
+
+    def answer(self, asked: dict[str, object]) -> dict[str, object]:
+        """Raises what the kernel or the device raises."""
+        trial = self._trials[str(asked["operation"]), str(asked["shape"])]
+        launch = self._launch(trial)
+        tiles = trial.candidates[int(str(asked["number"]))]
+        if asked["timed"]:
+            return {"us": self._time(lambda: launch(tiles))}
+        launch(tiles)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return {"us": 0.0}
+
+    def _launch(self, trial: Trial) -> Launch:
+        if self._prepared is None or self._prepared[0] is not trial:
+            self._prepared = None
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+            self._prepared = trial, trial.prepare(self._device)
+        return self._prepared[1]
+
+    def _time(self, launch: Callable[[], object]) -> float:
+        from triton.testing import do_bench  # clears the L2 cache before each launch
+
+        return 1e3 * float(do_bench(launch, warmup=10, rep=50, return_mode="median"))
+
+
+def is_sticky(error: Exception) -> bool:
+    """Whether the device will fail everything that comes after it."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
+
+
+def main() -> None:
+    """Answer line by line until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # a compiler's words are no answer
+    module, _, function = (sys.argv[2] if len(sys.argv) > 2 else ALL_TRIALS).partition(":")
+    process = TrialProcess(torch.device(sys.argv[1]), getattr(importlib.import_module(module), function)())
+    for line in sys.stdin:
+        try:
+            answered = process.answer(json.loads(line))
+        except Exception as error:  # whatever a compiler or a driver raises: this candidate cannot be used
+            answered = {"failed": f"{type(error).__name__}: {error}"[:300], "ends": is_sticky(error)}
+        answers.write(json.dumps(answered) + "\n")
+        if answered.get("ends"):
+            return
+
+
+if __name__ == "__main__":
+    main()

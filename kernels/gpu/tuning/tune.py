@@ -1,0 +1,161 @@
+"""Measures the tiles of every shape on this machine's GPU and writes its table.
+
+`python -m quire.kernels.gpu.tuning.tune '{"operations": ["linear"], "out": "FOLDER", "seconds": 300}'` prints one JSON
+object: the measuring half of `quire bench tune`. No operations: all that have trials. No folder: the one the kernels
+read.
+"""
+
+import importlib
+import json
+import math
+import os
+import pkgutil
+import queue
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import torch
+
+import quire.kernels.gpu
+from quire.kernels.chips import has_cuda
+from quire.kernels.gpu.tuning.tiles import FOLDER, TileTableError, Trial, read_table, slug
+from quire.kernels.gpu.tuning.trial_child import TrialChild, TrialFailed
+from quire.kernels.gpu.tuning.trial_process import ALL_TRIALS
+
+MOST_PROBES = 16
+"""Each holds a context of the device and a trial's arguments."""
+COMPILE_SECONDS = 120.0
+"""For one candidate, to compile and to launch it once."""
+TIME_SECONDS = 30.0
+
+
+class TuneError(Exception):
+    """Nothing can be measured: what was asked for, or this machine, is wrong."""
+
+
+def all_trials() -> list[Trial]:
+    """Of every kernel module that has some."""
+    found = pkgutil.walk_packages(quire.kernels.gpu.__path__, "quire.kernels.gpu.")
+    modules = [importlib.import_module(one.name) for one in found if not one.ispkg]
+    return [trial for module in modules if hasattr(module, "trials") for trial in module.trials()]
+
+
+def select(trials: Iterable[Trial], operations: Sequence[str]) -> list[Trial]:
+    """The trials of these operations, of all when there are none. Raises TuneError for one without trials."""
+    found = list(trials)
+    known = {trial.operation for trial in found}
+    if unknown := set(operations) - known:
+        raise TuneError(f"operations: {sorted(unknown)} have no trials; known: {sorted(known)}")
+    return [trial for trial in found if not operations or trial.operation in operations]
+
+
+class Tuner:
+    """Processes that try candidates: one for each core launches them, which compiles them; one alone times them."""
+
+    def __init__(self, device: str, source: str = ALL_TRIALS, num_probes: int | None = None) -> None:
+        num_probes = num_probes or min(MOST_PROBES, os.cpu_count() or 1)
+        self._probes = [TrialChild(device, source) for _ in range(num_probes)]
+        self._timer = TrialChild(device, source)
+        self.failed: list[str] = []
+        """Candidates that cannot be used, and why."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exit: object) -> None:
+        for child in (*self._probes, self._timer):
+            child.close()
+
+    def choose(self, trial: Trial) -> dict[str, object] | None:
+        """The fastest candidate of a trial, beside the first one, which is the default; None when none can be used."""
+        idle = queue.SimpleQueue[TrialChild]()
+        for child in self._probes:
+            idle.put(child)
+
+        def launches(number: int) -> bool:
+            child = idle.get()
+            try:
+                return self._ask(child, trial, number, timed=False, seconds=COMPILE_SECONDS) is not None
+            finally:
+                idle.put(child)
+
+        with ThreadPoolExecutor(len(self._probes)) as pool:
+            usable = list(pool.map(launches, range(len(trial.candidates))))
+        times = [
+            self._ask(self._timer, trial, number, timed=True, seconds=TIME_SECONDS) if fine else None
+            for number, fine in enumerate(usable)
+        ]
+        measured = [(us, number) for number, us in enumerate(times) if us is not None]
+        if not measured:
+            return None
+        us, number = min(measured)
+        gb_s = trial.floor_bytes / us / 1e3
+        return {"tiles": dict(trial.candidates[number]), "us": us, "default_us": times[0], "gb_s": gb_s}
+
+    def _ask(self, child: TrialChild, trial: Trial, number: int, timed: bool, seconds: float) -> float | None:
+        try:
+            return child.ask(trial.operation, trial.shape, number, timed, seconds)
+        except TrialFailed as error:
+            tiles = " ".join(f"{name}={size}" for name, size in trial.candidates[number].items())
+            self.failed.append(f"{trial.operation}, {trial.shape}, {tiles}: {error}")
+            return None
+
+
+def write_table(path: Path, chosen: dict[str, dict[str, dict[str, object]]]) -> None:
+    """Put the chosen tiles into the table at `path`; what it says of other shapes stays."""
+    table: dict[str, dict[str, object]] = {}
+    if path.exists():
+        table = {operation: dict(shapes) for operation, shapes in read_table(path).items()}
+    for operation, shapes in chosen.items():
+        table.setdefault(operation, {}).update({shape: choice["tiles"] for shape, choice in shapes.items()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    partial.replace(path)
+
+
+def measure(
+    tuner: Tuner, trials: Iterable[Trial], path: Path, seconds: float
+) -> dict[str, dict[str, dict[str, object]]]:
+    """What was chosen for each operation and shape until `seconds` were over; in the table as soon as it is known."""
+    chosen: dict[str, dict[str, dict[str, object]]] = {}
+    until = time.monotonic() + seconds
+    for trial in trials:
+        if time.monotonic() > until:
+            break
+        choice = tuner.choose(trial)
+        if choice is not None:
+            chosen.setdefault(trial.operation, {})[trial.shape] = choice
+            write_table(path, {trial.operation: {trial.shape: choice}})
+    return chosen
+
+
+def main(argument: str) -> dict[str, object]:
+    """Measure, write the table, and say what was chosen: {device, file, chosen, failed}.
+
+    Raises TuneError for unknown options or operations and without a GPU.
+    """
+    options = json.loads(argument)
+    if unknown := set(options) - {"operations", "out", "seconds"}:
+        raise TuneError(f"options: {sorted(unknown)} are unknown; known: operations, out, seconds")
+    if not has_cuda():
+        raise TuneError("tiles are measured on the GPU they are for: this machine has no CUDA device")
+    name = torch.cuda.get_device_name()
+    path = Path(options.get("out") or FOLDER) / f"{slug(name)}.json"
+    trials = select(all_trials(), options.get("operations", []))
+    with Tuner(f"cuda:{torch.cuda.current_device()}") as tuner:
+        chosen = measure(tuner, trials, path, options.get("seconds") or math.inf)
+    if tuner.failed and not chosen:
+        raise TuneError(f"no candidate of any shape can be launched on this device; the first was {tuner.failed[0]}")
+    return {"device": name, "file": str(path), "chosen": chosen, "failed": tuner.failed}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(main(sys.argv[1] if len(sys.argv) > 1 else "{}")))
+    except (TuneError, TileTableError) as error:
+        sys.exit(str(error))

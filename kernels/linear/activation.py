@@ -1,0 +1,65 @@
+"""The activation of the feed-forward block, alone and as a gate (Shazeer, 2020)."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch.nn.functional import gelu, silu
+
+from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
+from quire.kernels.dispatch import Operation
+
+Gate = Literal["silu", "gelu", "gelu_tanh"]
+"""`gelu` is the exact one, with the error function; `gelu_tanh` its approximation (Hendrycks and Gimpel, 2016)."""
+
+GATES: Mapping[Gate, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
+    {"silu": silu, "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh")}
+)
+
+
+def gated_activation_reference(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """`kind(gate) * up` of the two halves of the last dimension: x [T, 2 * D] -> [T, D].
+
+    The activation is rounded to x's dtype before the product, as the published models were trained.
+    """
+    gate, up = x.chunk(2, dim=-1)
+    return GATES[kind](gate) * up
+
+
+def _check(x: torch.Tensor, kind: Gate) -> None:
+    check_tensor("x", x, (None, None), FLOATS, x.device)
+    if x.shape[1] % 2:
+        raise ValueError(f"x: the last dimension holds gate and up, so it must be even, got {x.shape[1]}")
+    check_contiguous(x=x)
+    if kind not in GATES:
+        raise ValueError(f"kind: must be one of {', '.join(GATES)}, got {kind!r}")
+
+
+gated_activation = Operation(
+    gated_activation_reference,
+    _check,
+    {
+        "cuda": "quire.kernels.gpu.linear.activation:gated_activation",
+        "cpu": "quire.kernels.cpu.activation:gated_activation",
+    },
+)
+
+
+def activation_reference(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+    """`kind(x)` of every element: [T, D] -> [T, D]."""
+    return GATES[kind](x)
+
+
+def _check_activation(x: torch.Tensor, kind: Gate) -> None:
+    check_tensor("x", x, (None, None), FLOATS, x.device)
+    check_contiguous(x=x)
+    if kind not in GATES:
+        raise ValueError(f"kind: must be one of {', '.join(GATES)}, got {kind!r}")
+
+
+# on CPUs the reference is torch's own vectorised loop: there is nothing to gain
+activation = Operation(
+    activation_reference, _check_activation, {"cuda": "quire.kernels.gpu.linear.activation:activation"}
+)

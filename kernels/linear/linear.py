@@ -1,0 +1,88 @@
+"""Linear layers: alone, and with the residual addition and norm before them and the gated activation after them."""
+
+import torch
+from torch.nn.functional import linear as torch_linear
+
+from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
+from quire.kernels.dispatch import Operation
+from quire.kernels.linear.activation import GATES, Gate, gated_activation_reference
+from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
+from quire.kernels.linear.pack import BLOCK, num_outputs, unpack
+
+
+def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`x @ weight.T + bias`: x [T, I], weight [O, I] (or as `pack` made it), bias [O] -> [T, O]."""
+    return torch_linear(x, unpack(weight), bias)
+
+
+def norm_linear_reference(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`linear(rms_norm(total))` and `total = residual + x`: x and residual [T, I], weight [O, I] -> ([T, O], [T, I]).
+
+    Without a residual, total is x itself. With a gate, weight holds O / 2 gate rows and then O / 2 up rows, and the
+    result is `gate(gate rows) * up rows`, [T, O / 2].
+    """
+    if residual is None:
+        normed, total = rms_norm_reference(x, norm_weight, eps), x
+    else:
+        normed, total = add_rms_norm_reference(x, residual, norm_weight, eps)
+    wide = linear_reference(normed, weight, bias)
+    return (wide if gate is None else gated_activation_reference(wide, gate)), total
+
+
+def _check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    check_tensor("x", x, (None, None), FLOATS, x.device)
+    blocks = (BLOCK,) if weight.dim() == 3 else ()
+    check_tensor("weight", weight, (None, x.shape[1], *blocks), (x.dtype,), x.device)
+    check_contiguous(x=x, weight=weight)
+    if bias is not None:
+        check_tensor("bias", bias, (num_outputs(weight),), (x.dtype,), x.device)
+        check_contiguous(bias=bias)
+
+
+def _check_norm_linear(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> None:
+    _check_linear(x, weight, bias)
+    check_tensor("norm_weight", norm_weight, (x.shape[1],), (x.dtype,), x.device)
+    check_contiguous(norm_weight=norm_weight)
+    if eps <= 0.0:
+        raise ValueError(f"eps: must be positive, got {eps}")
+    if residual is not None:
+        check_tensor("residual", residual, tuple(x.shape), (x.dtype,), x.device)
+        check_contiguous(residual=residual)
+    if gate is not None and gate not in GATES:
+        raise ValueError(f"gate: expected None or one of {', '.join(GATES)}, got {gate!r}")
+    if gate is not None and num_outputs(weight) % 2:
+        raise ValueError(f"weight: holds gate rows and up rows, so an even number of them, got {weight.shape[0]}")
+
+
+linear = Operation(
+    linear_reference,
+    _check_linear,
+    {
+        "cpu": "quire.kernels.cpu.linear:linear",
+        "cuda": "quire.kernels.gpu.linear.linear:linear",
+    },
+)
+norm_linear = Operation(
+    norm_linear_reference,
+    _check_norm_linear,
+    {
+        "cpu": "quire.kernels.cpu.linear:norm_linear",
+        "cuda": "quire.kernels.gpu.linear.linear:norm_linear",
+    },
+)

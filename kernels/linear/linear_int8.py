@@ -1,0 +1,140 @@
+"""Linear layers on 8-bit integers: weights are quantized once for each output, activations in each call for each row.
+
+Rows know nothing of each other: a token's result does not depend on what else is in the batch. The sums are exact.
+"""
+
+import torch
+
+from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
+from quire.kernels.dispatch import Operation
+from quire.kernels.linear.activation import GATES, Gate, gated_activation_reference
+from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
+
+BLOCK = 16
+"""Outputs that lie together in a packed weight."""
+GROUP = 4
+"""Inputs that lie together: what one lane of a vector multiplies at once."""
+ZERO_POINT = 128
+"""Added to stored weights, because the instruction multiplies unsigned by signed bytes."""
+MOST_INPUTS = (2**31 - 1) // (255 * 127)
+"""A sum of more products could leave 32 bits."""
+LEAST_MAGNITUDE = 1e-30
+"""Rows of smaller numbers are quantized to zeros."""
+_PIECE = 4096
+"""Rows of a weight packed at once: the steps in between take several times their memory."""
+
+
+def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [N, I] -> integers -127..127 (int8 [N, I]) and scales (float32 [N]): x is about integers * scale, row by row.
+
+    The scale is the largest magnitude over 127, halves round to even. A row with a NaN or an infinity has scale NaN.
+    """
+    wide = x.float()
+    largest = wide.abs().amax(1)
+    scale = largest.clamp(min=LEAST_MAGNITUDE) / 127
+    integers = torch.where(largest.isfinite()[:, None], (wide / scale[:, None]).round(), 0.0)
+    return integers.to(torch.int8), torch.where(largest.isfinite(), scale, torch.nan)
+
+
+def pack(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """weight [O, I] -> (packed uint8 [ceil(O / 16), ceil(I / 4), 16, 4], scale float32 [O]).
+
+    Element (b, g, o, i) is the integer of output 16 b + o and input 4 g + i, plus 128; what lies beyond is 128.
+    """
+    outputs, inputs = weight.shape
+    shape = (-(-outputs // BLOCK), -(-inputs // GROUP), BLOCK, GROUP)
+    packed = torch.full(shape, ZERO_POINT, dtype=torch.uint8, device=weight.device)
+    scale = torch.empty(outputs, dtype=torch.float32, device=weight.device)
+    for start in range(0, outputs, _PIECE):
+        integers, scale[start : start + _PIECE] = quantize(weight[start : start + _PIECE])
+        rows = -(-integers.shape[0] // BLOCK)
+        padded = integers.new_zeros((rows * BLOCK, shape[1] * GROUP))
+        padded[: integers.shape[0], :inputs] = integers
+        blocks = padded.view(torch.uint8) ^ ZERO_POINT  # flips the sign bit, which is + 128
+        packed[start // BLOCK :][:rows] = blocks.view(rows, BLOCK, shape[1], GROUP).transpose(1, 2)
+    return packed, scale
+
+
+def unpack(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """The integers that `pack` stored: int8 [outputs, inputs]."""
+    rows = packed.transpose(1, 2).reshape(packed.shape[0] * BLOCK, packed.shape[1] * GROUP)
+    return (rows ^ ZERO_POINT).view(torch.int8)[:outputs, :inputs]
+
+
+def linear_int8_reference(
+    x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`x @ W.T + bias`, where `weight` and `scale` are `pack(W)`: x [T, I], bias [O] -> [T, O].
+
+    Each row of x is quantized like a row of W; the product of the integers is exact, then scaled in float32.
+    """
+    integers, row_scale = quantize(x)
+    stored = unpack(weight, scale.shape[0], x.shape[1])
+    exact = (integers.double() @ stored.double().T).float()  # float64 holds every sum
+    out = exact * scale * row_scale[:, None]
+    return (out if bias is None else out + bias.float()).to(x.dtype)
+
+
+def norm_linear_int8_reference(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`linear_int8(rms_norm(total))` and `total = residual + x`, with the gated activation if asked for.
+
+    Like `norm_linear`: x and residual [T, I] -> ([T, O], or with a gate [T, O / 2]; total [T, I]).
+    """
+    if residual is None:
+        normed, total = rms_norm_reference(x, norm_weight, eps), x
+    else:
+        normed, total = add_rms_norm_reference(x, residual, norm_weight, eps)
+    wide = linear_int8_reference(normed, weight, scale, bias)
+    return (wide if gate is None else gated_activation_reference(wide, gate)), total
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> None:
+    check_tensor("x", x, (None, None), FLOATS, x.device)
+    check_tensor("scale", scale, (None,), (torch.float32,), x.device)
+    outputs, inputs = scale.shape[0], x.shape[1]
+    check_tensor("weight", weight, (-(-outputs // BLOCK), -(-inputs // GROUP), BLOCK, GROUP), (torch.uint8,), x.device)
+    if inputs > MOST_INPUTS:
+        raise ValueError(f"x: sums of {inputs} products do not fit 32 bits; at most {MOST_INPUTS} inputs")
+    check_contiguous(x=x, weight=weight, scale=scale)
+    if bias is not None:
+        check_tensor("bias", bias, (outputs,), (x.dtype,), x.device)
+        check_contiguous(bias=bias)
+
+
+def _check_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    gate: Gate | None,
+) -> None:
+    _check(x, weight, scale, bias)
+    check_tensor("norm_weight", norm_weight, (x.shape[1],), (x.dtype,), x.device)
+    check_contiguous(norm_weight=norm_weight)
+    if eps <= 0.0:
+        raise ValueError(f"eps: must be positive, got {eps}")
+    if residual is not None:
+        check_tensor("residual", residual, tuple(x.shape), (x.dtype,), x.device)
+        check_contiguous(residual=residual)
+    if gate is not None and gate not in GATES:
+        raise ValueError(f"gate: expected None or one of {', '.join(GATES)}, got {gate!r}")
+    if gate is not None and scale.shape[0] % 2:
+        raise ValueError(f"scale: holds gate rows and up rows, so an even number of them, got {scale.shape[0]}")
+
+
+linear_int8 = Operation(linear_int8_reference, _check, {"cpu": "quire.kernels.cpu.linear_int8:linear_int8"})
+norm_linear_int8 = Operation(
+    norm_linear_int8_reference, _check_norm, {"cpu": "quire.kernels.cpu.linear_int8:norm_linear_int8"}
+)

@@ -1,0 +1,1 @@
+"""Internal messages and the values in them."""

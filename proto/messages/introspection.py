@@ -1,0 +1,186 @@
+"""What a frontend may ask of the scheduler about itself, and the answers."""
+
+from typing import Literal
+
+import msgspec
+
+from quire.proto.messages.message import EngineState, Message, Usage
+
+
+class AskLoad(Message, frozen=True):
+    """`Control.GetLoad`; answered by `Load` with the same query number."""
+
+    query: int
+
+
+class AskFigures(Message, frozen=True):
+    """For `/metrics`; answered by `Figures` with the same query number."""
+
+    query: int
+
+
+class AskStatus(Message, frozen=True):
+    """For the status page; answered by `Status` with the same query number."""
+
+    query: int
+    after_step: int = -1
+    """Step records newer than this one of the same epoch are wanted; -1: all that are kept."""
+
+
+class AskExplanation(Message, frozen=True):
+    """`Control.ExplainRequest`; answered by `Explanation` with the same query number."""
+
+    query: int
+    label: str
+
+
+class Load(Message, frozen=True):
+    """Answer to `AskLoad`, all at one instant of the scheduler."""
+
+    query: int
+    state: EngineState
+    epoch: int
+    step: int
+    num_running: int
+    num_waiting: int
+    waiting_tokens: int
+    """Prompt tokens of waiting requests, before any prefix hit."""
+    num_blocks: int
+    free_blocks: int
+    """Free or cached without a reader."""
+    cached_blocks: int
+    fenced_blocks: int
+    prefix_queries: int
+    """Prompt tokens looked up since start."""
+    prefix_hits: int
+    """Of these, found."""
+    num_preemptions: int
+    num_finished: int
+    num_rejected: int
+    used_slots_share: float
+    """Written KV slots over reserved ones; 1 - this is the KV waste."""
+
+
+class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One counter or gauge of the scheduler. Which it is, and its help text, are the frontend's to know by `name`."""
+
+    name: str
+    """Native name without the prefix `quire_`."""
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Distribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One histogram of the scheduler."""
+
+    name: str
+    bounds: tuple[float, ...]
+    """Upper bounds, ascending, without infinity."""
+    counts: tuple[int, ...]
+    """Not cumulative; one more than `bounds`."""
+    sum: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Figures(Message, frozen=True):
+    """Answer to `AskFigures`: everything the scheduler counts, at one instant."""
+
+    query: int
+    figures: tuple[Figure, ...]
+    distributions: tuple[Distribution, ...]
+
+
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One acknowledged step, for the timeline. Times in seconds."""
+
+    step: int
+    at: float
+    """When its result arrived, on the scheduler's monotonic clock."""
+    num_decodes: int
+    num_prefills: int
+    num_prefill_tokens: int
+    num_admitted: int
+    num_preempted: int
+    schedule_seconds: float
+    """Spent by the core on drafting it."""
+    send_seconds: float
+    device_seconds: float
+    """As its worker measured it."""
+    host_seconds: float
+    idle_seconds: float
+    """Between the result of the step before and the sending of this one, when nothing else was in flight."""
+
+
+class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One output that waits or runs."""
+
+    label: str
+    output_index: int
+    state: Literal["waiting", "running"]
+    priority: int
+    age_seconds: float
+    num_prompt: int
+    cached_tokens: int
+    num_tokens: int
+    """Known tokens, prompt included."""
+    num_scheduled: int
+    """Of these, computed or planned."""
+    max_tokens: int
+    num_blocks: int
+    num_preemptions: int
+
+
+BLOCK_FREE, BLOCK_CACHED, BLOCK_SHARED, BLOCK_FENCED, BLOCK_OWNER = 0, 1, 2, 3, 16
+"""Codes of `Status.blocks`; `BLOCK_OWNER + i` is a block of `outputs[i]` alone, or, for
+i = MAX_STATUS_OUTPUTS, of an output that is not listed."""
+
+
+class Status(Message, frozen=True):
+    """Answer to `AskStatus`, all at one instant."""
+
+    query: int
+    now: float
+    """The scheduler's monotonic clock."""
+    load: Load
+    outputs: tuple[LiveOutput, ...]
+    """Running ones first, then waiting ones in rank order; at most MAX_STATUS_OUTPUTS."""
+    blocks: bytes
+    """uint16 per block of the pool, at most MAX_STATUS_BLOCKS of them: see BLOCK_FREE and its neighbours."""
+    steps: tuple[StepRecord, ...]
+
+
+MAX_STATUS_OUTPUTS = 512
+
+
+MAX_STATUS_BLOCKS = 16_384
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Something that happened to an output."""
+
+    seconds: float
+    """Since the request arrived."""
+    what: Literal["queued", "blocked", "admitted", "chunk", "first_token", "preempted", "restarted", "finished"]
+    num_tokens: int = 0
+    """Of the chunk; cached ones for `admitted`; known ones otherwise."""
+    detail: str = ""
+    """For a person: why it waits, who preempted it, how it ended."""
+
+
+class Story(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One output of a live or recently ended request."""
+
+    output_index: int
+    state: Literal["waiting", "running", "finished"]
+    ahead: int
+    """Outputs that are before it in the queue; 0 unless it waits."""
+    usage: Usage
+    moments: tuple[Moment, ...]
+
+
+class Explanation(Message, frozen=True):
+    """Answer to `AskExplanation`: the newest request of that label; no stories when nobody remembers one."""
+
+    query: int
+    label: str
+    stories: tuple[Story, ...]

@@ -1,0 +1,166 @@
+"""Messages between the scheduler and the workers: step plans out, results back.
+
+A plan is a delta. It describes a sequence once (`Admit`) and afterwards names its slot. Plans of one epoch are
+numbered 1, 2, 3, ... without a gap; each carries the hash of its predecessor's bytes. A worker that sees a gap, a
+repeat, a wrong hash or another epoch stops and says so.
+
+The order inside a plan: releases, admits, appended blocks, copies, then the rows run.
+Columns are little-endian int32 unless said otherwise; an empty `bytes` stands for a column of zeros.
+"""
+
+import hashlib
+
+import msgspec
+
+from quire.proto.messages.message import Message
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.requests import ModelFacts, TokenLogprobs
+
+PIPELINE_DEPTH = 2
+"""Plans that may be unacknowledged at once: one running, one queued."""
+
+GENESIS = b"\0" * 8
+"""`previous` of the first plan of an epoch."""
+
+
+class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A sequence enters a slot. Its token table starts as `tokens`; its KV is valid for `num_computed` of them."""
+
+    slot: int
+    tokens: bytes
+    """Prompt, then tokens emitted before a preemption or a restart: int32 [num_tokens]."""
+    num_prompt: int
+    """How many of `tokens` are the prompt; the rest count as output for penalties, seeds and min_tokens."""
+    num_computed: int
+    """Prefix already in the cache; always less than num_tokens."""
+    output_index: int
+    """Which of the request's n outputs: part of the random number's key."""
+    params: SamplingParams
+    blocks: bytes
+    """Block table so far: int32 [num_blocks]."""
+    adapter: int = 0
+    """0 is the base model."""
+
+
+class StepPlan(Message, frozen=True):
+    """One step of the whole group.
+
+    Row i runs `num_tokens[i]` tokens of slot `slots[i]`, from the worker's own count of computed tokens on. Rows with
+    one token come first (decodes), then prefill chunks. `samples[i]` is 1 where the row reaches the end of the known
+    tokens and so draws the next one, 0 for an inner prefill chunk.
+    """
+
+    epoch: int
+    step: int
+    previous: bytes
+    """First 8 bytes of SHA-256 over the previous plan's encoding."""
+    slots: bytes
+    num_tokens: bytes
+    samples: bytes
+    """uint8 [rows]"""
+    num_draft: bytes = b""
+    """Speculated tokens per row; the row then yields one to num_draft + 1 tokens."""
+    admits: tuple[Admit, ...] = ()
+    releases: bytes = b""
+    """Slots set free: int32 [k]."""
+    appends: bytes = b""
+    """Blocks added to tables: int32 [k, 3] of (slot, index in table, block)."""
+    copies: bytes = b""
+    """Copy-on-write: int32 [k, 2] of (from block, to block), done before the rows run."""
+
+
+class Welcomed(Message, frozen=True):
+    """Answer to a worker's `WorkerHello`."""
+
+    epoch: int
+
+
+class Stop(Message, frozen=True):
+    """Leave now, cleanly: the group ends."""
+
+    reason: str
+
+
+PlanMessage = StepPlan | Welcomed | Stop
+"""Everything a worker accepts."""
+
+
+class WorkerHello(Message, frozen=True):
+    """First message of a worker; unanswered for five seconds, it exits loudly."""
+
+    protocol_version: int
+    epoch: int
+    rank: int
+    world_size: int
+
+
+class Ready(Message, frozen=True):
+    """Weights loaded, memory fixed, one real step run. Facts and digest must be equal on all ranks."""
+
+    epoch: int
+    rank: int
+    facts: ModelFacts
+    digest: str
+    """Over protocol version, model files and configuration."""
+    phases: tuple[tuple[str, float], ...] = ()
+    """Start-up phases and their seconds, in order."""
+    memory: tuple[tuple[str, int], ...] = ()
+    """What the rank holds of its device, in bytes by kind."""
+
+
+class RowLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Logprobs of one row of the plan: of its sampled tokens, or of the prompt positions it computed."""
+
+    row: int
+    prompt: bool
+    first_position: int
+    """Absolute position (in the sequence) of the first entry's token."""
+    entries: tuple[TokenLogprobs, ...]
+
+
+class StepResult(Message, frozen=True):
+    """From rank 0 of the last stage: what the rows that sampled drew, in plan order. Also its acknowledgement."""
+
+    epoch: int
+    step: int
+    token_ids: bytes
+    """int32 [sum of counts]"""
+    counts: bytes = b""
+    """Tokens per sampling row, one to num_draft + 1; empty: one each."""
+    bad_rows: tuple[int, ...] = ()
+    """Rows (of the plan) whose logits were not finite; their token is meaningless."""
+    stuck_rows: tuple[int, ...] = ()
+    """Rows whose grammar allows no further token or gave up; their token is meaningless."""
+    logprobs: tuple[RowLogprobs, ...] = ()
+    embeddings: tuple[bytes, ...] = ()
+    """Of an `embed` model: float32 [embedding_size] per sampling row; their token ids are 0 and mean nothing."""
+    device_seconds: float = 0.0
+    """In which its device worked on this step and on none before."""
+    host_seconds: float = 0.0
+
+
+class StepAck(Message, frozen=True):
+    """From every other rank: this step and all before are done."""
+
+    epoch: int
+    rank: int
+    step: int
+    device_seconds: float = 0.0
+
+
+class WorkerFailed(Message, frozen=True):
+    """The last word of a worker: why the whole group must restart."""
+
+    epoch: int
+    rank: int
+    step: int
+    reason: str
+
+
+WorkerMessage = WorkerHello | Ready | StepResult | StepAck | WorkerFailed
+"""Everything a scheduler accepts on its worker socket."""
+
+
+def plan_hash(encoded: bytes) -> bytes:
+    """The `previous` of the plan that follows the one whose encoding is `encoded`."""
+    return hashlib.sha256(encoded).digest()[:8]

@@ -1,0 +1,268 @@
+"""Messages between a frontend (or the supervisor) and the scheduler.
+
+A request is named by its frontend's socket identity and a number that the frontend counts up: unguessable across
+connections, cheap in every delta. `label` is the client-visible id; it is never a key into anybody else's state.
+One output of a request (n > 1) is (request number, output index).
+"""
+
+from typing import Literal
+
+import msgspec
+
+from quire.proto.messages.introspection import (
+    AskExplanation,
+    AskFigures,
+    AskLoad,
+    AskStatus,
+    Explanation,
+    Figures,
+    Load,
+    Status,
+)
+from quire.proto.messages.message import EngineState, Message, Role, Task, Usage
+from quire.proto.messages.params import FinishReason, SamplingParams
+
+PROTOCOL_VERSION = 4
+"""Raised with every change of any message; a mismatch at HELLO is refused naming both."""
+
+
+class Hello(Message, frozen=True):
+    """First message of a frontend or of the supervisor, and again after every `Welcome` of a new scheduler life."""
+
+    role: Role
+    protocol_version: int
+
+
+class Submit(Message, frozen=True):
+    """Run one prompt and produce `n` outputs."""
+
+    number: int
+    label: str
+    prompt: bytes
+    """Token ids, little-endian int32."""
+    params: SamplingParams
+    n: int = 1
+    priority: int = 0
+    """Lower runs first; must be 0 unless the policy is `priority`."""
+    timeout_seconds: float = 600.0
+    """Budget left at the moment of sending; the scheduler counts from arrival."""
+    cache_salt: str = ""
+    adapter: str = ""
+    """Name of a loaded adapter; empty is the base model."""
+    resumed: tuple[bytes, ...] = ()
+    """Of a resubmission: per output index the token ids already delivered (int32). Empty, or one per output."""
+    finished_outputs: tuple[int, ...] = ()
+    """Indexes of outputs that had ended already when the request was resubmitted."""
+    task: Task = "generate"
+    """`embed`: the answer is one vector; of `params` nothing matters then."""
+    accepted: bool = False
+    """A resubmission of what a scheduler took, and did not refuse, before it died or was out of reach.
+
+    Its client has a promise: neither the bounds of the queue nor a drain turn it away a second time. What can never
+    run still ends. Only a frontend says so, never a client, and of no request that it sends for the first time.
+    """
+
+
+class Abort(Message, frozen=True):
+    """The client went away. Unknown numbers are ignored: a late abort is normal."""
+
+    numbers: tuple[int, ...]
+    reason: Literal["client", "stop_string", "slow_reader"] = "client"
+    output_index: int = -1
+    """-1: every output; otherwise only this one (a stop string matched)."""
+
+
+class AbortLabels(Message, frozen=True):
+    """`Control.Abort`: end every live request with one of these labels, whichever frontend submitted it."""
+
+    query: int
+    labels: tuple[str, ...]
+
+
+class FrontendBeat(Message, frozen=True):
+    """Sent once a second; a frontend silent for the lease loses its requests."""
+
+
+class Drain(Message, frozen=True):
+    """From the supervisor: refuse new requests, finish the running ones until `timeout_seconds`, then end the rest."""
+
+    timeout_seconds: float
+
+
+class GroupLost(Message, frozen=True):
+    """From the supervisor: the worker group of this epoch is dead. Another will say HELLO with a higher epoch."""
+
+    epoch: int
+    reason: str
+
+
+class GroupFailed(Message, frozen=True):
+    """From the supervisor: no further group will be started (restart budget used up)."""
+
+    reason: str
+
+
+FrontendMessage = (
+    Submit | Abort | AbortLabels | AskLoad | AskFigures | AskStatus | AskExplanation | FrontendBeat | Hello | Drain
+    | GroupLost | GroupFailed
+)  # fmt: skip
+"""Everything a scheduler accepts on its request socket."""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+    """What the workers measured and read; limits flow worker -> scheduler -> frontend."""
+
+    max_model_len: int
+    vocab_size: int
+    """Width of the logits, not the tokenizer's length."""
+    eos_token_ids: tuple[int, ...]
+    num_blocks: int
+    block_size: int
+    kv_bytes: int
+    weight_bytes: int
+    device: str
+    dtype: str
+    architecture: str
+    revision: str
+    """Digest of the model's files; part of every prefix-cache key."""
+    adapters: tuple[str, ...] = ()
+    task: Task = "generate"
+    embedding_size: int = 0
+    """Width of the vectors of an `embed` model; 0 for `generate`."""
+    whole_prompts: bool = False
+    """A prompt cannot be split over steps and shares no prefix: the model reads it in both directions."""
+    shares_prefixes: bool = True
+    """Equal beginnings of prompts may be computed once; not where a vector needs every token's hidden state."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+    """What admission will enforce; a frontend repeats the checks only for speed."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_queued_reqs: int
+    max_num_queued_tokens: int
+    priority_enabled: bool
+    max_timeout_seconds: float
+
+
+class Welcome(Message, frozen=True):
+    """Answer to `Hello`, and again whenever the facts or the state change. `life` is new for each scheduler process."""
+
+    protocol_version: int
+    life: str
+    state: EngineState
+    limits: Limits
+    facts: ModelFacts | None
+    detail: str = ""
+    """For a person: why the state is what it is."""
+    epoch: int = 0
+    """Of the newest worker group that was ready; 0: none was, in this life."""
+    group_lives: bool = False
+    """That group runs plans. Where not, the supervisor ends what is left of it, whatever the state: a drain goes on
+    without a group, too.
+    """
+
+
+class Refused(Message, frozen=True):
+    """Answer to a `Hello` this scheduler cannot serve."""
+
+    reason: str
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Logprobs of one position, raw (before penalties and temperature). `top_ids` holds the likeliest, best first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 is the likeliest token of the vocabulary."""
+    top_ids: tuple[int, ...] = ()
+    top_logprobs: tuple[float, ...] = ()
+    named_ids: tuple[int, ...] = ()
+    named_logprobs: tuple[float, ...] = ()
+
+
+class OutputLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Logprobs of consecutive tokens of one output; `prompt` ones start at prompt position 1 (the first has none)."""
+
+    number: int
+    output_index: int
+    prompt: bool
+    first_position: int
+    """Index of the first entry among the output's tokens, or among the prompt's."""
+    entries: tuple[TokenLogprobs, ...]
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The one terminal event of one output."""
+
+    number: int
+    output_index: int
+    reason: FinishReason
+    usage: Usage
+    num_tokens: int
+    """Tokens this output had in all; the frontend compares."""
+    stop_token_id: int = -1
+    """The token that ended it (already among the delivered ones), or -1."""
+    error: str = ""
+    """For `rejected` and `error`: a closed reason word, see `quire.proto.messages.errors`."""
+    field: str = ""
+    message: str = ""
+    retry_after_seconds: float = 0.0
+
+
+class Embedding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The vector of one request of an `embed` model; its `Finish` ("stop", no tokens) is in the same message."""
+
+    number: int
+    vector: bytes
+    """float32 [embedding_size], pooled, not normalised."""
+
+
+class Outputs(Message, frozen=True):
+    """All that happened to one frontend's requests in one step: one message per frontend per step.
+
+    Parallel columns: token `token_ids[i]` belongs to output (numbers[i], output_indices[i]) and is its
+    `positions[i]`-th generated token (from 0). The frontend accepts only position == tokens delivered so far.
+    """
+
+    epoch: int
+    numbers: bytes
+    """int64 [tokens]"""
+    output_indices: bytes
+    """int32 [tokens]"""
+    positions: bytes
+    """int32 [tokens]"""
+    token_ids: bytes
+    """int32 [tokens]"""
+    finishes: tuple[Finish, ...] = ()
+    logprobs: tuple[OutputLogprobs, ...] = ()
+    embeddings: tuple[Embedding, ...] = ()
+
+
+class AbortedLabels(Message, frozen=True):
+    """Answer to `AbortLabels`: how many live requests each label had."""
+
+    query: int
+    counts: tuple[int, ...]
+
+
+class SchedulerBeat(Message, frozen=True):
+    """Sent once a second to every frontend, with the step counter: progress, not a ping."""
+
+    epoch: int
+    step: int
+
+
+class Drained(Message, frozen=True):
+    """To the supervisor: no request lives any more after `Drain`."""
+
+    num_ended: int
+    """Outputs the drain's time-out ended."""
+
+
+SchedulerMessage = (
+    Welcome | Refused | Outputs | AbortedLabels | Load | Figures | Status | Explanation | SchedulerBeat | Drained
+)
+"""Everything a frontend or the supervisor accepts from the scheduler."""

@@ -1,0 +1,192 @@
+"""What a `Structured` means: the one translation into the grammar library's language, for the frontend, which refuses
+what does not compile, and the workers, which draw by it.
+
+JSON is generated compactly, with at most one space after `,` and `:`; a model cannot lose itself in white space.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
+
+from quire.proto.messages.params import ParameterError, Structured
+
+MAX_DEPTH = 32
+"""Brackets within brackets of a JSON text."""
+MAX_CHOICES = 1024
+MAX_TAGS = 128
+
+_LIMITS: Final = LLParserLimits(verbose_errors=False)
+"""The library's own: counts of steps and items, never time, so that every rank gives up at the same token or none."""
+_JSON_STYLE: Final[dict[str, Any]] = {
+    "whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?",
+}  # fmt: skip
+_FREE: Final = "FREE: /(.|\\n)*/\n"
+
+
+class TokenizerUnfit(ValueError):
+    """The grammar library cannot work with this model's tokenizer."""
+
+
+class _Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    begin: str
+    end: str
+    schema: Any = True
+
+
+class _Tags(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    structures: list[_Tag]
+    triggers: list[str]
+    type: str = "structural_tag"
+
+
+def load_vocabulary(folder: Path, width: int, eos_token_ids: tuple[int, ...]) -> LLTokenizer:
+    """The tokenizer.json in `folder`, for logits of `width` tokens; an output may end by any of `eos_token_ids`.
+
+    Raises `TokenizerUnfit`.
+    """
+    try:
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        return LLTokenizer(text, n_vocab=width, eos_token=list(eos_token_ids))
+    except (OSError, ValueError) as error:
+        raise TokenizerUnfit(f"structured output does not work with this model's tokenizer: {error}") from error
+
+
+def new_matcher(vocabulary: LLTokenizer, structured: Structured) -> LLMatcher:
+    """The grammar, compiled, at the start of an output. Takes as long as the text is difficult; drops the GIL.
+
+    Raises `ParameterError` for what is no such text, does not compile, or allows no output at all.
+    """
+    grammar = _grammar(structured, vocabulary)
+    matcher = LLMatcher(vocabulary, grammar, log_level=0, limits=_LIMITS)
+    # a first mask tells a grammar that cannot begin, and that no step of it breaks the limits at once
+    if not matcher.is_error() and any(matcher.compute_bitmask()) and not matcher.is_error():
+        return matcher
+    message = matcher.get_error().strip()
+    if not message or message.startswith("NoExtension"):
+        message = "allows no output"
+    raise _refusal(structured.kind, message)
+
+
+def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
+    """In the library's language: JSON that names the grammars, the first of which is the start."""
+    try:
+        body = _body(structured, vocabulary)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ParameterError):
+            raise
+        raise _refusal(structured.kind, str(error)) from error
+    if not structured.after:
+        return json.dumps({"grammars": [body]})
+    main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
+    return json.dumps({"grammars": [{"lark_grammar": main}, {"name": "body", **body}]})
+
+
+def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
+    text, kind = structured.text, structured.kind
+    match kind:
+        case "json_object":
+            return {"json_schema": {"type": "object", "x-guidance": _JSON_STYLE}}
+        case "json_schema":
+            return {"json_schema": _styled(_schema(_json(kind, text), kind))}
+        case "regex":
+            if not text:
+                raise _refusal(kind, "is empty")
+            return {"lark_grammar": f"start: /{regex_to_lark(text, '')}/"}
+        case "choice":
+            return {"lark_grammar": "start: " + " | ".join(map(_literal, _choices(_json(kind, text))))}
+        case "grammar":
+            return {"lark_grammar": grammar_from("grammar", text)}
+        case "structural_tag":
+            return {"lark_grammar": _tagged(_json(kind, text), vocabulary)}
+
+
+def _json(kind: str, text: str) -> Any:
+    depth = deepest = 0
+    in_string = escaped = False
+    for character in text:
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = not escaped and character == "\\"
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "]}":
+            depth -= 1
+    if deepest > MAX_DEPTH:
+        raise _refusal(kind, f"nests {deepest} levels deep; at most {MAX_DEPTH} are allowed")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _refusal(kind, f"is no JSON: {error}") from error
+
+
+def _schema(schema: Any, kind: str) -> Any:
+    if not isinstance(schema, dict | bool):
+        raise _refusal(kind, f"a schema is a JSON object or true or false, got {type(schema).__name__}")
+    return schema
+
+
+def _choices(choices: Any) -> list[str]:
+    if not isinstance(choices, list) or not 1 <= len(choices) <= MAX_CHOICES:
+        raise _refusal("choice", f"must be a list of 1 to {MAX_CHOICES} strings")
+    for index, choice in enumerate(choices):
+        if not isinstance(choice, str) or not choice:
+            raise _refusal("choice", f"entry {index} must be a string that is not empty, got {choice!r:.80}")
+    return choices
+
+
+def _tagged(content: Any, vocabulary: LLTokenizer) -> str:
+    """Free text in which each trigger must go on as one of the structures that begin with it."""
+    try:
+        tags = msgspec.convert(content, _Tags)
+    except msgspec.ValidationError as error:
+        raise _refusal("structural_tag", str(error)) from error
+    if tags.type != "structural_tag":
+        raise _refusal("structural_tag", f'type must be "structural_tag", got {tags.type!r:.80}')
+    if not (1 <= len(tags.structures) <= MAX_TAGS and 1 <= len(tags.triggers) <= MAX_TAGS and all(tags.triggers)):
+        raise _refusal("structural_tag", f"needs 1 to {MAX_TAGS} structures and triggers, none of them empty")
+    rules, of_trigger = "", {trigger: list[str]() for trigger in tags.triggers}
+    for index, tag in enumerate(tags.structures):
+        trigger = next((trigger for trigger in tags.triggers if tag.begin.startswith(trigger)), None)
+        if trigger is None:
+            raise _refusal("structural_tag", f"structures[{index}].begin: starts with none of the triggers")
+        schema = json.dumps(_styled(_schema(tag.schema, "structural_tag")))
+        parts = (_literal(tag.begin[len(trigger) :]), f"body_{index}", _literal(tag.end))
+        of_trigger[trigger].append(" ".join(part for part in parts if part != '""'))
+        rules += f"body_{index}: %json {schema}\n"
+    names = []
+    for index, (trigger, ways) in enumerate(of_trigger.items()):
+        if not ways:
+            raise _refusal("structural_tag", f"triggers[{index}]: no structure begins with it")
+        names.append(f"tag_{index}")
+        rules += f"tag_{index}: trigger_{index} ({' | '.join(ways)})\n{_until(f'trigger_{index}', trigger, vocabulary)}"
+    return f"start: ({' | '.join(names)})* REST\nREST: FREE\n{rules}{_FREE}"
+
+
+def _styled(schema: Any) -> dict[str, Any]:
+    """With the style of JSON, which the library reads in the schema itself."""
+    if isinstance(schema, bool):
+        schema = {} if schema else {"enum": []}
+    return {**schema, "x-guidance": _JSON_STYLE}
+
+
+def _until(rule: str, marker: str, vocabulary: LLTokenizer) -> str:
+    """A rule: free text up to and with the marker, which may be a token that has no text of its own."""
+    tokens = vocabulary.tokenize_str(marker, parse_special=True)
+    if len(tokens) == 1 and vocabulary.is_special_token(tokens[0]):
+        return f"{rule}: FREE <[{tokens[0]}]>\n"
+    return f"{rule}[lazy]: FREE {_literal(marker)}\n"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _refusal(kind: str, message: str) -> ParameterError:
+    shortened = message if len(message) <= 400 else message[:400] + "…"
+    return ParameterError("structured", f"{kind}: {shortened}", "INVALID_GRAMMAR")

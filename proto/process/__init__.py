@@ -1,0 +1,1 @@
+"""How processes of an engine begin and end."""

@@ -1,0 +1,1 @@
+"""Typed ZeroMQ endpoints and their one codec."""

@@ -1,0 +1,151 @@
+"""Typed ZeroMQ endpoints. One loop owns all sockets of a process.
+
+ROUTER (scheduler) and DEALER (everyone else): ordered, never silently dropping. High-water marks, message sizes and
+linger are explicit; a full or unknown peer is an error the caller sees, not a lost message.
+"""
+
+import os
+from typing import Generic, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from quire.proto.transport.wire import Decoder, WireError, encode
+
+T = TypeVar("T")
+
+MAX_IPC_PATH = 107
+REQUEST_LIMIT_BYTES = 16 << 20
+"""For what a frontend sends. Plans and results may be larger: a step can admit hundreds of long requests."""
+HIGH_WATER_MARK = 10_000
+
+
+class ChannelError(ValueError):
+    """An address this build refuses."""
+
+
+class PeerUnreachable(RuntimeError):
+    """The peer is unknown or its queue is full; the message was not sent."""
+
+
+def ipc_address(run_dir: str, name: str) -> str:
+    """Address of socket `name` in the private run directory. Raises `ChannelError` when the path cannot be bound."""
+    path = os.path.join(run_dir, f"{name}.sock")
+    if len(path.encode()) > MAX_IPC_PATH:
+        raise ChannelError(
+            f"run directory: socket path {path!r} is longer than {MAX_IPC_PATH} bytes; choose a shorter one"
+        )
+    return f"ipc://{path}"
+
+
+def _configure(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", address: str, linger_ms: int) -> None:
+    if not address.startswith("ipc://"):
+        raise ChannelError(
+            f"address {address!r}: only ipc:// is served; TCP needs CURVE keys, which this build does not have"
+        )
+    socket.setsockopt(zmq.LINGER, linger_ms)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    # No ZeroMQ heartbeats: the kernel tells of a dead peer, and one that was only stopped for a while must find its
+    # connection and everything in it as they were. Who is alive is the business of leases, beats and step time-outs.
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+
+
+class Router(Generic[T]):
+    """The scheduler's end: receives from any peer, sends to one by identity. Non-blocking."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, decoder: Decoder[T], limit_bytes: int = -1
+    ) -> None:
+        """A peer that sends a message of more than `limit_bytes` (-1: any size) loses its connection."""
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, limit_bytes)
+        _configure(self.socket, address, linger_ms=1_000)
+        self.socket.bind(address)
+        self._decoder = decoder
+        self.num_bad_frames = 0
+
+    def receive(self) -> tuple[bytes, T] | None:
+        """The next message and its sender, or None when there is none. Undecodable frames are counted and dropped."""
+        while True:
+            try:
+                identity, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                if len(frames) != 1:
+                    raise WireError(f"message of {len(frames)} frames")
+                return identity, self._decoder.decode(frames[0])
+            except WireError:
+                self.num_bad_frames += 1
+
+    def send(self, identity: bytes, message: msgspec.Struct | bytes) -> None:
+        """Raises `PeerUnreachable` when the peer is gone or its queue is full."""
+        frame = message if isinstance(message, bytes) else encode(message)
+        try:
+            self.socket.send_multipart((identity, frame), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise PeerUnreachable(f"peer {identity!r}: {error}") from error
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Dealer(Generic[T]):
+    """A worker's or the supervisor's end: blocking calls with a timeout."""
+
+    def __init__(
+        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, identity: bytes, decoder: Decoder[T]
+    ) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, identity)
+        _configure(self.socket, address, linger_ms=0)
+        self.socket.connect(address)
+        self._decoder = decoder
+
+    def receive(self, timeout_seconds: float | None) -> T | None:
+        """The next message, or None after the timeout (None waits for ever, 0 polls). Raises `WireError`."""
+        received = self.receive_frame(timeout_seconds)
+        return None if received is None else received[1]
+
+    def receive_frame(self, timeout_seconds: float | None) -> tuple[bytes, T] | None:
+        """As `receive`, with the bytes the message came in: a plan is named by the hash of its bytes."""
+        wait = -1 if timeout_seconds is None else int(timeout_seconds * 1000)
+        if not self.socket.poll(wait, zmq.POLLIN):
+            return None
+        frame = self.socket.recv()
+        return frame, self._decoder.decode(frame)
+
+    def send(self, message: msgspec.Struct, timeout_seconds: float = 5.0) -> None:
+        """Raises `PeerUnreachable` when the scheduler does not take the message in time."""
+        if not self.socket.poll(int(timeout_seconds * 1000), zmq.POLLOUT):
+            raise PeerUnreachable(f"the scheduler took no message for {timeout_seconds:g} s")
+        self.socket.send(encode(message))
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Give what was sent up to `linger_ms` to leave; the context's end waits for it."""
+        self.socket.close(linger_ms)
+
+
+class AsyncDealer(Generic[T]):
+    """A frontend's end, on an asyncio loop."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str, identity: bytes, decoder: Decoder[T]) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.IDENTITY, identity)
+        _configure(self.socket, address, linger_ms=0)
+        self.socket.connect(address)
+        self._decoder = decoder
+
+    async def receive(self) -> T:
+        """The next message. Raises `WireError` for a frame that is none."""
+        return self._decoder.decode(await self.socket.recv())
+
+    async def send(self, message: msgspec.Struct) -> None:
+        """Waits while no scheduler is connected or its queue is full; cancel it to give up."""
+        await self.socket.send(encode(message))
+
+    def close(self) -> None:
+        self.socket.close()

@@ -1,0 +1,1 @@
+"""What happens: the pure state machine and its parts."""

@@ -1,0 +1,182 @@
+"""Reading a step's result: which tokens count, and which outputs ended by them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quire.proto.messages.params import FinishReason
+from quire.proto.messages.plans import RowLogprobs, StepResult
+from quire.proto.messages.requests import ModelFacts, OutputLogprobs
+from quire.proto.transport.wire import Int32, unpack
+from quire.scheduler.errors import ResultError
+from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.running import Int64, Mask
+from quire.scheduler.state.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What one result means. Nothing has left its slot yet."""
+
+    slots: list[Int64] = field(default_factory=list)
+    """Per round (a row may yield several tokens): the slots that gained a token,"""
+    positions: list[Int64] = field(default_factory=list)
+    """its position among the generated ones,"""
+    tokens: list[Int32] = field(default_factory=list)
+    """and the token."""
+    first: list[Sequence] = field(default_factory=list)
+    """Outputs that got their first token."""
+    ended: list[tuple[Sequence, FinishReason, int]] = field(default_factory=list)
+    """With reason and the token that stopped it, or -1."""
+    bad: list[Sequence] = field(default_factory=list)
+    stuck: list[Sequence] = field(default_factory=list)
+    """Outputs whose grammar allowed no further token."""
+    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
+    """Parts of prompts that were computed, with their tokens."""
+    logprobs: list[tuple[Sequence, OutputLogprobs]] = field(default_factory=list)
+    vectors: list[tuple[Sequence, bytes]] = field(default_factory=list)
+    """float32 of prompts that were embedded; each of them ended."""
+
+
+def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
+    """Append the drawn tokens to the history. Raises `ResultError` before any change when the result does not fit."""
+    running = era.running
+    rows = np.flatnonzero(plan.samples)
+    slots = plan.slots[rows]
+    tokens, counts = _columns(plan, result, len(rows))
+    _check_vectors(plan, result, len(rows), era.facts)
+    alive = running.generation[plan.slots] == plan.generations
+    accepted = Accepted()
+    outside = (tokens < 0) | (tokens >= era.facts.vocab_size)
+    bad_rows = set(result.bad_rows)
+    if outside.any():
+        per_token = rows if counts is None else np.repeat(rows, counts)
+        bad_rows.update(per_token[outside].tolist())
+    for row in sorted(bad_rows):
+        if alive[row]:
+            accepted.bad.append(running.at(int(plan.slots[row])))
+            alive[row] = False
+    for row in result.stuck_rows:
+        if alive[row]:
+            accepted.stuck.append(running.at(int(plan.slots[row])))
+            alive[row] = False
+    live = alive[rows]
+    if era.facts.task == "embed":
+        _take_vectors(era, slots, live, result.embeddings, accepted)
+    elif counts is None:
+        _append(era, slots[live], tokens[live], accepted)
+    else:
+        _append_many(era, plan, rows, live, tokens, counts, accepted)
+    running.num_computed[plan.slots[alive]] = plan.ends[alive]
+    for row in range(plan.num_decodes, len(plan.slots)):
+        if alive[row]:
+            accepted.chunks.append((running.at(int(plan.slots[row])), int(plan.num_tokens[row])))
+    accepted.logprobs.extend(_logprobs(era, plan, alive, result.logprobs))
+    return accepted
+
+
+def _columns(plan: Draft, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:
+    tokens = unpack(result.token_ids)
+    counts = unpack(result.counts).astype(np.int64) if result.counts else None
+    if counts is not None:
+        most = np.ones(num_samples, np.int64) if plan.num_draft is None else plan.num_draft[plan.samples] + 1
+        if len(counts) != num_samples or (counts < 1).any() or (counts > most).any():
+            raise ResultError(f"step {plan.step}: counts {counts.tolist()} do not fit {num_samples} sampling rows")
+    elif plan.num_draft is not None and plan.num_draft.any():
+        raise ResultError(f"step {plan.step}: the plan speculated, the result has no counts")
+    expected = num_samples if counts is None else int(counts.sum())
+    if len(tokens) != expected:
+        raise ResultError(f"step {plan.step}: {len(tokens)} tokens for {expected} draws of {num_samples} sampling rows")
+    for kind, bad in (("bad", result.bad_rows), ("stuck", result.stuck_rows)):
+        if bad and not 0 <= min(bad) <= max(bad) < len(plan.slots):
+            raise ResultError(f"step {plan.step}: {kind} rows {bad} of a plan with {len(plan.slots)} rows")
+    return tokens, counts
+
+
+def _check_vectors(plan: Draft, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
+    expected = [4 * facts.embedding_size] * num_samples if facts.task == "embed" else []
+    if [len(vector) for vector in result.embeddings] != expected:
+        sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.embedding_size} numbers"
+        raise ResultError(f"step {plan.step}: {sizes}")
+
+
+def _take_vectors(era: Era, slots: Int64, live: Mask, vectors: tuple[bytes, ...], accepted: Accepted) -> None:
+    """Each live prompt that ended in this step has its vector, and is done."""
+    for row in np.flatnonzero(live).tolist():
+        slot = int(slots[row])
+        era.running.awaits_first[slot] = False
+        sequence = era.running.at(slot)
+        accepted.vectors.append((sequence, vectors[row]))
+        accepted.first.append(sequence)
+        accepted.ended.append((sequence, "stop", -1))
+
+
+def _append(era: Era, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
+    """One token for each of these live slots. Returns which of them go on."""
+    running = era.running
+    known = running.append(slots, tokens)
+    accepted.slots.append(slots)
+    accepted.positions.append(known - running.num_prompt[slots] - 1)
+    accepted.tokens.append(tokens)
+    first = slots[running.awaits_first[slots]]
+    if len(first):
+        running.awaits_first[first] = False
+        accepted.first.extend(running.at(slot) for slot in first.tolist())
+    stopped = np.zeros(len(slots), bool)
+    for token in era.facts.eos_token_ids:
+        stopped |= tokens == token
+    stopped &= running.stops_at_eos[slots]
+    for row in np.flatnonzero(running.has_stop_ids[slots]).tolist():
+        stopped[row] |= int(tokens[row]) in running.at(int(slots[row])).request.stop_ids
+    stopped &= known >= running.stop_from[slots]
+    ended = stopped | (known >= running.limit[slots])
+    for row in np.flatnonzero(ended).tolist():
+        sequence = running.at(int(slots[row]))
+        accepted.ended.append((sequence, "stop", int(tokens[row])) if stopped[row] else (sequence, "length", -1))
+    return ~ended
+
+
+def _append_many(
+    era: Era, plan: Draft, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
+) -> None:
+    """One to num_draft + 1 tokens per row, round by round; what was reserved for refused drafts is given back."""
+    running = era.running
+    rows, counts, starts = rows[live], counts[live], (np.cumsum(counts) - counts)[live]
+    slots = plan.slots[rows]
+    planned = 1 if plan.num_draft is None else plan.num_draft[rows] + 1
+    shortfall = planned - counts
+    running.correct(slots, shortfall)
+    # The KV of refused drafts is written but worthless: the row ends earlier.
+    plan.ends[rows] = running.num_known[slots] + counts - 1
+    for row in np.flatnonzero(shortfall).tolist():
+        sequence = running.at(int(slots[row]))
+        era.memory.trim(sequence, int(running.num_tokens[slots[row]]), era.pipeline.step)
+        running.num_blocks[slots[row]] = len(sequence.blocks)
+    going = np.ones(len(slots), bool)
+    for number in range(int(counts.max(initial=0))):
+        turn = np.flatnonzero(going & (counts > number))
+        going[turn] = _append(era, slots[turn], tokens[starts[turn] + number], accepted)
+
+
+def _logprobs(
+    era: Era, plan: Draft, alive: Mask, columns: tuple[RowLogprobs, ...]
+) -> Iterator[tuple[Sequence, OutputLogprobs]]:
+    """Name each row's logprobs by request; prompt positions once and in order, drawn ones as far as accepted."""
+    for column in columns:
+        if not 0 <= column.row < len(alive) or not alive[column.row]:
+            continue
+        sequence = era.running.at(int(plan.slots[column.row]))
+        request, first, entries = sequence.request, column.first_position, column.entries
+        if column.prompt:
+            skip = sequence.next_prompt_logprob - first
+            entries = entries[max(0, skip) :] if skip >= 0 else ()
+            first = sequence.next_prompt_logprob
+            entries = entries[: request.num_prompt - first]
+            sequence.next_prompt_logprob += len(entries)
+        else:
+            entries = entries[: int(era.running.num_known[sequence.slot]) - first]
+            first -= request.num_prompt
+        if entries:
+            yield sequence, OutputLogprobs(request.number, sequence.output_index, column.prompt, first, entries)

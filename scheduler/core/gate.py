@@ -1,0 +1,198 @@
+"""Who gets a slot, and why the first in line does not: slots, blocks, prefixes.
+
+An output may pass others that wait longer only where its slot and blocks leave enough for the first of them: passing
+costs the first in line budget, never memory. While that one is held for memory itself, nobody passes it.
+"""
+
+from typing import Final, Literal
+
+from quire.proto.messages.plans import Admit
+from quire.proto.transport.wire import ints
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.state.counters import Counters
+from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.sequence import Sequence
+from quire.scheduler.state.waiting import Waiting
+
+HEADROOM_SHARE = 64
+"""While others run, an admission leaves one block and one in so many available, or it would be preempted at once."""
+
+Cause = Literal["slots", "budget", "blocks", "fences", "parent"]
+WHY: Final[dict[Cause, str]] = {
+    "slots": "it is next, but every slot is taken",
+    "budget": "it is next, but the token budget of the step is spent",
+    "blocks": "it is next, but blocks are short",
+    "fences": "it is next, but running outputs wait for blocks themselves",
+    "parent": "it is next, but shares the prompt of output 0, which is not planned to its end yet",
+}
+
+
+class Gate:
+    """Between the queue and the slots. Opened for one plan at a time."""
+
+    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
+        self._era = era
+        self._running = era.running
+        self._memory = era.memory
+        self._waiting = waiting
+        self._counters = counters
+        self.takes_whole = era.facts.whole_prompts or not config.enable_chunked_prefill
+        """A prompt runs in one step or not at all."""
+        self._blocked: tuple[Sequence, int] | None = None
+        """The first in line and the available blocks it lacked; not matched again before they are there."""
+        self._held: tuple[Sequence, set[Cause]] | None = None
+        """The first in line and why it has been held back."""
+        self._plan: Draft
+        self._budget = 0
+        self._now = 0.0
+        self.is_open = False
+        """False: the first in line is held for memory, and nobody enters in this step."""
+        self.refusal: Cause | None = None
+        """Why the output tried last did not enter; None: it did."""
+        self._tried: tuple[Sequence, Cause] | None = None
+        """The first in line, tried for this plan in vain, and why."""
+
+    def open(self, plan: Draft, budget: int, is_stalled: bool, now: float) -> None:
+        """For a plan that has so many tokens for prompts. `is_stalled`: running outputs wait for blocks themselves."""
+        self._plan, self._budget, self._now = plan, budget, now
+        self.refusal = self._tried = None
+        self.is_open = self._running.has_free_slot and not is_stalled
+        if is_stalled and (first := self._waiting.first()) is not None:
+            self._tried = first, "fences"
+
+    def close(self) -> None:
+        """Nobody else enters in this plan: note, once per cause, why the first in line does not run yet."""
+        self.is_open = False
+        sequence = self._waiting.first()
+        if sequence is None:
+            return
+        cause: Cause = "budget" if self._running.has_free_slot else "slots"
+        if self._tried is not None and self._tried[0] is sequence:
+            cause = self._tried[1]
+        if self._held is None or self._held[0] is not sequence:
+            self._held = sequence, set()
+        if cause in self._held[1]:
+            return
+        self._held[1].add(cause)
+        detail = WHY[cause]
+        if cause == "blocks" and self._blocked is not None:
+            detail = f"{detail}: it needs {self._blocked[1]}, {self._memory.available} are available"
+        sequence.note(self._now, "blocked", sequence.num_known, detail)
+
+    def was_refused(self, sequence: Sequence) -> bool:
+        """It is first in line, and was tried for this plan already."""
+        return self._tried is not None and self._tried[0] is sequence
+
+    def lets_pass(self, sequence: Sequence) -> bool:
+        """It is the first in line, or leaves a slot and blocks for that one, and a later step room for it whole."""
+        first = self._waiting.first()
+        if first is None or first is sequence:
+            return True
+        running, memory = self._running, self._memory
+        needed = memory.blocks_for(sequence.num_known) + memory.blocks_for(first.num_known) + self._headroom
+        if running.num_slots - running.num_active < 2 or needed > memory.available:
+            return False
+        # What enters now decodes in the next steps: the first in line, run whole, must still fit beside it.
+        decodes = self.takes_whole and self._era.facts.task != "embed"
+        return not decodes or first.num_known + len(self._plan.admits) + 1 <= self._budget
+
+    def enter(self, sequence: Sequence, budget: int) -> int:
+        """Put it into a slot with blocks for all its tokens. Returns those it has to run; 0 when it cannot enter now.
+
+        `budget`: tokens it may run in this step, for a prompt that runs whole.
+        """
+        num_computed, self.refusal = self._reserve(sequence, budget)
+        if self.refusal is not None:
+            if sequence is self._waiting.first():
+                self._tried = sequence, self.refusal
+            self.is_open = self.refusal != "blocks"
+            return 0
+        num_passed = self._waiting.num_before(sequence)
+        self._waiting.take(sequence, self._now)
+        if sequence.first_ran_at < 0:
+            sequence.first_ran_at = self._now
+            self._counters.queue_seconds.add(self._now - sequence.request.arrived_at)
+        self._running.enter(sequence, num_computed)
+        detail = f"{num_computed} of {sequence.num_known} tokens are there, {len(sequence.blocks)} blocks reserved"
+        if num_passed:
+            self._counters.num_passed += 1
+            detail = f"{detail}; it passed {num_passed} that were before it"
+        sequence.note(self._now, "admitted", num_computed, detail)
+        self._plan.admits.append(self._describe(sequence, num_computed))
+        self.is_open = self._running.has_free_slot
+        return sequence.num_known - num_computed
+
+    @property
+    def _headroom(self) -> int:
+        return 1 + self._memory.pool.num_blocks // HEADROOM_SHARE
+
+    def _reserve(self, sequence: Sequence, budget: int) -> tuple[int, Cause | None]:
+        """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or why not now."""
+        request, memory = sequence.request, self._memory
+        parent = request.sequences[0]
+        is_new = sequence.num_known == request.num_prompt
+        if is_new and sequence.output_index and parent.state == "running":
+            return self._fork(parent, sequence)
+        if self._is_blocked(sequence):
+            return 0, "blocks"
+        hits = memory.match(sequence)
+        num_computed = len(hits) * memory.block_size
+        if self.takes_whole and sequence.num_known - num_computed > budget:
+            return 0, "budget"
+        shared = [entry.block for entry in hits]
+        if not self._fits(sequence, shared):
+            return 0, "blocks"
+        memory.reserve(sequence, sequence.num_known, shared)
+        sequence.entries = hits
+        if sequence.first_ran_at < 0:
+            self._counters.began(request.num_prompt, min(num_computed, request.num_prompt))
+        if sequence.root is not None and sequence.first_ran_at < 0:
+            self._counters.prefix_queries += request.num_prompt
+            self._counters.prefix_hits += min(num_computed, request.num_prompt)
+            sequence.cached_tokens = min(num_computed, request.num_prompt)
+        return num_computed, None
+
+    def _fork(self, parent: Sequence, sequence: Sequence) -> tuple[int, Cause | None]:
+        """Share the prompt the first output has planned, and copy the block its last token is in, to run that again."""
+        running, memory = self._running, self._memory
+        num_prompt = sequence.request.num_prompt
+        # num_scheduled is of the plans already sent: copies are done before the rows of this one.
+        if running.num_scheduled[parent.slot] < num_prompt:
+            return 0, "parent"
+        num_shared, offset = divmod(num_prompt - 1, memory.block_size)
+        shared = parent.blocks[:num_shared]
+        if not self._fits(sequence, shared):
+            return 0, "blocks"
+        memory.reserve(sequence, num_prompt, shared)
+        sequence.root = parent.root
+        sequence.entries = parent.entries[:num_shared]
+        if offset:
+            self._plan.copies += (parent.blocks[num_shared], sequence.blocks[num_shared])
+        return num_prompt - 1, None
+
+    def _fits(self, sequence: Sequence, shared: list[int]) -> bool:
+        needed = self._memory.missing(sequence.num_known, shared)
+        if self._running.num_active:
+            needed += self._headroom
+        self._blocked = None if needed <= self._memory.available else (sequence, needed)
+        return self._blocked is None
+
+    def _is_blocked(self, sequence: Sequence) -> bool:
+        """It was matched before and still lacks blocks. Alone it is always tried: it needs no headroom then."""
+        if self._blocked is None or not self._running.num_active:
+            return False
+        return self._blocked[0] is sequence and self._memory.available < self._blocked[1]
+
+    def _describe(self, sequence: Sequence, num_computed: int) -> Admit:
+        request = sequence.request
+        return Admit(
+            slot=sequence.slot,
+            tokens=ints(sequence.tokens),
+            num_prompt=request.num_prompt,
+            num_computed=num_computed,
+            output_index=sequence.output_index,
+            params=request.params if sequence.wants_prompt_logprobs else request.quiet_params,
+            blocks=ints(sequence.blocks),
+            adapter=self._era.adapters[request.adapter] if request.adapter else 0,
+        )

@@ -1,0 +1,217 @@
+"""Every rule that must hold between two events, recomputed from first principles: no counter is believed.
+
+I1 blocks in one place each; I2 reference counts; I3 who may write; I4 fences; I5 cache; I6 one terminal event;
+I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiescence. They hold under -O.
+"""
+
+from collections import Counter
+
+from quire.proto.messages.plans import PIPELINE_DEPTH
+from quire.scheduler.core.core import Core
+from quire.scheduler.errors import InvariantError
+from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.prefix import Entry
+from quire.scheduler.state.sequence import Sequence
+
+__all__ = ["InvariantError", "check"]
+
+
+def check(core: Core) -> None:
+    """Raises `InvariantError` naming the first rule that is broken."""
+    _requests(core)
+    if core.era is None:
+        return
+    live = core.era.running.live()
+    _slots(core.era, live)
+    _blocks(core.era, live)
+    _writers(core.era, live)
+    _cache(core.era, live)
+    _plans(core, core.era)
+    _quiet(core, core.era)
+
+
+def _hold(rule: str, holds: bool, story: str) -> None:
+    if not holds:
+        raise InvariantError(rule, story)
+
+
+def _name(sequence: Sequence) -> str:
+    return f"output {sequence.request.number}/{sequence.output_index}"
+
+
+def _requests(core: Core) -> None:
+    ledger = core.ledger
+    requests = list(ledger.registry.requests())
+    sequences = [sequence for request in requests for sequence in request.sequences]
+    by_state = Counter(sequence.state for sequence in sequences)
+    num_live = by_state["waiting"] + by_state["running"]
+    _hold("I9", ledger.num_live == num_live, f"num_live is {ledger.num_live}, {num_live} outputs live")
+    for request in requests:
+        states = [sequence.state for sequence in request.sequences]
+        live, waiting = len(states) - states.count("finished"), states.count("waiting")
+        if not request.num_live == live > 0:
+            raise InvariantError("I6", f"request {request.number}: {live} live, counted {request.num_live}")
+        if request.num_waiting != waiting:
+            raise InvariantError("I9", f"request {request.number}: {waiting} wait, counted {request.num_waiting}")
+    queued = ledger.waiting.sequences()
+    names = {id(sequence) for sequence in queued}
+    _hold("I8", len(names) == len(queued), "an output waits twice")
+    expected = {id(sequence) for sequence in sequences if sequence.state == "waiting"}
+    _hold("I8", names == expected, f"{len(expected)} outputs wait, {len(names)} are in the queue")
+    _hold("I9", ledger.waiting.num_seqs == len(queued), f"num_seqs is {ledger.waiting.num_seqs}, not {len(queued)}")
+    with_queued = [request for request in requests if request.num_waiting]
+    _hold("I9", ledger.waiting.num_requests == len(with_queued), "waiting requests are miscounted")
+    num_tokens = sum(request.num_prompt for request in with_queued)
+    _hold("I9", ledger.waiting.num_tokens == num_tokens, f"waiting tokens are not {num_tokens}")
+    _hold("I9", len(ledger.deadlines) == len(requests), f"{len(ledger.deadlines)} deadlines, {len(requests)} requests")
+    num_labelled = sum(len(same) for same in ledger.registry.labels.values())
+    _hold("I9", num_labelled == len(requests), f"{num_labelled} labelled requests of {len(requests)}")
+    running = 0 if core.era is None else len(core.era.running.live())
+    _hold("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
+    for sequence in queued:
+        if sequence.slot >= 0 or sequence.blocks or sequence.num_known != len(sequence.tokens):
+            raise InvariantError("I8", f"{_name(sequence)} waits, but has a slot, blocks or stale tokens")
+        if sequence.num_known >= sequence.request.limit:
+            raise InvariantError("I7", f"{_name(sequence)} waits with nothing left to draw")
+
+
+def _slots(era: Era, live: list[Sequence]) -> None:
+    running, block_size = era.running, era.memory.block_size
+    _hold("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
+    active = [slot for slot in range(running.num_slots) if running.active[slot]]
+    _hold("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
+    for sequence in live:
+        slot, request = sequence.slot, sequence.request
+        prompt, known, tokens = (
+            int(column[slot]) for column in (running.num_prompt, running.num_known, running.num_tokens)
+        )
+        scheduled, computed = int(running.num_scheduled[slot]), int(running.num_computed[slot])
+        counts = f"{_name(sequence)}: prompt {prompt}, known {known}, tokens {tokens}, limit {request.limit}"
+        holds = prompt == request.num_prompt <= known <= tokens <= request.limit and known < request.limit
+        _hold("I7", holds, counts)
+        _hold("I7", computed <= scheduled < tokens, f"{counts}, computed {computed}, scheduled {scheduled}")
+        _hold("I7", computed <= known, f"{counts}, computed {computed}")
+        same = running.history[slot, :prompt].tobytes() == request.prompt.tobytes()
+        _hold("I7", same, f"{_name(sequence)}: the history does not begin with the prompt")
+        owner = (request.number, sequence.output_index, request.frontend.index)
+        in_slot = (running.number[slot], running.output_index[slot], running.frontend[slot])
+        _hold("I8", owner == in_slot, f"{_name(sequence)}: slot {slot} says it is {in_slot}")
+        reserved = len(sequence.blocks)
+        _hold("I9", int(running.num_blocks[slot]) == reserved, f"{_name(sequence)}: table of {reserved} is miscounted")
+        fits = scheduled <= reserved * block_size < tokens + block_size
+        _hold("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {block_size}")
+
+
+def _blocks(era: Era, live: list[Sequence]) -> None:
+    pool = era.memory.pool
+    readers = Counter(block for sequence in live for block in sequence.blocks)
+    places = Counter([*pool.free, *pool.idle, *readers.keys(), *pool.fenced])
+    twice = [block for block, count in places.items() if count > 1]
+    _hold("I1", not twice, f"blocks {twice[:8]} are in two places")
+    missing = [block for block in range(pool.num_blocks) if block not in places]
+    _hold("I1", not missing, f"blocks {missing[:8]} are nowhere")
+    _hold("I1", len(places) == pool.num_blocks, f"{len(places)} blocks in a pool of {pool.num_blocks}")
+    wrong = [block for block in range(pool.num_blocks) if pool.refs[block] != readers[block]]
+    _hold("I2", not wrong, f"blocks {wrong[:8]}: counts {[pool.refs[b] for b in wrong[:8]]} are not their readers")
+    for sequence in live:
+        holds = len(set(sequence.blocks)) == len(sequence.blocks)
+        _hold("I2", holds, f"{_name(sequence)} names a block twice: {sequence.blocks}")
+    acked = era.pipeline.acked
+    steps = [fence.step for fence in era.memory.fences]
+    _hold("I4", steps == sorted(steps), f"fences out of order: {steps}")
+    behind = {(block, fence.step) for fence in era.memory.fences for block in fence.blocks}
+    loose = [block for block, step in pool.fenced.items() if (block, step) not in behind]
+    _hold("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
+    holds = all(acked < step <= era.pipeline.step for step in steps)
+    _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {era.pipeline.step}")
+    _hold("I4", era.memory.acked <= acked, f"memory believes step {era.memory.acked}, acknowledged is {acked}")
+
+
+def _writers(era: Era, live: list[Sequence]) -> None:
+    running, block_size = era.running, era.memory.block_size
+    seen: dict[int, tuple[int, bytes, str, str]] = {}
+    for sequence in live:
+        num_full = int(running.num_scheduled[sequence.slot]) // block_size
+        for place, block in enumerate(sequence.blocks):
+            if era.memory.pool.refs[block] == 1:
+                continue
+            _hold("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
+            tokens = running.history[sequence.slot, place * block_size : (place + 1) * block_size].tobytes()
+            content = place, tokens, sequence.request.adapter, sequence.request.cache_salt
+            same = seen.setdefault(block, content) == content
+            _hold("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
+
+
+def _cache(era: Era, live: list[Sequence]) -> None:
+    running, memory = era.running, era.memory
+    entries = memory.index.entries()
+    for listed in entries:
+        if memory.index.entry_of(listed.block) is not listed:
+            raise InvariantError("I5", f"block {listed.block} and its entry disagree")
+    for block in memory.pool.idle:
+        if memory.index.entry_of(block) is None:
+            raise InvariantError("I5", f"idle block {block} has no entry")
+    cached = {listed.block for listed in entries}
+    homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
+    _hold("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
+    begun: dict[int, int] = {}
+    for plan in reversed(era.pipeline.flight):
+        current = running.generation[plan.slots] == plan.generations
+        rows = zip(plan.slots[current].tolist(), (plan.ends - plan.num_tokens)[current].tolist(), strict=True)
+        begun.update(rows)
+    origins: dict[int, tuple[bytes, int]] = {}
+    for sequence in live:
+        request, slot, width = sequence.request, sequence.slot, memory.block_size
+        acknowledged = begun.get(slot, int(running.num_scheduled[slot]))
+        context = memory.index.root(request.adapter, request.cache_salt).tokens
+        history = running.history[slot, : int(running.num_known[slot])].tobytes()
+        for place, block in enumerate(sequence.blocks):
+            mine = memory.index.entry_of(block)
+            if mine is None:
+                continue
+            begin, end = place * width, (place + 1) * width
+            if end > acknowledged:
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
+            if mine.tokens != history[4 * begin : 4 * end]:
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with other tokens")
+            if _origin(mine, origins) != (context, place + 1):
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is of another salt, adapter or place")
+
+
+def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:
+    """The context an entry's chain begins with, and its length."""
+    chain: list[Entry] = []
+    link = entry
+    while link.parent is not None and id(link) not in known:
+        chain.append(link)
+        link = link.parent
+    context, depth = known.get(id(link), (link.tokens, 0))
+    for link in reversed(chain):
+        depth += 1
+        known[id(link)] = context, depth
+    return context, depth
+
+
+def _plans(core: Core, era: Era) -> None:
+    flight = list(era.pipeline.flight)
+    _hold("I12", len(flight) <= PIPELINE_DEPTH, f"{len(flight)} plans are unacknowledged")
+    steps = [plan.step for plan in flight]
+    expected = list(range(era.pipeline.step - len(flight) + 1, era.pipeline.step + 1))
+    _hold("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
+    for plan in flight:
+        num_rows, num_tokens = len(plan.slots), int(plan.num_tokens.sum())
+        _hold("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
+        _hold("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
+        _hold("I12", len(set(plan.slots.tolist())) == num_rows, f"plan {plan.step} names a slot twice")
+        is_long = [count > 1 for count in plan.num_tokens.tolist()]
+        _hold("I12", min(plan.num_tokens) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order")
+
+
+def _quiet(core: Core, era: Era) -> None:
+    if core.ledger.num_live or era.pipeline.flight:
+        return
+    pool, ledger = era.memory.pool, core.ledger
+    _hold("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")
+    _hold("I14", not era.memory.fences, "fences stand with nothing in flight")
+    empty = not ledger.registry.frontends and not ledger.registry.labels and not len(ledger.deadlines)
+    _hold("I14", empty, "frontends, labels or deadlines are left over")

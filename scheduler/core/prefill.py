@@ -1,0 +1,156 @@
+"""Which tokens of prompts run in the next step: one half by age, the other half by length.
+
+Decodes leave P tokens of a step's budget, and better priorities take of them first. Within a priority ceil(P / 2) go
+to prompts in rank order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
+that waits counts whole, whatever of it is cached), the older of equals. So a short prompt is not behind long ones. And
+nobody starves: from when the gate would let it in, a prompt of r tokens, with s tokens of older ones before it, draws
+its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
+
+A plan has at most two rows that do not reach the end of their prompt. Of one priority `max_num_partial_prefills`
+prompts may be begun and not at their end; one of these places is kept for the oldest.
+
+Where prompts run whole, the oldest, if longer than its half, is passed over once; then it goes before all others.
+"""
+
+from dataclasses import dataclass
+
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core.gate import Gate
+from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.sequence import Sequence
+from quire.scheduler.state.waiting import Waiting
+
+MAX_PRIORITIES = 16
+"""Looked at in one step, the best first: a step's time must not grow with what waits."""
+MAX_SKIPPED = 64
+"""Waiting outputs that are skipped in one step because the prompt they share is not there yet."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A prompt that is under way in this step."""
+
+    sequence: Sequence
+    left: int
+    """Tokens that no plan runs yet."""
+    granted: int = 0
+
+    def grant(self, budget: int) -> int:
+        count = min(budget, self.left)
+        self.granted += count
+        self.left -= count
+        return count
+
+
+class Prefill:
+    """Divides what decodes leave of each step's budget."""
+
+    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, gate: Gate) -> None:
+        self._max_parts = config.max_num_partial_prefills
+        self._running = era.running
+        self._waiting = waiting
+        self._gate = gate
+
+    def fill(self, under_way: list[Sequence], budget: int) -> list[tuple[int, int]]:
+        """Rows (slot, tokens) of at most `budget` tokens for these prompts and those that enter now."""
+        by_priority: dict[int, list[Part]] = {}
+        for sequence in under_way:
+            by_priority.setdefault(sequence.request.priority, []).append(self._part(sequence))
+        rows: list[tuple[int, int]] = []
+        priority = self._next_priority(None, by_priority)
+        for _ in range(MAX_PRIORITIES):
+            if not budget or priority is None:
+                break
+            parts = by_priority.get(priority, [])
+            parts.sort(key=_age)
+            self._by_age(priority, parts, budget)
+            self._by_length(priority, parts, budget - sum(part.granted for part in parts))
+            rows += [(part.sequence.slot, part.granted) for part in parts if part.granted]
+            budget -= sum(part.granted for part in parts)
+            priority = self._next_priority(priority, by_priority)
+        return rows
+
+    def _next_priority(self, after: int | None, by_priority: dict[int, list[Part]]) -> int | None:
+        found = [priority for priority in by_priority if after is None or priority > after]
+        if self._gate.is_open and (waiting := self._waiting.next_priority(after)) is not None:
+            found.append(waiting)
+        return min(found, default=None)
+
+    def _by_age(self, priority: int, parts: list[Part], budget: int) -> None:
+        """The half by age: prompts in rank order, until it is spent. Who enters is added to `parts`, in its place."""
+        share = -(-budget // 2)
+        oldest = self._waiting.oldest(priority) if self._gate.is_open else None
+        place = 0
+        while share > 0:
+            part = parts[place] if place < len(parts) else None
+            allowed = share
+            if oldest is not None and (part is None or oldest.rank < part.sequence.rank):
+                if self._gate.takes_whole and share < oldest.num_known:
+                    allowed = budget if oldest.was_passed and place == 0 else 0
+                    oldest.was_passed = place == 0
+                part = self._enter(oldest, allowed) if allowed and self._gate.lets_pass(oldest) else None
+                if part is None:
+                    oldest = None
+                    continue
+                parts.insert(place, part)
+                oldest = self._waiting.oldest(priority) if self._gate.is_open else None
+            if part is None:
+                return
+            share -= part.grant(allowed)
+            place += 1
+
+    def _by_length(self, priority: int, parts: list[Part], budget: int) -> None:
+        """Prompts by what they have to run, the shortest first. Who enters is added to `parts`, at the end."""
+        queue = sorted((part for part in parts if part.left), key=_length, reverse=True)
+        num_skipped = 0
+        while budget:
+            entrant = self._entrant(priority, num_skipped, parts, budget) if num_skipped <= MAX_SKIPPED else None
+            if entrant is not None and (not queue or entrant.num_known < queue[-1].left):
+                part = self._enter(entrant, budget)
+                if part is None:
+                    num_skipped += 1 if self._gate.refusal == "parent" else MAX_SKIPPED + 1
+                    continue
+                parts.append(part)
+            elif queue:
+                part = queue.pop()
+            else:
+                return
+            budget -= part.grant(budget)
+
+    def _entrant(self, priority: int, num_skipped: int, parts: list[Part], budget: int) -> Sequence | None:
+        """Who would enter next: the shortest, where it may pass those before it, else the oldest."""
+        if not self._gate.is_open:
+            return None
+        oldest, shortest = self._waiting.oldest(priority), self._waiting.shortest(priority, num_skipped)
+        if oldest is None:
+            return None
+        if shortest is not None and self._may_enter(shortest, oldest, parts, budget):
+            return shortest
+        is_new = oldest is not shortest and not self._gate.was_refused(oldest)
+        return oldest if is_new and self._may_enter(oldest, oldest, parts, budget) else None
+
+    def _may_enter(self, sequence: Sequence, oldest: Sequence, parts: list[Part], budget: int) -> bool:
+        return self._gate.lets_pass(sequence) and self._has_place(sequence, oldest, parts, budget)
+
+    def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[Part], budget: int) -> bool:
+        """It runs to its end in this step, or is the oldest of the unfinished, or leaves that one a place."""
+        if sequence.num_known <= budget:
+            return True
+        unfinished = [part.sequence.rank for part in parts if part.left]
+        is_led = any(rank < oldest.rank for rank in unfinished)
+        return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
+
+    def _enter(self, sequence: Sequence, budget: int) -> Part | None:
+        return self._part(sequence) if self._gate.enter(sequence, budget) else None
+
+    def _part(self, sequence: Sequence) -> Part:
+        slot = sequence.slot
+        return Part(sequence, int(self._running.num_tokens[slot] - self._running.num_scheduled[slot]))
+
+
+def _age(part: Part) -> tuple[int, int, int]:
+    return part.sequence.rank
+
+
+def _length(part: Part) -> tuple[int, tuple[int, int, int]]:
+    return part.left, part.sequence.rank

@@ -1,0 +1,43 @@
+"""How busy the engine is, for `Load`."""
+
+from quire.proto.messages.introspection import Load
+from quire.scheduler.introspection.view import View
+from quire.scheduler.state.epoch import Era
+
+
+def load(query: int, view: View) -> Load:
+    """Without an era (no group lives) there is no memory: all block figures are 0."""
+    era, waiting, counters = view.era, view.ledger.waiting, view.counters
+    pool = None if era is None else era.memory.pool
+    return Load(
+        query=query,
+        state=view.state,
+        epoch=view.epoch,
+        step=0 if era is None else era.pipeline.step,
+        num_running=0 if era is None else era.running.num_active,
+        num_waiting=waiting.num_seqs,
+        waiting_tokens=waiting.num_tokens,
+        num_blocks=0 if pool is None else pool.num_blocks,
+        free_blocks=0 if pool is None else pool.available,
+        cached_blocks=0 if era is None else len(era.memory.index),
+        fenced_blocks=0 if pool is None else len(pool.fenced),
+        prefix_queries=counters.prefix_queries,
+        prefix_hits=counters.prefix_hits,
+        num_preemptions=counters.num_preemptions,
+        num_finished=counters.num_finished,
+        num_rejected=counters.num_rejected,
+        used_slots_share=0.0 if era is None else used_slots_share(era),
+    )
+
+
+def used_slots_share(era: Era) -> float:
+    """Written KV slots over those of referenced blocks, a shared block counted once; 1.0 when nothing is reserved."""
+    running, block_size = era.running, era.memory.block_size
+    num_referenced = era.memory.pool.num_referenced
+    if not num_referenced:
+        return 1.0
+    written = int(running.num_scheduled[running.active].sum())
+    num_table_entries = int(running.num_blocks[running.active].sum())
+    # A block in k tables is full and was counted k times.
+    written -= (num_table_entries - num_referenced) * block_size
+    return written / (num_referenced * block_size)

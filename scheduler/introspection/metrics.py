@@ -1,0 +1,85 @@
+"""Everything the scheduler counts and measures, for `Figures`. The names are those of `proto/metrics/figures.py`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, get_args
+
+from quire.proto.messages.introspection import Distribution, Figure
+from quire.proto.messages.message import EngineState
+from quire.proto.messages.params import FinishReason
+from quire.scheduler.introspection.load import used_slots_share
+from quire.scheduler.introspection.view import View
+from quire.scheduler.state.epoch import Era
+
+FINISH_REASONS: Final = tuple(reason for reason in get_args(FinishReason) if reason != "rejected")
+REJECTIONS: Final = (
+    "STARTING", "DRAINING", "FAILED", "QUEUE_FULL", "INVALID_PARAMETER", "UNSUPPORTED", "EMPTY_PROMPT",
+    "TOKEN_OUT_OF_RANGE", "CONTEXT_LENGTH_EXCEEDED", "EXCEEDS_CAPACITY", "UNKNOWN_ADAPTER", "DEADLINE", "BUG",
+)  # fmt: skip
+"""Told from the start, with 0: the first rejection is then a step that a rate sees."""
+
+
+def figures(view: View) -> Iterator[Figure]:
+    """Counters and gauges."""
+    counters, era, waiting, timeline = view.counters, view.era, view.ledger.waiting, view.timeline
+    yield Figure("epoch", view.epoch)
+    yield from _labelled("engine_state", "state", {state: int(state == view.state) for state in get_args(EngineState)})
+    yield Figure("requests_running", 0 if era is None else era.running.num_active)
+    yield Figure("partial_prefills", 0 if era is None else era.running.num_partial)
+    yield Figure("requests_waiting", waiting.num_seqs)
+    yield Figure("waiting_tokens", waiting.num_tokens)
+    if rate := timeline.prefill_rate:
+        yield Figure("prefill_tokens_per_second", rate)
+        yield Figure("backlog_seconds", waiting.num_tokens * (1 - counters.cached_share) / rate)
+    if era is not None:
+        yield from _memory(era)
+    yield Figure("prefix_queries_tokens_total", counters.prefix_queries)
+    yield Figure("prefix_hits_tokens_total", counters.prefix_hits)
+    yield Figure("preemptions_total", counters.num_preemptions)
+    yield Figure("passes_total", counters.num_passed)
+    yield Figure("restarts_total", counters.num_restarts)
+    yield Figure("stale_messages_total", counters.num_stale)
+    yield from _labelled("requests_finished_total", "reason", dict.fromkeys(FINISH_REASONS, 0) | counters.finished)
+    yield from _labelled("requests_rejected_total", "reason", dict.fromkeys(REJECTIONS, 0) | counters.rejected)
+    tokens = {
+        "prompt": counters.prompt_tokens, "cached": counters.cached_tokens, "generated": counters.generated_tokens
+    }  # fmt: skip
+    yield from _labelled("tokens_total", "kind", tokens)
+    yield Figure("scheduler_steps_total", timeline.num_steps)
+    parts = {
+        "schedule": timeline.schedule_seconds,
+        "send": timeline.send_seconds,
+        "device": timeline.device_seconds,
+        "host": timeline.host_seconds,
+        "idle": timeline.idle_seconds,
+    }
+    yield from _labelled("step_part_seconds_total", "part", parts)
+    for rank, seconds in timeline.busy.totals():
+        yield Figure("device_busy_seconds_total", seconds, (("rank", str(rank)),))
+    for rank, share in timeline.busy.shares(view.now):
+        yield Figure("device_busy_ratio", share, (("rank", str(rank)),))
+
+
+def distributions(view: View) -> tuple[Distribution, ...]:
+    """Histograms."""
+    timeline = view.timeline
+    return (
+        timeline.step_seconds.distribution("step_seconds"),
+        timeline.step_decodes.distribution("step_decodes"),
+        timeline.step_tokens.distribution("step_tokens"),
+        view.counters.queue_seconds.distribution("queue_seconds"),
+    )
+
+
+def _memory(era: Era) -> Iterator[Figure]:
+    pool = era.memory.pool
+    blocks = {
+        "free": len(pool.free), "cached": len(pool.idle), "fenced": len(pool.fenced), "used": pool.num_referenced
+    }  # fmt: skip
+    yield from _labelled("kv_blocks", "state", blocks)
+    yield Figure("kv_usage_ratio", 1 - pool.available / pool.num_blocks)
+    yield Figure("kv_waste_ratio", 1 - used_slots_share(era))
+
+
+def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[Figure]:
+    for value, number in values.items():
+        yield Figure(name, number, ((label, value),))

@@ -1,0 +1,88 @@
+"""What there is to see of the engine at one instant, for `Status`. Made when asked, with arrays over the blocks."""
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.proto.messages.introspection import (
+    BLOCK_CACHED,
+    BLOCK_FENCED,
+    BLOCK_OWNER,
+    BLOCK_SHARED,
+    MAX_STATUS_BLOCKS,
+    MAX_STATUS_OUTPUTS,
+    AskStatus,
+    LiveOutput,
+    Status,
+)
+from quire.scheduler.introspection.load import load
+from quire.scheduler.introspection.view import View
+from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.sequence import Sequence
+
+
+def status(ask: AskStatus, view: View) -> Status:
+    """Running outputs before waiting ones, each in rank order."""
+    era = view.era
+    running = [] if era is None else sorted(era.running.live(), key=_rank)
+    listed = running[:MAX_STATUS_OUTPUTS]
+    outputs = [] if era is None else [_running(sequence, era, view.now) for sequence in listed]
+    waiting = view.ledger.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
+    outputs += [_waiting(sequence, view.now) for sequence in waiting]
+    blocks = b"" if era is None else _blocks(era, running).tobytes()
+    steps = view.timeline.records(ask.after_step)
+    return Status(ask.query, view.now, load(ask.query, view), tuple(outputs), blocks, steps)
+
+
+def _rank(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.rank
+
+
+def _running(sequence: Sequence, era: Era, now: float) -> LiveOutput:
+    running, slot, request = era.running, sequence.slot, sequence.request
+    return LiveOutput(
+        label=request.label,
+        output_index=sequence.output_index,
+        state="running",
+        priority=request.priority,
+        age_seconds=now - request.arrived_at,
+        num_prompt=request.num_prompt,
+        cached_tokens=sequence.cached_tokens,
+        num_tokens=int(running.num_known[slot]),
+        num_scheduled=int(running.num_scheduled[slot]),
+        max_tokens=request.params.max_tokens,
+        num_blocks=len(sequence.blocks),
+        num_preemptions=sequence.num_preemptions,
+    )
+
+
+def _waiting(sequence: Sequence, now: float) -> LiveOutput:
+    request = sequence.request
+    return LiveOutput(
+        label=request.label,
+        output_index=sequence.output_index,
+        state="waiting",
+        priority=request.priority,
+        age_seconds=now - request.arrived_at,
+        num_prompt=request.num_prompt,
+        cached_tokens=sequence.cached_tokens,
+        num_tokens=sequence.num_known,
+        num_scheduled=0,
+        max_tokens=request.params.max_tokens,
+        num_blocks=0,
+        num_preemptions=sequence.num_preemptions,
+    )
+
+
+def _blocks(era: Era, running: list[Sequence]) -> npt.NDArray[np.uint16]:
+    """A code per block of the pool, as far as they are told: uint16 [blocks]."""
+    pool = era.memory.pool
+    num_blocks = min(pool.num_blocks, MAX_STATUS_BLOCKS)
+    codes: npt.NDArray[np.uint16] = np.zeros(num_blocks, "<u2")
+    codes[pool.idle.mask(num_blocks)] = BLOCK_CACHED
+    for place, sequence in enumerate(running):
+        blocks = np.array(sequence.blocks, np.int64)
+        codes[blocks[blocks < num_blocks]] = BLOCK_OWNER + min(place, MAX_STATUS_OUTPUTS)
+    codes[np.array(pool.refs[:num_blocks]) > 1] = BLOCK_SHARED
+    fenced = np.fromiter(pool.fenced, np.int64, len(pool.fenced))
+    codes[fenced[fenced < num_blocks]] = BLOCK_FENCED
+    return codes

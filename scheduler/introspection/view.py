@@ -1,0 +1,21 @@
+"""What a question about the engine is answered from: everything the core has, at one instant."""
+
+from dataclasses import dataclass
+
+from quire.proto.messages.message import EngineState
+from quire.scheduler.state.counters import Counters
+from quire.scheduler.state.epoch import Era
+from quire.scheduler.core.live_requests import Ledger
+from quire.scheduler.core.step_log import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    now: float
+    state: EngineState
+    epoch: int
+    era: Era | None
+    """None while no worker group lives: there is no memory then, and all block figures are 0."""
+    ledger: Ledger
+    counters: Counters
+    timeline: Timeline

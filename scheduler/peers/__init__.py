@@ -1,0 +1,1 @@
+"""Frontends and workers as the loop sees them."""

@@ -1,0 +1,45 @@
+"""What the core counts since its start."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from quire.proto.metrics.histogram import Histogram
+from quire.scheduler.state.buckets import QUEUE_SECONDS
+
+MEMORY = 0.99
+"""Weight of what was before in the usual share of prefix hits, per output that began."""
+
+
+@dataclass(slots=True)
+class Counters:
+    num_finished: int = 0
+    """Outputs that ended, rejected ones not among them."""
+    num_rejected: int = 0
+    finished: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By finish reason."""
+    rejected: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By the word of `proto.errors`."""
+    num_preemptions: int = 0
+    num_passed: int = 0
+    """Outputs that got their slot before others that were before them in the queue."""
+    num_restarts: int = 0
+    """Outputs put back into the queue by the death of their group."""
+    num_stale: int = 0
+    """Messages that came late, twice, or named what does not live; they changed nothing."""
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    prompt_tokens: int = 0
+    """Of outputs that began to run; forked ones share their prompt and count nothing."""
+    cached_tokens: int = 0
+    """Of these, found in the cache."""
+    generated_tokens: int = 0
+    cached_share: float = 0.0
+    """Usual share of a prompt that is found in the cache."""
+    queue_seconds: Histogram = field(default_factory=lambda: Histogram(QUEUE_SECONDS))
+
+    def began(self, num_prompt: int, num_cached: int) -> None:
+        """An output got its first slot, and so many of its prompt's tokens were in the cache."""
+        self.prompt_tokens += num_prompt
+        self.cached_tokens += num_cached
+        self.cached_share += (1 - MEMORY) * (num_cached / num_prompt - self.cached_share)

@@ -1,0 +1,50 @@
+"""What lives exactly as long as one worker group: slots, memory and plans in flight."""
+
+import numpy as np
+
+from quire.proto.messages.requests import ModelFacts
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.state.in_flight import Pipeline
+from quire.scheduler.state.memory import Memory
+from quire.scheduler.state.running import Running
+from quire.scheduler.state.sequence import Sequence
+
+PUBLISH_BATCH = 4
+"""Generated blocks are published so many at a time, and the rest at the end: nobody else can know them earlier."""
+
+
+class Era:
+    """One epoch. When the group dies the era is dropped whole; only the outputs' tokens are carried over."""
+
+    def __init__(self, epoch: int, world_size: int, facts: ModelFacts, config: SchedulerConfig) -> None:
+        self.epoch = epoch
+        self.facts = facts
+        self.running = Running(config.max_num_seqs, facts.max_model_len)
+        self.memory = Memory(facts, config.enable_prefix_caching)
+        self.pipeline = Pipeline(epoch, world_size)
+        self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
+
+    def leave(self, sequence: Sequence, *, keep_tokens: bool, tainted: bool = False) -> None:
+        """Take an output out of its slot and give its blocks back. `tainted`: what it computed is no number."""
+        running, slot = self.running, sequence.slot
+        if tainted:
+            self.memory.condemn(sequence)
+        self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.pipeline.step)
+        running.leave(sequence, keep_tokens)
+
+    def land(self) -> None:
+        """Every rank acknowledged some plans: publish the blocks they filled, and lower the fences behind them."""
+        running, memory = self.running, self.memory
+        for plan in self.pipeline.landed():
+            published = running.num_published[plan.slots]
+            unpublished = plan.ends // memory.block_size - published
+            is_prompt = published < running.num_prompt[plan.slots] // memory.block_size
+            due = (unpublished >= PUBLISH_BATCH) | (is_prompt & (unpublished > 0))
+            if due.any():
+                due &= running.generation[plan.slots] == plan.generations
+                for row in np.flatnonzero(due).tolist():
+                    slot = int(plan.slots[row])
+                    sequence = running.at(slot)
+                    listed = memory.publish(sequence, running.history[slot], int(plan.ends[row]))
+                    running.num_published[slot] = listed
+            memory.acknowledge(plan.step)

@@ -1,0 +1,139 @@
+"""What may happen to the core, and what it may ask for. Data only."""
+
+from dataclasses import dataclass
+
+from quire.proto.messages.introspection import (
+    AskExplanation,
+    AskFigures,
+    AskLoad,
+    AskStatus,
+    Explanation,
+    Figure,
+    Figures,
+    Load,
+    Status,
+)
+from quire.proto.messages.message import EngineState
+from quire.proto.messages.plans import StepAck, StepResult
+from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    frontend: bytes
+    submit: Submit
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    frontend: bytes
+    abort: Abort
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsAborted:
+    frontend: bytes
+    ask: AbortLabels
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A frontend wants to know something. `outside`: figures of the process and its sockets, for `AskFigures`."""
+
+    frontend: bytes
+    ask: AskLoad | AskFigures | AskStatus | AskExplanation
+    outside: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendLost:
+    """Its lease ended: every request of it is aborted, nothing is sent to it."""
+
+    frontend: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReady:
+    """All ranks of a new epoch are ready and agree on the facts."""
+
+    epoch: int
+    world_size: int
+    facts: ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGone:
+    """The group of this epoch is dead: requeue what ran as prompt + emitted tokens, forget cache and fences."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGaveUp:
+    """No group will come back: every live request ends UNAVAILABLE."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class StepAcked:
+    ack: StepAck
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed: deadlines and the drain's end are looked at."""
+
+
+Event = (
+    Submitted | Aborted | LabelsAborted | Asked | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
+    | StepAcked | DrainAsked | Tick
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """Broadcast these bytes, an encoded `StepPlan`, to every rank of the epoch."""
+
+    epoch: int
+    step: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutputs:
+    frontend: bytes
+    outputs: Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    frontend: bytes
+    message: Load | Figures | Status | Explanation | AbortedLabels
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeState:
+    """Tell everyone: a new `Welcome`."""
+
+    state: EngineState
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDrained:
+    num_ended: int
+
+
+Instruction = SendPlan | SendOutputs | Reply | ChangeState | ReportDrained

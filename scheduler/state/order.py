@@ -1,0 +1,70 @@
+"""Outputs in the order of a key, however many: to add, find and remove one never touches more than a piece of them."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from quire.scheduler.state.sequence import Sequence
+
+Key = tuple[int, ...]
+"""Unique among the members."""
+MAX_PIECE = 1024
+
+
+class Order:
+    """A sorted list, cut into pieces of at most `MAX_PIECE` members."""
+
+    def __init__(self) -> None:
+        self._pieces: list[list[tuple[Key, Sequence]]] = []
+        self._lasts: list[Key] = []
+        """The last key of each piece."""
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (sequence for piece in self._pieces for _, sequence in piece)
+
+    def add(self, key: Key, sequence: Sequence) -> None:
+        if not self._pieces:
+            self._pieces.append([(key, sequence)])
+            self._lasts.append(key)
+            return
+        place = min(bisect_left(self._lasts, key), len(self._pieces) - 1)
+        piece = self._pieces[place]
+        insort(piece, (key, sequence))
+        self._lasts[place] = piece[-1][0]
+        if len(piece) > MAX_PIECE:
+            half = len(piece) // 2
+            self._pieces[place : place + 1] = [piece[:half], piece[half:]]
+            self._lasts.insert(place, piece[half - 1][0])
+
+    def remove(self, key: Key) -> None:
+        """The member with this key leaves. Raises `KeyError` without it."""
+        place, index = self._find(key)
+        piece = self._pieces[place] if place < len(self._pieces) else []
+        if index == len(piece) or piece[index][0] != key:
+            raise KeyError(key)
+        del piece[index]
+        if piece:
+            self._lasts[place] = piece[-1][0]
+        else:
+            del self._pieces[place], self._lasts[place]
+
+    def at_least(self, key: Key) -> Iterator[Sequence]:
+        """Members from this key on, in order. A shorter key is before every longer one that begins with it."""
+        place, index = self._find(key)
+        for piece in self._pieces[place : place + 1]:
+            for entry in piece[index:]:
+                yield entry[1]
+        for piece in self._pieces[place + 1 :]:
+            for entry in piece:
+                yield entry[1]
+
+    def num_before(self, key: Key) -> int:
+        """Members whose key is smaller."""
+        place, index = self._find(key)
+        return sum(len(piece) for piece in self._pieces[:place]) + index
+
+    def _find(self, key: Key) -> tuple[int, int]:
+        place = bisect_left(self._lasts, key)
+        if place == len(self._pieces):
+            return place, 0
+        # (key,) is before (key, member) and behind every member with a smaller key.
+        return place, bisect_left(self._pieces[place], (key,))

@@ -1,0 +1,176 @@
+"""A request and its outputs. An output is a `Sequence` with a life of its own: waiting, running, finished."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from quire.proto.messages.message import Usage
+from quire.proto.messages.params import SamplingParams
+from quire.proto.transport.wire import Int32
+from quire.scheduler.errors import InvariantError
+from quire.scheduler.state.request_log import MAX_DETAIL, Event, Tale, What
+
+if TYPE_CHECKING:
+    from quire.scheduler.state.prefix import Entry
+
+State = Literal["waiting", "running", "finished"]
+
+TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
+    "waiting": ("running", "finished"),
+    "running": ("waiting", "finished"),
+    "finished": (),
+}
+"""running -> waiting: preempted, or its worker group died."""
+
+
+class Frontend:
+    """A connected frontend with live requests. `index` stands for it in arrays."""
+
+    __slots__ = ("identity", "index", "requests")
+
+    def __init__(self, identity: bytes, index: int) -> None:
+        self.identity = identity
+        self.index = index
+        self.requests: dict[int, Request] = {}
+
+
+class Request:
+    """What was submitted, and its outputs that have not ended."""
+
+    __slots__ = (
+        "adapter", "arrival", "arrived_at", "cache_salt", "deadline", "frontend", "label", "num_live", "num_waiting",
+        "number", "params", "priority", "prompt", "quiet_params", "sequences", "stop_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        number: int,
+        label: str,
+        prompt: Int32,
+        params: SamplingParams,
+        *,
+        arrival: int,
+        arrived_at: float,
+        deadline: float,
+        priority: int = 0,
+        cache_salt: str = "",
+        adapter: str = "",
+    ) -> None:
+        self.frontend = frontend
+        self.number = number
+        self.label = label
+        self.prompt = prompt
+        self.params = params
+        self.quiet_params = params
+        if params.prompt_logprobs >= 0:
+            named = params.logprob_token_ids if params.logprobs >= 0 else ()
+            self.quiet_params = msgspec.structs.replace(params, prompt_logprobs=-1, logprob_token_ids=named)
+        self.stop_ids = frozenset(params.stop_token_ids)
+        self.arrival = arrival
+        self.arrived_at = arrived_at
+        self.deadline = deadline
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.adapter = adapter
+        self.sequences: list[Sequence] = []
+        self.num_live = 0
+        self.num_waiting = 0
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def limit(self) -> int:
+        """Tokens, prompt included, after which an output has its full length."""
+        return len(self.prompt) + self.params.max_tokens
+
+    @property
+    def stop_from(self) -> int:
+        """Tokens, prompt included, before which no stop token ends an output."""
+        return len(self.prompt) + self.params.min_tokens
+
+
+class Sequence:
+    """One output. While it runs, its tokens and counts live in the arrays of `Running`, at `slot`."""
+
+    __slots__ = (
+        "blocks", "cached_tokens", "entries", "first_ran_at", "first_token_at", "next_prompt_logprob", "num_known",
+        "num_preemptions", "num_restarts", "output_index", "request", "root", "slot", "state", "tale", "tokens",
+        "was_passed",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, output_index: int, tokens: Int32) -> None:
+        self.request = request
+        self.output_index = output_index
+        self.tokens = tokens
+        """Prompt and emitted tokens; current only while waiting."""
+        self.num_known = len(tokens)
+        """How many tokens are known; current only while not running."""
+        self.state: State = "waiting"
+        self.slot = -1
+        self.blocks: list[int] = []
+        self.root: Entry | None = None
+        self.entries: list[Entry] = []
+        """Prefix-cache entries of the leading blocks, as far as they are published."""
+        self.first_ran_at = -1.0
+        self.first_token_at = -1.0
+        self.cached_tokens = 0
+        self.next_prompt_logprob = 1
+        """The prompt position whose logprob is delivered next; the first token has none."""
+        self.num_preemptions = 0
+        self.num_restarts = 0
+        self.was_passed = False
+        """It runs whole, was the oldest, and a step was given to shorter ones."""
+        self.tale = Tale()
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Lower runs first and is preempted last."""
+        return self.request.priority, self.request.arrival, self.output_index
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        request = self.request
+        wanted = self.output_index == 0 and request.params.prompt_logprobs >= 0
+        return wanted and self.next_prompt_logprob < request.num_prompt
+
+    def move(self, state: State) -> None:
+        """Raises `InvariantError` for a step the table does not know."""
+        if state not in TRANSITIONS[self.state]:
+            raise InvariantError(
+                "I8", f"output {self.request.number}/{self.output_index} cannot go from {self.state} to {state}"
+            )
+        self.state = state
+
+    def note(self, now: float, what: What, num_tokens: int, detail: str = "") -> None:
+        """Something happened to it that its user may ask about."""
+        self.tale.add(Event(now - self.request.arrived_at, what, num_tokens, detail[:MAX_DETAIL]))
+
+    def note_chunk(self, now: float, num_tokens: int, seconds: float) -> None:
+        """A chunk of it was computed, in a step of so many seconds."""
+        self.tale.add(Event(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
+
+    def forget_memory(self) -> None:
+        """Its blocks are given back, or their worker group is gone."""
+        self.blocks = []
+        self.entries = []
+        self.root = None
+
+    def usage(self, now: float) -> Usage:
+        arrived = self.request.arrived_at
+        ran = self.first_ran_at if self.first_ran_at >= 0 else now
+        first = self.first_token_at if self.first_token_at >= 0 else now
+        return Usage(
+            prompt_tokens=self.request.num_prompt,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.num_known - self.request.num_prompt,
+            queue_seconds=ran - arrived,
+            prefill_seconds=first - ran,
+            decode_seconds=now - first,
+            num_preemptions=self.num_preemptions,
+            num_restarts=self.num_restarts,
+        )

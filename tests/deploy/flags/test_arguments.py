@@ -1,0 +1,203 @@
+"""The command line and the YAML file: what they accept, what they refuse, and who wins."""
+
+from argparse import SUPPRESS
+from pathlib import Path
+
+import pytest
+
+from quire.deploy.__main__ import build_parser, main
+from quire.deploy.flags.arguments import UsageError, gather
+from quire.deploy.flags.options import ServeOptions, specs
+from quire.deploy.flags.vllm_flags import FOREIGN
+
+GOLDEN = Path(__file__).parents[1] / "golden_cli.txt"
+
+
+def options(*arguments: str) -> ServeOptions:
+    return gather(build_parser().parse_args(["serve", *arguments]))[1]
+
+
+def refusal(capsys, *arguments: str) -> str:
+    """The one line of an exit with code 2."""
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("quire: error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def surface(command: str) -> list[str]:
+    """Every flag of a command with its spellings and choices, one line each."""
+    commands = next(action for action in build_parser()._actions if action.choices)
+    lines = []
+    for action in commands.choices[command]._actions:
+        if action.help == SUPPRESS:
+            continue
+        spellings = "|".join(action.option_strings) or action.metavar
+        choices = " {" + ",".join(action.choices) + "}" if action.choices else ""
+        lines.append(f"{command} {spellings}{choices}")
+    return lines
+
+
+def test_the_set_of_flags_is_frozen() -> None:
+    """Change the golden file together with the README and the release notes."""
+    found = surface("serve") + surface("generate") + surface("doctor")
+    assert "\n".join(found) + "\n" == GOLDEN.read_text()
+
+
+def test_defaults_are_those_of_vllm_where_they_fit() -> None:
+    chosen = options()
+    assert chosen == ServeOptions()
+    assert (chosen.gpu_memory_utilization, chosen.block_size, chosen.seed) == (0.92, 16, 0)
+    assert chosen.enable_prefix_caching
+    assert chosen.enable_chunked_prefill
+    assert chosen.scheduling_policy == "fcfs"
+
+
+def test_values_are_read_in_their_units() -> None:
+    chosen = options(
+        "--max-model-len", "12K", "--kv-cache-memory-bytes", "8GiB", "--gpu-memory-utilization", "0.5", "-tp", "2",
+        "--no-enable-prefix-caching", "--enforce-eager", "--served-model-name", "a", "b", "--seed", "-3",
+    )  # fmt: skip
+    assert chosen.max_model_len == 12288
+    assert chosen.kv_cache_memory_bytes == 8 << 30
+    assert chosen.gpu_memory_utilization == 0.5
+    assert chosen.tensor_parallel_size == 2
+    assert not chosen.enable_prefix_caching
+    assert chosen.enforce_eager
+    assert chosen.served_model_name == ("a", "b")
+    assert chosen.seed == -3
+
+
+def test_a_misspelt_flag_is_refused_with_the_near_one(capsys) -> None:
+    assert "did you mean '--max-num-seqs'?" in refusal(capsys, "serve", "--max-num-seq", "3")
+
+
+def test_abbreviations_are_refused(capsys) -> None:
+    assert "'--grpc'" in refusal(capsys, "serve", "--grpc", "3")
+
+
+def test_flags_have_the_spellings_of_vllm() -> None:
+    assert options("--port", "9000").http_port == 9000
+    assert options("--http-port", "-1").http_port == -1
+    assert options("--api-server-count", "2").frontends == 2
+    assert options("--allowed-origins", '["*"]').allowed_origins == ("*",)
+    assert options("--allowed-hosts", "a", '["b", "c"]').allowed_hosts == ("a", "b", "c")
+    assert options("--ssl-certfile", "c", "--ssl-keyfile", "k", "--ssl-ca-certs", "r").ssl_ca_certs == "r"
+
+
+def test_flags_of_vllm_that_change_nothing_here_are_taken() -> None:
+    assert options("--disable-log-requests", "--pipeline-parallel-size", "1", "--swap-space=0") == ServeOptions()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trust-remote-code"], "--trust-remote-code: quire runs no code of a checkpoint"),
+        (["--pipeline-parallel-size", "2"], "no pipeline parallelism; --tensor-parallel-size"),
+        (["--swap-space", "4"], "nothing is swapped"),
+        (["--revision", "main"], "MODEL@REVISION"),
+        (["--override-generation-config", "{}"], "generation_config.json"),
+        (["--max-logprobs", "50"], "20 logprobs"),
+        (["--allowed-origins", "[1]"], "a JSON list of names"),
+        (["--http-port", "65536"], "expected a port in [0, 65535], or -1 for none, got '65536'"),
+        (["--http-port", "-2"], "got '-2'"),
+    ],
+)
+def test_flags_of_vllm_that_quire_lacks_are_refused_with_the_way_out(capsys, arguments: list[str], words: str) -> None:
+    assert words in refusal(capsys, "serve", *arguments)
+
+
+def test_no_foreign_flag_is_also_one_of_ours() -> None:
+    assert not {name for spec in specs() for name in spec.names} & set(FOREIGN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-model-len", "many"], "'many'"),
+        (["--dtype", "int3"], "invalid choice: 'int3'"),
+        (["--gpu-memory-utilization", "x"], "'x'"),
+        (["one", "two"], "'two'"),
+        (["--seed", "x"], "expected a 64-bit integer, got 'x'"),
+    ],
+)
+def test_bad_values_are_one_line_errors_with_the_value(capsys, arguments: list[str], words: str) -> None:
+    assert words in refusal(capsys, "serve", *arguments)
+
+
+def test_an_unknown_command_is_refused(capsys) -> None:
+    assert "srve" in refusal(capsys, "srve")
+
+
+def test_every_command_has_help(capsys) -> None:
+    for command in ("serve", "generate", "bench", "doctor"):
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--help"])
+        assert stop.value.code == 0
+        assert len(capsys.readouterr().out.splitlines()) > 5
+
+
+def test_the_version_is_told(capsys) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("quire 0.")
+
+
+def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(
+        "model: some/model\nmax-model-len: 8K\nmax_num_seqs: 7\nenable-prefix-caching: false\n"
+        "served-model-name: [x, y]\nkv-cache-memory-bytes: 1GiB\nseed: 5\nport: 9\n"
+        "disable-log-requests: true\ntrust-remote-code: false\npipeline_parallel_size: 1\n"
+    )
+    model, chosen = gather(build_parser().parse_args(["serve", "--config", str(file), "--max-num-seqs", "9"]))
+    assert model == "some/model"
+    assert chosen.max_model_len == 8192
+    assert chosen.max_num_seqs == 9
+    assert not chosen.enable_prefix_caching
+    assert chosen.served_model_name == ("x", "y")
+    assert chosen.kv_cache_memory_bytes == 1 << 30
+    assert chosen.seed == 5
+    assert chosen.http_port == 9
+    assert gather(build_parser().parse_args(["serve", "other", "--config", str(file)]))[0] == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max-num-sequences: 3", "did you mean 'max-num-seqs'"),
+        ("config: x", "unknown key 'config'"),
+        ("max-num-seqs: [1]", "expected a single value"),
+        ("max-num-seqs: true", "expected a single value"),
+        ("max-num-seqs:", "expected a single value"),
+        ("enforce-eager: yes please", "expected true or false"),
+        ("dtype: int3", "expected one of auto"),
+        ("model:", "expected a directory or hub id"),
+        ("max-num-seqs: 3\nmax_num_seqs: 4", "there twice"),
+        ("port: 3\nhttp-port: 4", "there twice"),
+        ("port: 3\nport: 4", "'port' is there twice"),
+        ("? [a]\n: 1", "--config"),
+        ("trust-remote-code: true", "quire runs no code of a checkpoint"),
+        ("api-key: secret-secret", "use api-key-file"),
+        ("- a\n- b", "got a list"),
+        ("a: [", "--config"),
+        ("a: !!python/object/apply:os.system [ls]", "--config"),
+    ],
+)
+def test_a_bad_file_is_refused_naming_file_and_key(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"engine\.yaml") as refused:
+        options("--config", str(file))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_a_one_line_error(capsys) -> None:
+    assert main(["serve", "--config", "/no/such/file.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("quire: error: --config /no/such/file.yaml: ")

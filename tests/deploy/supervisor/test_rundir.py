@@ -1,0 +1,119 @@
+"""One engine per run directory, private, with paths a socket can have."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.deploy.flags.arguments import UsageError
+from quire.deploy.supervisor.rundir import RunDir
+
+HOLD = """
+import sys
+from quire.deploy.supervisor.rundir import RunDir
+held = RunDir(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_holder_is_refused_naming_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    (path / "frontends.sock").touch()
+    with pytest.raises(UsageError, match=f"process id {holder.pid}"):
+        RunDir(str(path))
+    assert (path / "frontends.sock").exists()  # the holder's files are unharmed
+    holder.kill()
+    holder.communicate()
+    RunDir(str(path)).close()  # the kernel gave the lock back
+
+
+def test_it_is_private_and_what_was_left_is_swept_under_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir(mode=0o700)
+    (path / "workers.sock").touch()
+    (path / "notes.txt").touch()
+    (path / "metrics").mkdir()
+    (path / "metrics" / "frontend-7.bin").touch()  # another engine's counters
+    held = RunDir(str(path))
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert not (path / "workers.sock").exists()
+    assert (path / "notes.txt").exists()
+    assert not list((path / "metrics").iterdir())
+    held.close()
+    assert path.exists()  # a directory the user named stays
+
+
+def test_an_open_directory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "open"
+    path.mkdir(mode=0o755)
+    with pytest.raises(UsageError, match="0700"):
+        RunDir(str(path))
+
+
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="longer than 107 bytes"):
+        RunDir(str(tmp_path / ("x" * 120)))
+
+
+def test_temporary_ones_of_killed_engines_are_removed_and_living_ones_are_not(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    living = RunDir("")
+    killed = tmp_path / "quire-killed"
+    killed.mkdir(mode=0o700)
+    (killed / "lock").write_text("4242 temporary")
+    starting = tmp_path / "quire-starting"
+    starting.mkdir(mode=0o700)
+    (starting / "lock").touch()
+    other = RunDir("")
+    assert not killed.exists()
+    assert starting.exists()
+    assert living.path.exists()
+    living.close()
+    other.close()
+
+
+def test_one_that_the_user_named_keeps_what_it_stores_whoever_sweeps(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    named = RunDir(str(tmp_path / "quire-production"))
+    (named.path / "responses.sqlite3").touch()
+    named.close()
+    RunDir("").close()
+    assert (named.path / "responses.sqlite3").exists()
+
+
+def test_who_sweeps_never_locks_an_engine_that_is_starting(tmp_path: Path, monkeypatch) -> None:
+    """It would find its own new directory held, and refuse to start."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    starting = tmp_path / "quire-starting" / "lock"
+    starting.parent.mkdir(mode=0o700)
+    starting.touch()
+    locked: list[str] = []
+    flock = fcntl.flock
+
+    def recorded(descriptor: int, how: int) -> None:
+        locked.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", recorded)
+    held = RunDir("")
+    assert locked == [str(held.path / "lock")]
+    held.close()
+
+
+def test_a_temporary_one_is_made_and_removed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    held = RunDir("")
+    assert held.path.parent == tmp_path
+    assert held.path.stat().st_mode & 0o777 == 0o700
+    assert held.address("frontends") == f"ipc://{held.path}/frontends.sock"
+    held.close()
+    assert not held.path.exists()

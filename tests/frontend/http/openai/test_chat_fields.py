@@ -1,0 +1,37 @@
+"""Every field of the three chat-like APIs, with values nobody should send: never an error of ours."""
+
+import asyncio
+import json
+
+import pytest
+
+from quire.frontend.http.anthropic.messages_types import MessageRequest
+from quire.frontend.http.openai.chat_types import ChatRequest
+from quire.frontend.http.openai.responses.types import ResponseRequest
+
+USER = {"role": "user", "content": "hello"}
+BASES = {
+    "/v1/chat/completions": (ChatRequest, {"messages": [USER]}),
+    "/v1/responses": (ResponseRequest, {"input": "hello"}),
+    "/v1/messages": (MessageRequest, {"model": "tiny", "messages": [USER], "max_tokens": 3}),
+}
+VALUES = (None, True, -1, 1e308, "", "x\u0000", [], {}, [None], [{}], {"type": "function"}, [["a"]], 10**30)
+
+
+@pytest.mark.parametrize("path", BASES)
+def test_no_value_of_any_field_is_our_fault(web, path):
+    kind, base = BASES[path]
+
+    async def main():
+        async with web() as w:
+            w.answers([75], "stop")
+            wrong = []
+            for field in kind.__struct_fields__:
+                for value in VALUES:
+                    response = await w.client.post(path, content=json.dumps({**base, field: value}),
+                                                   headers={"content-type": "application/json"})  # fmt: skip
+                    if response.status_code not in (200, 400, 404):
+                        wrong.append((field, value, response.status_code, response.text))
+            assert wrong == []
+
+    asyncio.run(main())

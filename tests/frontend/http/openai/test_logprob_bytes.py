@@ -1,0 +1,71 @@
+"""What the joined bytes of logprobs have to do with the text, however an answer ends; over both doors."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from quire.proto.api import GenerateRequest
+from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+
+END, TURN = 0, 1
+HELLO, FOX, THE, QUICK, HALF = "hello", " fox", "the", " quick", "\u65e5"
+
+
+@dataclass
+class Case:
+    """`drawn`: texts of one token each, or ids. `stop_token`: how the scheduler says that the last one ended it."""
+
+    drawn: tuple[str | int, ...]
+    text: str
+    shown: bytes
+    asked: dict[str, Any] = field(default_factory=dict)
+    ends: bool = False
+
+
+INCLUDED = {"include_stop_str_in_output": True}
+SPECIALS = {"skip_special_tokens": False}
+CASES = {
+    "cut by length": Case((HELLO, FOX), "hello fox", b"hello fox"),
+    "EOS": Case((HELLO, END), "hello", b"hello<|end|>", ends=True),
+    "EOS, special tokens shown": Case((HELLO, END), "hello", b"hello<|end|>", SPECIALS, ends=True),
+    "EOS, stops included": Case((HELLO, END), "hello", b"hello<|end|>", INCLUDED, ends=True),
+    "EOS, both": Case((HELLO, END), "hello<|end|>", b"hello<|end|>", SPECIALS | INCLUDED, ends=True),
+    "stop token": Case((HELLO, FOX), "hello", b"hello fox", ends=True),
+    "stop token, included": Case((HELLO, FOX), "hello fox", b"hello fox", INCLUDED, ends=True),
+    "stop string": Case((THE, QUICK, FOX), "the ", b"the quick", {"stop": ["qu"]}),
+    "stop string, included": Case((THE, QUICK, FOX), "the qu", b"the quick", {"stop": ["qu"]} | INCLUDED),
+    "stop string over two tokens": Case((THE, QUICK, FOX), "th", b"the quick", {"stop": ["e q"]}),
+    "special token": Case((HELLO, TURN, FOX), "hello fox", b"hello<|turn|> fox"),
+    "special token shown": Case((HELLO, TURN, FOX), "hello<|turn|> fox", b"hello<|turn|> fox", SPECIALS),
+    "part of a character": Case((HALF,), "\ufffd", b"\xe6\x97"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_the_text_but_for_what_ends_it_and_what_is_hidden(web, tokenizer, name) -> None:
+    case = CASES[name]
+    tokens = [one if isinstance(one, int) else tokenizer.encode(one).ids[0] for one in case.drawn]
+
+    async def main() -> None:
+        async with web() as w:
+
+            def script(submit) -> None:
+                entries = tuple(TokenLogprobs(token, -0.5, 1, (token,), (-0.5,)) for token in tokens)
+                events = [(0, position, token) for position, token in enumerate(tokens)]
+                reason, stop_token = ("stop", tokens[-1]) if case.ends else ("length", -1)
+                end = w.scheduler.finish(submit.number, len(tokens), reason, stop_token_id=stop_token)
+                w.scheduler.outputs(submit.number, events, [end], [OutputLogprobs(submit.number, 0, False, 0, entries)])
+
+            w.scheduler.script = script
+            asked = GenerateRequest(input=(9,), logprobs=1, **case.asked)
+            (output,) = (await w.serving.client.generate(asked)).outputs
+            assert output.text == case.text
+            assert b"".join(entry.token_bytes for entry in output.logprobs) == case.shown
+            assert [entry.token_id for entry in output.logprobs] == list(output.token_ids)
+            (choice,) = (await w.complete(prompt=[9], logprobs=1, **case.asked)).json()["choices"]
+            assert choice["text"] == case.text
+            assert b"".join(map(bytes, choice["logprobs"]["bytes"])) == case.shown
+
+    asyncio.run(main())

@@ -1,0 +1,70 @@
+"""What a model thinks aloud is told apart from its answer, wherever it opens and closes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.frontend.parsing.reasoning.table import choose
+from quire.frontend.parsing.reasoning.think import ThinkParser
+
+SHREDS = st.lists(st.sampled_from(["<think>", "</think>", "<", "</th", "think>", "\n", " ", "a", "é"]), max_size=12)
+
+
+def read(inside: bool, parts: list[str]) -> tuple[str, str]:
+    parser = ThinkParser("<think>", "</think>", inside)
+    splits = [*(parser.feed(part) for part in parts), parser.finish()]
+    return "".join(split.reasoning for split in splits), "".join(split.text for split in splits)
+
+
+@pytest.mark.parametrize(
+    ("inside", "written", "reasoning", "text"),
+    [
+        (False, "<think>\nhm\n\nso\n</think>\n\nyes", "hm\n\nso", "yes"),
+        (True, "hm\n</think>yes", "hm", "yes"),
+        (True, "<think>\nhm</think>yes", "hm", "yes"),
+        (True, "never closed\n", "never closed\n", ""),
+        (False, "no <think>thoughts</think>", "", "no <think>thoughts</think>"),
+        (False, "<think></think>yes</think>", "", "yes</think>"),
+        (False, "<thin", "", "<thin"),
+        (True, "a < b </thin", "a < b </thin", ""),
+        (False, "", "", ""),
+        (False, "\n\nyes", "", "\n\nyes"),
+        (False, " " * 99 + "<think>x</think>", "", " " * 99 + "<think>x</think>"),
+    ],
+)
+def test_reasoning_is_told_apart_however_it_arrives(inside, written, reasoning, text):
+    for size in (1, 2, 5, 999):
+        parts = [written[at : at + size] for at in range(0, len(written), size)]
+        assert read(inside, parts) == (reasoning, text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(shreds=SHREDS, inside=st.booleans())
+def test_any_split_of_any_text_gives_the_same(shreds, inside):
+    written = "".join(shreds)
+    assert read(inside, shreds) == read(inside, [written]) == read(inside, list(written))
+
+
+def test_the_kind_is_read_from_the_chat_template():
+    assert choose("auto", "plain") is None
+    assert choose("auto", "{{ '[THINK]' }}").name == "mistral"
+    assert choose("auto", "{{ '<think>' }} {{ content.split('</think>') }}").name == "qwen3"
+    assert choose("auto", "{{ content.split('</think>')[-1] }}").name == "deepseek_r1"
+    assert choose("", "<think>") is None
+    with pytest.raises(ValueError, match="reasoning_parser: 'nope'"):
+        choose("nope", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt_end", "inside", "over"),
+    [
+        ("qwen3", "assistant\n", False, False),
+        ("qwen3", "assistant\n<think>\n", True, False),
+        ("qwen3", "assistant\n<think>\n\n</think>\n\n", False, True),
+        ("deepseek_r1", "assistant\n", True, False),
+        ("deepseek_r1", "<think></think>", False, True),
+    ],
+)
+def test_where_an_answer_begins_is_read_from_the_prompts_end(name, prompt_end, inside, over):
+    row = choose(name, "")
+    assert (row.starts_inside(prompt_end), row.is_over(prompt_end)) == (inside, over)

@@ -1,0 +1,190 @@
+"""Tool calls in what models write: recognised in every format, streamed, and never at the cost of a character."""
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.frontend.parsing.tools.forced import NamedParser, RequiredParser
+from quire.frontend.parsing.tools.hermes import HermesParser
+from quire.frontend.parsing.tools.llama3_json import Llama3JsonParser
+from quire.frontend.parsing.tools.mistral import MistralParser
+from quire.frontend.parsing.tools.parser import MAX_CALLS
+from quire.frontend.parsing.tools.pythonic import PythonicParser
+from quire.frontend.parsing.tools.table import choose
+
+NAMES = frozenset({"f", "get_weather"})
+PARSERS = [HermesParser, Llama3JsonParser, MistralParser, PythonicParser, RequiredParser]
+SHREDS = st.sampled_from(
+    [
+        "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", '{"name": "f", ',
+        '"arguments": {"a": 1}}', '"parameters": {}}', '{"name": "f", "arguments": {"a": "}\\""}}', "f", "f{", "{", "}",
+        "[", "]", "(", ")", "[f(a=1, b='x')", "g()", "a=[1, {'k': None}]",
+        '"', "\\", "'", ",", ";", " ", "\n", ":", "é",
+        '"name"', '"arguments"', "1", "hello", "[f(", "=",
+    ]
+)  # fmt: skip
+HOSTILE = st.lists(SHREDS, max_size=14).map("".join)
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    return [text[a:b] for a, b in pairwise(edges)]
+
+
+def read(parser, parts: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    text: list[str] = []
+    calls: list[list[str]] = []
+    for piece in [*(parser.feed(part) for part in parts), parser.finish()]:
+        text.append(piece.text)
+        for delta in piece.calls:
+            if delta.index == len(calls):
+                assert delta.id
+                assert delta.name
+                calls.append([delta.name, ""])
+            else:
+                assert (delta.id, delta.name) == ("", "")
+            calls[delta.index][1] += delta.arguments
+    return "".join(text), [(name, arguments) for name, arguments in calls]
+
+
+CASES = [
+    (HermesParser, 'ok\n<tool_call>\n{"name": "f", "arguments": {"a": "}\\""}}\n</tool_call>\n'
+     '<tool_call>{"arguments": {"b": 1}, "id": 3, "name": "g"}</tool_call>\n',
+     "ok\n", [("f", '{"a": "}\\""}'), ("g", '{"b": 1}')]),
+    (HermesParser, '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}')]),
+    (HermesParser, '<tool_call>{"name": "f"}</tool_call> done', " done", [("f", "{}")]),
+    (HermesParser, "<tool_call>{oops}</tool_call> x", "<tool_call>{oops}</tool_call> x", []),
+    (HermesParser, '<tool_call>{"name": "f", "arguments": 3}', '<tool_call>{"name": "f", "arguments": 3}', []),
+    (HermesParser, '<tool_call>{"name": "f", "argu', '<tool_call>{"name": "f", "argu', []),
+    (HermesParser, '<tool_call>{"name": "f", "arguments": {"a": [1,', "", [("f", '{"a": [1,')]),
+    (HermesParser, "a <tool_c", "a <tool_c", []),
+    (HermesParser, "no call", "no call", []),
+    (Llama3JsonParser, '{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {}}',
+     "", [("f", '{"a": 1}'), ("f", "{}")]),
+    (Llama3JsonParser, '<|python_tag|>{"name": "unheard_of", "parameters": {}}', "", [("unheard_of", "{}")]),
+    (Llama3JsonParser, '{"name": "Alice", "parameters": {}}', '{"name": "Alice", "parameters": {}}', []),
+    (Llama3JsonParser, '{"answer": {"name": "f"}}', '{"answer": {"name": "f"}}', []),
+    (Llama3JsonParser, "<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
+    (MistralParser, '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+     "", [("f", '{"a": 1}'), ("g", "{}")]),
+    (MistralParser, 'Yes.[TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g[ARGS]{"b": 2}[TOOL_CALLS]h[CALL_ID]abc[ARGS]{}',
+     "Yes.", [("f", '{"a": 1}'), ("g", '{"b": 2}'), ("h", "{}")]),
+    (MistralParser, "[TOOL_CALLS] none", "[TOOL_CALLS] none", []),
+    (PythonicParser, "[get_weather(city='Zürich\\n', days=[1, (2.5, None)], o={'k': True}), f()]",
+     "", [("get_weather", '{"city": "Zürich\\n", "days": [1, [2.5, null]], "o": {"k": true}}'), ("f", "{}")]),
+    (PythonicParser, "[1] says so", "[1] says so", []),
+    (PythonicParser, "[get_weather(city=Paris)]", "[get_weather(city=Paris)]", []),
+    (PythonicParser, "[unheard_of(a=1)]", "[unheard_of(a=1)]", []),
+    (PythonicParser, "[f(a=__import__('os'))]", "[f(a=__import__('os'))]", []),
+    (PythonicParser, "[f(a=" + "[" * 99 + "]" * 99 + ")]", "[f(a=" + "[" * 99 + "]" * 99 + ")]", []),
+    (RequiredParser, '[{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]',
+     "", [("f", '{"a": 1}'), ("g", "{}")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "written", "text", "calls"), CASES)
+def test_calls_are_found_and_the_rest_stays_text_however_it_arrives(kind, written, text, calls):
+    for size in (1, 2, 3, 7, len(written)):
+        parts = [written[at : at + size] for at in range(0, len(written), size)]
+        assert read(kind(NAMES), parts) == (text, calls)
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+@settings(max_examples=150, deadline=None)
+@given(written=HOSTILE, cuts=st.lists(st.integers(0, 500), max_size=12))
+def test_any_split_of_any_text_gives_the_same_text_and_calls(kind, written, cuts):
+    whole = read(kind(NAMES), [written])
+    assert read(kind(NAMES), pieces(written, cuts)) == whole
+    assert read(kind(NAMES), list(written)) == whole
+    if not whole[1]:
+        assert whole[0] == written
+
+
+def test_a_name_is_told_before_its_arguments_are_complete():
+    parser = HermesParser(NAMES)
+    assert parser.feed('<tool_call>{"name": "f", "arguments"').calls == ()
+    (begun,) = parser.feed(': {"a').calls
+    assert (begun.index, begun.name, begun.arguments) == (0, "f", '{"a')
+    (more,) = parser.feed('": 1').calls
+    assert (more.id, more.name, more.arguments) == ("", "", '": 1')
+
+
+def test_a_named_call_is_the_whole_answer():
+    assert read(NamedParser(frozenset({"f"})), ['{"a"', ": 1}"]) == ("", [("f", '{"a": 1}')])
+    assert read(NamedParser(frozenset({"f"})), []) == ("", [])
+
+
+def test_ids_are_of_the_shape_clients_and_templates_expect():
+    (call,) = HermesParser(NAMES).feed('<tool_call>{"name": "f", "arguments": {').calls
+    assert re.fullmatch(r"call_[0-9a-f]{24}", call.id)
+    (call,) = MistralParser(NAMES).feed("[TOOL_CALLS]f{").calls
+    assert re.fullmatch(r"[A-Za-z0-9]{9}", call.id)
+
+
+@pytest.mark.parametrize("kind", PARSERS)
+@pytest.mark.parametrize("head", ["", '<tool_call>{"name": "f", "arguments": ', "[TOOL_CALLS]f", '[f(a="', "[f(a="])
+@pytest.mark.parametrize("unit", ["{", '"', "\\", "<", "[", "<tool_call>", "\n"])
+def test_a_mebibyte_of_anything_is_read_to_its_end(kind, head, unit):
+    """The suite's time-out is the limit: nothing here may be more than linear."""
+    written = head + unit * ((1 << 18) // len(unit))
+    text, calls = read(kind(NAMES), [written[at : at + 4096] for at in range(0, len(written), 4096)])
+    assert len(text) + sum(len(arguments) for _, arguments in calls) > 1 << 17
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("...<tool_call>...", "hermes"),
+        ("...<tool_call><function=f>...", None),
+        ("{{ '[TOOL_CALLS]' }}", "mistral"),
+        ("{{ '<|python_tag|>' }}", "llama3_json"),
+        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ("plain", None),
+    ],
+)
+def test_the_format_is_read_from_the_chat_template(template, name):
+    row = choose("auto", template)
+    assert (row.name if row else None) == name
+
+
+def test_a_parser_may_be_named_or_switched_off_and_a_wrong_name_is_told():
+    assert choose("mistral", "").parser is MistralParser
+    assert choose("", "<tool_call>") is None
+    with pytest.raises(ValueError, match=r"tool_call_parser: 'nope' is not one of auto, hermes"):
+        choose("nope", "")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_python_values_arrive_as_the_same_json(value):
+    text, ((_, arguments),) = read(PythonicParser(NAMES), [f"[f(a={value!r})]"])
+    assert text == ""
+    assert json.loads(arguments) == {"a": value}
+
+
+MANY = [
+    (HermesParser, "", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', '<tool_call>{"name": "f", "argum'),
+    (Llama3JsonParser, "", '{"name": "f", "parameters": {}};', ';{"name": "f", "parameters": {}};{"name'),
+    (MistralParser, "", "[TOOL_CALLS]f{}", "[TOOL_CALLS]f{}[TOOL_CALLS"),
+    (MistralParser, "[TOOL_CALLS][", '{"name": "f", "arguments": {}},', ',{"name": "f", "arguments": {}}'),
+    (PythonicParser, "[", "f(a=1),", ",f(a=1),f(a"),
+    (RequiredParser, "[", '{"name": "f", "parameters": {}},', ',{"name": "f", "parameters": {}},{"'),
+]
+
+
+@pytest.mark.parametrize(("kind", "before", "call", "more"), MANY)
+def test_an_output_has_no_more_calls_than_a_message_may_and_loses_no_character(kind, before, call, more):
+    calls = (before + call * MAX_CALLS).removesuffix(more[0]) + more
+    for size in (len(calls), 3):
+        text, found = read(kind(NAMES), [calls[at : at + size] for at in range(0, len(calls), size)])
+        assert (len(found), text) == (MAX_CALLS, more)

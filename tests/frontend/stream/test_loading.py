@@ -1,0 +1,225 @@
+"""A new scheduler's workers load for longer than any scheduler may be missing: open requests wait, and lose nothing."""
+
+import asyncio
+import time
+
+import pytest
+from grpc_health.v1 import health_pb2
+
+from quire.frontend.stream import progress
+from quire.frontend.stream.patience import Patience
+from quire.proto.api import Delta, Finished, GenerateRequest, RequestError
+
+BRIEF = {"resume_window_seconds": 0.6, "startup_seconds": 30.0}
+"""Less for a missing scheduler than the loading in these tests takes."""
+LOADING = 2.0
+
+
+def read(s, **fields) -> "tuple[asyncio.Task[None], list]":
+    events: list = []
+
+    async def take() -> None:
+        async for event in s.client.stream(GenerateRequest(input="hello", **fields)):
+            events.append(event)
+
+    return asyncio.create_task(take()), events
+
+
+def ids_of(events) -> list[int]:
+    return [token for event in events if isinstance(event, Delta) for token in event.token_ids]
+
+
+def test_patience_counts_anew_for_workers_and_for_every_loss():
+    patience = Patience(scheduler_seconds=15.0, workers_seconds=600.0)
+    assert not patience.is_waiting
+    assert patience.spent(1e9) == ""
+    patience.lost(100.0)
+    patience.lost(110.0)  # still the same loss
+    assert patience.spent(115.0) == ""
+    assert "the scheduler did not come back within 15 s" in patience.spent(115.1)
+    patience.found(114.0)
+    patience.found(300.0)  # it says the same again
+    assert patience.spent(714.0) == ""
+    assert "workers" in patience.spent(714.1)
+    patience.lost(400.0)  # the second one dies while its workers load
+    assert patience.spent(415.0) == ""
+    assert patience.spent(415.1)
+    patience.found(410.0)
+    patience.end()
+    assert patience.spent(1e9) == ""
+
+
+def test_what_a_frontend_itself_stood_still_costs_no_patience():
+    patience = Patience(scheduler_seconds=15.0, workers_seconds=600.0)
+    patience.lost(100.0)
+    patience.overslept(60.0, 165.0)
+    assert patience.spent(175.0) == ""
+    assert patience.spent(175.1)
+    patience.lost(100.0)
+    patience.found(170.0)  # heard right after a pause that began before
+    patience.overslept(60.0, 170.0)
+    assert patience.spent(770.0) == ""
+    assert patience.spent(770.1)
+
+
+def test_a_frontend_tells_its_patience_how_long_it_stood_still(serving):
+    """The pause is longer than the window; all of the window is left when it ends."""
+
+    async def main():
+        async with serving(resume_window_seconds=1.5) as s:
+            reading, _ = read(s)
+            await s.scheduler.submitted()
+            s.scheduler.muted = True
+            await s.until(lambda: s.server.link.is_waiting)
+            time.sleep(2.0)
+            await asyncio.sleep(0.7)
+            assert s.server.link.is_waiting
+            assert not reading.done()
+            with pytest.raises(RequestError, match="did not come back within"):
+                await reading
+
+    asyncio.run(main())
+
+
+def test_requests_outwait_the_loading_of_a_new_schedulers_workers(serving):
+    """Also when that one dies, too, and the third one's workers load as long; meanwhile nobody is sent here."""
+
+    async def main():
+        async with serving(**BRIEF, http_port=0) as s:
+            reading, events = read(s)
+            old = await s.scheduler.submitted()
+            s.scheduler.outputs(old.number, [(0, 0, 70)])
+            await s.until(lambda: ids_of(events) == [70])
+            await s.scheduler.__aexit__()
+            for life in ("life-2", "life-3"):
+                async with s.new_scheduler(s.scheduler.address, life=life, state="starting") as second:
+                    await s.until(lambda: s.server.link.state == "starting")
+                    for service in ("", "quire.v1.Inference", "workers"):
+                        assert s.server.health.status(service) == health_pb2.HealthCheckResponse.NOT_SERVING
+                    with pytest.raises(RequestError) as refused:
+                        await s.client.generate(GenerateRequest(input="x"))
+                    assert refused.value.reason == "STARTING"
+                    await asyncio.sleep(LOADING)
+                    assert not reading.done()
+                    assert second.submits == []
+                    if life == "life-2":
+                        continue
+                    second.change("ready")
+                    again = await second.submitted()
+                    assert again.accepted
+                    second.outputs(again.number, [(0, 1, 71)], [second.finish(again.number, 2)])
+                    await reading
+            assert ids_of(events) == [70, 71]
+            assert events[-1].finish_reason == "stop"
+            await s.scheduler.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_workers_that_never_load_end_the_wait(serving):
+    async def main():
+        async with serving(resume_window_seconds=5.0, startup_seconds=0.5) as s:
+            reading, _ = read(s)
+            await s.scheduler.submitted()
+            s.scheduler.life, s.scheduler.state, s.scheduler.facts = "life-2", "starting", None
+            s.scheduler.peers.clear()
+            with pytest.raises(RequestError, match="workers of the new scheduler were not ready within") as caught:
+                await reading
+            assert (caught.value.status, caught.value.reason) == ("UNAVAILABLE", "SCHEDULER_LOST")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("state", ["lost", "starting"])
+def test_a_requests_own_deadline_ends_it_while_no_scheduler_counts(serving, state):
+    """As a scheduler would: with the word `deadline` and what was delivered."""
+
+    async def main():
+        async with serving(resume_window_seconds=30.0) as s:
+            reading, events = read(s, timeout_seconds=2.0)
+            begun = time.monotonic()
+            old = await s.scheduler.submitted()
+            s.scheduler.outputs(old.number, [(0, 0, 70)])
+            await s.until(lambda: ids_of(events) == [70])
+            if state == "lost":
+                s.scheduler.muted = True
+            else:
+                s.scheduler.life, s.scheduler.state, s.scheduler.facts = "life-2", "starting", None
+                s.scheduler.peers.clear()
+            await s.until(lambda: s.server.link.state == state)
+            with pytest.raises(RequestError) as caught:
+                await reading
+            assert caught.value.reason == "DEADLINE"
+            assert time.monotonic() - begun >= 2.0
+            assert [e.finish_reason for e in events if isinstance(e, Finished)] == ["deadline"]
+            assert events[-1].usage.completion_tokens == 1
+            s.scheduler.muted = False
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_loaded_for_long_is_not_stalled_when_it_is_ready(serving, monkeypatch):
+    """Between the welcome and the first step's beat its step counter has not moved for as long as it loaded."""
+
+    async def main():
+        async with serving(**BRIEF) as s:
+            read(s)
+            await s.scheduler.submitted()
+            s.scheduler.stands_still = True
+            s.scheduler.life, s.scheduler.state = "life-2", "starting"
+            s.scheduler.peers.clear()
+            await s.until(lambda: s.server.link.state == "starting")
+            monkeypatch.setattr(progress, "STALLED_SECONDS", 0.5)
+            await asyncio.sleep(1.0)
+            s.scheduler.change("ready")
+            await s.until(lambda: s.server.link.state == "ready")
+            assert s.server.link.progress() == "ready"
+            await s.until(lambda: s.server.link.progress() == "stalled")
+
+    asyncio.run(main())
+
+
+def test_what_no_scheduler_ever_got_is_not_sent_as_accepted(serving):
+    """Between the death and its discovery requests stay here: the queue's bounds still apply to them."""
+
+    async def main():
+        async with serving(lost_after_seconds=2.0) as s:
+            read(s)
+            await s.scheduler.submitted()
+            await s.scheduler.__aexit__()
+            await asyncio.sleep(0.3)
+            assert s.server.link.state == "ready"
+            read(s, request_id="late")
+            await s.until(lambda: s.server.link.num_streams == 2)
+            await s.until(lambda: s.server.link.state == "lost")
+            async with s.new_scheduler(s.scheduler.address, life="life-2") as second:
+                await second.submitted(2)
+                assert {submit.label == "late": submit.accepted for submit in second.submits} == {
+                    False: True, True: False,
+                }  # fmt: skip
+            await s.scheduler.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_told_to_end_gives_those_who_wait_their_word(serving):
+    """Who ends it may end the whole engine: a scheduler need not come any more."""
+
+    async def main():
+        async with serving(**BRIEF, drain_seconds=60.0) as s:
+            reading, events = read(s)
+            old = await s.scheduler.submitted()
+            s.scheduler.outputs(old.number, [(0, 0, 70)])
+            await s.until(lambda: ids_of(events) == [70])
+            s.scheduler.life, s.scheduler.state, s.scheduler.facts = "life-2", "starting", None
+            s.scheduler.peers.clear()
+            await s.until(lambda: s.server.link.is_waiting)
+            begun = time.monotonic()
+            s.server.drain()
+            with pytest.raises(RequestError) as caught:
+                await reading
+            assert caught.value.reason == "SCHEDULER_LOST"
+            assert isinstance(events[-1], Finished)
+            assert time.monotonic() - begun < 10.0
+
+    asyncio.run(main())

@@ -1,0 +1,131 @@
+"""The checker finds what it says it finds: one broken rule after the other."""
+
+import pytest
+
+from quire.scheduler.core.invariants import InvariantError, check
+
+
+def leak(e):
+    e.core.era.memory.pool.free.pop()
+
+
+def duplicate(e):
+    pool = e.core.era.memory.pool
+    pool.free.append(pool.free[0])
+
+
+def miscount(e):
+    sequence = e.core.era.running.live()[0]
+    e.core.era.memory.pool.refs[sequence.blocks[0]] += 1
+
+
+def share_a_block_in_writing(e):
+    first, second = e.core.era.running.live()
+    pool = e.core.era.memory.pool
+    own = second.blocks[-1]
+    second.blocks[-1] = first.blocks[-1]
+    pool.refs[own] = 0
+    pool.refs[first.blocks[-1]] += 1
+    pool.free.append(own)
+
+
+def settle_a_fence_early(e):
+    memory = e.core.era.memory
+    e.abort(2)
+    memory.acknowledge(memory.acked + 2)
+
+
+def keep_a_fence(e):
+    e.abort(2)
+    e.core.era.memory.fences[0] = e.core.era.memory.fences[0]._replace(step=0)
+
+
+def publish_early(e):
+    era = e.core.era
+    sequence = era.running.live()[1]
+    parent = sequence.entries[-1] if sequence.entries else sequence.root
+    era.memory.index.publish(parent, b"\0" * 16, sequence.blocks[-1])
+
+
+def change_a_cached_token(e):
+    e.core.era.memory.index.entries()[0].tokens = b"\0" * 16
+
+
+def end_twice(e):
+    e.core.era.running.live()[0].request.num_live += 1
+
+
+def know_too_much(e):
+    e.core.era.running.num_known[0] = 200
+
+
+def lose_a_waiting(e):
+    e.core.ledger.waiting._by_age.remove(e.core.ledger.waiting.first().rank)
+
+
+def forget_the_running(e):
+    e.core.era.running.active[0] = False
+
+
+def believe_a_counter(e):
+    e.core.ledger.num_live += 1
+
+
+def reserve_too_much(e):
+    era = e.core.era
+    sequence = era.running.live()[0]
+    sequence.blocks += era.memory.take(3)
+    era.running.num_blocks[0] += 3
+
+
+def run_a_slot_twice(e):
+    plan = e.core.era.pipeline.flight[0]
+    plan.slots = plan.slots * 0
+
+
+BROKEN = {
+    leak: "I1",
+    duplicate: "I1",
+    miscount: "I2",
+    share_a_block_in_writing: "I3",
+    settle_a_fence_early: "I4",
+    keep_a_fence: "I4",
+    publish_early: "I5",
+    change_a_cached_token: "I5",
+    end_twice: "I6",
+    know_too_much: "I7",
+    lose_a_waiting: "I8",
+    forget_the_running: "I8",
+    believe_a_counter: "I9",
+    reserve_too_much: "I9",
+    run_a_slot_twice: "I12",
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+def test_damage_is_found_and_named(engine, damage):
+    e = engine(max_num_seqs=2)
+    e.submit(1, 9, max_tokens=50)
+    e.submit(2, 10, max_tokens=50, cache_salt="other")
+    e.submit(3, 5)
+    e.step()
+    e.plan()
+    check(e.core)
+    damage(e)
+    with pytest.raises(InvariantError) as found:
+        check(e.core)
+    assert found.value.rule == BROKEN[damage], found.value.story
+
+
+def test_something_left_behind_is_found_when_all_is_quiet(engine):
+    e = engine()
+    e.submit(1, 9)
+    e.settle()
+    check(e.core)
+    e.core.era.memory.pool.fenced[0] = 1
+    with pytest.raises(InvariantError, match="I1"):
+        check(e.core)
+    del e.core.era.memory.pool.fenced[0]
+    e.core.ledger.registry.frontend(b"nobody")
+    with pytest.raises(InvariantError, match="I14"):
+        check(e.core)

@@ -1,0 +1,188 @@
+"""Tables kept by deltas hold what a model built from scratch would, and impossible plans are refused."""
+
+import random
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.transport.wire import ints
+from quire.worker.device.device import Device
+from quire.worker.tables.sampling_table import SamplingTable
+from quire.worker.tables.slot_table import PlanError, Slots
+from quire.worker.tables.upload import Staging
+
+CPU = Device("cpu", 0)
+NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
+
+
+def new_slots():
+    table = SamplingTable(NUM_SLOTS, VOCAB, (0,), CPU)
+    return Slots(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
+
+
+def some_params(rng):
+    return SamplingParams(
+        temperature=rng.choice([0.0, 0.7]), top_k=rng.choice([0, 5]), seed=rng.randrange(2**40),
+        repetition_penalty=rng.choice([1.0, 1.5]), logit_bias=rng.choice([(), ((3, 1.0),)]),
+    )  # fmt: skip
+
+
+def state(slots):
+    """Everything a row could leak, as plain values."""
+    table = slots.sampling
+    return {
+        "tokens": slots.tokens.tolist(), "blocks": slots.block_tables.tolist(), "floats": table.floats.tolist(),
+        "ints": table.ints.tolist(), "uses": table.uses.tolist(), "live": slots.live.tolist(),
+        "bias": [None if e.bias is None else e.bias[0].tolist() for e in table.extras],
+        "known": slots.num_tokens.tolist(), "computed": slots.num_computed.tolist(),
+        "prompt": slots.num_prompt.tolist(), "num_blocks": slots.num_table_blocks.tolist(),
+    }  # fmt: skip
+
+
+def from_scratch(model):
+    """Fresh tables, given each living sequence as it stands now."""
+    slots = new_slots()
+    admits = tuple(
+        Admit(s, ints(q["tokens"]), q["prompt"], q["computed"], 0, q["params"], ints(q["blocks"]))
+        for s, q in model.items()
+    )
+    apply(slots, StepPlan(1, 1, b"", b"", b"", b"", admits=admits))
+    return slots
+
+
+def apply(slots, plan):
+    """A plan's changes, on the host and in the tables."""
+    staging = Staging(CPU, NUM_SLOTS)
+    staging.begin()
+    changes = slots.apply(plan, staging)
+    staging.send()
+    slots.write(changes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
+    rng = random.Random(seed)
+    slots, model = new_slots(), {}
+    for step in range(1, 60):
+        releases = [slot for slot in list(model) if rng.random() < 0.15]
+        for slot in releases:
+            del model[slot]
+        admits = []
+        for slot in set(range(NUM_SLOTS)) - set(model):
+            if rng.random() < 0.5:
+                tokens = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 20))]
+                sequence = {
+                    "tokens": tokens, "prompt": rng.randint(1, len(tokens)), "computed": rng.randrange(len(tokens)),
+                    "params": some_params(rng), "blocks": rng.sample(range(BLOCKS), -(-len(tokens) // BLOCK)),
+                }  # fmt: skip
+                model[slot] = sequence
+                admits.append(
+                    Admit(slot, ints(tokens), sequence["prompt"], sequence["computed"], 0, sequence["params"],
+                          ints(sequence["blocks"]))
+                )  # fmt: skip
+        rows, appends = [], []
+        for slot, q in model.items():
+            left = min(len(q["tokens"]), LENGTH) - q["computed"]
+            if left > 0 and rng.random() < 0.8:
+                count = rng.randint(1, left)
+                while len(q["blocks"]) * BLOCK < q["computed"] + count:
+                    appends.append((slot, len(q["blocks"]), rng.randrange(BLOCKS)))
+                    q["blocks"].append(appends[-1][2])
+                rows.append((slot, count, q["computed"] + count == len(q["tokens"])))
+        columns = zip(*rows, strict=True) if rows else ((), (), ())
+        row_slots, counts, samples = (list(column) for column in columns)
+        plan = StepPlan(
+            1, step, b"", ints(row_slots), ints(counts), bytes(samples), admits=tuple(admits), releases=ints(releases),
+            appends=ints(np.array(appends, dtype=np.int32).reshape(-1)),
+        )  # fmt: skip
+        apply(slots, plan)
+        checked = slots.rows(plan, 1000)
+        drawn = [rng.randrange(VOCAB) for _ in checked.sampling]
+        where = checked.slots[checked.sampling]
+        slots.store(torch.from_numpy(where), torch.from_numpy(checked.known[checked.sampling]), torch.tensor(drawn))
+        slots.advance(checked)
+        for slot, count, _ in rows:
+            model[slot]["computed"] += count
+        for slot, token in zip(where.tolist(), drawn, strict=True):
+            model[slot]["tokens"].append(token)
+        living = {s: q for s, q in model.items() if q["computed"] < len(q["tokens"]) <= LENGTH}
+        if living == model:
+            assert state(slots) == state(from_scratch(model)), f"step {step}"
+
+
+def admission(**changes):
+    base = Admit(1, ints([5, 6, 7]), 3, 0, 0, SamplingParams(), ints([9]))
+    return msgspec.structs.replace(base, **changes)
+
+
+def plan(**changes):
+    base = StepPlan(1, 1, b"", ints([1]), ints([3]), b"\1", admits=(admission(),))
+    return msgspec.structs.replace(base, **changes)
+
+
+IMPOSSIBLE = [
+    (plan(admits=(admission(slot=5),)), "is free"),
+    (plan(admits=(admission(slot=-1),)), "is free"),
+    (plan(admits=(admission(), admission())), "is free"),
+    (plan(admits=(admission(tokens=b""),)), "has 1 to 40 tokens"),
+    (plan(admits=(admission(tokens=ints([1] * 41)),)), "has 1 to 40 tokens"),
+    (plan(admits=(admission(tokens=ints([5, 90, 7])),)), "has ids in"),
+    (plan(admits=(admission(tokens=ints([5, -1, 7])),)), "has ids in"),
+    (plan(admits=(admission(tokens=b"abc"),)), "multiple of 4"),
+    (plan(admits=(admission(num_prompt=4),)), "prompt within"),
+    (plan(admits=(admission(num_computed=3),)), "token left"),
+    (plan(admits=(admission(num_computed=-1),)), "token left"),
+    (plan(admits=(admission(adapter=2),)), "adapter 2"),
+    (plan(admits=(admission(blocks=ints([64])),)), "outside"),
+    (plan(admits=(admission(blocks=ints([1] * 11)),)), "10 blocks at most"),
+    (plan(admits=(admission(params=SamplingParams(allowed_token_ids=(90,))),)), "allowed_token_ids"),
+    (plan(admits=(admission(params=SamplingParams(bad_words=((1, 99),))),)), "bad_words"),
+    (plan(releases=ints([3])), "slot 3 is not in use"),
+    (plan(appends=ints([1, 2, 7])), "not yet 2"),
+    (plan(appends=ints([2, 0, 7])), "slot 2 is not in use"),
+    (plan(appends=ints([1, 1, 64])), "outside"),
+    (plan(appends=ints([1, 1])), "multiple of 12"),
+    (plan(slots=ints([2])), "were admitted before"),
+    (plan(slots=ints([9])), r"are in \[0, 5\)"),
+    (plan(slots=ints([1, 1]), num_tokens=ints([1, 1]), samples=b"\0\0"), "run once"),
+    (plan(num_tokens=ints([0])), "at least 1"),
+    (plan(num_tokens=ints([4])), "stays in known tokens"),
+    (plan(num_tokens=ints([2])), "is 1 where known tokens end"),
+    (plan(samples=b"\0"), "is 1 where known tokens end"),
+    (plan(samples=b"\2"), "is 0 or 1"),
+    (plan(samples=b""), "columns of"),
+    (plan(admits=(admission(blocks=b""),)), "fits the blocks"),
+]
+
+
+@pytest.mark.parametrize(("impossible", "complaint"), IMPOSSIBLE, ids=[rule for _, rule in IMPOSSIBLE])
+def test_an_impossible_plan_is_refused(impossible, complaint):
+    slots = new_slots()
+
+    def run():
+        apply(slots, impossible)
+        slots.rows(impossible, 1000)
+
+    with pytest.raises(PlanError, match=complaint):
+        run()
+
+
+def test_more_tokens_than_a_step_may_run_are_refused():
+    slots = new_slots()
+    apply(slots, plan())
+    with pytest.raises(PlanError, match="2 at most"):
+        slots.rows(plan(), 2)
+
+
+def test_a_row_may_not_run_past_the_context_length():
+    slots = new_slots()
+    admit = admission(tokens=ints([1] * LENGTH), num_prompt=LENGTH, num_computed=LENGTH - 1, blocks=ints(range(10)))
+    apply(slots, plan(admits=(admit,)))
+    one = plan(num_tokens=ints([1]), admits=())
+    slots.advance(slots.rows(one, 10))
+    with pytest.raises(PlanError, match="stays in known tokens"):
+        slots.rows(one, 10)

@@ -1,0 +1,46 @@
+"""Daemon threads that run what they are given: they end with the process, whatever they wait for.
+
+The process must end by `quire.proto.process.departure`: one of them may be in the middle of a library's code.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Background:
+    """Work is begun in the order in which it came; the threads start with the first."""
+
+    def __init__(self, name: str, num_threads: int) -> None:
+        self._name = name
+        self._num_threads = num_threads
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._started = False
+
+    def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        """Its result or exception will be in the future. Call it from one thread only."""
+        if not self._started:
+            self._started = True
+            for _ in range(self._num_threads):
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        future: Future[R] = Future()
+
+        def work() -> None:
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:  # whoever waits for it raises it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._work.put(work)
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()

@@ -1,0 +1,293 @@
+"""The one place that knows which device this is: the choice, threads, memory, copies, streams, graphs, and when work is
+done."""
+
+import contextlib
+import logging
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
+import torch
+
+from quire.kernels import chips
+from quire.worker.config import Dtype, KVDtype
+from quire.worker.device.cpu_affinity import share_of_cores
+
+_log = logging.getLogger(__name__)
+
+_HUGE_PAGE = 2 << 20
+_NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class DeviceError(ValueError):
+    """The device or number format that was asked for is not to be had here."""
+
+
+Pool = tuple[int, int]
+Start = torch.cuda.Event | None
+"""Where a timed stretch of work begins; None on the CPU, which is timed by its clock."""
+
+
+class Graph(Protocol):
+    """Recorded work of the device."""
+
+    def replay(self) -> None:
+        """Queue it again, on whatever its buffers now hold."""
+        ...
+
+    def pool(self) -> Pool: ...
+
+    def reset(self) -> None:
+        """Give back all it holds; it is not replayed again."""
+        ...
+
+
+class Mark(Protocol):
+    """A point in the device's work."""
+
+    def passed(self) -> bool:
+        """Whether the device is past it; never waits."""
+        ...
+
+    def wait(self, before: "Mark | None" = None) -> float:
+        """Wait for it; seconds the device worked from the matching `Device.begin` on, but not up to `before`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _HostMark:
+    """The CPU runs every operation when it is called: its marks are always passed."""
+
+    seconds: float = 0.0
+
+    def passed(self) -> bool:
+        return True
+
+    def wait(self, before: Mark | None = None) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _CudaMark:
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+
+    def passed(self) -> bool:
+        return bool(self.end.query())  # type: ignore[no-untyped-call]
+
+    def wait(self, before: Mark | None = None) -> float:
+        with torch.cuda.device(self.end.device):  # a thread of its own would else wake the first device
+            self.end.synchronize()
+            milliseconds = float(self.start.elapsed_time(self.end))
+            if isinstance(before, _CudaMark):
+                milliseconds -= max(0.0, float(self.start.elapsed_time(before.end)))
+            return milliseconds / 1e3
+
+
+class Device:
+    """What the runner asks of cpu or cuda, instead of asking which it is."""
+
+    def __init__(self, wanted: Literal["auto", "cpu", "cuda"], rank: int) -> None:
+        """Raises `DeviceError` when CUDA is asked for and there is no device for this rank."""
+        unserved = chips.unserved()
+        self.is_cuda = wanted != "cpu" and chips.has_cuda()
+        if wanted == "cuda" and not self.is_cuda:
+            raise DeviceError(
+                f"device: cuda is asked for but {unserved or 'torch sees no CUDA device'}; use cpu or auto"
+            )
+        if wanted == "auto" and unserved:
+            _log.warning("device: %s", unserved)
+        if self.is_cuda and rank >= torch.cuda.device_count():
+            raise DeviceError(
+                f"tensor_parallel_size: rank {rank} has no device, torch sees {torch.cuda.device_count()}; lower it"
+            )
+        self.torch = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
+        self._aside: torch.cuda.Stream | None = None
+        self._rejoined: torch.cuda.Event | None = None
+        if self.is_cuda:
+            torch.cuda.set_device(self.torch)
+            self._aside = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+
+    @property
+    def compiles(self) -> bool:
+        """Whether kernels are compiled when they are first called."""
+        return self.is_cuda
+
+    @property
+    def works_beside(self) -> bool:
+        """Whether the host is free while the device works; if not, a thread beside it takes the device's cores."""
+        return self.is_cuda
+
+    @property
+    def capability(self) -> int | None:
+        """90 for compute capability 9.0; None on the CPU."""
+        if not self.is_cuda:
+            return None
+        major, minor = torch.cuda.get_device_capability(self.torch)
+        return 10 * major + minor
+
+    @property
+    def name(self) -> str:
+        """For the facts: what the scheduler and the user see."""
+        return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
+
+    def dtype(self, wanted: Dtype, checkpoint: torch.dtype) -> torch.dtype:
+        """auto: the checkpoint's on CUDA, float32 on CPU, where few processors multiply 16-bit numbers faster."""
+        if wanted == "auto":
+            return checkpoint if self.is_cuda else torch.float32
+        if wanted == "float16" and not self.is_cuda and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+            _log.warning("dtype: float16 has no fast product on this processor; bfloat16 and float32 do")
+        return _NAMES[wanted]
+
+    def kv_dtype(self, wanted: KVDtype, model: torch.dtype) -> torch.dtype:
+        """auto: the model's. Raises `DeviceError` where the chip has no 8-bit floats."""
+        if wanted == "auto":
+            return model
+        if self.capability is not None and self.capability < 89:
+            raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats (compute capability 8.9); use auto")
+        return torch.float8_e4m3fn
+
+    def set_threads(self, wanted: int, rank: int, num_ranks: int) -> int:
+        """Use `wanted` CPU threads, or for 0 this rank's share of the cores; the number used.
+
+        Ranks on the CPU are pinned to their shares. Call it before the first parallel loop.
+        """
+        threads, cores = share_of_cores(rank, 1 if self.is_cuda else num_ranks, wanted)
+        os.sched_setaffinity(0, cores)
+        torch.set_num_threads(threads)
+        return threads
+
+    def upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """A device copy of a host array, without waiting for the device. On the CPU it is the array itself."""
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(self.torch, non_blocking=True) if self.is_cuda else tensor
+
+    def staging(self, num_bytes: int, depth: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """`depth` host buffers to write in turn and the device buffer they are copied to; on the CPU all are one."""
+        if not self.is_cuda:
+            both = torch.zeros(num_bytes, dtype=torch.uint8)
+            return [both], both
+        hosts = [torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True) for _ in range(depth)]
+        return hosts, torch.zeros(num_bytes, dtype=torch.uint8, device=self.torch)
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Host copies of device tensors; on CUDA they mean something only after a mark made later has passed."""
+        if not self.is_cuda:
+            return list(tensors)
+        hosts = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+        for host, tensor in zip(hosts, tensors, strict=True):
+            host.copy_(tensor, non_blocking=True)
+        return hosts
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[Callable[[], None]]:
+        """Work queued inside goes to a second stream, behind what the main one has been given so far.
+
+        Yields a function to call once what the next step needs is queued: `rejoin` waits for no more than that.
+        """
+        if self._aside is None:
+            yield lambda: None
+            return
+        self._aside.wait_stream(torch.cuda.current_stream(self.torch))
+        with torch.cuda.stream(self._aside):
+            yield self._promise
+
+    def _promise(self) -> None:
+        self._rejoined = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._rejoined.record()
+
+    def rejoin(self) -> None:
+        """The main stream waits, on the device, for what the last step promised."""
+        if self._rejoined is not None:
+            torch.cuda.current_stream(self.torch).wait_event(self._rejoined)
+
+    def begin(self) -> Start:
+        """The start of a timed stretch of work."""
+        if not self.is_cuda:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def mark(self, start: Start, host_seconds: float) -> Mark:
+        """The present end of the work queued since `start`. `host_seconds` is how long the host ran it."""
+        if start is None:
+            return _HostMark(host_seconds)
+        end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+        end.record()
+        return _CudaMark(start, end)
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch)
+
+    def num_allocations(self) -> int:
+        """How often the device or pinned memory was enlarged so far: constant in a steady state. 0 on the CPU."""
+        if not self.is_cuda:
+            return 0
+        device = torch.cuda.memory_stats(self.torch)["num_device_alloc"]
+        return int(device) + int(torch.cuda.host_memory_stats()["num_host_alloc"])
+
+    def capture(self, run: Callable[[], object], pool: "Pool | None") -> "Graph":
+        """Record what `run` queues, in memory shared with the other graphs of `pool`. CUDA only."""
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: a thread of NCCL may look at its events meanwhile
+        with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
+            run()
+        return graph
+
+    def total_memory(self) -> int:
+        """Bytes of the device (CUDA) or of the machine."""
+        return int(torch.cuda.mem_get_info(self.torch)[1]) if self.is_cuda else _machine_bytes("MemTotal")
+
+    def free_memory(self) -> int:
+        """Bytes a new allocation could get."""
+        return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else _machine_bytes("MemAvailable")
+
+    def held_memory(self) -> int:
+        """Bytes torch holds of the device, used or not; 0 on the CPU."""
+        return int(torch.cuda.memory_reserved(self.torch)) if self.is_cuda else 0
+
+    def reset_peak(self) -> None:
+        if self.is_cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.torch)
+
+    def peak_memory(self) -> int:
+        """Most bytes torch held since `reset_peak`, graphs included; 0 on the CPU, where nothing is profiled."""
+        return int(torch.cuda.max_memory_reserved(self.torch)) if self.is_cuda else 0
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched.
+
+    They lie in huge pages where the system has them: a KV cache is read all over, and small pages would cost more to
+    find than to read.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _HUGE_PAGE:
+        return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a hint, which a kernel may not know
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _machine_bytes(field: str) -> int:
+    """A line of /proc/meminfo, capped by the memory limit of the control group."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    limit = Path("/sys/fs/cgroup/memory.max")
+    used = Path("/sys/fs/cgroup/memory.current")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    if text == "max":
+        return found
+    room = int(text) - (int(used.read_text()) if field == "MemAvailable" and used.exists() else 0)
+    return max(0, min(found, room))

@@ -1,0 +1,1 @@
+"""The KV cache and how large it may be."""

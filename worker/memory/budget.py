@@ -1,0 +1,133 @@
+"""How many KV blocks there are and how long a sequence may be: decided once, the same on every rank."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Group
+from quire.worker.memory.growth import Growth
+
+_CPU_SHARE = 4
+_CPU_MOST_BYTES = 4 << 30
+
+_log = logging.getLogger(__name__)
+
+
+class MemoryShortage(ValueError):
+    """The KV memory cannot hold what was asked for."""
+
+
+class MemoryTaken(MemoryShortage):
+    """Other processes hold what was asked for; they may give it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    num_blocks: int
+    max_model_len: int
+
+
+class Share:
+    """This engine's own part of a device. What others hold does not count against it, only that it must be free."""
+
+    def __init__(self, device: Device, growth: Growth, fraction: float) -> None:
+        """Raises `MemoryTaken`."""
+        self._device = device
+        self._growth = growth
+        self._fraction = fraction
+        self.num_bytes = int(device.total_memory() * fraction)
+        self.check_free()
+
+    def left(self, held: int) -> int:
+        """Bytes that are not taken of it, if torch holds `held` of the device."""
+        return self.num_bytes - self._growth.taken(held)
+
+    def check_free(self) -> None:
+        """Raises `MemoryTaken` when what is not taken of the share yet is not free."""
+        left, free = self.left(self._device.held_memory()), self._device.free_memory()
+        if left > free:
+            raise MemoryTaken(
+                f"gpu_memory_utilization: {self._fraction} of {self._device.total_memory()} bytes asks for {left} "
+                f"bytes, but only {free} bytes are free: other processes hold the rest; lower it, or end them"
+            )
+
+    def compare(self) -> None:
+        """Warn when more was taken than promised; after the last thing that takes memory."""
+        taken = self._growth.taken(self._device.held_memory())
+        log = _log.warning if taken > self.num_bytes else _log.info
+        log("device memory: %d bytes are taken, of %d that gpu_memory_utilization allows", taken, self.num_bytes)
+
+
+def share_of(config: WorkerConfig, device: Device, growth: Growth, *, paged: bool) -> Share | None:
+    """None where nothing is measured: on the CPU, with a KV memory of a given size, or without one.
+
+    Raises `MemoryTaken`.
+    """
+    if not device.is_cuda or config.kv_cache_memory_bytes or not paged:
+        return None
+    return Share(device, growth, config.gpu_memory_utilization)
+
+
+def kv_budget(config: WorkerConfig, device: Device, share: Share | None, profile: Callable[[], int]) -> int:
+    """Bytes for the KV cache of this rank.
+
+    As configured; else on CUDA what the worst step, run by `profile`, leaves of the engine's share; else on the CPU
+    4 GiB or a quarter of the free memory, whichever is less. `profile` returns the bytes of the cache it ran on, which
+    is gone afterwards. Raises `MemoryShortage`.
+    """
+    if config.kv_cache_memory_bytes:
+        if config.kv_cache_memory_bytes > device.total_memory():
+            raise MemoryShortage(
+                f"kv_cache_memory_bytes: {config.kv_cache_memory_bytes} is more than all the memory there is, "
+                f"{device.total_memory()} bytes; lower it"
+            )
+        return config.kv_cache_memory_bytes
+    if share is None:
+        return min(_CPU_MOST_BYTES, device.free_memory() // _CPU_SHARE)
+    device.reset_peak()
+    own_cache = profile()
+    device.synchronize()
+    budget = share.left(device.peak_memory()) + own_cache
+    device.reset_peak()  # what the worst step took is free again
+    share.check_free()
+    return budget
+
+
+def unpaged(config: WorkerConfig, context_length: int) -> Capacity:
+    """For a model without a cache: blocks take no memory and only account for prompts, one whole one for each slot.
+
+    Raises `MemoryShortage`.
+    """
+    _check_length(config, context_length)
+    longest = config.max_model_len or context_length
+    return Capacity(config.max_num_seqs * -(-longest // config.block_size), longest)
+
+
+def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int) -> Capacity:
+    """Blocks and context length for the least budget of all ranks. Raises `MemoryShortage`.
+
+    A context length the user named is kept or refused; the model's own is lowered to what one sequence can have.
+    """
+    _check_length(config, context_length)
+    num_blocks = group.minimum(max(0, budget_bytes) // block_bytes)
+    held = num_blocks * config.block_size
+    wanted = config.max_model_len or context_length
+    if not num_blocks or (config.max_model_len and held < wanted):
+        needed = -(-wanted // config.block_size) * block_bytes
+        raise MemoryShortage(
+            f"max_model_len: one sequence of {wanted} tokens needs {needed} bytes of KV memory, "
+            f"but there are {max(0, budget_bytes)}, enough for {held} tokens; "
+            "lower max_model_len, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+        )
+    if held < wanted:
+        _log.warning("max_model_len lowered from %d to %d: the KV memory holds no more", wanted, held)
+    return Capacity(num_blocks, min(wanted, held))
+
+
+def _check_length(config: WorkerConfig, context_length: int) -> None:
+    if config.max_model_len > context_length:
+        raise MemoryShortage(
+            f"max_model_len: {config.max_model_len} is more than the model's context length {context_length}; lower it"
+        )

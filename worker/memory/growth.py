@@ -1,0 +1,42 @@
+"""What one process takes of a device beside others, from here on, and of what it is made."""
+
+import logging
+
+from quire.worker.device.device import Device
+
+LIBRARIES_MOST_BYTES = 4 << 30
+"""Of memory that libraries take beside torch (NCCL's buffers, code of kernels, graphs). The driver counts processes
+together, so what grew by more than this is taken for another's."""
+
+_log = logging.getLogger(__name__)
+
+
+class Growth:
+    """Made before anything is loaded: what is in use by then is not this engine's."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._total = device.total_memory()
+        self._used_before = self._total - device.free_memory()
+        self._held_before = device.held_memory()
+
+    def taken(self, held: int) -> int:
+        """Bytes in all, if torch holds `held` of the device."""
+        return held - self._held_before + self._beside()
+
+    def kinds(self, weights: int, kv_cache: int, graphs: int) -> tuple[tuple[str, int], ...]:
+        """(kind, bytes) of what is taken now, of which so many are known; on the CPU nothing else is."""
+        known = (("weights", weights), ("kv_cache", kv_cache))
+        if not self._device.is_cuda:
+            return known
+        held = self._device.held_memory() - self._held_before
+        steps = max(0, held - weights - kv_cache - graphs)
+        return *known, ("graphs", graphs), ("steps", steps), ("libraries", self._beside())
+
+    def _beside(self) -> int:
+        """What is not torch's."""
+        grown = self._total - self._device.free_memory() - self._used_before
+        beside = grown - (self._device.held_memory() - self._held_before)
+        if beside > LIBRARIES_MOST_BYTES:
+            _log.warning("%d bytes of device memory were taken by other processes meanwhile", beside)
+        return max(0, min(beside, LIBRARIES_MOST_BYTES))

@@ -1,0 +1,45 @@
+"""From a model folder to a model with its weights in place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from quire.worker.build_context import BuildContext
+from quire.worker.models.registry import AnyModel, Spec, build_model, checkpoint_names
+from quire.worker.weights.checkpoint import Checkpoint
+from quire.worker.weights.dummy import fill_dummy
+from quire.worker.weights.load import fill_from_checkpoint
+from quire.worker.weights.shard import ShardedModule
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    model: AnyModel
+    weight_bytes: int
+    """Memory of this rank's weights."""
+    bytes_read: int
+    """What this rank took from the checkpoint: its share only."""
+
+
+def load_model(
+    model_dir: Path,
+    spec: Spec,
+    context: BuildContext,
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto",
+    seed: int = 0,
+) -> LoadedModel:
+    """Build the model for this rank and fill it from `model_dir`, or from `seed` alone with load_format "dummy".
+
+    ModelError if it cannot be divided among the ranks, CheckpointError if the files do not fit the model.
+    """
+    model = build_model(spec, context)
+    if load_format == "dummy":
+        fill_dummy(model, seed, context.device)
+        bytes_read = 0
+    else:
+        with Checkpoint(model_dir) as checkpoint:
+            bytes_read = fill_from_checkpoint(model, checkpoint, checkpoint_names(spec), context.device)
+    for module in list(model.modules()):
+        if isinstance(module, ShardedModule):
+            module.finish()
+    return LoadedModel(model, model.weight_bytes, bytes_read)

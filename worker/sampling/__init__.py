@@ -1,0 +1,1 @@
+"""From hidden states to tokens, logprobs or vectors."""

@@ -1,0 +1,231 @@
+"""The matchers of the slots: what the grammar of each output allows next, as bits for the sampler.
+
+Compiling happens in threads of its own from the admission on; masks are made in another one while the device runs the
+layers, from the tokens drawn so far. A step waits for both only where it is about to draw. Where the host's cores are
+the device there is no beside: a thread of masks would keep the layers' threads waiting, so masks come first. What
+limits a grammar is counted, not timed: every rank makes equal masks. Legend: G guided rows, W words of 32 tokens.
+"""
+
+import hashlib
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+from quire.proto.messages.params import ParameterError, SamplingParams, Structured
+from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.messages.structured import TokenizerUnfit, load_vocabulary, new_matcher
+from quire.proto.transport.wire import unpack
+from quire.worker.device.daemon_pool import Background
+from quire.worker.device.device import Device, Mark
+
+MAX_CACHE_BYTES = 64 << 20
+GRAMMAR_BYTES, TEXT_FACTOR = 128 << 10, 24
+"""A compiled grammar takes about so much, and so many times its text."""
+COMPILERS = 2
+MOST_THREADS = 8
+
+_log = logging.getLogger(__name__)
+
+Bits = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class _Guide:
+    """One slot's matcher and the token it was not told yet."""
+
+    matcher: "Future[LLMatcher | None]"
+    """None: the grammar cannot be had here."""
+    allowed: Bits | None
+    """The request's own allowed ids: [W]."""
+    drawn: "_Drawn | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A token on its way to the host: it is there once the mark has passed."""
+
+    token_ids: torch.Tensor
+    index: int
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What the guided rows of one step may draw."""
+
+    bits: Bits
+    """[G, W]; all set where the row is stuck, whose token then means nothing."""
+    stuck: tuple[int, ...]
+    """Of the G rows: those whose grammar allows no token or gave up."""
+
+
+class Matchers:
+    """Follows the plans as the slots do; nothing is started before the first request that has a grammar."""
+
+    def __init__(
+        self, folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...], num_slots: int, device: Device
+    ) -> None:
+        """`folder` holds tokenizer.json; `vocab_size` is the width of the logits."""
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._device = device
+        self._guides: list[_Guide | None] = [None] * num_slots
+        self._compilers = Background("grammar compiler", COMPILERS)
+        self._masker = Background("grammar masks", 1)
+        self._compiled = _Compiled(MAX_CACHE_BYTES)
+        self._vocabulary: Future[LLTokenizer] | None = None
+        self._executor: LLExecutor | None = None
+
+    def apply(self, plan: StepPlan) -> None:
+        """Drop the matchers of released slots, begin those of admitted ones; after `Slots` found the plan sound."""
+        if plan.releases:
+            for slot in unpack(plan.releases).tolist():
+                self._guides[slot] = None
+        for admit in plan.admits:
+            structured = admit.params.structured
+            if structured is not None:
+                self._guides[admit.slot] = self._begin(admit, structured)
+
+    def masks(self, slots: Sequence[int]) -> "Future[Masks]":
+        """Begin the masks of these slots' next tokens; every token drawn before is named by `drew`."""
+        guides = []
+        for slot in slots:
+            guide = self._guides[slot]
+            assert guide is not None
+            guides.append((guide, guide.drawn))
+            guide.drawn = None
+        if self._device.works_beside:
+            return self._masker.submit(self._masks, guides)
+        made: Future[Masks] = Future()
+        made.set_result(self._masks(guides))
+        return made
+
+    def upload(self, masks: Masks) -> torch.Tensor:
+        """The bits on the device: int32 [G, W]."""
+        return self._device.upload(masks.bits)
+
+    def drew(self, slots: Sequence[int], indices: Sequence[int], token_ids: torch.Tensor, mark: Mark) -> None:
+        """These slots' tokens are `token_ids[indices]` on the host, once the mark has passed."""
+        for slot, index in zip(slots, indices, strict=True):
+            guide = self._guides[slot]
+            assert guide is not None
+            guide.drawn = _Drawn(token_ids, index, mark)
+
+    def _begin(self, admit: Admit, structured: Structured) -> _Guide:
+        if self._vocabulary is None:
+            self._vocabulary = self._compilers.submit(
+                load_vocabulary, self._folder, self._vocab_size, self._eos_token_ids
+            )
+            if self._device.works_beside:
+                self._executor = LLExecutor(max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2)))
+        output = unpack(admit.tokens)[admit.num_prompt :].tolist()
+        matcher = self._compilers.submit(self._matcher, self._vocabulary, structured, output)
+        return _Guide(matcher, self._allowed(admit.params))
+
+    def _matcher(
+        self, vocabulary: "Future[LLTokenizer]", structured: Structured, output: list[int]
+    ) -> LLMatcher | None:
+        """In a compiling thread: the matcher behind the output so far, which is not empty after a preemption."""
+        key = hashlib.sha256(msgspec.msgpack.encode(structured)).digest()
+        try:
+            matcher = self._compiled.find(key)
+            if matcher is None:
+                matcher = new_matcher(vocabulary.result(), structured)
+                self._compiled.keep(key, matcher, GRAMMAR_BYTES + TEXT_FACTOR * len(structured.text))
+                matcher = matcher.deep_copy()
+        except (ParameterError, TokenizerUnfit) as error:
+            _log.error("a grammar that the frontend let pass does not compile: %s", error)
+            return None
+        matcher.consume_tokens(output)
+        return matcher
+
+    def _allowed(self, params: SamplingParams) -> Bits | None:
+        if not params.allowed_token_ids:
+            return None
+        allowed = np.zeros(self._num_words * 32, dtype=np.uint8)
+        allowed[list(params.allowed_token_ids)] = 1
+        return np.packbits(allowed, bitorder="little").view(np.int32)
+
+    @property
+    def _num_words(self) -> int:
+        return -(-self._vocab_size // 32)
+
+    def _masks(self, guides: list[tuple[_Guide, _Drawn | None]]) -> Masks:
+        """In the masks' thread: tell the matchers their tokens, then ask them."""
+        bits = np.full((len(guides), self._num_words), -1, dtype=np.int32)
+        told, asked = [], []
+        on_host: dict[int, list[int]] = {}
+        for row, (guide, drawn) in enumerate(guides):
+            matcher = guide.matcher.result()
+            if matcher is None:
+                continue
+            asked.append((matcher, row))
+            if drawn is not None:
+                if id(drawn.token_ids) not in on_host:  # mostly one step's for all
+                    drawn.mark.wait()
+                    on_host[id(drawn.token_ids)] = drawn.token_ids.tolist()
+                told.append((matcher, on_host[id(drawn.token_ids)][drawn.index]))
+        self._advance(told, asked, bits)
+        free = {row for matcher, row in asked if not matcher.is_error()}
+        for row, (guide, _) in enumerate(guides):
+            if row in free and guide.allowed is not None:
+                bits[row] &= guide.allowed
+                if not bits[row].any():
+                    free.discard(row)
+        stuck = tuple(row for row in range(len(guides)) if row not in free)
+        bits[list(stuck)] = -1
+        return Masks(bits, stuck)
+
+    def _advance(self, told: list[tuple[LLMatcher, int]], asked: list[tuple[LLMatcher, int]], bits: Bits) -> None:
+        """Tokens in, masks out. Waking a thread costs as much as several masks: it pays where cores are free."""
+        num_bytes = 4 * bits.shape[1]
+        if self._executor is None:
+            for matcher, token in told:
+                matcher.consume_token(token)
+            for matcher, row in asked:
+                matcher.unsafe_compute_mask_ptr(bits.ctypes.data + row * num_bytes, num_bytes)
+            return
+        if told:
+            self._executor.consume_token_par(told)
+        if asked:
+            self._executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, num_bytes, len(bits))
+
+
+class _Compiled:
+    """Matchers at their start, by the hash of their grammar; copies of one share what they learn about it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._kept: OrderedDict[bytes, tuple[LLMatcher, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, key: bytes) -> LLMatcher | None:
+        """A copy to use."""
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0].deep_copy()
+
+    def keep(self, key: bytes, matcher: LLMatcher, num_bytes: int) -> None:
+        with self._lock:
+            if key in self._kept:
+                return
+            self._kept[key] = matcher, num_bytes
+            self._num_bytes += num_bytes
+            while self._num_bytes > self._max_bytes:
+                _, (_, freed) = self._kept.popitem(last=False)
+                self._num_bytes -= freed

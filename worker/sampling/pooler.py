@@ -1,0 +1,81 @@
+"""From the hidden states of a step to one vector for each prompt that ends in it."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from quire.worker.device.device import zeros
+from quire.worker.tables.slot_table import Rows
+from quire.worker.tables.upload import Staging
+
+
+class Pooled(NamedTuple):
+    """Of the S rows that reach their prompt's end, on the device."""
+
+    vectors: torch.Tensor
+    """float32 [S, hidden], not normalised"""
+    finite: torch.Tensor
+    """bool [S]: whether the vector is"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What one step pools, decided on the host; the tensors are parts of the step's upload. R rows, S of them end."""
+
+    num_tokens: int
+    ends: torch.Tensor
+    """int64 [S]: indices of the rows that end"""
+    picked: torch.Tensor
+    """int64 [S]: indices of the tokens whose hidden state is the vector; unused by the mean"""
+    counts: torch.Tensor
+    """int64 [R]: tokens of each row"""
+    slots: torch.Tensor
+    """int64 [R]"""
+    continued: torch.Tensor
+    """int64 [R]: 1 where an earlier step ran the beginning of the prompt"""
+    lengths: torch.Tensor
+    """float32 [S]: tokens of the whole prompt"""
+
+
+class Pooler:
+    """`stage` with the step's other uploads, `run` once the hidden states are queued. One step after the other."""
+
+    def __init__(
+        self, pooling: Literal["cls", "mean", "last"], num_slots: int, hidden_size: int, device: torch.device
+    ) -> None:
+        self._pooling = pooling
+        rows = num_slots if pooling == "mean" else 0
+        self._sums = zeros((rows, hidden_size), torch.float32, device)
+        """Of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
+
+    def stage(self, rows: Rows, staging: Staging) -> Pool:
+        """Put the step's columns into its upload."""
+        stops = np.cumsum(rows.counts)
+        picked = stops - (rows.counts if self._pooling == "cls" else 1)
+        return Pool(
+            rows.num_tokens,
+            staging.put(rows.sampling),
+            staging.put(picked[rows.sampling]),
+            staging.put(rows.counts),
+            staging.put(rows.slots),
+            staging.put((rows.computed > 0).astype(np.int64)),
+            staging.put(rows.known[rows.sampling].astype(np.float32)),
+        )
+
+    def run(self, pool: Pool, hidden: torch.Tensor) -> Pooled:
+        """hidden [T, hidden], padding behind the step's tokens."""
+        if self._pooling == "mean":
+            vectors = self._means(pool, hidden[: pool.num_tokens].float())
+        else:
+            vectors = hidden.index_select(0, pool.picked).float()
+        return Pooled(vectors, vectors.isfinite().all(-1))
+
+    def _means(self, pool: Pool, hidden: torch.Tensor) -> torch.Tensor:
+        # adds in one order whatever else is in the step; `unsafe` only skips a check that would wait for the device
+        sums = torch.segment_reduce(hidden, "sum", lengths=pool.counts, axis=0, unsafe=True)
+        before = self._sums.index_select(0, pool.slots)
+        sums += before.masked_fill_((pool.continued == 0)[:, None], 0.0)
+        self._sums.index_copy_(0, pool.slots, sums)
+        return sums.index_select(0, pool.ends) / pool.lengths[:, None]

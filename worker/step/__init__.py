@@ -1,0 +1,1 @@
+"""One step: inputs, graphs, the runner, and the thread that waits for results."""

@@ -1,0 +1,96 @@
+"""The inputs of a step, in buffers that live as long as the worker: a captured graph finds every step's at one address.
+
+Shape legend: T tokens, R rows, both with padding.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from quire.kernels.attention.attention import PagedBatch, tile_shape
+from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
+from quire.kernels.prepare_inputs import StepInputs, prepare
+from quire.worker.batch import ForwardBatch
+from quire.worker.tables.slot_table import Slots
+
+
+class Bucket(NamedTuple):
+    """Size of a step's buffers: what it runs, or what that is padded to."""
+
+    num_tokens: int
+    num_rows: int
+    mixed: bool = False
+    """Whether a row may run more than one token: attention then runs its body for prompts too."""
+
+
+class Inputs:
+    """Filled on the device from the slots' tables and the rows of the upload."""
+
+    def __init__(
+        self, slots: Slots, rows: torch.Tensor, max_tokens: int, windows: Iterable[int | None], num_groups: int
+    ) -> None:
+        """`rows` int32 [3, max rows] of `Staging`; `windows` of the model's layers; query heads per key-value head."""
+        device, max_rows = rows.device, rows.shape[1]
+        self._slots = slots
+        self._rows = rows
+        self._step = StepInputs(
+            torch.zeros(max_tokens, dtype=torch.int64, device=device),
+            torch.zeros(max_tokens, dtype=torch.int64, device=device),
+            torch.zeros(max_tokens, dtype=torch.int64, device=device),
+            torch.zeros(max_rows + 1, dtype=torch.int32, device=device),
+            torch.zeros(max_rows, dtype=torch.int32, device=device),
+            torch.zeros(max_rows, dtype=torch.int32, device=device),
+        )
+        self._tiles = tile_shape(device.type, num_groups)
+        self._work: dict[int | None, WorkList] = {}
+        if self._tiles is not None:
+            for window in dict.fromkeys(windows):
+                # apart, so that each begins where wide loads may
+                sums = (torch.zeros(max_rows + 1, dtype=torch.int32, device=device) for _ in range(2))
+                self._work[window] = WorkList(*sums)
+
+    def fill(self, bucket: Bucket) -> None:
+        """Queue the work that makes the inputs out of the tables; nothing waits."""
+        step, rows = self._views(bucket), bucket.num_rows
+        prepare(self._slots.tokens, self._slots.block_tables, self._rows[:, :rows], self._slots.block_size, step)
+        if self._tiles is not None:
+            for window, work in self._lists(rows).items():
+                fill_work_list(step.seq_lens, step.query_starts, window, *self._tiles, work)
+
+    def batch(self, bucket: Bucket, query_lens: tuple[int, ...], seq_lens: tuple[int, ...]) -> ForwardBatch:
+        """What the layers read. The lengths are the host's, one for each row of the bucket."""
+        step = self._views(bucket)
+        return ForwardBatch(
+            step.token_ids,
+            step.positions,
+            step.slot_mapping,
+            PagedBatch(
+                block_tables=self._slots.block_tables,
+                slots=step.slots,
+                seq_lens=step.seq_lens,
+                query_starts=step.query_starts,
+                num_decodes=num_leading_ones(query_lens),
+                query_lens_host=query_lens,
+                seq_lens_host=seq_lens,
+                work=self._lists(bucket.num_rows),
+            ),
+        )
+
+    def _views(self, bucket: Bucket) -> StepInputs:
+        tokens, rows, _ = bucket
+        ids, positions, mapping, starts, lengths, slots = self._step
+        return StepInputs(
+            ids[:tokens], positions[:tokens], mapping[:tokens], starts[: rows + 1], lengths[:rows], slots[:rows]
+        )
+
+    def _lists(self, num_rows: int) -> dict[int | None, WorkList]:
+        end = num_rows + 1
+        return {
+            window: WorkList(work.prefill_tiles[:end], work.decode_tiles[:end]) for window, work in self._work.items()
+        }
+
+
+def num_leading_ones(counts: tuple[int, ...]) -> int:
+    """Rows in front that run one token each."""
+    return next((row for row, count in enumerate(counts) if count != 1), len(counts))

@@ -1,0 +1,1 @@
+"""State of every slot on the host and on the device."""

@@ -1,0 +1,106 @@
+"""Plans a worker runs before it is ready: the worst step, to measure memory, and a small one, to find faults early."""
+
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import Admit, StepPlan
+from quire.proto.transport.wire import ints
+from quire.worker.config import WorkerConfig
+from quire.worker.memory.budget import Capacity
+from quire.worker.step.runner import Runner
+
+GREEDY = SamplingParams(temperature=0.0)
+TRUNCATED = SamplingParams(top_p=0.9, top_k=50, min_p=0.01)
+EVERY_STAGE = SamplingParams(
+    top_p=0.9,
+    top_k=50,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    logit_bias=((0, 1.0),),
+    allowed_token_ids=(0,),
+    logprobs=20,
+)
+SHORT, LONG = 8, 24
+"""Prompts: kernels of one step choose other tiles for sixteen tokens and fewer than for more."""
+FEW_ROWS = (1, 2, 4, 8, 16)
+"""Numbers of rows up to which linear layers have kernels of their own."""
+
+
+def plan(
+    lengths: list[int], block_size: int, params: SamplingParams, *, decode: bool = False, room: int = 0
+) -> StepPlan:
+    """A step that runs whole sequences of these lengths in slots 0, 1, ..., or their next tokens if `decode`.
+
+    `room`: further tokens for which the tables hold blocks.
+    """
+    rows = len(lengths)
+    if decode:
+        return StepPlan(0, 0, b"", ints(range(rows)), ints([1] * rows), b"\1" * rows)
+    admits, next_block = [], 0
+    for slot, length in enumerate(lengths):
+        num_blocks = -(-(length + room) // block_size)
+        admits.append(
+            Admit(slot, bytes(4 * length), length, 0, 0, params, ints(range(next_block, next_block + num_blocks)))
+        )
+        next_block += num_blocks
+    return StepPlan(0, 0, b"", ints(range(rows)), ints(lengths), b"\1" * rows, admits=tuple(admits))
+
+
+def release(num_slots: int) -> StepPlan:
+    return StepPlan(0, 0, b"", b"", b"", b"", releases=ints(range(num_slots)))
+
+
+def worst_lengths(config: WorkerConfig) -> list[int]:
+    """The most tokens and the most rows one step may have, together."""
+    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    length, longer = divmod(config.max_num_batched_tokens, rows)
+    return [length] * (rows - longer) + [length + 1] * longer
+
+
+def run_worst(runner: Runner, config: WorkerConfig) -> None:
+    """One step of the worst shape with every stage of sampling that needs memory. Its tables are thrown away."""
+    runner.collect(runner.launch(plan(worst_lengths(config), config.block_size, EVERY_STAGE)))
+
+
+def warm_up(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:
+    """Prefill and decode steps of short sequences, then their release: nothing of them remains in the tables.
+
+    `thorough`: in every shape and with every stage of sampling for which a kernel is compiled at its first use, so that
+    none is compiled under a request.
+    """
+    longest = min(capacity.max_model_len - 1, config.max_num_batched_tokens)
+    if not thorough:
+        return _rehearse(runner, config, capacity, GREEDY, 1, max(1, min(SHORT, longest)))
+    for params in (GREEDY, TRUNCATED, EVERY_STAGE):
+        for rows in FEW_ROWS:
+            _rehearse(runner, config, capacity, params, rows, 1)
+        _rehearse(runner, config, capacity, params, 1, max(1, min(LONG, longest)))
+    if capacity.num_blocks > 1:
+        runner.collect(runner.launch(StepPlan(0, 0, b"", b"", b"", b"", copies=ints([0, 1]))))
+    return None
+
+
+def warm_up_vectors(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:
+    """Steps of whole prompts, then their release, for a model that embeds.
+
+    `thorough`: also a step as large as any, which finds out whether there is memory for it.
+    """
+    longest = min(capacity.max_model_len, config.max_num_batched_tokens)
+    shapes = [(rows, 1) for rows in FEW_ROWS] + [(1, LONG), (config.max_num_seqs, longest)] if thorough else []
+    for rows, wanted in shapes or [(1, SHORT)]:
+        length = min(wanted, longest)
+        held = capacity.num_blocks // -(-length // config.block_size)
+        rows = min(rows, config.max_num_seqs, config.max_num_batched_tokens // length, held)
+        runner.collect(runner.launch(plan([length] * rows, config.block_size, GREEDY)))
+        runner.collect(runner.launch(release(rows)))
+
+
+def _rehearse(
+    runner: Runner, config: WorkerConfig, capacity: Capacity, params: SamplingParams, rows: int, length: int
+) -> None:
+    """Admit, decode and release as many of `rows` sequences as fit."""
+    rows = min(rows, config.max_num_seqs, config.max_num_batched_tokens // length, capacity.num_blocks)
+    if length + 1 > config.block_size * (capacity.num_blocks // rows):
+        return
+    runner.collect(runner.launch(plan([length] * rows, config.block_size, params, room=1)))
+    if length < capacity.max_model_len:
+        runner.collect(runner.launch(plan([length] * rows, config.block_size, params, decode=True)))
+    runner.collect(runner.launch(release(rows)))
