@@ -60,7 +60,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_send_bytes: int = 64 << 20
     """What the Python client accepts: answers with many logprobs are large."""
     max_connections: int = 0
-    """Of both doors together; 0: what the limit of open files allows, see `quire.frontend.descriptors`."""
+    """Of both doors together; 0: what the limit of open files allows, see `quire.frontend.limits.descriptors`."""
     max_preparing_bytes: int = 256 << 20
     """Of bodies that are being read and prepared, over all connections of both doors."""
     encoder_memory_bytes: int = 2 << 30

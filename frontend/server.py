@@ -12,39 +12,40 @@ import zmq.asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from quire.frontend.security.keys import KeyInterceptor, Keyring
-from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.chat.template import load_template
 from quire.frontend.config import FrontendConfig
-from quire.frontend.request.engine_info import Control
-from quire.frontend.request.defaults import Defaults, load_defaults
-from quire.frontend.descriptors import connections, num_addresses
-from quire.frontend.grpc.error_interceptor import ErrorInterceptor
 from quire.frontend.grpc.call_limit import ALL_CONNECTIONS, GrpcCalls
 from quire.frontend.grpc.connections import GrpcConnections
+from quire.frontend.grpc.error_interceptor import ErrorInterceptor
+from quire.frontend.grpc.health import HealthServicer
+from quire.frontend.grpc.key_interceptor import KeyInterceptor
 from quire.frontend.grpc.meter import GrpcMeter
 from quire.frontend.grpc.overload import OverloadInterceptor
-from quire.frontend.grpc.health import HealthServicer
+from quire.frontend.grpc.servicers import ControlServicer, InferenceServicer
 from quire.frontend.http.app import build_app
 from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.listener import HttpListener
-from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.limits.byte_budget import ByteBudget
+from quire.frontend.limits.descriptors import connections, num_addresses
+from quire.frontend.limits.work_pool import WorkPool
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.telemetry.scrape import MetricsPage
-from quire.frontend.telemetry.observer import Observer
-from quire.frontend.request.pipeline import Pipeline
 from quire.frontend.ready_file import ReadyFile
-from quire.frontend.grpc.servicers import ControlServicer, InferenceServicer
-from quire.frontend.text.encode_pool import TextPool
+from quire.frontend.request.defaults import Defaults, load_defaults
+from quire.frontend.request.engine_info import Control
+from quire.frontend.request.pipeline import Pipeline
+from quire.frontend.security.keys import Keyring
 from quire.frontend.security.tls import ServerTls
-from quire.frontend.text.tokenizer import TextTokenizer
+from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.telemetry.observer import Observer
+from quire.frontend.telemetry.scrape import MetricsPage
 from quire.frontend.telemetry.tracing import start_tracing
-from quire.frontend.work_pool import WorkPool
-from quire.proto.transport.channel import AsyncDealer
+from quire.frontend.text.encode_pool import TextPool
+from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.messages.introspection import Figure
 from quire.proto.messages.requests import SchedulerMessage
 from quire.proto.process.version import version
+from quire.proto.transport.channel import AsyncDealer
 from quire.proto.transport.wire import scheduler_decoder
 
 POLL_SECONDS = 0.05

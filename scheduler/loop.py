@@ -9,10 +9,11 @@ import logging
 import math
 import time
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
 
 import zmq
 
-from quire.proto.transport.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
 from quire.proto.messages.introspection import Figure
 from quire.proto.messages.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
 from quire.proto.messages.requests import (
@@ -25,23 +26,28 @@ from quire.proto.messages.requests import (
     SchedulerBeat,
     Welcome,
 )
+from quire.proto.transport.channel import REQUEST_LIMIT_BYTES, PeerUnreachable, Router
 from quire.proto.transport.wire import frontend_decoder, worker_decoder
-from quire.scheduler.state import events
-from quire.scheduler.core import invariants
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core import invariants
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import ResultError
-from quire.scheduler.peers.worker_group import GroupError, WorkerGroup
+from quire.scheduler.introspection.answer import Question, answer
 from quire.scheduler.peers.frontend_events import event_of
 from quire.scheduler.peers.leases import Leases
 from quire.scheduler.peers.process_metrics import outside
 from quire.scheduler.peers.step_watchdog import Watch
+from quire.scheduler.peers.worker_group import GroupError, WorkerGroup
+from quire.scheduler.state import events
 
 TICK_SECONDS = 0.05
 BEAT_SECONDS = 1.0
 COLLECT_SECONDS = 30.0
 MESSAGES_PER_TURN = 256
 BUSY_AUDIT_FACTOR = 500
+
+M = TypeVar("M")
+Reaction = Callable[[bytes, M, float], list[events.Instruction]]
 
 log = logging.getLogger("quire.scheduler")
 
@@ -90,9 +96,9 @@ class SchedulerLoop:
         self._workers.close()
 
     def _turn(self, now: float) -> None:
-        asked = self._take_worker_messages(now)
+        asked = self._take(self._workers, self._on_worker, now)
         self._plan(now)
-        asked += self._take_frontend_messages(now)
+        asked += self._take(self._frontends, self._on_frontend, now)
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
             asked += self._tick(now)
@@ -114,22 +120,13 @@ class SchedulerLoop:
     def _outside(self) -> tuple[Figure, ...]:
         return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)
 
-    def _take_worker_messages(self, now: float) -> list[events.Instruction]:
+    def _take(self, router: Router[M], react: Reaction[M], now: float) -> list[events.Instruction]:
         asked: list[events.Instruction] = []
         for _ in range(MESSAGES_PER_TURN):
-            received = self._workers.receive()
+            received = router.receive()
             if received is None:
                 break
-            asked += self._on_worker(*received, now)
-        return asked
-
-    def _take_frontend_messages(self, now: float) -> list[events.Instruction]:
-        asked: list[events.Instruction] = []
-        for _ in range(MESSAGES_PER_TURN):
-            received = self._frontends.receive()
-            if received is None:
-                break
-            asked += self._on_frontend(*received, now)
+            asked += react(*received, now)
         return asked
 
     def _on_worker(self, identity: bytes, message: WorkerMessage, now: float) -> list[events.Instruction]:
@@ -189,7 +186,9 @@ class SchedulerLoop:
         if isinstance(message, FrontendBeat):
             return []
         is_supervisor = self._leases.role(identity) == "supervisor"
-        event = event_of(identity, message, supervisor=is_supervisor, outside=self._outside)
+        if isinstance(message, Question):
+            return [events.Reply(identity, answer(message, self._core, now, self._outside))]
+        event = event_of(identity, message, supervisor=is_supervisor)
         if event is None:
             log.warning("%s is not for a frontend to say; dropped", type(message).__name__)
             return []

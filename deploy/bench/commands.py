@@ -5,8 +5,7 @@ import functools
 import sys
 from types import ModuleType
 
-from quire.deploy.bench import control, kernels, machine, offline, scheduler, serve, tune, worker
-from quire.deploy.bench.load import latency
+from quire.deploy.bench import control, kernels, latency, machine, offline, scheduler, serve, tune, worker
 from quire.deploy.bench.report import plot
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import machine as describe_machine

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quire.frontend.json_scan import scan
+from quire.frontend.limits.json_scan import scan
 from quire.frontend.parsing.tools.forced import NAMED
 from quire.frontend.parsing.tools.parser import MAX_CALLS, MAX_NAME
 from quire.proto.api import Chat, ChatMessage

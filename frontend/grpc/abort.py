@@ -1,13 +1,16 @@
-"""How a gRPC call is ended with a status by whoever refuses it."""
+"""How an interceptor goes on with a gRPC call, and how one ends it with a status."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
+import grpc
 import grpc.aio
 
 from quire.proto.grpc_status import Answer
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any]"]]
 
 
 async def abort(context: Context, status: Answer) -> NoReturn:

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from quire.frontend.grpc.abort import Context, abort
-from quire.frontend.security.keys import Continuation
+from quire.frontend.grpc.abort import Context, Continuation, abort
 from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import RequestError
 from quire.proto.grpc_status import to_status

@@ -3,23 +3,20 @@
 import asyncio
 import inspect
 import logging
-import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-from quire.frontend.grpc.abort import Context, abort
-from quire.frontend.security.keys import Continuation
-from quire.frontend.byte_budget import Body, ByteBudget
-from quire.frontend.work_pool import IsStopped, WorkPool
-from quire.proto.api import RequestError
+from quire.frontend.errors import as_request_error
+from quire.frontend.grpc.abort import Context, Continuation, abort
+from quire.frontend.limits.byte_budget import Body, ByteBudget
+from quire.frontend.limits.work_pool import IsStopped, WorkPool
 from quire.proto.grpc_map import check_contents
 from quire.proto.grpc_status import to_status
-from quire.proto.messages.params import ParameterError
 
 Behaviour = Callable[[Any, Context], Any]
 Parse = Callable[[bytes], Any]
@@ -105,16 +102,3 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
     if isinstance(error, grpc.aio.InternalError):  # a write to a client that is gone
         raise asyncio.CancelledError from None
     await abort(context, to_status(as_request_error(error)))
-
-
-def as_request_error(error: Exception) -> RequestError:
-    """What a client may know of an exception. A bug becomes an opaque id; its traceback goes to the log."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, ParameterError):
-        return RequestError(error.reason, str(error), field=error.field)
-    if isinstance(error, DecodeError):
-        return RequestError("INVALID_PARAMETER", "the request is not a message of this method: malformed protobuf")
-    error_id = uuid.uuid4().hex
-    log.error("internal error %s", error_id, exc_info=error)
-    return RequestError("BUG", f"internal error {error_id}", metadata={"error_id": error_id})

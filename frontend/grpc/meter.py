@@ -10,7 +10,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from quire.frontend.security.keys import Continuation
+from quire.frontend.grpc.abort import Continuation
 from quire.frontend.metrics.metrics import Metrics
 from quire.proto.generated import quire_pb2
 

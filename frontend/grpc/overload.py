@@ -5,8 +5,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from quire.frontend.grpc.abort import Context, abort
-from quire.frontend.security.keys import Continuation
+from quire.frontend.grpc.abort import Context, Continuation, abort
 from quire.frontend.request.overload import Overload
 
 METHODS = frozenset({"/quire.v1.Inference/Generate", "/quire.v1.Inference/Stream"})

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from quire.frontend.byte_budget import body_size
 from quire.frontend.call import Call
+from quire.frontend.limits.byte_budget import body_size
+from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.frontend.request.collect import collect
 from quire.frontend.request.engine_info import Control
 from quire.frontend.request.pipeline import Pipeline
-from quire.frontend.work_pool import LARGE_BYTES, WorkPool
 from quire.proto import api, grpc_map
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc

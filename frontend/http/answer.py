@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from quire.frontend.work_pool import LARGE_BYTES, WorkPool
+from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.messages.message import Usage
 
 STEP = 256

@@ -13,11 +13,11 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from quire.frontend.byte_budget import RETRY_SECONDS, body_size, current_body
 from quire.frontend.config import FrontendConfig
 from quire.frontend.http.errors import HttpError
-from quire.frontend.json_scan import scan
-from quire.frontend.work_pool import IsStopped, WorkPool
+from quire.frontend.limits.byte_budget import RETRY_SECONDS, body_size, current_body
+from quire.frontend.limits.json_scan import scan
+from quire.frontend.limits.work_pool import IsStopped, WorkPool
 from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
 

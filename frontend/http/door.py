@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
+from quire.frontend.limits.byte_budget import ByteBudget
+from quire.frontend.limits.work_pool import WorkPool
 from quire.frontend.request.engine_info import Control
 from quire.frontend.request.pipeline import Pipeline
 from quire.frontend.stream.scheduler_client import SchedulerLink
 from quire.frontend.telemetry.scrape import MetricsPage
-from quire.frontend.work_pool import WorkPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quire.frontend.grpc.error_interceptor import as_request_error
+from quire.frontend.errors import as_request_error
 from quire.frontend.http.errors import error_body
 from quire.proto.api import RequestError
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import get_args
 
-from quire.frontend.byte_budget import Refusal
 from quire.frontend.call import Door
+from quire.frontend.limits.byte_budget import Refusal
 from quire.frontend.metrics.families import FAMILIES
 from quire.proto.api import FinishWord
 from quire.proto.messages.errors import REASONS

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 
-from quire.frontend.byte_budget import current_body
 from quire.frontend.call import Call
 from quire.frontend.chat.checks import check_chat
 from quire.frontend.chat.template import ChatTemplate
 from quire.frontend.config import FrontendConfig
+from quire.frontend.limits.byte_budget import current_body
 from quire.frontend.parsing.formats import Formats, with_forced_calls, with_reasoning_first
 from quire.frontend.request import validate
 from quire.frontend.request.deadline import in_time

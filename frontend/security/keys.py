@@ -9,17 +9,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
-import grpc
-import grpc.aio
-
-from quire.frontend.grpc.abort import abort
 from quire.frontend.config import KEY, FrontendConfig
 from quire.frontend.security.file_watch import Clock, WatchedFiles
 from quire.proto.api import RequestError
-from quire.proto.grpc_status import to_status
 
 USER_VARIABLE = "QUIRE_API_KEY"
 ADMIN_VARIABLE = "QUIRE_ADMIN_KEY"
@@ -27,12 +22,6 @@ ADMIN_VARIABLE = "QUIRE_ADMIN_KEY"
 
 Need = Literal["nothing", "key", "admin"]
 """What a call asks of its caller: nothing at all, a key of either kind, or an admin key."""
-
-EXEMPT = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/List"})
-ADMIN = frozenset({"/quire.v1.Control/Abort", "/quire.v1.Control/ExplainRequest", "/quire.v1.Control/GetStatus"})
-"""Methods that reach everybody's requests."""
-
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any]"]]
 
 log = logging.getLogger("quire.frontend")
 
@@ -138,35 +127,6 @@ def bearer(authorization: object) -> str | None:
         return None
     scheme, _, key = authorization.partition(" ")
     return key.strip(" ") if scheme.lower() == "bearer" else None
-
-
-class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses before a request is read. Says nothing about which part of a credential was wrong."""
-
-    def __init__(self, keyring: Keyring) -> None:
-        self._keyring = keyring
-
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> "grpc.RpcMethodHandler[Any, Any]":
-        metadata = handler_call_details.invocation_metadata or ()
-        given = [value for key, value in metadata if key == "authorization"]
-        key = bearer(given[0]) if len(given) == 1 else None
-        refusal = self._keyring.refusal(_need(handler_call_details.method), key)
-        return await continuation(handler_call_details) if refusal is None else _refuse(refusal)
-
-
-def _need(method: str) -> Need:
-    return "nothing" if method in EXEMPT else "admin" if method in ADMIN else "key"
-
-
-def _refuse(error: RequestError) -> "grpc.RpcMethodHandler[Any, Any]":
-    """Fits every arity: it reads nothing and answers with a status."""
-
-    async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        await abort(context, to_status(error))
-
-    return grpc.stream_stream_rpc_method_handler(answer)
 
 
 def _digest(key: str) -> bytes:

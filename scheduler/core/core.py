@@ -6,14 +6,19 @@ Equal events at equal times give byte-equal instructions.
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, Embedding, ModelFacts, Submit
-from quire.scheduler.core import admission
-from quire.scheduler.core.admission import Refusal
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core import admission
+from quire.scheduler.core.accept import accept
+from quire.scheduler.core.admission import Refusal
+from quire.scheduler.core.effects import Effects
+from quire.scheduler.core.live_requests import Ledger
+from quire.scheduler.core.policy import Policy
+from quire.scheduler.core.step_log import Timeline
+from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Era
 from quire.scheduler.state.events import (
     Aborted,
-    Asked,
     ChangeState,
     DrainAsked,
     Event,
@@ -31,14 +36,6 @@ from quire.scheduler.state.events import (
     Submitted,
     Tick,
 )
-from quire.scheduler.errors import InvariantError
-from quire.scheduler.core.live_requests import Ledger
-from quire.scheduler.core.effects import Effects
-from quire.scheduler.core.policy import Policy
-from quire.scheduler.introspection.answer import answer
-from quire.scheduler.core.accept import accept
-from quire.scheduler.core.step_log import Timeline
-from quire.scheduler.introspection.view import View
 
 RESUME_SECONDS = 2.0
 """After a scheduler's first worker group is ready: what frontends take at most to send again what waited for it."""
@@ -94,9 +91,6 @@ class Core:
                 self._abort(frontend, abort, effects, now)
             case LabelsAborted(frontend, ask):
                 self._abort_labels(frontend, ask, effects, now)
-            case Asked(frontend, ask, outside):
-                view = View(now, self.state, self.epoch, self.era, self.ledger, self.counters, self.timeline)
-                effects.say(Reply(frontend, answer(ask, view, outside)))
             case FrontendLost(frontend):
                 requests = self.ledger.registry.of_frontend(frontend)
                 self.ledger.end_all(requests, "abort", self.era, None, now)

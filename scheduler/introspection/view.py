@@ -1,12 +1,13 @@
-"""What a question about the engine is answered from: everything the core has, at one instant."""
+"""What a question about the engine is answered from: everything the core has, at one instant. Read only."""
 
 from dataclasses import dataclass
 
 from quire.proto.messages.message import EngineState
-from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.core.core import Core
 from quire.scheduler.core.live_requests import Ledger
 from quire.scheduler.core.step_log import Timeline
+from quire.scheduler.state.counters import Counters
+from quire.scheduler.state.epoch import Era
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +20,8 @@ class View:
     ledger: Ledger
     counters: Counters
     timeline: Timeline
+
+
+def view_of(core: Core, now: float) -> View:
+    """The core as it stands between two events."""
+    return View(now, core.state, core.epoch, core.era, core.ledger, core.counters, core.timeline)

@@ -1,16 +1,11 @@
 """What a message on the request socket means to the core. No I/O."""
 
-from collections.abc import Callable
-
-from quire.proto.messages.introspection import AskExplanation, AskFigures, AskLoad, AskStatus, Figure
 from quire.proto.messages.requests import Abort, AbortLabels, Drain, FrontendMessage, GroupFailed, GroupLost, Submit
 from quire.scheduler.state import events
 
 
-def event_of(
-    identity: bytes, message: FrontendMessage, *, supervisor: bool, outside: Callable[[], tuple[Figure, ...]]
-) -> events.Event | None:
-    """The event, or None for what this peer may not say. `outside` tells the figures that the core cannot see."""
+def event_of(identity: bytes, message: FrontendMessage, *, supervisor: bool) -> events.Event | None:
+    """The event, or None for what this peer may not say and for questions, which change nothing."""
     match message:
         case Submit():
             return events.Submitted(identity, message)
@@ -18,10 +13,6 @@ def event_of(
             return events.Aborted(identity, message)
         case AbortLabels():
             return events.LabelsAborted(identity, message)
-        case AskFigures():
-            return events.Asked(identity, message, outside())
-        case AskLoad() | AskStatus() | AskExplanation():
-            return events.Asked(identity, message)
         case Drain() if supervisor:
             return events.DrainAsked(message.timeout_seconds)
         case GroupLost() if supervisor:

@@ -2,17 +2,7 @@
 
 from dataclasses import dataclass
 
-from quire.proto.messages.introspection import (
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
-    Figure,
-    Figures,
-    Load,
-    Status,
-)
+from quire.proto.messages.introspection import Explanation, Figures, Load, Status
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
@@ -34,15 +24,6 @@ class Aborted:
 class LabelsAborted:
     frontend: bytes
     ask: AbortLabels
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A frontend wants to know something. `outside`: figures of the process and its sockets, for `AskFigures`."""
-
-    frontend: bytes
-    ask: AskLoad | AskFigures | AskStatus | AskExplanation
-    outside: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +78,7 @@ class Tick:
 
 
 Event = (
-    Submitted | Aborted | LabelsAborted | Asked | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
+    Submitted | Aborted | LabelsAborted | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
     | StepAcked | DrainAsked | Tick
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ import pytest
 
 from quire.deploy.__main__ import main
 from quire.deploy.bench.bandwidth import read_bandwidth
-from quire.deploy.bench.load.latency import weight_bytes_per_step
+from quire.deploy.bench.latency import weight_bytes_per_step
 from quire.deploy.bench.offline import kv_waste_share
 from quire.deploy.model_path import Model
 from quire.proto.messages.introspection import Load

@@ -19,7 +19,7 @@ from quire.frontend.http.body import decode
 from quire.frontend.http.openai.chat_types import ChatRequest
 from quire.frontend.http.openai.completion_types import CompletionRequest
 from quire.frontend.http.openai.responses.types import ResponseRequest
-from quire.frontend.json_scan import scan
+from quire.frontend.limits.json_scan import scan
 from quire.frontend.parsing.reasoning.think import ThinkParser
 from quire.frontend.parsing.tools.hermes import HermesParser
 from quire.frontend.parsing.tools.literal import LiteralError, to_json

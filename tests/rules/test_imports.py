@@ -1,4 +1,4 @@
-"""Who may import whom: the table of the architecture, the floors inside worker and scheduler, no circles, no torch."""
+"""Who may import whom: the table of the architecture, the floors inside each folder, no circles, no torch."""
 
 import graphlib
 import subprocess
@@ -16,6 +16,84 @@ ALLOWED = {
 }
 DEPLOY_MAY_READ = {"quire.frontend.config", "quire.scheduler.config", "quire.worker.config"}
 
+MOST_FLOORS = 8
+FLOORS = {
+    "frontend": (
+        {"__main__", "server"},
+        {"grpc", "http"},
+        {"request"},
+        {"telemetry"},
+        {"stream", "chat"},
+        {"text"},
+        {"metrics", "security", "sandbox", "ready_file"},
+        {"limits", "parsing", "call", "config", "errors", "trouble"},
+    ),
+    "frontend.http": (
+        {"app", "listener"},
+        {"openai", "anthropic", "native"},
+        {"fields"},
+        {"body", "connection", "guard", "sse"},
+        {"answer", "connection_limits", "door", "errors", "merge", "meter", "overload"},
+    ),
+    "scheduler": (
+        {"__main__", "bench", "loop"},
+        {"introspection", "peers"},
+        {"core"},
+        {"state"},
+        {"config", "errors"},
+    ),
+    "scheduler.core": (
+        {"invariants"},
+        {"core"},
+        {"live_requests", "policy"},
+        {"effects", "prefill", "step_log"},
+        {"accept", "admission", "device_busy", "gate"},
+    ),
+    "scheduler.state": (
+        {"epoch"},
+        {"in_flight", "waiting"},
+        {"deadlines", "memory", "order", "registry", "running"},
+        {"counters", "sequence"},
+        {"blocks", "buckets", "events", "prefix", "request_log"},
+    ),
+    "worker": (
+        {"__main__", "start", "bench", "inspect"},
+        {"loop", "warm_up"},
+        {"models", "step"},
+        {"layers", "sampling"},
+        {"build_context", "memory", "tables"},
+        {"device", "digest", "quant"},
+        {"batch", "config", "weights"},
+    ),
+    "deploy": (
+        {"__main__"},
+        {"bench"},
+        {"commands"},
+        {"config"},
+        {"model_path", "supervisor"},
+        {"flags", "training"},
+    ),
+    "kernels": (
+        {"bench", "catalog", "cpu", "gpu"},
+        {"attention"},
+        {"linear", "prepare_inputs", "sampling"},
+        {"checks", "chips", "dispatch"},
+    ),
+    "kernels.gpu": (
+        {"attention", "linear", "prepare_inputs", "sampling"},
+        {"aot"},
+        {"chip", "tuning"},
+    ),
+    "proto": (
+        {"client"},
+        {"grpc_map", "grpc_status"},
+        {"api", "metrics", "transport"},
+        {"generated", "messages", "process", "stopped", "token_column"},
+    ),
+}
+"""Upper floors first; a module or room imports its own floor and those below. What is not here has one floor."""
+MOST_MODULES = 15
+
 
 def test_folders_import_only_what_the_table_allows(imports) -> None:
     wrong = []
@@ -27,6 +105,60 @@ def test_folders_import_only_what_the_table_allows(imports) -> None:
             if not allowed and not (folder == "deploy" and other in DEPLOY_MAY_READ):
                 wrong.append(f"{name} imports {other}")
     assert wrong == []
+
+
+def item_of(name: str, folder: str) -> str | None:
+    """The module or room of `folder` that `name` is or lies in; None for what lies elsewhere."""
+    prefix = f"quire.{folder}."
+    return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else None
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_imports_run_downward_inside(imports, folder: str) -> None:
+    floors = FLOORS[folder]
+    assert len(floors) <= MOST_FLOORS
+    number_of = {item: number for number, floor in enumerate(floors) for item in floor}
+    items = {item_of(name, folder) for name in imports} - {None}
+    assert items == set(number_of), "each module and room needs one floor, and what is gone none"
+    wrong = []
+    for name, imported in imports.items():
+        item = item_of(name, folder)
+        for other in imported:
+            below = item_of(other, folder)
+            if item and below and number_of[below] < number_of[item]:
+                wrong.append(f"{name} imports upward {other}")
+    assert wrong == []
+
+
+def rooms_of(modules) -> dict[str, set[str]]:
+    """Folder -> its modules."""
+    rooms: dict[str, set[str]] = {}
+    for name, module in modules.items():
+        if module.path.name != "__init__.py":
+            room, _, short = name.rpartition(".")
+            rooms.setdefault(room, set()).add(short)
+    return rooms
+
+
+def test_no_room_is_crowded(modules) -> None:
+    crowded = {room: len(found) for room, found in rooms_of(modules).items() if len(found) > MOST_MODULES}
+    assert crowded == {}
+
+
+def test_no_two_rooms_import_each_other(imports) -> None:
+    """A room is a folder: what lies in it, taken together, imports no room that imports it."""
+    for folder in sorted({name.rpartition(".")[0] for name in imports if "." in name}):
+        inside = folder.removeprefix("quire.")
+        graph: dict[str, set[str]] = {}
+        for name, imported in imports.items():
+            item = item_of(name, inside)
+            if item is not None:
+                others = {item_of(other, inside) for other in imported}
+                graph.setdefault(item, set()).update(one for one in others if one not in (None, item))
+        try:
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            raise AssertionError(f"circle of rooms in {folder}: {' -> '.join(error.args[1])}") from error
 
 
 def test_there_is_no_import_circle(imports) -> None:

@@ -11,6 +11,8 @@ from quire.proto.messages.requests import Abort, ModelFacts, Submit
 from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.core import Core
+from quire.scheduler.core.invariants import check
+from quire.scheduler.introspection.answer import answer
 from quire.scheduler.state.events import (
     Aborted,
     ChangeState,
@@ -23,7 +25,6 @@ from quire.scheduler.state.events import (
     Submitted,
     Tick,
 )
-from quire.scheduler.core.invariants import check
 
 EOS = 2
 FACTS = ModelFacts(
@@ -94,6 +95,10 @@ class Engine:
         self._take(instructions)
         check(self.core)
         return instructions
+
+    def ask(self, question, *outside):
+        """The answer to a question, which changes nothing."""
+        return answer(question, self.core, self.now, lambda: outside)
 
     def start(self, facts=None):
         self.epoch += 1

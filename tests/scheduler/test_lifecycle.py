@@ -8,7 +8,7 @@ from quire.proto.messages.requests import AbortedLabels, AbortLabels
 from quire.proto.transport.wire import ints, unpack
 from quire.scheduler.core.core import RESUME_SECONDS
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.events import Asked, DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
+from quire.scheduler.state.events import DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
 from quire.scheduler.state.sequence import TRANSITIONS
 
 
@@ -234,8 +234,7 @@ def test_load_is_true(engine, facts):
     e.step()
 
     def load():
-        (reply,) = e.handle(Asked(b"f", AskLoad(3)))
-        return reply.message
+        return e.ask(AskLoad(3))
 
     now = load()
     assert (now.query, now.state, now.epoch, now.step) == (3, "ready", 1, 2)

@@ -20,6 +20,7 @@ from quire.proto.messages.requests import AbortedLabels, ModelFacts, Outputs
 from quire.proto.transport.wire import encode, scheduler_decoder, worker_decoder
 from quire.scheduler.core import invariants
 from quire.scheduler.core.core import Core
+from quire.scheduler.introspection.answer import Question, answer
 from quire.scheduler.state import events
 
 _OUTPUTS = scheduler_decoder()
@@ -162,9 +163,9 @@ class Engine:
         if self.rng.random() < self.knobs.plan_rate:
             self.plan()
 
-    def ask(self, event: events.Asked) -> None:
+    def ask(self, question: Question) -> None:
         """A question changes nothing: no time passes, no plan follows."""
-        self._execute(self.core.handle(event, self.now))
+        self._execute([events.Reply(b"frontend-0", answer(question, self.core, self.now, tuple))])
 
     def plan(self) -> None:
         self.fairness.before()

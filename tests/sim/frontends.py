@@ -111,10 +111,11 @@ class Frontends:
 
     def ask_load(self) -> None:
         self._engine.num_asked = sum(output.finish is None for r in self._clients.live.values() for output in r.outputs)
-        self._engine.handle(events.Asked(b"frontend-0", AskLoad(9)))
+        self._engine.ask(AskLoad(9))
+        self._engine.handle(events.Tick())
         label = f"label-{self._engine.num_handled % 8}"
         for ask in (AskFigures(9), AskStatus(9), AskExplanation(9, label)):
-            self._engine.ask(events.Asked(b"frontend-0", ask))
+            self._engine.ask(ask)
 
     def frontend_lost(self) -> None:
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)

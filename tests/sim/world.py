@@ -11,7 +11,7 @@ from knobs import draw_knobs
 
 from quire.proto.messages.introspection import AskLoad, Load
 from quire.scheduler.core import invariants
-from quire.scheduler.state import events
+from quire.scheduler.introspection.answer import answer
 
 __all__ = ["Broken", "World"]
 
@@ -66,9 +66,7 @@ class World:
             demand(engine.num_drained == 1, f"drained was told {engine.num_drained} times")
         demand(engine.core.num_live == 0, f"{engine.core.num_live} live after everything ended")
         invariants.check(engine.core)
-        for instruction in engine.core.handle(events.Asked(b"frontend-0", AskLoad(9)), engine.now):
-            assert isinstance(instruction, events.Reply)
-            load = instruction.message
-            assert isinstance(load, Load)
-            demand(load.num_running == load.num_waiting == load.waiting_tokens == 0, f"not at rest: {load}")
-            demand(load.fenced_blocks == 0 and load.free_blocks == load.num_blocks, f"blocks are missing: {load}")
+        load = answer(AskLoad(9), engine.core, engine.now, tuple)
+        assert isinstance(load, Load)
+        demand(load.num_running == load.num_waiting == load.waiting_tokens == 0, f"not at rest: {load}")
+        demand(load.fenced_blocks == 0 and load.free_blocks == load.num_blocks, f"blocks are missing: {load}")

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.frontend.byte_budget import current_body
 from quire.frontend.call import Call
 from quire.frontend.http.answer import json_answer, json_list, total_usage, usage_block
 from quire.frontend.http.body import beside, read
@@ -23,6 +22,7 @@ from quire.frontend.http.openai.completion_stream import ChunkWriter
 from quire.frontend.http.openai.completion_types import Choice, Completion, CompletionRequest, Prompt, as_prompts
 from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import event_stream
+from quire.frontend.limits.byte_budget import current_body
 from quire.frontend.request.collect import collect
 from quire.frontend.request.pipeline import Pipeline
 from quire.proto.api import Event, Finished, GenerateRequest, Generation, Output

@@ -8,12 +8,12 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from quire.frontend import descriptors
-from quire.frontend.byte_budget import ByteBudget
 from quire.frontend.grpc.abort import abort
 from quire.frontend.grpc.connections import _address, _closing_order
 from quire.frontend.grpc.error_interceptor import ErrorInterceptor
-from quire.frontend.work_pool import WorkPool
+from quire.frontend.limits import descriptors
+from quire.frontend.limits.byte_budget import ByteBudget
+from quire.frontend.limits.work_pool import WorkPool
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc

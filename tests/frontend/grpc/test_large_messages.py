@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from quire.frontend.work_pool import LARGE_BYTES
+from quire.frontend.limits.work_pool import LARGE_BYTES
 from quire.proto import grpc_map
 from quire.proto.api import GenerateRequest
 from quire.proto.generated import quire_pb2 as pb

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from quire.frontend.work_pool import LARGE_BYTES, WorkPool
+from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.api import GenerateRequest
 from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs

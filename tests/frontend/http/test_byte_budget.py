@@ -6,7 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from quire.frontend.byte_budget import SMALL_BYTES, SMALL_SHARE, Body, ByteBudget, current_body
+from quire.frontend.limits.byte_budget import SMALL_BYTES, SMALL_SHARE, Body, ByteBudget, current_body
 from quire.proto.api import RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_status import from_status

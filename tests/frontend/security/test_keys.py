@@ -10,8 +10,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from quire.frontend.security.keys import ADMIN, EXEMPT, KeyFileError, Keyring
 from quire.frontend.config import FrontendConfig
+from quire.frontend.grpc.key_interceptor import ADMIN, EXEMPT
+from quire.frontend.security.keys import KeyFileError, Keyring
 from quire.proto.api import RequestError
 from quire.proto.client import AsyncClient
 from quire.proto.generated import quire_pb2 as pb

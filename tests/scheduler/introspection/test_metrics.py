@@ -8,14 +8,13 @@ from quire.proto.metrics.figures import FIGURES
 from quire.proto.metrics.histogram import Histogram
 from quire.proto.transport.wire import ints
 from quire.scheduler.core.step_log import MAX_RECORDS
-from quire.scheduler.state.events import Asked, Reply, StepDone
+from quire.scheduler.state.events import StepDone
 
 
 def ask(e, *outside):
-    (reply,) = e.handle(Asked(b"f", AskFigures(5), outside))
-    assert isinstance(reply, Reply)
-    assert (reply.frontend, reply.message.query) == (b"f", 5)
-    return reply.message
+    told = e.ask(AskFigures(5), *outside)
+    assert told.query == 5
+    return told
 
 
 def values(e):

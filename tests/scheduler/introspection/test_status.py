@@ -13,13 +13,12 @@ from quire.proto.messages.introspection import (
     MAX_STATUS_OUTPUTS,
     AskStatus,
 )
-from quire.scheduler.state.events import Asked
 
 
 def status(e, after_step=-1):
-    (reply,) = e.handle(Asked(b"f", AskStatus(5, after_step)))
-    assert reply.message.query == 5
-    return reply.message
+    told = e.ask(AskStatus(5, after_step))
+    assert told.query == 5
+    return told
 
 
 def codes(told):

@@ -3,14 +3,13 @@
 import msgspec
 
 from quire.proto.messages.introspection import AskExplanation
-from quire.scheduler.state.events import Asked
 from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
 
 
 def explain(e, label):
-    (reply,) = e.handle(Asked(b"f", AskExplanation(5, label)))
-    assert (reply.message.query, reply.message.label) == (5, label)
-    return reply.message.stories
+    told = e.ask(AskExplanation(5, label))
+    assert (told.query, told.label) == (5, label)
+    return told.stories
 
 
 def one(e, label):

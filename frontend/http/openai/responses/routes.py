@@ -12,20 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.frontend.stream.parsed_stream import Answer
-from quire.frontend.byte_budget import body_size
 from quire.frontend.call import Call
-from quire.frontend.grpc.error_interceptor import as_request_error
+from quire.frontend.errors import as_request_error
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.fields.conversation import count_tokens, renamed
 from quire.frontend.http.door import HttpDoor, call_of
+from quire.frontend.http.fields.conversation import count_tokens, renamed
 from quire.frontend.http.openai.responses.background import Background
 from quire.frontend.http.openai.responses.events import GrowingResponse
 from quire.frontend.http.openai.responses.items import kept
 from quire.frontend.http.openai.responses.store import ResponseStore, Stored
 from quire.frontend.http.openai.responses.types import ResponseRequest
 from quire.frontend.http.sse import data, event_stream
+from quire.frontend.limits.byte_budget import body_size
+from quire.frontend.stream.parsed_stream import Answer
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.messages.params import ParameterError

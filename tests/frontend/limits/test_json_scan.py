@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.frontend.json_scan import MAX_PARTS, VALUES_PER_PART, scan
+from quire.frontend.limits.json_scan import MAX_PARTS, VALUES_PER_PART, scan
 from quire.proto.messages.params import ParameterError
 from quire.proto.stopped import Stopped
 
