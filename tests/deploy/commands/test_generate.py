@@ -150,7 +150,8 @@ def test_what_cannot_be_sent_is_one_line_and_no_traceback(arguments: list[str], 
 
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly() -> None:
     program = (
-        "import sys; from quire.deploy import __main__ as m, doctor; doctor.run = lambda _: print('x' * 9, flush=True)"
+        "import sys; from quire.deploy import __main__ as m; from quire.deploy.commands import doctor;"
+        "doctor.run = lambda _: print('x' * 9, flush=True)"
     )
     command = f"{program}; sys.exit(m.main(['doctor']))"
     read, write = os.pipe()
