@@ -26,7 +26,7 @@ def code_lines(text: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in joined.splitlines()]
 
 
-PAGES = ("README.md", "frontend/API.md", "deploy/OPERATING.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "frontend/API.md", "deploy/OPERATING.md")
 
 
 def accepts(words: list[str]) -> bool:
@@ -62,6 +62,14 @@ def test_links_between_the_pages_lead_somewhere(root: Path) -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", (root / page).read_text()):
             assert target.startswith("http") or ((root / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_files_that_the_pages_name_exist(root: Path) -> None:
+    for page in PAGES:
+        named = re.findall(
+            r"`((?:proto|frontend|scheduler|worker|kernels|deploy|tests)/[\w/.-]+\.\w+)`", (root / page).read_text()
+        )
+        assert [name for name in named if not (root / name).exists()] == [], page
 
 
 def test_pins_are_exact_and_portable(root: Path) -> None:
