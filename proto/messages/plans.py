@@ -16,7 +16,7 @@ from quire.proto.messages.message import Message
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import ModelFacts, TokenLogprobs
 
-PIPELINE_DEPTH = 2
+MAX_PLANS_IN_FLIGHT = 2
 """Plans that may be unacknowledged at once: one running, one queued."""
 
 GENESIS = b"\0" * 8

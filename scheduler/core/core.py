@@ -126,7 +126,7 @@ class Core:
         return effects.instructions(self.epoch)
 
     def plan(self, now: float) -> list[Instruction]:
-        """The next plan, when fewer than `PIPELINE_DEPTH` are unacknowledged and some row can run."""
+        """The next plan, when fewer than `MAX_PLANS_IN_FLIGHT` are unacknowledged and some row can run."""
         if self.era is None or self._policy is None or not self.era.pipeline.has_room:
             return []
         pipeline = self.era.pipeline

@@ -15,7 +15,7 @@ from knobs import Knobs
 
 from quire.proto.messages.introspection import Load
 from quire.proto.messages.message import EngineState
-from quire.proto.messages.plans import PIPELINE_DEPTH, StepAck, StepResult
+from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepAck, StepResult
 from quire.proto.messages.requests import AbortedLabels, ModelFacts, Outputs
 from quire.proto.transport.wire import encode, scheduler_decoder, worker_decoder
 from quire.scheduler.core import invariants
@@ -217,7 +217,7 @@ class Engine:
         result = group.run(plan.frame)
         demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frame name different steps")
         demand(
-            group.step - group.acknowledged[0] <= PIPELINE_DEPTH,
+            group.step - group.acknowledged[0] <= MAX_PLANS_IN_FLIGHT,
             f"{group.step - group.acknowledged[0]} plans in flight",
         )
         self.outboxes[0].append(encode(result))
