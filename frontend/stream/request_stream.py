@@ -7,7 +7,6 @@ reader, however many tokens arrived.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -19,9 +18,7 @@ from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.messages.errors import REASONS
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import Finish, OutputLogprobs, Submit, TokenLogprobs
-
-AbortReason = Literal["client", "stop_string", "slow_reader"]
+from quire.proto.messages.requests import AbortReason, Finish, OutputLogprobs, Submit, TokenLogprobs
 
 MAX_CANDIDATES = 1024
 """Of the prompt's logprobs that are told at once: a long prompt has a million."""

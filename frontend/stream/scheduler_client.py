@@ -23,7 +23,7 @@ from quire.frontend.stream.patience import Patience
 from quire.frontend.stream.prepared_request import Prepared
 from quire.frontend.stream.progress import Progress
 from quire.frontend.stream.queries import Queries
-from quire.frontend.stream.request_stream import AbortReason, RequestStream
+from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.silence import Silence
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
@@ -33,6 +33,7 @@ from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Abort,
     AbortedLabels,
+    AbortReason,
     FrontendBeat,
     Hello,
     Outputs,

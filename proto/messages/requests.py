@@ -63,11 +63,15 @@ class Submit(Message, frozen=True):
     """
 
 
+AbortReason = Literal["client", "stop_string", "slow_reader"]
+"""Why a frontend ends a request: its client left, a stop string matched, or its client does not read."""
+
+
 class Abort(Message, frozen=True):
     """The client went away. Unknown numbers are ignored: a late abort is normal."""
 
     numbers: tuple[int, ...]
-    reason: Literal["client", "stop_string", "slow_reader"] = "client"
+    reason: AbortReason = "client"
     output_index: int = -1
     """-1: every output; otherwise only this one (a stop string matched)."""
 
