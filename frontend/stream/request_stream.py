@@ -18,7 +18,7 @@ from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.messages.errors import REASONS
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import AbortReason, Finish, OutputLogprobs, Submit, TokenLogprobs
+from quire.proto.messages.requests import AbortReason, Finish, OutputLogprobs, PositionLogprobs, Submit
 
 MAX_CANDIDATES = 1024
 """Of the prompt's logprobs that are told at once: a long prompt has a million."""
@@ -61,7 +61,7 @@ class RequestStream:
         self._metrics = metrics
         self._unread_bytes = 0
         self._dirty: list[OutputBuffer] = []
-        self._prompt_logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[PositionLogprobs] = []
         self._num_prompt_logprobs = 0
         self._started = False
         self._failure: RequestError | None = None

@@ -4,22 +4,22 @@ from typing import Literal
 
 import msgspec
 
-from quire.proto.messages.message import EngineState, Message, Usage
+from quire.proto.messages.message import EngineState, Usage, WireMessage
 
 
-class AskLoad(Message, frozen=True):
+class AskLoad(WireMessage, frozen=True):
     """`Control.GetLoad`; answered by `Load` with the same query number."""
 
     query: int
 
 
-class AskFigures(Message, frozen=True):
+class AskFigures(WireMessage, frozen=True):
     """For `/metrics`; answered by `Figures` with the same query number."""
 
     query: int
 
 
-class AskStatus(Message, frozen=True):
+class AskStatus(WireMessage, frozen=True):
     """For the status page; answered by `Status` with the same query number."""
 
     query: int
@@ -27,14 +27,14 @@ class AskStatus(Message, frozen=True):
     """Step records newer than this one of the same epoch are wanted; -1: all that are kept."""
 
 
-class AskExplanation(Message, frozen=True):
+class AskExplanation(WireMessage, frozen=True):
     """`Control.ExplainRequest`; answered by `Explanation` with the same query number."""
 
     query: int
     label: str
 
 
-class Load(Message, frozen=True):
+class Load(WireMessage, frozen=True):
     """Answer to `AskLoad`, all at one instant of the scheduler."""
 
     query: int
@@ -82,7 +82,7 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Figures(Message, frozen=True):
+class Figures(WireMessage, frozen=True):
     """Answer to `AskFigures`: everything the scheduler counts, at one instant."""
 
     query: int
@@ -135,7 +135,7 @@ BLOCK_FREE, BLOCK_CACHED, BLOCK_SHARED, BLOCK_FENCED, BLOCK_OWNER = 0, 1, 2, 3, 
 i = MAX_STATUS_OUTPUTS, of an output that is not listed."""
 
 
-class Status(Message, frozen=True):
+class Status(WireMessage, frozen=True):
     """Answer to `AskStatus`, all at one instant."""
 
     query: int
@@ -178,7 +178,7 @@ class Story(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     moments: tuple[Moment, ...]
 
 
-class Explanation(Message, frozen=True):
+class Explanation(WireMessage, frozen=True):
     """Answer to `AskExplanation`: the newest request of that label; no stories when nobody remembers one."""
 
     query: int

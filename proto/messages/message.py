@@ -7,13 +7,13 @@ import msgspec
 EngineState = Literal["starting", "ready", "draining", "recovering", "failed"]
 
 
-Role = Literal["frontend", "supervisor"]
+PeerRole = Literal["frontend", "supervisor"]
 
 
 Task = Literal["generate", "embed"]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
     """Base of every internal message: positional, tagged, closed."""
 
 

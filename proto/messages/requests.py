@@ -19,21 +19,21 @@ from quire.proto.messages.introspection import (
     Load,
     Status,
 )
-from quire.proto.messages.message import EngineState, Message, Role, Task, Usage
+from quire.proto.messages.message import EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
 PROTOCOL_VERSION = 4
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
-class Hello(Message, frozen=True):
+class Hello(WireMessage, frozen=True):
     """First message of a frontend or of the supervisor, and again after every `Welcome` of a new scheduler life."""
 
-    role: Role
+    role: PeerRole
     protocol_version: int
 
 
-class Submit(Message, frozen=True):
+class Submit(WireMessage, frozen=True):
     """Run one prompt and produce `n` outputs."""
 
     number: int
@@ -67,7 +67,7 @@ AbortReason = Literal["client", "stop_string", "slow_reader"]
 """Why a frontend ends a request: its client left, a stop string matched, or its client does not read."""
 
 
-class Abort(Message, frozen=True):
+class Abort(WireMessage, frozen=True):
     """The client went away. Unknown numbers are ignored: a late abort is normal."""
 
     numbers: tuple[int, ...]
@@ -76,31 +76,31 @@ class Abort(Message, frozen=True):
     """-1: every output; otherwise only this one (a stop string matched)."""
 
 
-class AbortLabels(Message, frozen=True):
+class AbortLabels(WireMessage, frozen=True):
     """`Control.Abort`: end every live request with one of these labels, whichever frontend submitted it."""
 
     query: int
     labels: tuple[str, ...]
 
 
-class FrontendBeat(Message, frozen=True):
+class FrontendBeat(WireMessage, frozen=True):
     """Sent once a second; a frontend silent for the lease loses its requests."""
 
 
-class Drain(Message, frozen=True):
+class Drain(WireMessage, frozen=True):
     """From the supervisor: refuse new requests, finish the running ones until `timeout_seconds`, then end the rest."""
 
     timeout_seconds: float
 
 
-class GroupLost(Message, frozen=True):
+class GroupLost(WireMessage, frozen=True):
     """From the supervisor: the worker group of this epoch is dead. Another will say HELLO with a higher epoch."""
 
     epoch: int
     reason: str
 
 
-class GroupFailed(Message, frozen=True):
+class GroupFailed(WireMessage, frozen=True):
     """From the supervisor: no further group will be started (restart budget used up)."""
 
     reason: str
@@ -150,7 +150,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     max_timeout_seconds: float
 
 
-class Welcome(Message, frozen=True):
+class Welcome(WireMessage, frozen=True):
     """Answer to `Hello`, and again whenever the facts or the state change. `life` is new for each scheduler process."""
 
     protocol_version: int
@@ -168,13 +168,13 @@ class Welcome(Message, frozen=True):
     """
 
 
-class Refused(Message, frozen=True):
+class Refused(WireMessage, frozen=True):
     """Answer to a `Hello` this scheduler cannot serve."""
 
     reason: str
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Logprobs of one position, raw (before penalties and temperature). `top_ids` holds the likeliest, best first."""
 
     token_id: int
@@ -195,7 +195,7 @@ class OutputLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     prompt: bool
     first_position: int
     """Index of the first entry among the output's tokens, or among the prompt's."""
-    entries: tuple[TokenLogprobs, ...]
+    entries: tuple[PositionLogprobs, ...]
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -216,7 +216,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     retry_after_seconds: float = 0.0
 
 
-class Embedding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The vector of one request of an `embed` model; its `Finish` ("stop", no tokens) is in the same message."""
 
     number: int
@@ -224,7 +224,7 @@ class Embedding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """float32 [embedding_size], pooled, not normalised."""
 
 
-class Outputs(Message, frozen=True):
+class Outputs(WireMessage, frozen=True):
     """All that happened to one frontend's requests in one step: one message per frontend per step.
 
     Parallel columns: token `token_ids[i]` belongs to output (numbers[i], output_indices[i]) and is its
@@ -242,24 +242,24 @@ class Outputs(Message, frozen=True):
     """int32 [tokens]"""
     finishes: tuple[Finish, ...] = ()
     logprobs: tuple[OutputLogprobs, ...] = ()
-    embeddings: tuple[Embedding, ...] = ()
+    embeddings: tuple[EmbeddingVector, ...] = ()
 
 
-class AbortedLabels(Message, frozen=True):
+class AbortedLabels(WireMessage, frozen=True):
     """Answer to `AbortLabels`: how many live requests each label had."""
 
     query: int
     counts: tuple[int, ...]
 
 
-class SchedulerBeat(Message, frozen=True):
+class SchedulerBeat(WireMessage, frozen=True):
     """Sent once a second to every frontend, with the step counter: progress, not a ping."""
 
     epoch: int
     step: int
 
 
-class Drained(Message, frozen=True):
+class Drained(WireMessage, frozen=True):
     """To the supervisor: no request lives any more after `Drain`."""
 
     num_ended: int

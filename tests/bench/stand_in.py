@@ -28,9 +28,9 @@ from quire.proto.messages.requests import (
     ModelFacts,
     OutputLogprobs,
     Outputs,
+    PositionLogprobs,
     SchedulerBeat,
     Submit,
-    TokenLogprobs,
     Welcome,
 )
 from quire.proto.transport.wire import encode, frontend_decoder, ints
@@ -161,7 +161,7 @@ class StandIn:
         entries = []
         for position, token in enumerate(ids, first_position):
             first = FIRST_TOKEN + position % (self._vocab_size - FIRST_TOKEN - top)
-            entries.append(TokenLogprobs(token, -1.25, 3, tuple(range(first, first + top)), values))
+            entries.append(PositionLogprobs(token, -1.25, 3, tuple(range(first, first + top)), values))
         return OutputLogprobs(number, 0, True, first_position, tuple(entries))
 
     def _say(self, peer: bytes, message: msgspec.Struct) -> None:

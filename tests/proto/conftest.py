@@ -24,7 +24,7 @@ LIMITS = requests.Limits(
     priority_enabled=True, max_timeout_seconds=3600.0,
 )  # fmt: skip
 USAGE = message.Usage(10, 4, 20, 0.5, 0.25, 1.5, 1, 2)
-ENTRY = requests.TokenLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
+ENTRY = requests.PositionLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
 LOAD = introspection.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75)
 FINISH = requests.Finish(3, 1, "error", USAGE, 20, 5, "NUMERICAL", "field", "message", 1.5)
 
@@ -48,7 +48,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.Refused("version"),
     requests.Outputs(
         2, (3).to_bytes(8, "little"), ints([1]), ints([0]), ints([77]), (FINISH,),
-        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),), (requests.Embedding(3, b"\0\0\x80?"),),
+        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),), (requests.EmbeddingVector(3, b"\0\0\x80?"),),
     ),
     requests.AbortedLabels(5, (1, 0)),
     LOAD,

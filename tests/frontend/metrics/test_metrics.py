@@ -18,7 +18,7 @@ from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, RequestError
 from quire.proto.messages.introspection import Distribution, Figure
 from quire.proto.messages.params import Structured
-from quire.proto.messages.requests import Embedding, Outputs
+from quire.proto.messages.requests import EmbeddingVector, Outputs
 from quire.proto.metrics.figures import FIGURES
 from quire.proto.metrics.histogram import Histogram
 
@@ -138,7 +138,7 @@ def test_vectors_are_counted_with_their_prompts_and_have_no_tokens(serving):
     async def case(s):
         def embed(submit):
             end = s.scheduler.finish(submit.number, 0)
-            vector = Embedding(submit.number, np.ones(4, dtype="<f4").tobytes())
+            vector = EmbeddingVector(submit.number, np.ones(4, dtype="<f4").tobytes())
             s.scheduler.say(Outputs(1, b"", b"", b"", b"", (end,), (), (vector,)))
 
         s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, task="embed", embedding_size=4)
