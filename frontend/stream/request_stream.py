@@ -17,8 +17,8 @@ from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.messages.errors import REASONS
-from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import AbortReason, Finish, OutputLogprobs, PositionLogprobs, Submit
+from quire.proto.messages.message import AbortReason, Usage
+from quire.proto.messages.requests import Finish, OutputLogprobs, PositionLogprobs, Submit
 
 MAX_CANDIDATES = 1024
 """Of the prompt's logprobs that are told at once: a long prompt has a million."""

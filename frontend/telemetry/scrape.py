@@ -11,7 +11,7 @@ from quire.frontend.telemetry import vllm_names
 from quire.frontend.telemetry.exposition import Meaning, encode, families
 from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import AskFigures, Distribution, Figure
+from quire.proto.messages.introspection import Distribution, Figure, MetricsQuery
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.metrics.figures import FIGURES
 
@@ -69,7 +69,7 @@ class MetricsPage:
         ready = Figure("engine_ready", float(self._link.state == "ready"))
         try:
             async with asyncio.timeout(FIGURES_SECONDS):
-                answer = await self._link.ask(AskFigures)
+                answer = await self._link.ask(MetricsQuery)
         except (RequestError, TimeoutError):
             return [Figure("scheduler_up", 0.0), Figure("engine_ready", 0.0)], []
         welcome = self._link.welcome

@@ -13,6 +13,10 @@ PeerRole = Literal["frontend", "supervisor"]
 Task = Literal["generate", "embed"]
 
 
+AbortReason = Literal["client", "stop_string", "slow_reader"]
+"""Why a frontend ends a request: its client left, a stop string matched, or its client does not read."""
+
+
 class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
     """Base of every internal message: positional, tagged, closed."""
 

@@ -5,24 +5,22 @@ connections, cheap in every delta. `label` is the client-visible id; it is never
 One output of a request (n > 1) is (request number, output index).
 """
 
-from typing import Literal
-
 import msgspec
 
 from quire.proto.messages.introspection import (
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
-    Figures,
-    Load,
-    Status,
+    ExplainQuery,
+    ExplainReply,
+    LoadQuery,
+    LoadReply,
+    MetricsQuery,
+    MetricsReply,
+    StatusQuery,
+    StatusReply,
 )
-from quire.proto.messages.message import EngineState, PeerRole, Task, Usage, WireMessage
+from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -61,10 +59,6 @@ class Submit(WireMessage, frozen=True):
     Its client has a promise: neither the bounds of the queue nor a drain turn it away a second time. What can never
     run still ends. Only a frontend says so, never a client, and of no request that it sends for the first time.
     """
-
-
-AbortReason = Literal["client", "stop_string", "slow_reader"]
-"""Why a frontend ends a request: its client left, a stop string matched, or its client does not read."""
 
 
 class Abort(WireMessage, frozen=True):
@@ -107,7 +101,7 @@ class GroupFailed(WireMessage, frozen=True):
 
 
 FrontendMessage = (
-    Submit | Abort | AbortLabels | AskLoad | AskFigures | AskStatus | AskExplanation | FrontendBeat | Hello | Drain
+    Submit | Abort | AbortLabels | LoadQuery | MetricsQuery | StatusQuery | ExplainQuery | FrontendBeat | Hello | Drain
     | GroupLost | GroupFailed
 )  # fmt: skip
 """Everything a scheduler accepts on its request socket."""
@@ -267,6 +261,15 @@ class Drained(WireMessage, frozen=True):
 
 
 SchedulerMessage = (
-    Welcome | Refused | Outputs | AbortedLabels | Load | Figures | Status | Explanation | SchedulerBeat | Drained
+    Welcome
+    | Refused
+    | Outputs
+    | AbortedLabels
+    | LoadReply
+    | MetricsReply
+    | StatusReply
+    | ExplainReply
+    | SchedulerBeat
+    | Drained
 )
 """Everything a frontend or the supervisor accepts from the scheduler."""

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from quire.proto.messages.message import Usage
+from quire.proto.messages.message import AbortReason, Usage
 from quire.proto.messages.params import MAX_N, FinishReason
-from quire.proto.messages.requests import AbortReason, Finish, ModelFacts, Submit
+from quire.proto.messages.requests import Finish, ModelFacts, Submit
 from quire.proto.transport.wire import Int32
 from quire.scheduler.core.admission import Refusal
 from quire.scheduler.core.effects import Effects

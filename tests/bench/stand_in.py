@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from quire.proto.messages.introspection import AskFigures, Figures
+from quire.proto.messages.introspection import MetricsQuery, MetricsReply
 from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
@@ -114,8 +114,8 @@ class StandIn:
             case Abort():
                 for number in message.numbers:
                     self._rows.pop((peer, number), None)
-            case AskFigures():
-                self._say(peer, Figures(message.query, (), ()))
+            case MetricsQuery():
+                self._say(peer, MetricsReply(message.query, (), ()))
 
     def _decode(self) -> None:
         """One token for every row."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quire.proto.messages.introspection import AskFigures, Figure
+from quire.proto.messages.introspection import Figure, MetricsQuery
 from quire.proto.messages.plans import StepResult
 from quire.proto.metrics.figures import FIGURES
 from quire.proto.metrics.histogram import Histogram
@@ -12,7 +12,7 @@ from quire.scheduler.state.events import StepDone
 
 
 def ask(e, *outside):
-    told = e.ask(AskFigures(5), *outside)
+    told = e.ask(MetricsQuery(5), *outside)
     assert told.query == 5
     return told
 
