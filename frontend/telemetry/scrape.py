@@ -13,14 +13,14 @@ from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import RequestError
 from quire.proto.messages.introspection import Distribution, Figure, MetricsQuery
 from quire.proto.messages.requests import ModelFacts
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 
 WRITE_SECONDS = 1.0
 FIGURES_SECONDS = 2.0
 """What the scheduler may take to answer: a scrape must not run into its own time-out meanwhile."""
 PREFIX = "quire_"
 MEANINGS: dict[str, Meaning] = {
-    name: (family.kind, family.help) for table in (FAMILIES, FIGURES) for name, family in table.items()
+    name: (family.kind, family.help) for table in (FAMILIES, SCHEDULER_FAMILIES) for name, family in table.items()
 }
 
 

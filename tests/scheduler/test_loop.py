@@ -25,7 +25,7 @@ from quire.proto.messages.requests import (
     Submit,
     Welcome,
 )
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.proto.transport.channel import Dealer, PeerUnreachable, ipc_address
 from quire.proto.transport.wire import ints, plan_decoder, scheduler_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -159,7 +159,7 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     assert values["device_memory_bytes", "kv_cache", "0"] == 64
     assert values["frontends_connected",] == 1
     assert values["scheduler_resident_memory_bytes",] > 1 << 20
-    assert all(FIGURES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
+    assert all(SCHEDULER_FAMILIES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
 
 
 def test_a_lost_group_is_replaced_and_the_request_goes_on(peers):

@@ -16,7 +16,7 @@ from quire.proto.messages.introspection import (
     MetricsReply,
     StatusReply,
 )
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
 
 
@@ -33,7 +33,7 @@ class Answers:
     def _check_figures(self, message: MetricsReply) -> None:
         values: dict[str, float] = Counter()
         for figure in message.figures:
-            described = FIGURES[figure.name]
+            described = SCHEDULER_FAMILIES[figure.name]
             key = figure.name, figure.labels
             demand(tuple(label for label, _ in figure.labels) == described.labels, f"labels of {figure}")
             demand(figure.value >= 0, f"{figure} is negative")
@@ -42,7 +42,7 @@ class Answers:
                 self._counters[key] = figure.value
             values[figure.name] += figure.value
         for one in message.distributions:
-            demand(FIGURES[one.name].kind == "histogram", f"{one.name} is no histogram")
+            demand(SCHEDULER_FAMILIES[one.name].kind == "histogram", f"{one.name} is no histogram")
             demand(len(one.counts) == len(one.bounds) + 1 and list(one.bounds) == sorted(one.bounds), f"{one}")
         steps = next(one for one in message.distributions if one.name == "step_tokens")
         demand(sum(steps.counts) == values["scheduler_steps_total"], f"steps {steps.counts}")

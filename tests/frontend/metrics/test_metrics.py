@@ -19,7 +19,7 @@ from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, Re
 from quire.proto.messages.introspection import Distribution, Figure
 from quire.proto.messages.params import Structured
 from quire.proto.messages.requests import EmbeddingVector, Outputs
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.proto.metrics.histogram import Histogram
 
 
@@ -268,7 +268,7 @@ def test_routes_and_methods_are_closed_sets_however_clients_call(serving):
 def test_every_series_of_both_tables_is_on_the_page_with_its_type_and_help(serving):
     async def case(s):
         page, _ = await scrape(s.server)
-        for table in (FAMILIES, FIGURES):
+        for table in (FAMILIES, SCHEDULER_FAMILIES):
             for name, described in table.items():
                 family = page.families["quire_" + name.removesuffix("_total" * (described.kind == "counter"))]
                 assert (family.type, family.documentation) == (described.kind, described.help), name
