@@ -7,10 +7,8 @@ import sys
 from quire.deploy.bench import commands as bench
 from quire.deploy.commands import doctor, generate, serve, top
 from quire.deploy.flags.arguments import Parser, UsageError
+from quire.proto.process import exit_codes
 from quire.proto.process.version import version
-
-INTERRUPTED = 130
-PIPE_CLOSED = 141
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -34,12 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
         return code
     except UsageError as error:
         print(f"quire: error: {error}", file=sys.stderr)
-        return 2
+        return exit_codes.REFUSED
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed on the way out
-        return PIPE_CLOSED
+        return exit_codes.PIPE_CLOSED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return exit_codes.INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import msgspec
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
+from quire.proto.process import exit_codes
 from quire.proto.process.departure import leave_after
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
@@ -44,8 +45,8 @@ def main() -> int:
         asyncio.run(serve(config))
     except (ValueError, ListenError) as error:
         print(f"frontend: {in_flags(str(error), flags)}", file=sys.stderr)
-        return 2
-    return 0
+        return exit_codes.REFUSED
+    return exit_codes.SUCCESS
 
 
 if __name__ == "__main__":

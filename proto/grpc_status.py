@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from quire.proto.api import RequestError
-from quire.proto.messages.errors import Status
+from quire.proto.messages.errors import StatusName
 
 DOMAIN = "quire"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -79,6 +79,6 @@ def from_status(code: grpc.StatusCode, details: str, trailers: Iterable[tuple[st
         field=field,
         retry_after_seconds=retry_after,
         request_id=request_id,
-        status=cast("Status", code.name),
+        status=cast("StatusName", code.name),
         metadata=metadata,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from quire.proto.process import exit_codes
 from quire.proto.process.departure import leave_after
 from quire.proto.process.parent_death import tie_to_parent
 from quire.scheduler.config import SchedulerConfig
@@ -24,7 +25,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor turns it into a drain
     loop.run()
     context.term()
-    return 0
+    return exit_codes.SUCCESS
 
 
 if __name__ == "__main__":

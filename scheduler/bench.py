@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import PIPELINE_DEPTH, StepPlan, StepResult
+from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepPlan, StepResult
 from quire.proto.messages.requests import ModelFacts, Submit
 from quire.proto.transport.wire import encode, ints, plan_decoder
 from quire.scheduler.config import SchedulerConfig
@@ -57,7 +57,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def fill_steps(self) -> int:
         """Steps until every running request has its prompt computed."""
-        return -(-self.running * self.prompt_len // (self.token_budget - self.running)) + PIPELINE_DEPTH + 1
+        return -(-self.running * self.prompt_len // (self.token_budget - self.running)) + MAX_PLANS_IN_FLIGHT + 1
 
 
 class Drive:
@@ -105,7 +105,7 @@ class Drive:
         for index in range(scenario.running):
             stagger = -(-scenario.output_len * (index + 1) // scenario.running)
             self.submit(scenario.fill_steps + stagger)
-        for _ in range(PIPELINE_DEPTH):
+        for _ in range(MAX_PLANS_IN_FLIGHT):
             self.collect(self.core.plan(time.monotonic()))
         for _ in range(scenario.fill_steps):
             self.step()
@@ -227,7 +227,7 @@ def submit_to_plan(scenario: Scenario) -> list[float]:
             elapsed += step_s
             admitted = plan is not None and bool(drive.read(plan).admits)
         series.append(elapsed * 1e3)
-        for _ in range(PROBE_TOKENS + PIPELINE_DEPTH + 1):
+        for _ in range(PROBE_TOKENS + MAX_PLANS_IN_FLIGHT + 1):
             drive.step()
     return series
 

@@ -1,7 +1,6 @@
 """`python -m quire.worker CONFIG.json --rank R --epoch E`: one rank of a worker group.
 
-Exit codes: 0 told to stop, 3 not welcomed by the scheduler, 4 failed, 5 refused (no restart can help); the last log
-lines say why.
+Exit codes: see `quire.proto.process.exit_codes`; the last log lines say why.
 """
 
 import argparse
@@ -15,6 +14,7 @@ import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
 from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.proto.process import exit_codes
 from quire.proto.process.departure import leave, leave_after, leave_on
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
@@ -23,7 +23,7 @@ from quire.proto.transport.wire import plan_decoder
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import Group
-from quire.worker.loop import EXIT_DONE, Started, StartRefused, Worker, identity
+from quire.worker.loop import Started, StartRefused, Worker, identity
 from quire.worker.memory.budget import MemoryShortage, MemoryTaken
 from quire.worker.start import join_group, start
 from quire.worker.step.runner import InFlight
@@ -59,7 +59,7 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     )
     # Ctrl-C reaches the whole terminal; the supervisor decides how the group ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leave_on(signal.SIGTERM, EXIT_DONE)
+    leave_on(signal.SIGTERM, exit_codes.SUCCESS)
 
     def begin() -> Started[InFlight]:
         try:
@@ -88,13 +88,13 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     worker = Worker(dealer, rank, config.tensor_parallel_size, epoch)
     try:
         code = worker.run(begin)
-        if code == EXIT_DONE:
+        if code == exit_codes.SUCCESS:
             at_end.close()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it says nothing new, and must not cut the last words off
         dealer.close(_LINGER_MS)
         context.term()
-    if code != EXIT_DONE:
+    if code != exit_codes.SUCCESS:
         # a collective may never end on another rank, and what recorded it cannot be taken apart meanwhile
         leave(code)
     return code

@@ -26,15 +26,10 @@ from quire.proto.messages.plans import (
     plan_hash,
 )
 from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
+from quire.proto.process import exit_codes
 from quire.proto.transport.channel import Dealer, PeerUnreachable
 from quire.proto.transport.wire import WireError
 from quire.worker.step.result_thread import Collector
-
-EXIT_DONE = 0
-EXIT_UNWELCOME = 3
-EXIT_FAILED = 4
-EXIT_REFUSED = 5
-"""This model or configuration will never run here: the supervisor does not try again."""
 
 HELLO_SECONDS = 5.0
 
@@ -127,7 +122,7 @@ class Worker:
     def run(self, start: Callable[[], Started[F]]) -> int:
         """Say hello, start the executor, serve until told to stop; the exit code of the process."""
         if not self._join():
-            return EXIT_UNWELCOME
+            return exit_codes.WORKER_NOT_WELCOMED
         try:
             started = start()
             self._dealer.send(
@@ -139,14 +134,14 @@ class Worker:
             _log.error("refused: %s", refusal)
             self.failure = refusal
             self._report(refusal)
-            return EXIT_REFUSED
+            return exit_codes.WORKER_REFUSED
         except Exception as error:
             self.failure = error
             _log.exception("failed at step %d", self._order.step)
             self._report(error)
-            return EXIT_FAILED
+            return exit_codes.WORKER_FAILED
         _log.info("stopped after step %d: %s", self._order.step, reason)
-        return EXIT_DONE
+        return exit_codes.SUCCESS
 
     def _join(self) -> bool:
         try:

@@ -10,6 +10,7 @@ from quire.deploy.bench.report import plot
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import machine as describe_machine
 from quire.deploy.bench.report.report import report
+from quire.proto.process import exit_codes
 
 BENCHES: dict[str, tuple[ModuleType, str]] = {
     "scheduler": (scheduler, "cost of one scheduler step, alone in a process"),
@@ -47,6 +48,6 @@ def _execute(name: str, module: ModuleType, args: argparse.Namespace) -> int:
             plot.write(args.plot, f"quire bench {name}", outcome.series)
     except BenchError as error:
         print(f"quire bench {name}: {error}", file=sys.stderr)
-        return 1
+        return exit_codes.FAILED
     report(name, outcome, before=before, as_json=args.json)
-    return 0
+    return exit_codes.SUCCESS

@@ -18,7 +18,7 @@ from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import Figure, Outcome
 from quire.deploy.flags.arguments import add_serve_arguments, gather
 from quire.deploy.model_path import resolve
-from quire.proto.messages.introspection import Load
+from quire.proto.messages.introspection import EngineLoad, LoadReply
 from quire.proto.messages.requests import ModelFacts, Outputs
 
 SAMPLE_SECONDS = 0.2
@@ -73,13 +73,13 @@ def run(args: argparse.Namespace) -> Outcome:
     return Outcome(figures, config, options.seed, {"num_running": [float(load.num_running) for load in loads]})
 
 
-def _drive(peer: EnginePeer, drawn: list[prompts.Prompt]) -> tuple[float, int, list[Load]]:
+def _drive(peer: EnginePeer, drawn: list[prompts.Prompt]) -> tuple[float, int, list[EngineLoad]]:
     """Seconds from the first submission to the last finish, tokens received, and what the scheduler held meanwhile."""
     peer.submit(drawn[0].token_ids[:1], 2)
     while not peer.idle():
         peer.receive(0.1)
     tokens = 0
-    loads: list[Load] = []
+    loads: list[EngineLoad] = []
     begin = time.monotonic()
     next_sample = begin
     for prompt in drawn:
@@ -91,12 +91,12 @@ def _drive(peer: EnginePeer, drawn: list[prompts.Prompt]) -> tuple[float, int, l
         message = peer.receive(0.1)
         if isinstance(message, Outputs):
             tokens += num_tokens(message)
-        elif isinstance(message, Load):
-            loads.append(message)
+        elif isinstance(message, LoadReply):
+            loads.append(message.load)
     return time.monotonic() - begin, tokens, loads
 
 
-def kv_waste_share(loads: list[Load]) -> float | None:
+def kv_waste_share(loads: list[EngineLoad]) -> float | None:
     """Mean of `1 - used_slots_share` over the samples near the most sequences running; None when nothing ran."""
     most = max((load.num_running for load in loads), default=0)
     busy = [1.0 - load.used_slots_share for load in loads if most and load.num_running >= BUSY_SHARE * most]

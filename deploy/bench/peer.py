@@ -12,7 +12,7 @@ from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import FRONTENDS_SOCKET, compose
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.model_path import Model
-from quire.proto.messages.introspection import AskLoad
+from quire.proto.messages.introspection import LoadQuery
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
@@ -78,7 +78,7 @@ class EnginePeer:
         self._dealer.send(Submit(self._number, f"bench-{self._number}", prompt, params, timeout_seconds=3600.0))
 
     def ask_load(self) -> None:
-        self._dealer.send(AskLoad(0))
+        self._dealer.send(LoadQuery(0))
 
     def receive(self, timeout_seconds: float) -> SchedulerMessage | None:
         """The next message, or None. Raises `BenchError` when an output failed or a process died."""

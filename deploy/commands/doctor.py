@@ -15,6 +15,7 @@ from quire.deploy.config import FLAGS, KV_DTYPES
 from quire.deploy.flags.arguments import MODEL_KEY, UsageError, add_model_argument
 from quire.deploy.flags.sizes import format_bytes
 from quire.deploy.model_path import resolve
+from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
 from quire.proto.process.version import version
 from quire.worker.config import WorkerConfig
@@ -89,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("refused:" if refusals else "refused: nothing")
     for refusal in refusals:
         print(f"  {refusal}")
-    return 1 if refusals else 0
+    return exit_codes.FAILED if refusals else exit_codes.SUCCESS
 
 
 def _inspect(config: WorkerConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import msgspec
 
 from quire.deploy.commands.connect import add_connection_arguments, connect, failure
 from quire.proto.api import Chat, ChatMessage, Delta, Event, Finished, GenerateRequest, RequestError, Started
+from quire.proto.process import exit_codes
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -42,14 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
         answer.take(client.stream(_request(arguments)))
     except RequestError as error:
         print(failure(error), file=sys.stderr)
-        return 1
+        return exit_codes.FAILED
     finally:
         client.close()
     if arguments.json:
         print(msgspec.json.encode(answer.summary()).decode())
     else:
         answer.print_rest()
-    return 0 if answer.ended_well else 1
+    return exit_codes.SUCCESS if answer.ended_well else exit_codes.FAILED
 
 
 def _request(arguments: argparse.Namespace) -> GenerateRequest:

@@ -8,6 +8,7 @@ import time
 from quire.deploy.commands.connect import add_connection_arguments, connect, failure
 from quire.deploy.flags.arguments import UsageError
 from quire.proto.api import RequestError
+from quire.proto.process import exit_codes
 
 KEY_VARIABLE = "QUIRE_ADMIN_KEY"
 TIMEOUT_SECONDS = 10.0
@@ -39,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
             screen.show(client.server_info(), client.status())
         except RequestError as error:
             print(failure(error), file=sys.stderr)
-            return 1
+            return exit_codes.FAILED
         if arguments.once or not screen.is_terminal:
             screen.print()
-            return 0
+            return exit_codes.SUCCESS
         try:
             with screen.live():
                 while True:
@@ -52,4 +53,4 @@ def run(arguments: argparse.Namespace) -> int:
                     except RequestError as error:  # it may come back
                         screen.lose(error.message)
         except KeyboardInterrupt:
-            return 0
+            return exit_codes.SUCCESS

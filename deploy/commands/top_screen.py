@@ -8,8 +8,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from quire.proto.api import EngineLoad, EngineStatus, ServerInfo
-from quire.proto.messages.introspection import LiveOutput, StepRecord
+from quire.proto.api import EngineLoad, EngineStatus, LiveOutput, ServerInfo, StepRecord
 from quire.proto.metrics.rates import Rates, rates
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -12,6 +12,7 @@ import yaml
 
 from quire.deploy.flags.options import ServeOptions, Spec, specs
 from quire.deploy.flags.vllm_flags import BARE, FOREIGN, refusal
+from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
 MODELS = "models"
@@ -31,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         print(f"quire: error: {message}  (see `{self.prog} --help`)", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(exit_codes.REFUSED)
 
     def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
         """`-O3` is `-O 3`; yet `-t` is no abbreviation of `-tp`, which `allow_abbrev` lets pass."""

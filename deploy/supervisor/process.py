@@ -28,9 +28,6 @@ READS_PER_TURN = 16
 LINES_PER_SECOND = 500
 """Of one process, passed on; the rest is counted. Writing them on costs more than it cost to write them."""
 
-REFUSED_EXIT_CODE = 5
-"""A worker's way to say that this model or configuration will never run: no restart can help."""
-
 
 class Child:
     """Starts at construction, in a session of its own so that Ctrl-C reaches the supervisor alone.

@@ -13,17 +13,14 @@ from typing import Literal
 
 import zmq
 
-from quire.deploy.supervisor.process import REFUSED_EXIT_CODE, Child
+from quire.deploy.supervisor.process import Child
 from quire.deploy.supervisor.process_set import Children
 from quire.deploy.supervisor.process_spec import Engine, Timers
 from quire.deploy.supervisor.pulse import Pulse
 from quire.deploy.supervisor.restart_budget import RestartBudget
 from quire.deploy.supervisor.scheduler_channel import SchedulerLink
 from quire.proto.messages.requests import Drain, Drained, GroupFailed, GroupLost, Refused, SchedulerMessage, Welcome
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_REFUSED = 2
+from quire.proto.process import exit_codes
 
 Phase = Literal["starting", "serving", "draining", "over"]
 
@@ -45,7 +42,7 @@ class Supervisor:
         self._budgets: dict[str, RestartBudget] = {}
         self._due: dict[str, float] = {}
         self._phase: Phase = "starting"
-        self._exit_code = EXIT_OK
+        self._exit_code = exit_codes.SUCCESS
         self._epoch = 0
         self._num_signals = 0
         self._welcome: Welcome | None = None
@@ -155,7 +152,7 @@ class Supervisor:
         was_ready = self._group_ready
         self._welcome = welcome
         if self._phase == "starting" and welcome.state == "failed":
-            self._fail(welcome.detail, EXIT_REFUSED)
+            self._fail(welcome.detail, exit_codes.REFUSED)
             return
         broken = welcome.epoch == self._epoch and not welcome.group_lives and welcome.state != "failed"
         if broken and self._phase != "starting" and self._children.of("worker"):
@@ -177,11 +174,11 @@ class Supervisor:
         reason = child.obituary
         if self._phase == "starting":
             last_lines = "".join(f"\n  {line}" for line in child.last_lines)
-            refused = child.exit_code == REFUSED_EXIT_CODE
+            refused = child.exit_code == exit_codes.WORKER_REFUSED
             what = f"{child.name} refused this model or configuration" if refused else f"{reason} during the start"
-            self._fail(f"{what}; its last lines:{last_lines}", EXIT_REFUSED if refused else EXIT_FAILED)
+            self._fail(f"{what}; its last lines:{last_lines}", exit_codes.REFUSED if refused else exit_codes.FAILED)
         elif child.role == "worker":
-            self._lose_group(reason, may_restart=child.exit_code != REFUSED_EXIT_CODE)
+            self._lose_group(reason, may_restart=child.exit_code != exit_codes.WORKER_REFUSED)
         else:
             self._lose(child.name, reason)
 
@@ -208,7 +205,7 @@ class Supervisor:
         self._children.end("worker")
         self._due.pop("group", None)
         self._say(reason)
-        if self._exit_code != EXIT_OK:  # it had to give the last word of an engine that has failed
+        if self._exit_code != exit_codes.SUCCESS:  # it had to give the last word of an engine that has failed
             self._phase = "over"
         elif self._restart("scheduler", reason):
             # the group belongs to the scheduler's life and follows it without a budget of its own
@@ -228,9 +225,9 @@ class Supervisor:
 
     def _give_up(self, reason: str) -> None:
         """Let clients hear why, then end."""
-        if self._exit_code != EXIT_OK:
+        if self._exit_code != exit_codes.SUCCESS:
             return
-        self._exit_code = EXIT_FAILED
+        self._exit_code = exit_codes.FAILED
         self._due.clear()
         if not self._children.of("scheduler"):
             self._fail(reason)
@@ -294,7 +291,7 @@ class Supervisor:
             self._next_progress = now + self._timers.progress
             self._say(f"waiting for {', '.join(late)}")
 
-    def _fail(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
+    def _fail(self, reason: str, exit_code: int = exit_codes.FAILED) -> None:
         self._say(f"error: {reason}")
         self._exit_code = exit_code
         self._phase = "over"

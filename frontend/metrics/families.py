@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from quire.frontend.metrics.buckets import COUNTS, DURATION_SECONDS, INTERVAL_SECONDS, TOKENS, WORK_SECONDS
-from quire.proto.metrics.figures import Kind
+from quire.proto.metrics.families import Kind
 
 
 class Family(NamedTuple):
@@ -88,5 +88,5 @@ FAMILIES: dict[str, Family] = {
 }
 """Name without the prefix `quire_` -> family; a counter's ends in `_total`.
 
-What the scheduler measures stands in `quire.proto.metrics.figures`.
+What the scheduler measures stands in `quire.proto.metrics.families`.
 """

@@ -11,7 +11,7 @@ from quire.frontend.request.defaults import Defaults
 from quire.frontend.stream.scheduler_client import SchedulerLink
 from quire.proto import api
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import AskExplanation, AskLoad, AskStatus, Explanation, Load, Status
+from quire.proto.messages.introspection import ExplainQuery, ExplainReply, LoadQuery, StatusQuery, StatusReply
 from quire.proto.messages.params import INT64_MAX, ParameterError
 from quire.proto.messages.requests import AbortLabels
 
@@ -80,9 +80,9 @@ class Control:
         base = self._config.served_model_names[0]
         return models + [api.Model(name, base, length) for name in (facts.adapters if facts is not None else ())]
 
-    async def load(self) -> Load:
+    async def load(self) -> api.EngineLoad:
         """Raises `RequestError` when the scheduler does not answer."""
-        return await self._link.ask(AskLoad)
+        return (await self._link.ask(LoadQuery)).load
 
     async def abort(self, labels: Sequence[str]) -> list[tuple[str, int]]:
         """End every live request with one of these labels: (label, how many it had).
@@ -94,24 +94,24 @@ class Control:
         answer = await self._link.ask(AbortLabels, tuple(labels))
         return list(zip(labels, answer.counts, strict=True))
 
-    async def explain(self, label: str) -> Explanation:
+    async def explain(self, label: str) -> ExplainReply:
         """How the newest request of this label fares, or fared.
 
         Raises `ParameterError`, `RequestError` (UNKNOWN_REQUEST) when nobody remembers one, or when no answer comes.
         """
         if not label:
             raise ParameterError("request_id", "must not be empty")
-        answer = await self._link.ask(AskExplanation, label)
+        answer = await self._link.ask(ExplainQuery, label)
         if not answer.stories:
             text = f"no request {label[:128]!r} lives or has ended lately; it is the id its answer began with"
             raise RequestError("UNKNOWN_REQUEST", text, field="request_id")
         return answer
 
-    async def status(self, after_step: int = -1) -> Status:
+    async def status(self, after_step: int = -1) -> StatusReply:
         """All that can be seen of the engine at one instant, with step records newer than `after_step`.
 
         Raises `ParameterError`, or `RequestError` when the scheduler does not answer.
         """
         if not -1 <= after_step <= INT64_MAX:
             raise ParameterError("after_step", f"must be a step number, or -1 for all that are kept, got {after_step}")
-        return await self._link.ask(AskStatus, after_step)
+        return await self._link.ask(StatusQuery, after_step)

@@ -7,7 +7,7 @@ from quire.frontend.text.detokenizer import Detokenizer, text_of
 from quire.frontend.text.stop_strings import StopMatcher
 from quire.proto import api
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 COST_PER_TOKEN = 8
 COST_PER_LOGPROB = 16
@@ -39,7 +39,7 @@ class OutputBuffer:
         self._token_ids = array("i")
         self._num_read = 0
         self._text: list[str] = []
-        self._logprobs: list[TokenLogprobs] = []
+        self._logprobs: list[PositionLogprobs] = []
         self._num_logprobs = 0
 
     @property
@@ -110,7 +110,7 @@ class OutputBuffer:
         return self._token_ids.tobytes()
 
 
-def with_text(entry: TokenLogprobs, token_bytes: Callable[[int], bytes]) -> api.TokenLogprobs:
+def with_text(entry: PositionLogprobs, token_bytes: Callable[[int], bytes]) -> api.TokenLogprobs:
     """The scheduler's logprobs of one position with what the tokens stand for."""
     shown = token_bytes(entry.token_id)
     return api.TokenLogprobs(

@@ -9,20 +9,20 @@ import msgspec
 
 from quire.proto.api import RequestError
 from quire.proto.messages.introspection import (
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
-    Figures,
-    Load,
-    Status,
+    ExplainQuery,
+    ExplainReply,
+    LoadQuery,
+    LoadReply,
+    MetricsQuery,
+    MetricsReply,
+    StatusQuery,
+    StatusReply,
 )
 from quire.proto.messages.requests import AbortedLabels, AbortLabels
 
 QUERY_SECONDS = 5.0
 
-Answer = Load | Figures | Status | Explanation | AbortedLabels
+Answer = LoadReply | MetricsReply | StatusReply | ExplainReply | AbortedLabels
 
 
 class Queries:
@@ -36,13 +36,13 @@ class Queries:
         self._open: dict[int, asyncio.Future[Answer]] = {}
 
     @overload
-    async def ask(self, kind: type[AskLoad]) -> Load: ...
+    async def ask(self, kind: type[LoadQuery]) -> LoadReply: ...
     @overload
-    async def ask(self, kind: type[AskFigures]) -> Figures: ...
+    async def ask(self, kind: type[MetricsQuery]) -> MetricsReply: ...
     @overload
-    async def ask(self, kind: type[AskStatus], after_step: int = -1, /) -> Status: ...
+    async def ask(self, kind: type[StatusQuery], after_step: int = -1, /) -> StatusReply: ...
     @overload
-    async def ask(self, kind: type[AskExplanation], label: str, /) -> Explanation: ...
+    async def ask(self, kind: type[ExplainQuery], label: str, /) -> ExplainReply: ...
     @overload
     async def ask(self, kind: type[AbortLabels], labels: tuple[str, ...], /) -> AbortedLabels: ...
     async def ask(self, kind: type[Any], *fields: Any) -> Answer:

@@ -7,7 +7,6 @@ reader, however many tokens arrived.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -18,10 +17,8 @@ from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.messages.errors import REASONS
-from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import Finish, OutputLogprobs, Submit, TokenLogprobs
-
-AbortReason = Literal["client", "stop_string", "slow_reader"]
+from quire.proto.messages.message import AbortReason, Usage
+from quire.proto.messages.requests import Finish, OutputLogprobs, PositionLogprobs, Submit
 
 MAX_CANDIDATES = 1024
 """Of the prompt's logprobs that are told at once: a long prompt has a million."""
@@ -64,7 +61,7 @@ class RequestStream:
         self._metrics = metrics
         self._unread_bytes = 0
         self._dirty: list[OutputBuffer] = []
-        self._prompt_logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[PositionLogprobs] = []
         self._num_prompt_logprobs = 0
         self._started = False
         self._failure: RequestError | None = None

@@ -23,12 +23,12 @@ from quire.frontend.stream.patience import Patience
 from quire.frontend.stream.prepared_request import Prepared
 from quire.frontend.stream.progress import Progress
 from quire.frontend.stream.queries import Queries
-from quire.frontend.stream.request_stream import AbortReason, RequestStream
+from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.silence import Silence
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import Explanation, Figures, Load, Status
-from quire.proto.messages.message import EngineState
+from quire.proto.messages.introspection import ExplainReply, LoadReply, MetricsReply, StatusReply
+from quire.proto.messages.message import AbortReason, EngineState
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Abort,
@@ -75,7 +75,7 @@ class SchedulerLink:
         self._numbers = itertools.count(1)
         self._streams: dict[int, RequestStream] = {}
         self._queries = Queries(self._post, self._check_reachable)
-        self.ask = self._queries.ask  # `await ask(AskLoad)`; raises `RequestError` when the scheduler does not answer
+        self.ask = self._queries.ask  # `await ask(LoadQuery)`; raises `RequestError` when the scheduler does not answer
         self._outbox: deque[msgspec.Struct] = deque()
         self._posted = asyncio.Event()
         self._epoch = 0
@@ -202,7 +202,7 @@ class SchedulerLink:
                 self._lose(f"refused: {message.reason}", is_suspect=False)
                 if not self._outbox:
                     self._post(Hello("frontend", PROTOCOL_VERSION))
-            case Load() | Figures() | Status() | Explanation() | AbortedLabels():
+            case LoadReply() | MetricsReply() | StatusReply() | ExplainReply() | AbortedLabels():
                 self._queries.answer(message)
 
     def _on_outputs(self, outputs: Outputs) -> None:

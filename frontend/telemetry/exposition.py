@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from quire.proto.messages.introspection import Distribution, Figure
-from quire.proto.metrics.figures import Kind
+from quire.proto.metrics.families import Kind
 
 Meaning = tuple[Kind, str]
 """What a family is, and its help text."""

@@ -11,16 +11,16 @@ from quire.frontend.telemetry import vllm_names
 from quire.frontend.telemetry.exposition import Meaning, encode, families
 from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import AskFigures, Distribution, Figure
+from quire.proto.messages.introspection import Distribution, Figure, MetricsQuery
 from quire.proto.messages.requests import ModelFacts
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 
 WRITE_SECONDS = 1.0
 FIGURES_SECONDS = 2.0
 """What the scheduler may take to answer: a scrape must not run into its own time-out meanwhile."""
 PREFIX = "quire_"
 MEANINGS: dict[str, Meaning] = {
-    name: (family.kind, family.help) for table in (FAMILIES, FIGURES) for name, family in table.items()
+    name: (family.kind, family.help) for table in (FAMILIES, SCHEDULER_FAMILIES) for name, family in table.items()
 }
 
 
@@ -69,7 +69,7 @@ class MetricsPage:
         ready = Figure("engine_ready", float(self._link.state == "ready"))
         try:
             async with asyncio.timeout(FIGURES_SECONDS):
-                answer = await self._link.ask(AskFigures)
+                answer = await self._link.ask(MetricsQuery)
         except (RequestError, TimeoutError):
             return [Figure("scheduler_up", 0.0), Figure("engine_ready", 0.0)], []
         welcome = self._link.welcome

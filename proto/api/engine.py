@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.proto.messages.introspection import LiveOutput, StepRecord
-from quire.proto.messages.message import Usage
+from quire.proto.messages.introspection import EngineLoad, LiveOutput, StepRecord, Story
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,49 +57,6 @@ class ServerInfo:
     tool_parser: str = ""
     """Empty: calls are recognised only where they are forced."""
     reasoning_parser: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLoad:
-    """One instant of the scheduler; see `GetLoadResponse` in quire.proto."""
-
-    state: str
-    epoch: int
-    step: int
-    num_running: int
-    num_waiting: int
-    waiting_tokens: int
-    num_blocks: int
-    free_blocks: int
-    cached_blocks: int
-    fenced_blocks: int
-    prefix_queries: int
-    prefix_hits: int
-    num_preemptions: int
-    num_finished: int
-    num_rejected: int
-    used_slots_share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Something that happened to an output, `seconds` after the request arrived; see `Moment` in quire.proto."""
-
-    seconds: float
-    what: str
-    num_tokens: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """How one output fared."""
-
-    output_index: int
-    state: str
-    ahead: int
-    usage: Usage
-    moments: Sequence[Moment]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire.proto.messages.errors import REASONS, Status
+from quire.proto.messages.errors import REASONS, StatusName
 
 
 class RequestError(Exception):
@@ -17,7 +17,7 @@ class RequestError(Exception):
         field: str = "",
         retry_after_seconds: float = 0.0,
         request_id: str = "",
-        status: Status | None = None,
+        status: StatusName | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)

@@ -1,11 +1,20 @@
 """What a server tells of itself: to protobuf and back."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.grpc_map.fields import fill, read
-from quire.proto.messages.introspection import Explanation, LiveOutput, Load, Status, StepRecord
+from quire.proto.messages.introspection import (
+    EngineLoad,
+    ExplainReply,
+    LiveOutput,
+    Moment,
+    StatusReply,
+    StepRecord,
+    Story,
+)
 from quire.proto.messages.message import Usage
 
 
@@ -25,15 +34,15 @@ def models(message: pb.ListModelsResponse) -> tuple[api.Model, ...]:
     return tuple(read(api.Model, model) for model in message.models)
 
 
-def load_message(load: Load) -> pb.GetLoadResponse:
+def load_message(load: EngineLoad) -> pb.GetLoadResponse:
     return fill(pb.GetLoadResponse, load)
 
 
-def load(message: pb.GetLoadResponse) -> api.EngineLoad:
-    return read(api.EngineLoad, message)
+def load(message: pb.GetLoadResponse) -> EngineLoad:
+    return read(EngineLoad, message)
 
 
-def explanation_message(value: Explanation) -> pb.ExplainRequestResponse:
+def explanation_message(value: ExplainReply) -> pb.ExplainRequestResponse:
     return pb.ExplainRequestResponse(
         request_id=value.label,
         stories=[
@@ -52,19 +61,19 @@ def explanation_message(value: Explanation) -> pb.ExplainRequestResponse:
 def explanation(message: pb.ExplainRequestResponse) -> api.Explained:
     """For clients; the inverse of `explanation_message`."""
     stories = [
-        api.Story(
+        Story(
             story.output_index,
-            story.state,
+            cast("Any", story.state),
             story.ahead,
             read(Usage, story.usage),
-            tuple(api.Moment(one.seconds, one.what, one.num_tokens, one.detail) for one in story.moments),
+            tuple(read(Moment, one) for one in story.moments),
         )
         for story in message.stories
     ]
     return api.Explained(message.request_id, stories)
 
 
-def status_message(value: Status) -> pb.GetStatusResponse:
+def status_message(value: StatusReply) -> pb.GetStatusResponse:
     return pb.GetStatusResponse(
         now=value.now,
         load=load_message(value.load),

@@ -4,40 +4,39 @@ from typing import Literal
 
 import msgspec
 
-from quire.proto.messages.message import EngineState, Message, Usage
+from quire.proto.messages.message import EngineState, Usage, WireMessage
 
 
-class AskLoad(Message, frozen=True):
-    """`Control.GetLoad`; answered by `Load` with the same query number."""
-
-    query: int
-
-
-class AskFigures(Message, frozen=True):
-    """For `/metrics`; answered by `Figures` with the same query number."""
+class LoadQuery(WireMessage, frozen=True):
+    """`Control.GetLoad`; answered by `LoadReply` with the same query number."""
 
     query: int
 
 
-class AskStatus(Message, frozen=True):
-    """For the status page; answered by `Status` with the same query number."""
+class MetricsQuery(WireMessage, frozen=True):
+    """For `/metrics`; answered by `MetricsReply` with the same query number."""
+
+    query: int
+
+
+class StatusQuery(WireMessage, frozen=True):
+    """For the status page; answered by `StatusReply` with the same query number."""
 
     query: int
     after_step: int = -1
     """Step records newer than this one of the same epoch are wanted; -1: all that are kept."""
 
 
-class AskExplanation(Message, frozen=True):
-    """`Control.ExplainRequest`; answered by `Explanation` with the same query number."""
+class ExplainQuery(WireMessage, frozen=True):
+    """`Control.ExplainRequest`; answered by `ExplainReply` with the same query number."""
 
     query: int
     label: str
 
 
-class Load(Message, frozen=True):
-    """Answer to `AskLoad`, all at one instant of the scheduler."""
+class EngineLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Load of the engine at one instant of the scheduler; see `GetLoadResponse` in quire.proto."""
 
-    query: int
     state: EngineState
     epoch: int
     step: int
@@ -61,6 +60,13 @@ class Load(Message, frozen=True):
     """Written KV slots over reserved ones; 1 - this is the KV waste."""
 
 
+class LoadReply(WireMessage, frozen=True):
+    """Answer to `LoadQuery`."""
+
+    query: int
+    load: EngineLoad
+
+
 class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One counter or gauge of the scheduler. Which it is, and its help text, are the frontend's to know by `name`."""
 
@@ -82,8 +88,8 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Figures(Message, frozen=True):
-    """Answer to `AskFigures`: everything the scheduler counts, at one instant."""
+class MetricsReply(WireMessage, frozen=True):
+    """Answer to `MetricsQuery`: everything the scheduler counts, at one instant."""
 
     query: int
     figures: tuple[Figure, ...]
@@ -131,17 +137,17 @@ class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 BLOCK_FREE, BLOCK_CACHED, BLOCK_SHARED, BLOCK_FENCED, BLOCK_OWNER = 0, 1, 2, 3, 16
-"""Codes of `Status.blocks`; `BLOCK_OWNER + i` is a block of `outputs[i]` alone, or, for
+"""Codes of `StatusReply.blocks`; `BLOCK_OWNER + i` is a block of `outputs[i]` alone, or, for
 i = MAX_STATUS_OUTPUTS, of an output that is not listed."""
 
 
-class Status(Message, frozen=True):
-    """Answer to `AskStatus`, all at one instant."""
+class StatusReply(WireMessage, frozen=True):
+    """Answer to `StatusQuery`, all at one instant."""
 
     query: int
     now: float
     """The scheduler's monotonic clock."""
-    load: Load
+    load: EngineLoad
     outputs: tuple[LiveOutput, ...]
     """Running ones first, then waiting ones in rank order; at most MAX_STATUS_OUTPUTS."""
     blocks: bytes
@@ -178,8 +184,8 @@ class Story(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     moments: tuple[Moment, ...]
 
 
-class Explanation(Message, frozen=True):
-    """Answer to `AskExplanation`: the newest request of that label; no stories when nobody remembers one."""
+class ExplainReply(WireMessage, frozen=True):
+    """Answer to `ExplainQuery`: the newest request of that label; no stories when nobody remembers one."""
 
     query: int
     label: str

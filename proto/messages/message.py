@@ -7,13 +7,17 @@ import msgspec
 EngineState = Literal["starting", "ready", "draining", "recovering", "failed"]
 
 
-Role = Literal["frontend", "supervisor"]
+PeerRole = Literal["frontend", "supervisor"]
 
 
 Task = Literal["generate", "embed"]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+AbortReason = Literal["client", "stop_string", "slow_reader"]
+"""Why a frontend ends a request: its client left, a stop string matched, or its client does not read."""
+
+
+class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
     """Base of every internal message: positional, tagged, closed."""
 
 

@@ -12,11 +12,11 @@ import hashlib
 
 import msgspec
 
-from quire.proto.messages.message import Message
+from quire.proto.messages.message import WireMessage
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.requests import ModelFacts, TokenLogprobs
+from quire.proto.messages.requests import ModelFacts, PositionLogprobs
 
-PIPELINE_DEPTH = 2
+MAX_PLANS_IN_FLIGHT = 2
 """Plans that may be unacknowledged at once: one running, one queued."""
 
 GENESIS = b"\0" * 8
@@ -42,7 +42,7 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """0 is the base model."""
 
 
-class StepPlan(Message, frozen=True):
+class StepPlan(WireMessage, frozen=True):
     """One step of the whole group.
 
     Row i runs `num_tokens[i]` tokens of slot `slots[i]`, from the worker's own count of computed tokens on. Rows with
@@ -69,13 +69,13 @@ class StepPlan(Message, frozen=True):
     """Copy-on-write: int32 [k, 2] of (from block, to block), done before the rows run."""
 
 
-class Welcomed(Message, frozen=True):
+class Welcomed(WireMessage, frozen=True):
     """Answer to a worker's `WorkerHello`."""
 
     epoch: int
 
 
-class Stop(Message, frozen=True):
+class Stop(WireMessage, frozen=True):
     """Leave now, cleanly: the group ends."""
 
     reason: str
@@ -85,7 +85,7 @@ PlanMessage = StepPlan | Welcomed | Stop
 """Everything a worker accepts."""
 
 
-class WorkerHello(Message, frozen=True):
+class WorkerHello(WireMessage, frozen=True):
     """First message of a worker; unanswered for five seconds, it exits loudly."""
 
     protocol_version: int
@@ -94,7 +94,7 @@ class WorkerHello(Message, frozen=True):
     world_size: int
 
 
-class Ready(Message, frozen=True):
+class Ready(WireMessage, frozen=True):
     """Weights loaded, memory fixed, one real step run. Facts and digest must be equal on all ranks."""
 
     epoch: int
@@ -115,10 +115,10 @@ class RowLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     prompt: bool
     first_position: int
     """Absolute position (in the sequence) of the first entry's token."""
-    entries: tuple[TokenLogprobs, ...]
+    entries: tuple[PositionLogprobs, ...]
 
 
-class StepResult(Message, frozen=True):
+class StepResult(WireMessage, frozen=True):
     """From rank 0 of the last stage: what the rows that sampled drew, in plan order. Also its acknowledgement."""
 
     epoch: int
@@ -139,7 +139,7 @@ class StepResult(Message, frozen=True):
     host_seconds: float = 0.0
 
 
-class StepAck(Message, frozen=True):
+class StepAck(WireMessage, frozen=True):
     """From every other rank: this step and all before are done."""
 
     epoch: int
@@ -148,7 +148,7 @@ class StepAck(Message, frozen=True):
     device_seconds: float = 0.0
 
 
-class WorkerFailed(Message, frozen=True):
+class WorkerFailed(WireMessage, frozen=True):
     """The last word of a worker: why the whole group must restart."""
 
     epoch: int

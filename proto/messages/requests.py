@@ -5,35 +5,33 @@ connections, cheap in every delta. `label` is the client-visible id; it is never
 One output of a request (n > 1) is (request number, output index).
 """
 
-from typing import Literal
-
 import msgspec
 
 from quire.proto.messages.introspection import (
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
-    Figures,
-    Load,
-    Status,
+    ExplainQuery,
+    ExplainReply,
+    LoadQuery,
+    LoadReply,
+    MetricsQuery,
+    MetricsReply,
+    StatusQuery,
+    StatusReply,
 )
-from quire.proto.messages.message import EngineState, Message, Role, Task, Usage
+from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
-class Hello(Message, frozen=True):
+class Hello(WireMessage, frozen=True):
     """First message of a frontend or of the supervisor, and again after every `Welcome` of a new scheduler life."""
 
-    role: Role
+    role: PeerRole
     protocol_version: int
 
 
-class Submit(Message, frozen=True):
+class Submit(WireMessage, frozen=True):
     """Run one prompt and produce `n` outputs."""
 
     number: int
@@ -63,47 +61,47 @@ class Submit(Message, frozen=True):
     """
 
 
-class Abort(Message, frozen=True):
+class Abort(WireMessage, frozen=True):
     """The client went away. Unknown numbers are ignored: a late abort is normal."""
 
     numbers: tuple[int, ...]
-    reason: Literal["client", "stop_string", "slow_reader"] = "client"
+    reason: AbortReason = "client"
     output_index: int = -1
     """-1: every output; otherwise only this one (a stop string matched)."""
 
 
-class AbortLabels(Message, frozen=True):
+class AbortLabels(WireMessage, frozen=True):
     """`Control.Abort`: end every live request with one of these labels, whichever frontend submitted it."""
 
     query: int
     labels: tuple[str, ...]
 
 
-class FrontendBeat(Message, frozen=True):
+class FrontendBeat(WireMessage, frozen=True):
     """Sent once a second; a frontend silent for the lease loses its requests."""
 
 
-class Drain(Message, frozen=True):
+class Drain(WireMessage, frozen=True):
     """From the supervisor: refuse new requests, finish the running ones until `timeout_seconds`, then end the rest."""
 
     timeout_seconds: float
 
 
-class GroupLost(Message, frozen=True):
+class GroupLost(WireMessage, frozen=True):
     """From the supervisor: the worker group of this epoch is dead. Another will say HELLO with a higher epoch."""
 
     epoch: int
     reason: str
 
 
-class GroupFailed(Message, frozen=True):
+class GroupFailed(WireMessage, frozen=True):
     """From the supervisor: no further group will be started (restart budget used up)."""
 
     reason: str
 
 
 FrontendMessage = (
-    Submit | Abort | AbortLabels | AskLoad | AskFigures | AskStatus | AskExplanation | FrontendBeat | Hello | Drain
+    Submit | Abort | AbortLabels | LoadQuery | MetricsQuery | StatusQuery | ExplainQuery | FrontendBeat | Hello | Drain
     | GroupLost | GroupFailed
 )  # fmt: skip
 """Everything a scheduler accepts on its request socket."""
@@ -146,7 +144,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_
     max_timeout_seconds: float
 
 
-class Welcome(Message, frozen=True):
+class Welcome(WireMessage, frozen=True):
     """Answer to `Hello`, and again whenever the facts or the state change. `life` is new for each scheduler process."""
 
     protocol_version: int
@@ -164,13 +162,13 @@ class Welcome(Message, frozen=True):
     """
 
 
-class Refused(Message, frozen=True):
+class Refused(WireMessage, frozen=True):
     """Answer to a `Hello` this scheduler cannot serve."""
 
     reason: str
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Logprobs of one position, raw (before penalties and temperature). `top_ids` holds the likeliest, best first."""
 
     token_id: int
@@ -191,7 +189,7 @@ class OutputLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     prompt: bool
     first_position: int
     """Index of the first entry among the output's tokens, or among the prompt's."""
-    entries: tuple[TokenLogprobs, ...]
+    entries: tuple[PositionLogprobs, ...]
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -212,7 +210,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     retry_after_seconds: float = 0.0
 
 
-class Embedding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The vector of one request of an `embed` model; its `Finish` ("stop", no tokens) is in the same message."""
 
     number: int
@@ -220,7 +218,7 @@ class Embedding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """float32 [embedding_size], pooled, not normalised."""
 
 
-class Outputs(Message, frozen=True):
+class Outputs(WireMessage, frozen=True):
     """All that happened to one frontend's requests in one step: one message per frontend per step.
 
     Parallel columns: token `token_ids[i]` belongs to output (numbers[i], output_indices[i]) and is its
@@ -238,24 +236,24 @@ class Outputs(Message, frozen=True):
     """int32 [tokens]"""
     finishes: tuple[Finish, ...] = ()
     logprobs: tuple[OutputLogprobs, ...] = ()
-    embeddings: tuple[Embedding, ...] = ()
+    embeddings: tuple[EmbeddingVector, ...] = ()
 
 
-class AbortedLabels(Message, frozen=True):
+class AbortedLabels(WireMessage, frozen=True):
     """Answer to `AbortLabels`: how many live requests each label had."""
 
     query: int
     counts: tuple[int, ...]
 
 
-class SchedulerBeat(Message, frozen=True):
+class SchedulerBeat(WireMessage, frozen=True):
     """Sent once a second to every frontend, with the step counter: progress, not a ping."""
 
     epoch: int
     step: int
 
 
-class Drained(Message, frozen=True):
+class Drained(WireMessage, frozen=True):
     """To the supervisor: no request lives any more after `Drain`."""
 
     num_ended: int
@@ -263,6 +261,15 @@ class Drained(Message, frozen=True):
 
 
 SchedulerMessage = (
-    Welcome | Refused | Outputs | AbortedLabels | Load | Figures | Status | Explanation | SchedulerBeat | Drained
+    Welcome
+    | Refused
+    | Outputs
+    | AbortedLabels
+    | LoadReply
+    | MetricsReply
+    | StatusReply
+    | ExplainReply
+    | SchedulerBeat
+    | Drained
 )
 """Everything a frontend or the supervisor accepts from the scheduler."""

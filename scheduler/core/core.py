@@ -5,7 +5,7 @@ Equal events at equal times give byte-equal instructions.
 
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
-from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, Embedding, ModelFacts, Submit
+from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, EmbeddingVector, ModelFacts, Submit
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core import admission
 from quire.scheduler.core.accept import accept
@@ -126,7 +126,7 @@ class Core:
         return effects.instructions(self.epoch)
 
     def plan(self, now: float) -> list[Instruction]:
-        """The next plan, when fewer than `PIPELINE_DEPTH` are unacknowledged and some row can run."""
+        """The next plan, when fewer than `MAX_PLANS_IN_FLIGHT` are unacknowledged and some row can run."""
         if self.era is None or self._policy is None or not self.era.pipeline.has_room:
             return []
         pipeline = self.era.pipeline
@@ -202,7 +202,7 @@ class Core:
         for sequence, logprobs in accepted.logprobs:
             effects.logprobs(sequence.request.frontend.identity, logprobs)
         for sequence, vector in accepted.vectors:
-            effects.embedding(sequence.request.frontend.identity, Embedding(sequence.request.number, vector))
+            effects.embedding(sequence.request.frontend.identity, EmbeddingVector(sequence.request.number, vector))
         for sequence in accepted.first:
             sequence.first_token_at = now
             sequence.note(now, "first_token", sequence.request.num_prompt)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from quire.proto.messages.requests import Embedding, Finish, OutputLogprobs, Outputs
+from quire.proto.messages.requests import EmbeddingVector, Finish, OutputLogprobs, Outputs
 from quire.scheduler.core.accept import Accepted
 from quire.scheduler.state.events import Instruction, SendOutputs
 from quire.scheduler.state.running import Int64, Running
@@ -18,7 +18,7 @@ class _Columns:
         self.numbers = self.output_indices = self.positions = self.token_ids = b""
         self.finishes: list[Finish] = []
         self.logprobs: list[OutputLogprobs] = []
-        self.embeddings: list[Embedding] = []
+        self.embeddings: list[EmbeddingVector] = []
 
 
 class Effects:
@@ -37,7 +37,7 @@ class Effects:
     def logprobs(self, frontend: bytes, logprobs: OutputLogprobs) -> None:
         self._of(frontend).logprobs.append(logprobs)
 
-    def embedding(self, frontend: bytes, embedding: Embedding) -> None:
+    def embedding(self, frontend: bytes, embedding: EmbeddingVector) -> None:
         self._of(frontend).embeddings.append(embedding)
 
     def tokens(self, running: Running, frontends: list[Frontend | None], accepted: Accepted) -> None:

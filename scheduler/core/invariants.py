@@ -6,7 +6,7 @@ I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiesce
 
 from collections import Counter
 
-from quire.proto.messages.plans import PIPELINE_DEPTH
+from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.epoch import Era
@@ -194,7 +194,7 @@ def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, i
 
 def _plans(core: Core, era: Era) -> None:
     flight = list(era.pipeline.flight)
-    _hold("I12", len(flight) <= PIPELINE_DEPTH, f"{len(flight)} plans are unacknowledged")
+    _hold("I12", len(flight) <= MAX_PLANS_IN_FLIGHT, f"{len(flight)} plans are unacknowledged")
     steps = [plan.step for plan in flight]
     expected = list(range(era.pipeline.step - len(flight) + 1, era.pipeline.step + 1))
     _hold("I12", steps == expected, f"plans {steps} are in flight, not {expected}")

@@ -1,11 +1,10 @@
 """Every live request from its entry to its end: the one place where an output gets its terminal event."""
 
 from collections.abc import Iterable
-from typing import Literal
 
 import numpy as np
 
-from quire.proto.messages.message import Usage
+from quire.proto.messages.message import AbortReason, Usage
 from quire.proto.messages.params import MAX_N, FinishReason
 from quire.proto.messages.requests import Finish, ModelFacts, Submit
 from quire.proto.transport.wire import Int32
@@ -18,8 +17,6 @@ from quire.scheduler.state.registry import Registry
 from quire.scheduler.state.request_log import Archive, Ended
 from quire.scheduler.state.sequence import Request, Sequence
 from quire.scheduler.state.waiting import Waiting
-
-AbortReason = Literal["client", "stop_string", "slow_reader"]
 
 
 class Ledger:

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 
 from quire.proto.messages.introspection import (
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
+    ExplainQuery,
+    ExplainReply,
     Figure,
-    Figures,
-    Load,
-    Status,
+    LoadQuery,
+    LoadReply,
+    MetricsQuery,
+    MetricsReply,
+    StatusQuery,
+    StatusReply,
 )
 from quire.scheduler.core.core import Core
 from quire.scheduler.introspection.explain import explain
@@ -20,20 +20,20 @@ from quire.scheduler.introspection.metrics import distributions, figures
 from quire.scheduler.introspection.status import status
 from quire.scheduler.introspection.view import view_of
 
-Question = AskLoad | AskFigures | AskStatus | AskExplanation
+Question = LoadQuery | MetricsQuery | StatusQuery | ExplainQuery
 
 
 def answer(
     ask: Question, core: Core, now: float, outside: Callable[[], tuple[Figure, ...]]
-) -> Load | Figures | Status | Explanation:
+) -> LoadReply | MetricsReply | StatusReply | ExplainReply:
     """The answer as of `now`; `outside` yields the figures of the process and its sockets, which no core can see."""
     view = view_of(core, now)
     match ask:
-        case AskLoad():
-            return load(ask.query, view)
-        case AskFigures():
-            return Figures(ask.query, (*figures(view), *outside()), distributions(view))
-        case AskStatus():
+        case LoadQuery():
+            return LoadReply(ask.query, load(view))
+        case MetricsQuery():
+            return MetricsReply(ask.query, (*figures(view), *outside()), distributions(view))
+        case StatusQuery():
             return status(ask, view)
-        case AskExplanation():
+        case ExplainQuery():
             return explain(ask, view)

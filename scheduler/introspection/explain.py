@@ -1,13 +1,13 @@
-"""How a request fares, or fared, for `Explanation`."""
+"""How a request fares, or fared, for `ExplainReply`."""
 
 import msgspec
 
-from quire.proto.messages.introspection import AskExplanation, Explanation, Moment, Story
+from quire.proto.messages.introspection import ExplainQuery, ExplainReply, Moment, Story
 from quire.scheduler.introspection.view import View
 from quire.scheduler.state.sequence import Request, Sequence
 
 
-def explain(ask: AskExplanation, view: View) -> Explanation:
+def explain(ask: ExplainQuery, view: View) -> ExplainReply:
     """The newest request of this label, with its ended outputs as far as they are remembered."""
     archive = view.ledger.archive
     live = max(view.ledger.registry.of_label(ask.label), key=_arrival, default=None)
@@ -15,7 +15,7 @@ def explain(ask: AskExplanation, view: View) -> Explanation:
     stories = archive.stories(arrival) if arrival else []
     if live is not None:
         stories += [_story(one, view) for one in live.sequences if one.state != "finished"]
-    return Explanation(ask.query, ask.label, tuple(sorted(stories, key=_output_index)))
+    return ExplainReply(ask.query, ask.label, tuple(sorted(stories, key=_output_index)))
 
 
 def _arrival(request: Request) -> int:

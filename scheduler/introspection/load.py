@@ -1,16 +1,15 @@
-"""How busy the engine is, for `Load`."""
+"""How busy the engine is, for `EngineLoad`."""
 
-from quire.proto.messages.introspection import Load
+from quire.proto.messages.introspection import EngineLoad
 from quire.scheduler.introspection.view import View
 from quire.scheduler.state.epoch import Era
 
 
-def load(query: int, view: View) -> Load:
+def load(view: View) -> EngineLoad:
     """Without an era (no group lives) there is no memory: all block figures are 0."""
     era, waiting, counters = view.era, view.ledger.waiting, view.counters
     pool = None if era is None else era.memory.pool
-    return Load(
-        query=query,
+    return EngineLoad(
         state=view.state,
         epoch=view.epoch,
         step=0 if era is None else era.pipeline.step,

@@ -1,4 +1,4 @@
-"""Everything the scheduler counts and measures, for `Figures`. The names are those of `proto/metrics/figures.py`."""
+"""All the scheduler counts and measures, for `MetricsReply`. The names are those of `proto/metrics/families.py`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args

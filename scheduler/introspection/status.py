@@ -1,4 +1,4 @@
-"""What there is to see of the engine at one instant, for `Status`. Made when asked, with arrays over the blocks."""
+"""The engine at one instant, for `StatusReply`. Made when asked, with arrays over the blocks."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,9 @@ from quire.proto.messages.introspection import (
     BLOCK_SHARED,
     MAX_STATUS_BLOCKS,
     MAX_STATUS_OUTPUTS,
-    AskStatus,
     LiveOutput,
-    Status,
+    StatusQuery,
+    StatusReply,
 )
 from quire.scheduler.introspection.load import load
 from quire.scheduler.introspection.view import View
@@ -20,7 +20,7 @@ from quire.scheduler.state.epoch import Era
 from quire.scheduler.state.sequence import Sequence
 
 
-def status(ask: AskStatus, view: View) -> Status:
+def status(ask: StatusQuery, view: View) -> StatusReply:
     """Running outputs before waiting ones, each in rank order."""
     era = view.era
     running = [] if era is None else sorted(era.running.live(), key=_rank)
@@ -30,7 +30,7 @@ def status(ask: AskStatus, view: View) -> Status:
     outputs += [_waiting(sequence, view.now) for sequence in waiting]
     blocks = b"" if era is None else _blocks(era, running).tobytes()
     steps = view.timeline.records(ask.after_step)
-    return Status(ask.query, view.now, load(ask.query, view), tuple(outputs), blocks, steps)
+    return StatusReply(ask.query, view.now, load(view), tuple(outputs), blocks, steps)
 
 
 def _rank(sequence: Sequence) -> tuple[int, int, int]:

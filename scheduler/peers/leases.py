@@ -1,6 +1,6 @@
 """Who is connected to the request socket, and until when they count as alive. No I/O."""
 
-from quire.proto.messages.message import Role
+from quire.proto.messages.message import PeerRole
 from quire.scheduler.peers.own_time import OwnTime
 
 
@@ -12,10 +12,10 @@ class Leases:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._time = OwnTime()
-        self._roles: dict[bytes, Role] = {}
+        self._roles: dict[bytes, PeerRole] = {}
         self._last_seen: dict[bytes, float] = {}
 
-    def join(self, identity: bytes, role: Role, now: float) -> None:
+    def join(self, identity: bytes, role: PeerRole, now: float) -> None:
         self._roles[identity] = role
         self._last_seen[identity] = self._time.at(now)
 
@@ -30,7 +30,7 @@ class Leases:
         self._roles.pop(identity, None)
         self._last_seen.pop(identity, None)
 
-    def role(self, identity: bytes) -> Role | None:
+    def role(self, identity: bytes) -> PeerRole | None:
         return self._roles.get(identity)
 
     @property

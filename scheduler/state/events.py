@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quire.proto.messages.introspection import Explanation, Figures, Load, Status
+from quire.proto.messages.introspection import ExplainReply, LoadReply, MetricsReply, StatusReply
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
@@ -101,7 +101,7 @@ class SendOutputs:
 @dataclass(frozen=True, slots=True)
 class Reply:
     frontend: bytes
-    message: Load | Figures | Status | Explanation | AbortedLabels
+    message: LoadReply | MetricsReply | StatusReply | ExplainReply | AbortedLabels
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.proto.messages.plans import GENESIS, PIPELINE_DEPTH, Admit, StepPlan, plan_hash
+from quire.proto.messages.plans import GENESIS, MAX_PLANS_IN_FLIGHT, Admit, StepPlan, plan_hash
 from quire.proto.transport.wire import encode, ints
 from quire.scheduler.state.running import Int64, Mask
 
@@ -41,7 +41,7 @@ class Draft:
 
 
 class Pipeline:
-    """At most `PIPELINE_DEPTH` plans are unacknowledged. Rank 0 acknowledges with its result."""
+    """At most `MAX_PLANS_IN_FLIGHT` plans are unacknowledged. Rank 0 acknowledges with its result."""
 
     def __init__(self, epoch: int, world_size: int) -> None:
         self.epoch = epoch
@@ -69,7 +69,7 @@ class Pipeline:
 
     @property
     def has_room(self) -> bool:
-        return len(self.flight) < PIPELINE_DEPTH
+        return len(self.flight) < MAX_PLANS_IN_FLIGHT
 
     def send(self, draft: Draft) -> bytes:
         """Number the plan, chain it, remember it. Returns its encoding."""

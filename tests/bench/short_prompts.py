@@ -25,7 +25,7 @@ from quire.deploy.bench.report.report import commit, machine
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.model_path import resolve
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import PIPELINE_DEPTH, StepPlan, StepResult
+from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepPlan, StepResult
 from quire.proto.messages.requests import ModelFacts, Outputs, Submit
 from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -129,7 +129,7 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
 
     def plan() -> None:
         nonlocal free_at
-        while len(flight) < PIPELINE_DEPTH and (sent := core.plan(now)):
+        while len(flight) < MAX_PLANS_IN_FLIGHT and (sent := core.plan(now)):
             assert isinstance(sent[0], SendPlan)
             step = decoder.decode(sent[0].frame)
             assert isinstance(step, StepPlan)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import zmq
 
-from quire.proto.messages.introspection import AskFigures, Figures
+from quire.proto.messages.introspection import MetricsQuery, MetricsReply
 from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
@@ -28,9 +28,9 @@ from quire.proto.messages.requests import (
     ModelFacts,
     OutputLogprobs,
     Outputs,
+    PositionLogprobs,
     SchedulerBeat,
     Submit,
-    TokenLogprobs,
     Welcome,
 )
 from quire.proto.transport.wire import encode, frontend_decoder, ints
@@ -114,8 +114,8 @@ class StandIn:
             case Abort():
                 for number in message.numbers:
                     self._rows.pop((peer, number), None)
-            case AskFigures():
-                self._say(peer, Figures(message.query, (), ()))
+            case MetricsQuery():
+                self._say(peer, MetricsReply(message.query, (), ()))
 
     def _decode(self) -> None:
         """One token for every row."""
@@ -161,7 +161,7 @@ class StandIn:
         entries = []
         for position, token in enumerate(ids, first_position):
             first = FIRST_TOKEN + position % (self._vocab_size - FIRST_TOKEN - top)
-            entries.append(TokenLogprobs(token, -1.25, 3, tuple(range(first, first + top)), values))
+            entries.append(PositionLogprobs(token, -1.25, 3, tuple(range(first, first + top)), values))
         return OutputLogprobs(number, 0, True, first_position, tuple(entries))
 
     def _say(self, peer: bytes, message: msgspec.Struct) -> None:

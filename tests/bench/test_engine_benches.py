@@ -10,7 +10,7 @@ from quire.deploy.bench.bandwidth import read_bandwidth
 from quire.deploy.bench.latency import weight_bytes_per_step
 from quire.deploy.bench.offline import kv_waste_share
 from quire.deploy.model_path import Model
-from quire.proto.messages.introspection import Load
+from quire.proto.messages.introspection import EngineLoad
 from quire.proto.messages.requests import ModelFacts
 from quire.worker.bench import roofline
 
@@ -18,7 +18,7 @@ COMMON = {"machine", "commit", "seed", "config"}
 ENGINE = ("--num-threads", "1", "--kv-cache-memory-bytes", "8MiB", "--max-num-seqs", "4", "--seed", "3")
 
 
-def load(num_running: int, used_slots_share: float) -> Load:
+def load(num_running: int, used_slots_share: float) -> EngineLoad:
     counts = dict.fromkeys(
         (
             "num_waiting", "waiting_tokens", "num_blocks", "free_blocks", "cached_blocks", "fenced_blocks",
@@ -26,8 +26,8 @@ def load(num_running: int, used_slots_share: float) -> Load:
         ),
         0,
     )  # fmt: skip
-    return Load(
-        query=0, state="ready", epoch=1, step=1, num_running=num_running, used_slots_share=used_slots_share, **counts
+    return EngineLoad(
+        state="ready", epoch=1, step=1, num_running=num_running, used_slots_share=used_slots_share, **counts
     )
 
 

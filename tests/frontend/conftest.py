@@ -18,16 +18,17 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer
 from quire.proto.client import AsyncClient
 from quire.proto.messages.introspection import (
-    AskExplanation,
-    AskFigures,
-    AskLoad,
-    AskStatus,
-    Explanation,
+    EngineLoad,
+    ExplainQuery,
+    ExplainReply,
     Figure,
-    Figures,
     LiveOutput,
-    Load,
-    Status,
+    LoadQuery,
+    LoadReply,
+    MetricsQuery,
+    MetricsReply,
+    StatusQuery,
+    StatusReply,
     StepRecord,
     Story,
 )
@@ -146,8 +147,8 @@ class FakeScheduler:
         self.state, self.detail = state, detail
         self.say(self.welcome())
 
-    def load(self, query: int) -> Load:
-        return Load(query, "ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5)
+    def load(self) -> EngineLoad:
+        return EngineLoad("ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5)
 
     def welcome(self) -> Welcome:
         limits = Limits(
@@ -205,16 +206,16 @@ class FakeScheduler:
                     self.script(message)
             elif isinstance(message, Abort):
                 self.aborts.append(message)
-            elif isinstance(message, AskLoad):
-                self.say(self.load(message.query))
-            elif isinstance(message, AskStatus):
+            elif isinstance(message, LoadQuery):
+                self.say(LoadReply(message.query, self.load()))
+            elif isinstance(message, StatusQuery):
                 new = tuple(record for record in self.records if record.step > message.after_step)
                 blocks = np.array([0, 1, 16], "<u2").tobytes()
-                self.say(Status(message.query, 12.5, self.load(message.query), self.live, blocks, new))
-            elif isinstance(message, AskExplanation):
-                self.say(Explanation(message.query, message.label, self.stories.get(message.label, ())))
-            elif isinstance(message, AskFigures):
-                self.say(Figures(message.query, self.figures, ()))
+                self.say(StatusReply(message.query, 12.5, self.load(), self.live, blocks, new))
+            elif isinstance(message, ExplainQuery):
+                self.say(ExplainReply(message.query, message.label, self.stories.get(message.label, ())))
+            elif isinstance(message, MetricsQuery):
+                self.say(MetricsReply(message.query, self.figures, ()))
             elif isinstance(message, AbortLabels):
                 live = [submit.label for submit in self.submits]
                 self.say(AbortedLabels(message.query, tuple(live.count(label) for label in message.labels)))

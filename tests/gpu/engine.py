@@ -13,7 +13,7 @@ from quire.deploy.bench.peer import EnginePeer, start_engine
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.model_path import resolve
-from quire.proto.messages.introspection import AskFigures, Figures
+from quire.proto.messages.introspection import MetricsQuery, MetricsReply
 from quire.proto.messages.requests import Abort, ModelFacts, Outputs
 from quire.proto.transport.wire import unpack
 
@@ -24,7 +24,7 @@ class Peer(EnginePeer):
     """Takes back what did not finish in its time."""
 
     def ask_figures(self) -> None:
-        self._dealer.send(AskFigures(0))
+        self._dealer.send(MetricsQuery(0))
 
     def abort(self, numbers: Sequence[int]) -> None:
         self._dealer.send(Abort(tuple(numbers)))
@@ -53,7 +53,7 @@ class Engine:
         until = time.monotonic() + FIGURES_SECONDS
         while time.monotonic() < until:
             message = self.peer.receive(0.1)
-            if isinstance(message, Figures):
+            if isinstance(message, MetricsReply):
                 return next(
                     figure.value for figure in message.figures
                     if figure.name == "step_part_seconds_total" and ("part", "device") in figure.labels

@@ -24,8 +24,8 @@ LIMITS = requests.Limits(
     priority_enabled=True, max_timeout_seconds=3600.0,
 )  # fmt: skip
 USAGE = message.Usage(10, 4, 20, 0.5, 0.25, 1.5, 1, 2)
-ENTRY = requests.TokenLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
-LOAD = introspection.Load(6, "ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75)
+ENTRY = requests.PositionLogprobs(7, -0.5, 2, (9, 7), (-0.25, -0.5), (8,), (-3.0,))
+LOAD = introspection.EngineLoad("ready", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0.75)
 FINISH = requests.Finish(3, 1, "error", USAGE, 20, 5, "NUMERICAL", "field", "message", 1.5)
 
 EXAMPLES: tuple[msgspec.Struct, ...] = (
@@ -36,10 +36,10 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     ),
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
-    introspection.AskLoad(6),
-    introspection.AskFigures(7),
-    introspection.AskStatus(8, 99),
-    introspection.AskExplanation(9, "label"),
+    introspection.LoadQuery(6),
+    introspection.MetricsQuery(7),
+    introspection.StatusQuery(8, 99),
+    introspection.ExplainQuery(9, "label"),
     requests.FrontendBeat(),
     requests.Drain(45.0),
     requests.GroupLost(2, "killed"),
@@ -48,19 +48,19 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.Refused("version"),
     requests.Outputs(
         2, (3).to_bytes(8, "little"), ints([1]), ints([0]), ints([77]), (FINISH,),
-        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),), (requests.Embedding(3, b"\0\0\x80?"),),
+        (requests.OutputLogprobs(3, 1, False, 0, (ENTRY,)),), (requests.EmbeddingVector(3, b"\0\0\x80?"),),
     ),
     requests.AbortedLabels(5, (1, 0)),
-    LOAD,
-    introspection.Figures(
+    introspection.LoadReply(6, LOAD),
+    introspection.MetricsReply(
         7, (introspection.Figure("kv_blocks", 3.5, (("state", "free"),)),),
         (introspection.Distribution("step_seconds", (0.5, 1.0), (1, 2, 3), 4.5, (("part", "send"),)),),
     ),
-    introspection.Status(
+    introspection.StatusReply(
         8, 12.5, LOAD, (introspection.LiveOutput("label", 1, "running", -2, 1.5, 3, 2, 5, 4, 9, 7, 1),),
         (16).to_bytes(2, "little"), (introspection.StepRecord(2, 3.5, 4, 5, 6, 7, 8, 0.25, 0.5, 0.75, 1.0, 1.25),),
     ),
-    introspection.Explanation(
+    introspection.ExplainReply(
         9, "label", (introspection.Story(1, "waiting", 4, USAGE, (introspection.Moment(0.5, "blocked", 3, "why"),)),)
     ),
     requests.SchedulerBeat(2, 1234),

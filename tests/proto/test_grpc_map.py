@@ -100,22 +100,15 @@ def test_vectors_and_scores_survive_the_way_through_protobuf():
 
 
 def test_an_explanation_survives_the_way_through_protobuf(examples):
-    told = examples["Explanation"]
+    told = examples["ExplainReply"]
     message = pb.ExplainRequestResponse.FromString(grpc_map.explanation_message(told).SerializeToString())
-    (story,) = told.stories
-    moments = tuple(api.Moment(one.seconds, one.what, one.num_tokens, one.detail) for one in story.moments)
-    expected = api.Story(story.output_index, story.state, story.ahead, story.usage, moments)
-    assert grpc_map.explanation(message) == api.Explained(told.label, [expected])
+    assert grpc_map.explanation(message) == api.Explained(told.label, list(told.stories))
 
 
 def test_a_status_survives_the_way_through_protobuf(examples):
-    told = examples["Status"]
+    told = examples["StatusReply"]
     message = pb.GetStatusResponse.FromString(grpc_map.status_message(told).SerializeToString())
-    load = msgspec.structs.asdict(told.load)
-    del load["query"]
-    assert grpc_map.status(message) == api.EngineStatus(
-        told.now, api.EngineLoad(**load), told.outputs, (16,), told.steps
-    )
+    assert grpc_map.status(message) == api.EngineStatus(told.now, told.load, told.outputs, (16,), told.steps)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import GENESIS, PIPELINE_DEPTH, StepAck, StepPlan, StepResult, plan_hash
+from quire.proto.messages.plans import GENESIS, MAX_PLANS_IN_FLIGHT, StepAck, StepPlan, StepResult, plan_hash
 from quire.proto.messages.requests import Abort, ModelFacts, Submit
 from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -166,7 +166,7 @@ class Engine:
 
     def step(self):
         """Plans until the pipeline is full, then one answer. False when there was nothing to do."""
-        while len(self.plans) < PIPELINE_DEPTH and self.plan() is not None:
+        while len(self.plans) < MAX_PLANS_IN_FLIGHT and self.plan() is not None:
             pass
         if self.plans:
             self.answer()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.proto.messages.introspection import AskLoad
+from quire.proto.messages.introspection import LoadQuery
 from quire.proto.messages.requests import AbortedLabels, AbortLabels
 from quire.proto.transport.wire import ints, unpack
 from quire.scheduler.core.core import RESUME_SECONDS
@@ -234,10 +234,12 @@ def test_load_is_true(engine, facts):
     e.step()
 
     def load():
-        return e.ask(AskLoad(3))
+        reply = e.ask(LoadQuery(3))
+        assert reply.query == 3
+        return reply.load
 
     now = load()
-    assert (now.query, now.state, now.epoch, now.step) == (3, "ready", 1, 2)
+    assert (now.state, now.epoch, now.step) == ("ready", 1, 2)
     assert (now.num_running, now.num_waiting, now.waiting_tokens) == (2, 1, 9)
     assert (now.num_blocks, now.free_blocks, now.fenced_blocks) == (32, 32 - 3 - 2, 0)
     # Tokens 10..13 are the same in both prompts, but were computed at the same time: nothing is shared.

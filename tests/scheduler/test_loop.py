@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
-from quire.proto.messages.introspection import AskFigures, AskLoad, Figures, Load
+from quire.proto.messages.introspection import LoadQuery, LoadReply, MetricsQuery, MetricsReply
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import Ready, StepPlan, StepResult, Stop, Welcomed, WorkerHello
 from quire.proto.messages.requests import (
@@ -25,7 +25,7 @@ from quire.proto.messages.requests import (
     Submit,
     Welcome,
 )
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.proto.transport.channel import Dealer, PeerUnreachable, ipc_address
 from quire.proto.transport.wire import ints, plan_decoder, scheduler_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -148,8 +148,8 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5), ("warm up", 0.5)), (("weights", 512), ("kv_cache", 64))))
     expect(frontend, Welcome, lambda message: message.state == "ready")
     frontend.socket.send(b"\xc1 no message")
-    frontend.send(AskFigures(7))
-    figures = expect(frontend, Figures, lambda message: message.query == 7).figures
+    frontend.send(MetricsQuery(7))
+    figures = expect(frontend, MetricsReply, lambda message: message.query == 7).figures
     values = {(one.name, *(text for _, text in one.labels)): one.value for one in figures}
     assert values["bad_frames_total", "frontends"] == 1
     assert values["bad_frames_total", "workers"] == 0
@@ -159,7 +159,7 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     assert values["device_memory_bytes", "kv_cache", "0"] == 64
     assert values["frontends_connected",] == 1
     assert values["scheduler_resident_memory_bytes",] > 1 << 20
-    assert all(FIGURES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
+    assert all(SCHEDULER_FAMILIES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
 
 
 def test_a_lost_group_is_replaced_and_the_request_goes_on(peers):
@@ -210,8 +210,8 @@ def test_a_silent_frontend_loses_its_requests_and_its_return_is_refused_until_it
     watcher = peers.frontend(b"g")
 
     def idle() -> bool:
-        watcher.send(AskLoad(1))
-        load = expect(watcher, Load)
+        watcher.send(LoadQuery(1))
+        load = expect(watcher, LoadReply).load
         return load.num_running == load.num_waiting == 0
 
     assert not idle()

@@ -118,7 +118,7 @@ def test_a_preempted_output_may_be_aborted_or_run_out_of_time(small):
 
 def test_prompt_logprobs_come_once_though_the_prompt_is_computed_twice(small):
     from quire.proto.messages.plans import RowLogprobs
-    from quire.proto.messages.requests import TokenLogprobs
+    from quire.proto.messages.requests import PositionLogprobs
 
     e = small(6, max_num_batched_tokens=9)
     e.submit(1, [1] * 6, max_tokens=18)
@@ -134,7 +134,7 @@ def test_prompt_logprobs_come_once_though_the_prompt_is_computed_twice(small):
         for row, (slot, num_tokens, _) in enumerate(plan.rows):
             admit = plan.admits.get(slot)
             if admit is not None and admit.params.prompt_logprobs >= 0:
-                entries = tuple(TokenLogprobs(2, -1.0, 1) for _ in range(min(num_tokens, 6)))
+                entries = tuple(PositionLogprobs(2, -1.0, 1) for _ in range(min(num_tokens, 6)))
                 columns.append(RowLogprobs(row, True, 1, entries))
         before = len(e.messages)
         e.answer(logprobs=tuple(columns))

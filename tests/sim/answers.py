@@ -12,11 +12,11 @@ from quire.proto.messages.introspection import (
     BLOCK_FENCED,
     BLOCK_FREE,
     BLOCK_OWNER,
-    Explanation,
-    Figures,
-    Status,
+    ExplainReply,
+    MetricsReply,
+    StatusReply,
 )
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
 
 
@@ -27,13 +27,13 @@ class Answers:
         self._clients = clients
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
-    def check(self, message: Figures | Status | Explanation) -> None:
+    def check(self, message: MetricsReply | StatusReply | ExplainReply) -> None:
         getattr(self, f"_check_{type(message).__name__.lower()}")(message)
 
-    def _check_figures(self, message: Figures) -> None:
+    def _check_figures(self, message: MetricsReply) -> None:
         values: dict[str, float] = Counter()
         for figure in message.figures:
-            described = FIGURES[figure.name]
+            described = SCHEDULER_FAMILIES[figure.name]
             key = figure.name, figure.labels
             demand(tuple(label for label, _ in figure.labels) == described.labels, f"labels of {figure}")
             demand(figure.value >= 0, f"{figure} is negative")
@@ -42,13 +42,13 @@ class Answers:
                 self._counters[key] = figure.value
             values[figure.name] += figure.value
         for one in message.distributions:
-            demand(FIGURES[one.name].kind == "histogram", f"{one.name} is no histogram")
+            demand(SCHEDULER_FAMILIES[one.name].kind == "histogram", f"{one.name} is no histogram")
             demand(len(one.counts) == len(one.bounds) + 1 and list(one.bounds) == sorted(one.bounds), f"{one}")
         steps = next(one for one in message.distributions if one.name == "step_tokens")
         demand(sum(steps.counts) == values["scheduler_steps_total"], f"steps {steps.counts}")
         demand(values["kv_usage_ratio"] <= 1 and values["kv_waste_ratio"] <= 1, f"ratios {values}")
 
-    def _check_status(self, message: Status) -> None:
+    def _check_status(self, message: StatusReply) -> None:
         load, outputs = message.load, message.outputs
         states = [output.state for output in outputs]
         demand(states == sorted(states), "a waiting output before a running one")
@@ -71,7 +71,7 @@ class Answers:
         in_row = all(after == before + 1 for before, after in pairwise(steps))
         demand(in_row and (not load.step or steps[-1:] <= [load.step]), f"steps {steps[-9:]} of {load.step}")
 
-    def _check_explanation(self, message: Explanation) -> None:
+    def _check_explanation(self, message: ExplainReply) -> None:
         live = [request for request in self._clients.live.values() if request.submit.label == message.label]
         demand(message.stories or not live, f"{message.label} lives, and nobody knows it")
         demand(len(message.stories) <= MAX_ENDED + sum(len(request.outputs) for request in live), "too many stories")

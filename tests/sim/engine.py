@@ -13,9 +13,9 @@ from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
 
-from quire.proto.messages.introspection import Load
+from quire.proto.messages.introspection import LoadReply
 from quire.proto.messages.message import EngineState
-from quire.proto.messages.plans import PIPELINE_DEPTH, StepAck, StepResult
+from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepAck, StepResult
 from quire.proto.messages.requests import AbortedLabels, ModelFacts, Outputs
 from quire.proto.transport.wire import encode, scheduler_decoder, worker_decoder
 from quire.scheduler.core import invariants
@@ -217,7 +217,7 @@ class Engine:
         result = group.run(plan.frame)
         demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frame name different steps")
         demand(
-            group.step - group.acknowledged[0] <= PIPELINE_DEPTH,
+            group.step - group.acknowledged[0] <= MAX_PLANS_IN_FLIGHT,
             f"{group.step - group.acknowledged[0]} plans in flight",
         )
         self.outboxes[0].append(encode(result))
@@ -253,20 +253,21 @@ class Engine:
             demand(message.query == 7 and message.counts == self.expected_counts, f"labels answered {message}")
             return
         demand(message.query == 9, f"answered {message}")
-        if not isinstance(message, Load):
+        if not isinstance(message, LoadReply):
             answer = _OUTPUTS.decode(encode(message))
             assert not isinstance(answer, Outputs)
             self.answers.check(answer)  # type: ignore[arg-type]
             return
-        demand(message.state == self.state, f"load says {message.state}, state is {self.state}")
+        load = message.load
+        demand(load.state == self.state, f"load says {load.state}, state is {self.state}")
         config = self.knobs.config
-        demand(message.num_running <= config.max_num_seqs, f"{message.num_running} run")
-        demand(0 <= message.prefix_hits <= message.prefix_queries, f"prefix hits {message}")
-        demand(0 <= message.used_slots_share <= 1, f"share {message.used_slots_share}")
+        demand(load.num_running <= config.max_num_seqs, f"{load.num_running} run")
+        demand(0 <= load.prefix_hits <= load.prefix_queries, f"prefix hits {load}")
+        demand(0 <= load.used_slots_share <= 1, f"share {load.used_slots_share}")
         if self.group is not None:
-            demand(message.num_blocks == self.num_blocks, f"{message.num_blocks} blocks, not {self.num_blocks}")
-            demand(0 <= message.free_blocks <= message.num_blocks, f"{message.free_blocks} free blocks")
-        demand(message.num_running <= self.num_asked, f"{message.num_running} run of {self.num_asked} that lived")
+            demand(load.num_blocks == self.num_blocks, f"{load.num_blocks} blocks, not {self.num_blocks}")
+            demand(0 <= load.free_blocks <= load.num_blocks, f"{load.free_blocks} free blocks")
+        demand(load.num_running <= self.num_asked, f"{load.num_running} run of {self.num_asked} that lived")
 
     def _allowed_errors(self, request: Request, output: Output) -> set[str]:
         """With what errors an output may end now."""

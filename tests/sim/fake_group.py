@@ -6,7 +6,7 @@ import oracle
 from fake_memory import Broken, FakeMemory, Slot, demand
 
 from quire.proto.messages.plans import GENESIS, Admit, RowLogprobs, StepPlan, StepResult, plan_hash
-from quire.proto.messages.requests import ModelFacts, TokenLogprobs
+from quire.proto.messages.requests import ModelFacts, PositionLogprobs
 from quire.proto.transport.wire import ints, plan_decoder, unpack
 
 
@@ -208,5 +208,5 @@ class FakeGroup:
         return [RowLogprobs(row, True, start + 1, tuple(_entry(token) for token in tokens))] if tokens else []
 
 
-def _entry(token: int) -> TokenLogprobs:
-    return TokenLogprobs(token_id=token, logprob=-1.0, rank=1)
+def _entry(token: int) -> PositionLogprobs:
+    return PositionLogprobs(token_id=token, logprob=-1.0, rank=1)

@@ -7,7 +7,7 @@ from engine import Engine
 from fake_memory import demand
 from knobs import draw_submit
 
-from quire.proto.messages.introspection import AskExplanation, AskFigures, AskLoad, AskStatus
+from quire.proto.messages.introspection import ExplainQuery, LoadQuery, MetricsQuery, StatusQuery
 from quire.proto.messages.requests import Abort, AbortLabels, Submit
 from quire.scheduler.state import events
 
@@ -111,10 +111,10 @@ class Frontends:
 
     def ask_load(self) -> None:
         self._engine.num_asked = sum(output.finish is None for r in self._clients.live.values() for output in r.outputs)
-        self._engine.ask(AskLoad(9))
+        self._engine.ask(LoadQuery(9))
         self._engine.handle(events.Tick())
         label = f"label-{self._engine.num_handled % 8}"
-        for ask in (AskFigures(9), AskStatus(9), AskExplanation(9, label)):
+        for ask in (MetricsQuery(9), StatusQuery(9), ExplainQuery(9, label)):
             self._engine.ask(ask)
 
     def frontend_lost(self) -> None:

@@ -9,7 +9,7 @@ from fate import Fate
 from frontends import Frontends
 from knobs import draw_knobs
 
-from quire.proto.messages.introspection import AskLoad, Load
+from quire.proto.messages.introspection import LoadQuery, LoadReply
 from quire.scheduler.core import invariants
 from quire.scheduler.introspection.answer import answer
 
@@ -66,7 +66,8 @@ class World:
             demand(engine.num_drained == 1, f"drained was told {engine.num_drained} times")
         demand(engine.core.num_live == 0, f"{engine.core.num_live} live after everything ended")
         invariants.check(engine.core)
-        load = answer(AskLoad(9), engine.core, engine.now, tuple)
-        assert isinstance(load, Load)
+        reply = answer(LoadQuery(9), engine.core, engine.now, tuple)
+        assert isinstance(reply, LoadReply)
+        load = reply.load
         demand(load.num_running == load.num_waiting == load.waiting_tokens == 0, f"not at rest: {load}")
         demand(load.fenced_blocks == 0 and load.free_blocks == load.num_blocks, f"blocks are missing: {load}")

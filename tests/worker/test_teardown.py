@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from quire.proto.process import exit_codes
 from quire.worker import __main__ as process
 from quire.worker.config import WorkerConfig
 from quire.worker.device import parallel
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import ProcessGroup
-from quire.worker.loop import EXIT_DONE, EXIT_FAILED, StartRefused
+from quire.worker.loop import StartRefused
 from quire.worker.memory.budget import MemoryShortage, MemoryTaken
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket
@@ -110,7 +111,7 @@ def serve(told, monkeypatch):
 
 
 def test_graphs_are_gone_before_their_communicator_is(serve, told):
-    assert serve(EXIT_DONE) == EXIT_DONE
+    assert serve(exit_codes.SUCCESS) == exit_codes.SUCCESS
     assert told == [
         "SIGTERM leaves by 0", "group made", "graph reset", "graph reset", "group destroyed", "last words sent",
     ]  # fmt: skip
@@ -118,7 +119,7 @@ def test_graphs_are_gone_before_their_communicator_is(serve, told):
 
 def test_a_failure_takes_nothing_apart(serve, told):
     with pytest.raises(Left):
-        serve(EXIT_FAILED)
+        serve(exit_codes.WORKER_FAILED)
     assert told == ["SIGTERM leaves by 0", "group made", "last words sent", "left by 4"]
 
 
@@ -133,7 +134,7 @@ def test_a_failure_takes_nothing_apart(serve, told):
 )
 def test_memory_that_others_hold_ends_the_first_start_and_delays_a_later_one(serve, error, epoch, refused):
     with pytest.raises(StartRefused if refused else MemoryTaken):
-        serve(EXIT_DONE, epoch, error)
+        serve(exit_codes.SUCCESS, epoch, error)
 
 
 @pytest.mark.parametrize(("kind", "backend"), [("cuda", "nccl"), ("cpu", "gloo")])

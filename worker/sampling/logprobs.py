@@ -8,7 +8,7 @@ import torch
 
 from quire.kernels.sampling.score import score as kernel_score
 from quire.proto.messages.plans import RowLogprobs
-from quire.proto.messages.requests import TokenLogprobs
+from quire.proto.messages.requests import PositionLogprobs
 
 
 class Scores(NamedTuple):
@@ -74,7 +74,7 @@ def assemble(scored: Scored, bad_rows: set[int]) -> list[RowLogprobs]:
         if part.row in bad_rows:
             continue
         entries = tuple(
-            TokenLogprobs(
+            PositionLogprobs(
                 ids[i],
                 values[i],
                 ranks[i],

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from quire.frontend.http.answer import json_response
 from quire.frontend.http.door import HttpDoor
-from quire.proto.messages.introspection import Explanation, Status, Story
+from quire.proto.messages.introspection import ExplainReply, StatusReply, Story
 from quire.proto.messages.params import INT64_MAX, ParameterError
 from quire.proto.metrics.rates import rates
 
@@ -49,18 +49,16 @@ def routes(door: HttpDoor) -> list[Route]:
     ]
 
 
-def explained(value: Explanation) -> dict[str, Any]:
+def explained(value: ExplainReply) -> dict[str, Any]:
     """The JSON object of `ExplainRequestResponse`."""
     return {"request_id": value.label, "stories": [_story(story) for story in value.stories]}
 
 
-def seen_engine(value: Status, after_step: int) -> dict[str, Any]:
+def seen_engine(value: StatusReply, after_step: int) -> dict[str, Any]:
     """The JSON object of `GetStatusResponse`; `blocks` is base64 of a little-endian uint16 per block."""
-    load = msgspec.structs.asdict(value.load)
-    del load["query"]
     return {
         "now": value.now,
-        "load": load,
+        "load": msgspec.structs.asdict(value.load),
         "outputs": _objects(value.outputs),
         "blocks": base64.b64encode(value.blocks).decode(),
         "steps": _objects(step for step in value.steps if step.step > after_step),

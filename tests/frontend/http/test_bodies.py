@@ -10,7 +10,7 @@ import pytest
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.proto.api import GenerateRequest
 from quire.proto.messages.params import ParameterError
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 
 def test_a_large_body_is_looked_into_in_threads_of_its_own_and_a_small_one_where_it_is(web, monkeypatch):
@@ -86,7 +86,7 @@ def test_a_client_that_leaves_frees_the_thread_that_looks_into_its_body(web, mon
 def test_logprobs_of_a_long_prompt_are_told_in_pieces_between_which_others_come(web, door):
     num, top = 400, 20
     entries = tuple(
-        TokenLogprobs(70, -0.5, 1, tuple(range(100, 100 + top)), tuple(-1.0 - rank for rank in range(top)))
+        PositionLogprobs(70, -0.5, 1, tuple(range(100, 100 + top)), tuple(-1.0 - rank for rank in range(top)))
         for _ in range(num - 1)
     )
 

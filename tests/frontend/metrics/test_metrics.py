@@ -18,8 +18,8 @@ from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
 from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest, RequestError
 from quire.proto.messages.introspection import Distribution, Figure
 from quire.proto.messages.params import Structured
-from quire.proto.messages.requests import Embedding, Outputs
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.messages.requests import EmbeddingVector, Outputs
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.proto.metrics.histogram import Histogram
 
 
@@ -138,7 +138,7 @@ def test_vectors_are_counted_with_their_prompts_and_have_no_tokens(serving):
     async def case(s):
         def embed(submit):
             end = s.scheduler.finish(submit.number, 0)
-            vector = Embedding(submit.number, np.ones(4, dtype="<f4").tobytes())
+            vector = EmbeddingVector(submit.number, np.ones(4, dtype="<f4").tobytes())
             s.scheduler.say(Outputs(1, b"", b"", b"", b"", (end,), (), (vector,)))
 
         s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, task="embed", embedding_size=4)
@@ -268,7 +268,7 @@ def test_routes_and_methods_are_closed_sets_however_clients_call(serving):
 def test_every_series_of_both_tables_is_on_the_page_with_its_type_and_help(serving):
     async def case(s):
         page, _ = await scrape(s.server)
-        for table in (FAMILIES, FIGURES):
+        for table in (FAMILIES, SCHEDULER_FAMILIES):
             for name, described in table.items():
                 family = page.families["quire_" + name.removesuffix("_total" * (described.kind == "counter"))]
                 assert (family.type, family.documentation) == (described.kind, described.help), name

@@ -10,7 +10,7 @@ from quire.frontend.request.embeddings import MAX_IN_FLIGHT, MAX_INPUTS, model_n
 from quire.frontend.text.encoding import EncodeText, encode_first
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 from quire.proto.messages.message import Usage
-from quire.proto.messages.requests import Embedding, Finish, Outputs
+from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
 from quire.proto.transport.wire import unpack
 
 SIZE = 4
@@ -25,7 +25,7 @@ def vector_of(submit):
 def answer(scheduler, submit, vector=None):
     finish = Finish(submit.number, 0, "stop", Usage(len(submit.prompt) // 4, 0, 0, 0.0, 0.0, 0.0), 0)
     raw = (vector_of(submit) if vector is None else vector).tobytes()
-    scheduler.say(Outputs(scheduler.epoch, b"", b"", b"", b"", (finish,), (), (Embedding(submit.number, raw),)))
+    scheduler.say(Outputs(scheduler.epoch, b"", b"", b"", b"", (finish,), (), (EmbeddingVector(submit.number, raw),)))
 
 
 def embeds(scheduler, **changes):

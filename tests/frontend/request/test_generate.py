@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, PromptLogprobs, RequestError, Started
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 
 def prompt_of(submit) -> list[int]:
@@ -237,8 +237,8 @@ def test_logprobs_come_with_their_tokens_and_their_texts(serving, tokenizer):
                 read(s, GenerateRequest(input=(9, 10, 11), logprobs=1, logprob_token_ids=(5,), prompt_logprobs=0))
             )
             number = (await s.scheduler.submitted()).number
-            prompt = OutputLogprobs(number, 0, True, 1, (TokenLogprobs(10, -1.0, 4), TokenLogprobs(11, -2.0, 5)))
-            entries = [TokenLogprobs(t, -0.5, 1, (t,), (-0.5,), (5,), (-9.0,)) for t in tokens]
+            prompt = OutputLogprobs(number, 0, True, 1, (PositionLogprobs(10, -1.0, 4), PositionLogprobs(11, -2.0, 5)))
+            entries = [PositionLogprobs(t, -0.5, 1, (t,), (-0.5,), (5,), (-9.0,)) for t in tokens]
             first = OutputLogprobs(number, 0, False, 0, tuple(entries[:1]))
             rest = OutputLogprobs(number, 0, False, 1, tuple(entries[1:]))
             s.scheduler.outputs(number, [(0, 0, tokens[0])], (), [prompt, first])

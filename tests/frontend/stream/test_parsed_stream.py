@@ -6,7 +6,7 @@ import pytest
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, RequestError, Tool
 from quire.proto.messages.params import Structured
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 TOOLS = (Tool("f", "Does it.", '{"type": "object", "properties": {"a": {"type": "integer"}}}'),)
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
@@ -114,7 +114,7 @@ def test_the_likeliest_outputs_are_answered_and_logprobs_only_when_asked_for(ser
             def answer(submit):
                 assert (submit.n, submit.params.logprobs) == (3, 0 if len(s.scheduler.submits) == 1 else 1)
                 for index, logprob in enumerate(means):
-                    entry = TokenLogprobs(70 + index, logprob, 1)
+                    entry = PositionLogprobs(70 + index, logprob, 1)
                     logprobs = OutputLogprobs(submit.number, index, False, 0, (entry,))
                     end = s.scheduler.finish(submit.number, 1, "length", index)
                     s.scheduler.outputs(submit.number, [(index, 0, 70 + index)], [end], [logprobs])

@@ -6,7 +6,7 @@ import pytest
 
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import RowLogprobs, StepAck, StepResult
-from quire.proto.messages.requests import ModelFacts, TokenLogprobs
+from quire.proto.messages.requests import ModelFacts, PositionLogprobs
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.accept import accept
@@ -103,7 +103,7 @@ def test_logprobs_are_named_by_request_and_position(engine):
     e.submit(1, 3, logprobs=1)
     e.submit(2, 5, logprobs=1)
     e.plan(), e.plan()
-    entry = TokenLogprobs(5, -0.5, 1)
+    entry = PositionLogprobs(5, -0.5, 1)
     e.answer(logprobs=(RowLogprobs(1, False, 5, (entry,)),))
     (message,) = e.messages
     (column,) = message.outputs.logprobs
@@ -122,7 +122,7 @@ def test_prompt_logprobs_come_in_order_from_chunks(engine):
     e.plan(), e.plan()
 
     def entries(first, last):
-        return tuple(TokenLogprobs(10 + position, -1.0, 1) for position in range(first, last))
+        return tuple(PositionLogprobs(10 + position, -1.0, 1) for position in range(first, last))
 
     e.answer(logprobs=(RowLogprobs(0, True, 1, entries(1, 9)),))
     e.answer(logprobs=(RowLogprobs(0, True, 8, entries(8, 12)),))

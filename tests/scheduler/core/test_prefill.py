@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from quire.proto.messages.introspection import AskExplanation, AskFigures
+from quire.proto.messages.introspection import ExplainQuery, MetricsQuery
 
 BUDGET = 256
 LONG, SHORT = 500, 4
@@ -255,11 +255,11 @@ def test_passing_is_counted_and_told_to_who_passed_and_who_waits(roomy):
     e.plan()
     e.submit(9, own(9, SHORT), max_tokens=1)
     e.plan()
-    figures = {one.name: one.value for one in e.ask(AskFigures(1)).figures}
+    figures = {one.name: one.value for one in e.ask(MetricsQuery(1)).figures}
     assert (figures["passes_total"], figures["partial_prefills"]) == (1, 1)
 
     def moments(label):
-        (story,) = e.ask(AskExplanation(1, label)).stories
+        (story,) = e.ask(ExplainQuery(1, label)).stories
         return [moment.detail for moment in story.moments]
 
     assert moments("label-9")[-1] == "0 of 4 tokens are there, 1 blocks reserved; it passed 4 that were before it"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from quire.proto.messages.introspection import AskFigures, Figure
+from quire.proto.messages.introspection import Figure, MetricsQuery
 from quire.proto.messages.plans import StepResult
-from quire.proto.metrics.figures import FIGURES
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.proto.metrics.histogram import Histogram
 from quire.proto.transport.wire import ints
 from quire.scheduler.core.step_log import MAX_RECORDS
@@ -12,7 +12,7 @@ from quire.scheduler.state.events import StepDone
 
 
 def ask(e, *outside):
-    told = e.ask(AskFigures(5), *outside)
+    told = e.ask(MetricsQuery(5), *outside)
     assert told.query == 5
     return told
 
@@ -32,13 +32,13 @@ def test_every_figure_is_described_with_its_labels(engine):
     told = ask(e, Figure("frontends_connected", 2))
     names = {one.name for one in told.figures} | {one.name for one in told.distributions}
     for one in told.figures:
-        assert tuple(label for label, _ in one.labels) == FIGURES[one.name].labels
-        assert FIGURES[one.name].kind == ("counter" if one.name.endswith("_total") else "gauge")
-    assert all(FIGURES[one.name].kind == "histogram" for one in told.distributions)
+        assert tuple(label for label, _ in one.labels) == SCHEDULER_FAMILIES[one.name].labels
+        assert SCHEDULER_FAMILIES[one.name].kind == ("counter" if one.name.endswith("_total") else "gauge")
+    assert all(SCHEDULER_FAMILIES[one.name].kind == "histogram" for one in told.distributions)
     of_the_loop = {
         "bad_frames_total", "startup_phase_seconds", "scheduler_resident_memory_bytes", "device_memory_bytes",
     }  # fmt: skip
-    assert names == set(FIGURES) - of_the_loop
+    assert names == set(SCHEDULER_FAMILIES) - of_the_loop
 
 
 def test_tokens_are_counted_by_kind_and_a_prefix_hit_once(engine):

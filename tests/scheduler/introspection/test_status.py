@@ -11,12 +11,12 @@ from quire.proto.messages.introspection import (
     BLOCK_SHARED,
     MAX_STATUS_BLOCKS,
     MAX_STATUS_OUTPUTS,
-    AskStatus,
+    StatusQuery,
 )
 
 
 def status(e, after_step=-1):
-    told = e.ask(AskStatus(5, after_step))
+    told = e.ask(StatusQuery(5, after_step))
     assert told.query == 5
     return told
 

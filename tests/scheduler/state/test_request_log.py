@@ -2,12 +2,12 @@
 
 import msgspec
 
-from quire.proto.messages.introspection import AskExplanation
+from quire.proto.messages.introspection import ExplainQuery
 from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
 
 
 def explain(e, label):
-    told = e.ask(AskExplanation(5, label))
+    told = e.ask(ExplainQuery(5, label))
     assert (told.query, told.label) == (5, label)
     return told.stories
 

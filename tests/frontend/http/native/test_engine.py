@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from quire.proto import grpc_map
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import Explanation, LiveOutput, Moment, StepRecord, Story
+from quire.proto.messages.introspection import ExplainReply, LiveOutput, Moment, StepRecord, Story
 from quire.proto.messages.message import Usage
 
 STORIES = (
@@ -49,7 +49,7 @@ def test_an_explanation_is_the_same_over_both_doors(web):
             w.scheduler.stories["job/7 ü"] = STORIES
             answer = await w.client.get("/v1/requests/job%2F7%20%C3%BC")
             assert answer.status_code == 200
-            message = grpc_map.explanation_message(Explanation(1, "job/7 ü", STORIES))
+            message = grpc_map.explanation_message(ExplainReply(1, "job/7 ü", STORIES))
             assert answer.json() == of_message(message)
             assert await w.serving.client.explain("job/7 ü") == grpc_map.explanation(message)
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"function": {"name": "f", "arguments": "{}"}}
@@ -85,7 +85,7 @@ def test_logprobs_say_token_bytes_and_alternatives(web):
         async with web() as w:
 
             def script(submit) -> None:
-                entry = TokenLogprobs(75, -0.5, 1, (75, 76), (-0.5, -2.0))
+                entry = PositionLogprobs(75, -0.5, 1, (75, 76), (-0.5, -2.0))
                 logprobs = [OutputLogprobs(submit.number, 0, False, 0, (entry,))]
                 w.scheduler.outputs(submit.number, [(0, 0, 75)], [w.scheduler.finish(submit.number, 1)], logprobs)
 

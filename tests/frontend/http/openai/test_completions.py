@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 
 def run(main) -> None:
@@ -92,7 +92,7 @@ def test_a_stream_spells_the_same_text_and_may_say_usage_in_every_chunk(web, tok
 
 
 def logprobs_of(number: int, tokens: list[int], prompt: bool) -> OutputLogprobs:
-    entries = tuple(TokenLogprobs(token, -0.5, 1, (token, 99), (-0.5, -2.0)) for token in tokens)
+    entries = tuple(PositionLogprobs(token, -0.5, 1, (token, 99), (-0.5, -2.0)) for token in tokens)
     return OutputLogprobs(number, 0, prompt, 1 if prompt else 0, entries)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.proto.api import GenerateRequest
-from quire.proto.messages.requests import OutputLogprobs, TokenLogprobs
+from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 END, TURN = 0, 1
 HELLO, FOX, THE, QUICK, HALF = "hello", " fox", "the", " quick", "\u65e5"
@@ -52,7 +52,7 @@ def test_they_are_the_text_but_for_what_ends_it_and_what_is_hidden(web, tokenize
         async with web() as w:
 
             def script(submit) -> None:
-                entries = tuple(TokenLogprobs(token, -0.5, 1, (token,), (-0.5,)) for token in tokens)
+                entries = tuple(PositionLogprobs(token, -0.5, 1, (token,), (-0.5,)) for token in tokens)
                 events = [(0, position, token) for position, token in enumerate(tokens)]
                 reason, stop_token = ("stop", tokens[-1]) if case.ends else ("length", -1)
                 end = w.scheduler.finish(submit.number, len(tokens), reason, stop_token_id=stop_token)

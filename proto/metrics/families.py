@@ -1,0 +1,70 @@
+"""Every figure the scheduler tells: what it is and what it means. Names carry their unit and no prefix.
+
+Frontends take help texts and types of the metrics page from here; the scheduler may tell nothing that is not listed.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Family(NamedTuple):
+    """What a figure is, in words for a person, and the names of its labels."""
+
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
+    "requests_running": Family("gauge", "Outputs in a slot."),
+    "requests_waiting": Family("gauge", "Outputs that wait for a slot and blocks."),
+    "waiting_tokens": Family("gauge", "Prompt tokens of waiting requests, before any prefix hit."),
+    "backlog_seconds": Family(
+        "gauge", "Waiting prompt tokens, less the usual share of prefix hits, over the measured prefill rate."
+    ),
+    "prefill_tokens_per_second": Family("gauge", "Prefill rate of the latest steps that had prefill."),
+    "kv_blocks": Family(
+        "gauge", "KV blocks: free, cached without a reader, fenced by a step in flight, used.", ("state",)
+    ),
+    "kv_usage_ratio": Family("gauge", "Blocks that are neither free nor cached without a reader, over all."),
+    "kv_waste_ratio": Family("gauge", "Slots of used blocks in which nothing is written, over all of them."),
+    "prefix_queries_tokens_total": Family("counter", "Prompt tokens looked up in the prefix cache."),
+    "prefix_hits_tokens_total": Family("counter", "Of these, found."),
+    "preemptions_total": Family("counter", "Outputs that lost their slot because blocks ran out."),
+    "partial_prefills": Family("gauge", "Outputs in a slot whose prompt is planned in part."),
+    "passes_total": Family("counter", "Outputs that got a slot before others that were before them in the queue."),
+    "restarts_total": Family("counter", "Outputs put back into the queue by the death of their worker group."),
+    "stale_messages_total": Family("counter", "Messages that came late, twice, or named what does not live."),
+    "bad_frames_total": Family("counter", "Undecodable messages, dropped, by the socket they came in at.", ("socket",)),
+    "requests_finished_total": Family("counter", "Outputs that ended, by finish reason.", ("reason",)),
+    "requests_rejected_total": Family("counter", "Outputs the scheduler refused, by reason.", ("reason",)),
+    "tokens_total": Family(
+        "counter", "Tokens of prompts that began to run, of these found in the cache, and tokens generated.", ("kind",)
+    ),
+    "scheduler_steps_total": Family("counter", "Steps with a result."),
+    "step_part_seconds_total": Family(
+        "counter",
+        "Seconds of steps by part: drafting the plan (schedule), handing it to the sockets (send), the worker's device "
+        "and host time, and time with live outputs but nothing in flight (idle).",
+        ("part",),
+    ),
+    "step_seconds": Family("histogram", "From a step's turn on the device to its result."),
+    "step_decodes": Family("histogram", "Decode rows of a step."),
+    "step_tokens": Family("histogram", "Tokens of a step."),
+    "queue_seconds": Family("histogram", "From an output's arrival to its first slot."),
+    "startup_phase_seconds": Family("gauge", "Start-up phases of the living worker group.", ("phase", "rank")),
+    "device_memory_bytes": Family(
+        "gauge",
+        "Device memory of the living worker group after its start: weights, KV cache, graphs, steps (tables and what "
+        "computing takes) and libraries beside torch.",
+        ("kind", "rank"),
+    ),
+    "device_busy_seconds_total": Family("counter", "Seconds in which a rank's device worked on steps.", ("rank",)),
+    "device_busy_ratio": Family("gauge", "Share of the last ten seconds in which it did.", ("rank",)),
+    "epoch": Family("gauge", "Number of the newest worker group."),
+    "engine_state": Family("gauge", "1 for the state the engine is in, 0 for the others.", ("state",)),
+    "frontends_connected": Family("gauge", "Frontends whose lease has not ended."),
+    "scheduler_resident_memory_bytes": Family("gauge", "Resident memory of the scheduler process."),
+}
+"""Name -> what it is. A counter's name ends in `_total`."""
