@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,12 +17,12 @@ CASE_SECONDS = 40.0
 
 
 def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
-    bench = workloads.H200 if given.device == "cuda" else workloads.SMALL
+    bench = workloads.of(given.device, given.stands_in)
     match part:
         case "facts":
             import fact_checks
 
-            return fact_checks.facts(report, given.device)
+            return fact_checks.facts(report, given)
         case "ceilings":
             return iter([Case("copy, read, products", partial(_ceilings, report, given))])
         case "latencies" | "throughput":
@@ -121,6 +122,8 @@ def _kernels(report: Report, given: Given) -> Iterator[Case]:
             torch.cuda.empty_cache()
 
     for case in cases(shapes, given.device):
+        if given.stands_in:  # what no kernel has written agrees with nothing
+            case = replace(case, tolerance=None)
         yield Case(f"{case.operation}, {case.shape}", partial(row, case))
 
 
