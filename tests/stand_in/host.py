@@ -5,7 +5,6 @@ that nothing leads out of a table; products of matrices, and floats in large num
 """
 
 import contextlib
-import functools
 import threading
 from collections.abc import Iterator
 from unittest import mock
@@ -13,16 +12,14 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 import torch_cuda
+from places import OnHost
 from specialized import uncompiled
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from unmade import is_large, unmade
 
-from quire.kernels import catalog
+from quire.kernels.gpu import chip as chips
 from quire.kernels.gpu import tiles
-from quire.kernels.gpu.chip import HOST, Chip
 from quire.kernels.gpu.stand_in import CHIPS, Launch, standing_in
-from quire.kernels.pack import pack
 from quire.worker.weights.load import materialise
 
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -47,26 +44,6 @@ class TorchLaunches(TorchDispatchMode):
         return result.zero_() if name in _EMPTY else result
 
 
-class OnHost(TorchFunctionMode):
-    """Tensors for the chip are made on the host, and there is no pinned memory."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.Tensor.pin_memory:
-            return args[0].clone()
-        if func is torch.device:  # names it, and makes nothing
-            return func(*args, **(kwargs or {}))
-        if kwargs:
-            kwargs = {name: _here(value) for name, value in kwargs.items() if name != "pin_memory"}
-        return func(*map(_here, args), **(kwargs or {}))
-
-
-def _here(value):
-    """The host instead of the chip."""
-    if (isinstance(value, torch.device) and value.type == "cuda") or (isinstance(value, str) and value == "cuda"):
-        return torch.device("cpu")
-    return value
-
-
 @contextlib.contextmanager
 def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
     """Everything inside runs as on a GPU of this capability; yields the launches, Triton's and torch's, in order.
@@ -77,15 +54,11 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
     with contextlib.ExitStack() as stack:
         launches = stack.enter_context(standing_in(chip))
         stack.enter_context(torch_cuda.standing_in(chip))
-        for operation in catalog.OPERATIONS:
-            if operation.form("cuda") != operation.form("none"):
-                form = functools.partial(type(operation)._implementation, operation, "cuda")
-                stack.enter_context(mock.patch.object(operation, "implementation", lambda _, form=form: form()))
-        for patch in _patches(chip):
+        for patch in _patches():
             stack.enter_context(patch)
         if not compiles:
             stack.enter_context(uncompiled())
-        for cached in (tiles._path, tiles._table):  # of this process's GPU, which is another one now
+        for cached in (tiles._path, tiles._table, chips._found):  # of this process's GPU, which is another one now
             cached.cache_clear()
             stack.callback(cached.cache_clear)
         torch.utils.deterministic.fill_uninitialized_memory = False
@@ -95,23 +68,21 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
         yield launches
 
 
-def _patches(chip: Chip) -> Iterator[contextlib.AbstractContextManager[object]]:
-    yield mock.patch.object(pack, "implementation", return_value=pack.reference)
+def _patches() -> Iterator[contextlib.AbstractContextManager[object]]:
     # a generator of numbers is a class, which no mode sees
     yield mock.patch("quire.worker.models.load.fill_dummy", lambda model, _, to: materialise(model, to))
     yield mock.patch.object(dist, "init_process_group", _with_gloo(dist.init_process_group))
-    yield mock.patch.object(threading.Thread, "run", _in_threads(chip, threading.Thread.run))
+    yield mock.patch.object(threading.Thread, "run", _placing(threading.Thread.run))
 
 
 def _with_gloo(init):
     return lambda backend, device_id=None, **options: init("gloo", **options)
 
 
-def _in_threads(chip: Chip, run):
-    """Modes and variables of a context belong to a thread."""
+def _placing(run):
+    """Modes belong to a thread."""
 
     def inside(thread: threading.Thread) -> None:
-        HOST.set(chip)
         with OnHost():
             run(thread)
 

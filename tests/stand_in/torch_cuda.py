@@ -16,6 +16,17 @@ MEMORY_BYTES = 16 << 30
 """Less than the chip has: memory of the host is promised for all of it, and mostly never touched."""
 LEAST_MS = 10.0
 """Between two events: nothing is repeated so that a clock sees it."""
+_debug_mode = "default"
+
+
+def sync_debug_mode() -> str:
+    """What was set last: in `error` whatever waits for the device raises."""
+    return _debug_mode
+
+
+def _set_sync_debug_mode(mode: str) -> None:
+    global _debug_mode
+    _debug_mode = mode
 
 
 class Stream:
@@ -90,7 +101,7 @@ def standing_in(chip: Chip) -> contextlib.AbstractContextManager[object]:
         get_device_name=always(chip.name), get_device_capability=always((major, minor)),
         get_device_properties=always(properties),
         current_stream=always(Stream()), default_stream=always(Stream()),
-        synchronize=always(), set_device=always(), empty_cache=always(), set_sync_debug_mode=always(),
+        synchronize=always(), set_device=always(), empty_cache=always(), set_sync_debug_mode=_set_sync_debug_mode,
         manual_seed=always(), manual_seed_all=always(), reset_peak_memory_stats=always(),
         mem_get_info=always((MEMORY_BYTES, MEMORY_BYTES)), memory_stats=always({"num_device_alloc": 0}),
         host_memory_stats=always({"num_host_alloc": 0}), memory_reserved=always(0), memory_allocated=always(0),
