@@ -80,8 +80,7 @@ class Report:
         passed = failure is None and all(entry.passed for entry in self._entries.values())
         line = {"part": self._part, "number": number, "case": name, "passed": passed, "seconds": round(seconds, 3)}
         if failure is not None:
-            said = str(failure).strip().splitlines()
-            line["error"] = f"{type(failure).__name__}: {said[0] if said else ''}"[:500]
+            line["error"] = f"{type(failure).__name__}: {_brief(str(failure))}"
             line["trace"] = "".join(traceback.format_exception(failure)).splitlines()[-TRACE_LINES:]
         append(self._lines, {**line, "entries": entries, "figures": self._figures})
         self._entries, self._figures = {}, {}
@@ -103,6 +102,12 @@ class Report:
     def figure(self, name: str, value: Any) -> None:
         """Something measured, which nothing is said of."""
         self._figures[name] = value
+
+
+def _brief(text: str) -> str:
+    """Its first line and its last: what of an engine that died says what it died of."""
+    said = text.strip().splitlines()
+    return " ... ".join(line[:250] for line in dict.fromkeys((said[0], said[-1]))) if said else ""
 
 
 def worst(entries: dict[Any, Entry], key: Any, entry: Entry) -> None:

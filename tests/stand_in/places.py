@@ -13,7 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 CHIP, HOST = torch.device("cuda", 0), torch.device("cpu")
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__
-_ACROSS = {Tensor.copy_, Tensor.to, Tensor.cpu, Tensor.__getitem__, Tensor.__setitem__}
+_ACROSS = {
+    Tensor.copy_, Tensor.to, Tensor.cpu, Tensor.__getitem__, Tensor.__setitem__,
+    torch._has_compatible_shallow_copy_type,
+}  # fmt: skip
 """What takes tensors of two places."""
 _WAITING = {
     Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.nonzero, torch.nonzero, torch.masked_select, torch.equal,
