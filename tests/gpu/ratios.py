@@ -14,7 +14,8 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     bench = workloads.of(device, device == STAND_IN)
     engine = summary.figures("latencies", "throughput")
     engine |= _slope(bench, engine)
-    kernels, peer = summary.figures("kernels"), summary.figures("transformers").get("transformers")
+    kernels = {name: row for name, row in summary.figures("kernels").items() if isinstance(row, dict)}
+    peer = summary.figures("transformers").get("transformers")
     found = _targets(bench, engine)
     ceilings = summary.figures("ceilings").get("ceilings")
     if ceilings and "dtype" in engine:

@@ -14,8 +14,9 @@ import torch.distributed as dist
 import torch_cuda
 from places import OnHost
 from specialized import uncompiled
-from torch.utils._python_dispatch import TorchDispatchMode
-from unmade import is_large, unmade
+from torch.nn.attention import bias
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from unmade import PRODUCTS, is_large, unmade
 
 from quire.kernels.gpu import chip as chips
 from quire.kernels.gpu import tiles
@@ -23,7 +24,6 @@ from quire.kernels.gpu.stand_in import CHIPS, Launch, standing_in
 from quire.worker.weights.load import materialise
 
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-_PRODUCTS = {"mm", "addmm", "bmm", "linear"}
 
 
 class TorchLaunches(TorchDispatchMode):
@@ -38,7 +38,7 @@ class TorchLaunches(TorchDispatchMode):
         looks = any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns)
         if not looks and name not in _EMPTY:
             self._launches.append(Launch(f"torch.{name}"))
-        if name in _PRODUCTS or is_large(args, kwargs):
+        if name in PRODUCTS or is_large(args, kwargs):
             return unmade(func, args, kwargs)
         result = func(*args, **kwargs)
         return result.zero_() if name in _EMPTY else result
@@ -71,8 +71,19 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
 def _patches() -> Iterator[contextlib.AbstractContextManager[object]]:
     # a generator of numbers is a class, which no mode sees
     yield mock.patch("quire.worker.models.load.fill_dummy", lambda model, _, to: materialise(model, to))
+    yield mock.patch.object(bias, "causal_lower_right", _without_modes(bias.causal_lower_right))
     yield mock.patch.object(dist, "init_process_group", _with_gloo(dist.init_process_group))
     yield mock.patch.object(threading.Thread, "run", _placing(threading.Thread.run))
+
+
+def _without_modes(make):
+    """A tensor of a class of its own cannot be made of what a mode has made."""
+
+    def made(*args):
+        with _disable_current_modes():
+            return make(*args)
+
+    return made
 
 
 def _with_gloo(init):
@@ -83,7 +94,7 @@ def _placing(run):
     """Modes belong to a thread."""
 
     def inside(thread: threading.Thread) -> None:
-        with OnHost():
+        with OnHost(), TorchLaunches([]):  # nobody counts what it launches
             run(thread)
 
     return inside

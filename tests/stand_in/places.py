@@ -18,6 +18,7 @@ _ACROSS = {
     torch._has_compatible_shallow_copy_type,
 }  # fmt: skip
 """What takes tensors of two places."""
+_PLAIN = {Tensor, torch.nn.Parameter, torch.nn.Buffer}
 _WAITING = {
     Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.nonzero, torch.nonzero, torch.masked_select, torch.equal,
     Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__,
@@ -84,9 +85,10 @@ def _marked(result: Any, on_chip: bool, tensors: list[Tensor]) -> Any:
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
+    """Without those of classes of their own, which lie nowhere."""
+    if type(value) in _PLAIN:
         return [value]
-    return [one for one in value if isinstance(one, Tensor)] if isinstance(value, list | tuple) else []
+    return [one for one in value if type(one) in _PLAIN] if isinstance(value, list | tuple) else []
 
 
 def _device(value: Any) -> torch.device | None:
