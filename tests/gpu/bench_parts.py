@@ -103,6 +103,8 @@ TO_COMPILE = (
 
 
 def _kernels(report: Report, given: Given) -> Iterator[Case]:
+    if given.stands_in:
+        chip.prepare_bias()
     from quire.kernels.bench.__main__ import BenchOptions, cases, measure
     from quire.kernels.bench.ceilings import measure as measure_ceilings
     from quire.kernels.bench.shapes import CPU, CUDA

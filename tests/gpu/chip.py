@@ -27,6 +27,13 @@ def stand_in(compiles: bool) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
+def prepare_bias() -> None:
+    """On a stand-in, before anything imports torch's bias of attention."""
+    from host import plain_bias
+
+    plain_bias().start()
+
+
 def ask(kind: str) -> "Device":
     """`kind`: cuda or cpu."""
     from quire.worker.device import Device

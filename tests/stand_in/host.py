@@ -14,7 +14,6 @@ import torch.distributed as dist
 import torch_cuda
 from places import OnHost
 from specialized import uncompiled
-from torch.nn.attention import bias
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from unmade import PRODUCTS, is_large, unmade
 
@@ -33,6 +32,10 @@ class TorchLaunches(TorchDispatchMode):
         super().__init__()
         self._launches = launches
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes a second of each process
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
         looks = any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns)
@@ -42,6 +45,22 @@ class TorchLaunches(TorchDispatchMode):
             return unmade(func, args, kwargs)
         result = func(*args, **kwargs)
         return result.zero_() if name in _EMPTY else result
+
+
+def plain_bias():
+    """A tensor of a class of its own cannot be made of what a mode has made: torch's bias of attention is made beside.
+
+    Before its module is imported by another.
+    """
+    from torch.nn.attention import bias
+
+    made = bias.causal_lower_right
+
+    def beside(*sizes):
+        with _disable_current_modes():
+            return made(*sizes)
+
+    return mock.patch.object(bias, "causal_lower_right", beside)
 
 
 @contextlib.contextmanager
@@ -71,19 +90,8 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
 def _patches() -> Iterator[contextlib.AbstractContextManager[object]]:
     # a generator of numbers is a class, which no mode sees
     yield mock.patch("quire.worker.models.load.fill_dummy", lambda model, _, to: materialise(model, to))
-    yield mock.patch.object(bias, "causal_lower_right", _without_modes(bias.causal_lower_right))
     yield mock.patch.object(dist, "init_process_group", _with_gloo(dist.init_process_group))
     yield mock.patch.object(threading.Thread, "run", _placing(threading.Thread.run))
-
-
-def _without_modes(make):
-    """A tensor of a class of its own cannot be made of what a mode has made."""
-
-    def made(*args):
-        with _disable_current_modes():
-            return make(*args)
-
-    return made
 
 
 def _with_gloo(init):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-LARGE = 1 << 18
+LARGE = 1 << 14
 """Elements from which on floats, and what comes from them, are not computed."""
 PRODUCTS = {"mm", "addmm", "bmm", "linear", "_int_mm"}
 """Are never computed."""
@@ -86,5 +86,5 @@ def _zeros(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     places = 1 + sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
-    memory = np.zeros(max(0, places) * value.dtype.itemsize, np.uint8)  # torch would write them at once
+    memory = np.zeros(max(1, places) * value.dtype.itemsize, np.uint8)  # torch would write them at once
     return torch.from_numpy(memory).view(value.dtype).as_strided(value.shape, value.stride())
