@@ -57,7 +57,7 @@ def test_a_number_that_is_off_fails_its_case_and_no_process(lines) -> None:
     before, planted, behind = lines["wrong"]
     assert (before["passed"], planted["passed"], behind["passed"]) == (True, False, True)
     assert planted["entries"][0] | {"value": None} == {
-        "name": "off", "value": None, "limit": 1.0, "count": 1, "detail": "planted", "passed": False,
+        "name": "off", "value": None, "limit": 1.0, "count": 1, "detail": "planted", "compared": True, "passed": False,
     }  # fmt: skip
     assert planted["entries"][0]["value"] == "nan"
 

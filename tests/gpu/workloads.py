@@ -85,6 +85,7 @@ def of(device: str, stands_in: bool) -> Bench:
     return replace(
         H200,
         config={**H200.config, "num_hidden_layers": 2},
+        batch_context=256,
         throughput=tuple(_short(load) for load in H200.throughput),
         comparison=_short(H200.comparison),
     )
