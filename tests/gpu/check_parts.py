@@ -13,7 +13,7 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
         case "facts":
             import fact_checks
 
-            return fact_checks.facts(report, device)
+            return fact_checks.facts(report, given)
         case "tiny" | "engine":  # its processes are the ones that use the device
             import engine_checks
 

@@ -3,22 +3,42 @@
 Nothing is imported before it is asked for: a part that needs no torch does not wait for it.
 """
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quire.worker.device.device import Device
 
 
+STAND_IN = "stand-in"
+"""A kind of device for the scripts alone: whatever asks in their processes is told cuda."""
+PROCESS = Path(__file__).parents[1] / "stand_in" / "process"
+
+
+def stand_in(compiles: bool) -> None:
+    """Every process from here on that uses a GPU finds a chip that is not here: see tests/stand_in/host.py.
+
+    Kernels are specialized, and compiled where `compiles`.
+    """
+    os.environ["TRITON_INTERPRET"] = "0"
+    os.environ["QUIRE_STAND_IN_COMPILES"] = str(int(compiles))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(PROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def prepare_bias() -> None:
+    """On a stand-in, before anything imports torch's bias of attention."""
+    from host import plain_bias
+
+    plain_bias().start()
+
+
 def ask(kind: str) -> "Device":
-    """`kind`: cuda or cpu. Whoever stands in for a chip does so here."""
+    """`kind`: cuda or cpu."""
     from quire.worker.device.device import Device
 
     return Device("cuda" if kind == "cuda" else "cpu", 0)
-
-
-def name(kind: str) -> str:
-    return ask(kind).name
 
 
 def seed(number: int) -> None:

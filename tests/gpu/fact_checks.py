@@ -5,12 +5,12 @@ import platform
 from collections.abc import Iterator
 
 import chip
-from report import Case, Report
+from report import Case, Given, Report
 
 
-def facts(report: Report, device: str) -> Iterator[Case]:
+def facts(report: Report, given: Given) -> Iterator[Case]:
     yield Case("versions", lambda: _versions(report))
-    yield Case("device", lambda: _device(report, device))
+    yield Case("device", lambda: _device(report, given))
 
 
 def _versions(report: Report) -> None:
@@ -24,15 +24,15 @@ def _versions(report: Report) -> None:
     report.figure("cores", len(os.sched_getaffinity(0)))
 
 
-def _device(report: Report, device: str) -> None:
+def _device(report: Report, given: Given) -> None:
     from quire.worker.device.device import DeviceError
 
     try:
-        found = chip.ask(device)
+        found = chip.ask(given.device)
     except DeviceError as error:
         report.figure("no_device", str(error))
         raise
-    report.figure("device", found.name)
+    report.figure("device", f"a stand-in for {found.name}, which computes nothing" if given.stands_in else found.name)
     report.figure("memory_bytes", found.total_memory())
     if not found.is_cuda:
         return

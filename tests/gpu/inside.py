@@ -28,11 +28,12 @@ def main(argv: list[str]) -> int:
     options = json.loads(argv[1])
     die_with(options["parent"])
     warnings.filterwarnings("ignore", message=".*deterministic.*")
-    report = Report(options["part"], Path(options["lines"]))
+    stands_in = options["device"] == chip.STAND_IN
+    report = Report(options["part"], Path(options["lines"]), not stands_in)
     with tempfile.TemporaryDirectory(prefix="quire-gpu-") as name:
-        cases = listed(
-            options["module"], options["part"], report, Given(options["device"], Path(name), options["seed"])
-        )
+        device = "cuda" if stands_in else options["device"]
+        given = Given(device, Path(name), options["seed"], stands_in)
+        cases = listed(options["module"], options["part"], report, given)
         return run(report, cases, Path(options["place"]), options["behind"], options["until"], options["seed"])
 
 

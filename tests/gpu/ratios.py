@@ -3,6 +3,7 @@
 from typing import Any
 
 import workloads
+from chip import STAND_IN
 from summary import Summary
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -10,10 +11,11 @@ ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 def ratios(summary: Summary, device: str) -> dict[str, Any]:
     """For the document; printed too."""
-    bench = workloads.H200 if device == "cuda" else workloads.SMALL
+    bench = workloads.of(device, device == STAND_IN)
     engine = summary.figures("latencies", "throughput")
     engine |= _slope(bench, engine)
-    kernels, peer = summary.figures("kernels"), summary.figures("transformers").get("transformers")
+    kernels = {name: row for name, row in summary.figures("kernels").items() if isinstance(row, dict)}
+    peer = summary.figures("transformers").get("transformers")
     found = _targets(bench, engine)
     ceilings = summary.figures("ceilings").get("ceilings")
     if ceilings and "dtype" in engine:
@@ -22,6 +24,9 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     if compared and peer:
         rate = compared["output_tokens_per_s"] / peer["output_tokens_per_s"]
         found["against transformers"] = _row(rate, bench.comparison.target, rate >= bench.comparison.target)
+    if not summary.compares:
+        for row in found.values():
+            row.pop("met", None)
     _show(kernels, found)
     return {"engine": engine, "kernels": list(kernels.values()), "transformers": peer, "ceilings": ceilings,
             "ratios": found}  # fmt: skip

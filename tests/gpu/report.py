@@ -27,6 +27,8 @@ class Given(NamedTuple):
     folder: Path
     """Of the process, and gone with it."""
     seed: int
+    stands_in: bool = False
+    """The GPU is a stand-in: everything runs as on one, and computes nothing."""
 
 
 class Lost(Exception):
@@ -42,18 +44,22 @@ class Entry:
     limit: float
     count: int = 1
     detail: str = ""
+    compared: bool = True
+    """False of what no kernel has written: it means nothing."""
 
     @property
     def passed(self) -> bool:
-        return self.value <= self.limit  # false for NaN
+        return not self.compared or self.value <= self.limit  # false for NaN
 
 
 class Report:
     """Of one part. A case that raises is one bad line."""
 
-    def __init__(self, part: str, lines: Path) -> None:
+    def __init__(self, part: str, lines: Path, compares: bool = True) -> None:
+        """Without `compares` numbers are noted and judge nothing."""
         self._part = part
         self._lines = lines
+        self._compares = compares
         self._entries: dict[str, Entry] = {}
         self._figures: dict[str, Any] = {}
 
@@ -74,15 +80,14 @@ class Report:
         passed = failure is None and all(entry.passed for entry in self._entries.values())
         line = {"part": self._part, "number": number, "case": name, "passed": passed, "seconds": round(seconds, 3)}
         if failure is not None:
-            said = str(failure).strip().splitlines()
-            line["error"] = f"{type(failure).__name__}: {said[0] if said else ''}"[:500]
+            line["error"] = f"{type(failure).__name__}: {_brief(str(failure))}"
             line["trace"] = "".join(traceback.format_exception(failure)).splitlines()[-TRACE_LINES:]
         append(self._lines, {**line, "entries": entries, "figures": self._figures})
         self._entries, self._figures = {}, {}
 
     def number(self, name: str, value: float, limit: float, detail: str = "") -> None:
         """`value` must not exceed `limit`; of several of one name the worst is kept."""
-        entry = Entry(name, float(value), limit, 1, detail)
+        entry = Entry(name, float(value), limit, 1, detail, self._compares)
         worst(self._entries, name, entry)
 
     def equal(self, name: str, got: Any, wanted: Any, detail: str = "") -> None:
@@ -97,6 +102,12 @@ class Report:
     def figure(self, name: str, value: Any) -> None:
         """Something measured, which nothing is said of."""
         self._figures[name] = value
+
+
+def _brief(text: str) -> str:
+    """Its first line and its last: what of an engine that died says what it died of."""
+    said = text.strip().splitlines()
+    return " ... ".join(line[:250] for line in dict.fromkeys((said[0], said[-1]))) if said else ""
 
 
 def worst(entries: dict[Any, Entry], key: Any, entry: Entry) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import chip
 import compiled
 import links
 import wheels
@@ -47,11 +48,13 @@ class Script:
         if importlib.util.find_spec("torch") is None:
             print(f"{sys.executable} has no torch; choose another interpreter with PYTHON=", file=sys.stderr)
             return NO_DEVICE
-        out = args.out or self._default_out()
+        out = args.out or self._default_out(args.device)
         lines, log = out.with_suffix(".jsonl"), out.with_suffix(".log")
         out.parent.mkdir(parents=True, exist_ok=True)
         for path in (lines, log):
             path.unlink(missing_ok=True)
+        if args.device == chip.STAND_IN:
+            chip.stand_in(args.compile)
         if args.triton_cache:
             compiled.read(args.triton_cache)
         run = Run(self.module, args.device, lines, log, begun + args.seconds, args.seed)
@@ -62,13 +65,13 @@ class Script:
             log.unlink()
             return NO_DEVICE
         chosen = [[part for part in stage if part.name in args.parts] for stage in self.stages]
-        if args.device == "cpu":  # whose cores are the device
+        if args.device != "cuda":  # whose cores are the device
             chosen = [[part] for stage in chosen for part in stage]
         run.stages([stage for stage in chosen if stage], lambda: compiled.save(args.triton_cache))
         return self._end(lines, out, args)
 
     def _end(self, lines: Path, out: Path, args: argparse.Namespace) -> int:
-        summary = Summary(lines)
+        summary = Summary(lines, compares=args.device != chip.STAND_IN)
         summary.miss(lines, ["facts", *args.parts])
         summary.table()
         document = summary.figures("facts") | {"seed": args.seed, "parts": args.parts}
@@ -80,7 +83,10 @@ class Script:
 
     def _arguments(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(description=self.about)
-        parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+        about = f"{chip.STAND_IN}: all of cuda on a chip that is not here, which proves the script and nothing else"
+        parser.add_argument("--device", choices=("cuda", "cpu", chip.STAND_IN), default="cuda", help=about)
+        about = "on a stand-in: kernels too, of every shape, which takes many minutes"
+        parser.add_argument("--compile", action="store_true", help=about)
         parser.add_argument(
             "--parts", nargs="+", choices=self.parts, default=self.parts, metavar="PART", help=", ".join(self.parts)
         )
@@ -94,7 +100,9 @@ class Script:
         parser.add_argument("--triton-cache", type=Path, metavar="FILE", help=about)
         return parser.parse_args()
 
-    def _default_out(self) -> Path:
+    def _default_out(self, device: str) -> Path:
+        """What a stand-in gave is called so."""
+        name = f"{self.kind}-{device}.json" if device == chip.STAND_IN else f"{self.kind}.json"
         if folder := os.environ.get("OUT"):
-            return Path(folder) / f"{self.kind}.json"
-        return links.ROOT / "tests" / "gpu" / "results" / f"{datetime.date.today().isoformat()}-{self.kind}.json"
+            return Path(folder) / name
+        return links.ROOT / "tests" / "gpu" / "results" / f"{datetime.date.today().isoformat()}-{name}"

@@ -57,7 +57,7 @@ def test_a_number_that_is_off_fails_its_case_and_no_process(lines) -> None:
     before, planted, behind = lines["wrong"]
     assert (before["passed"], planted["passed"], behind["passed"]) == (True, False, True)
     assert planted["entries"][0] | {"value": None} == {
-        "name": "off", "value": None, "limit": 1.0, "count": 1, "detail": "planted", "passed": False,
+        "name": "off", "value": None, "limit": 1.0, "count": 1, "detail": "planted", "compared": True, "passed": False,
     }  # fmt: skip
     assert planted["entries"][0]["value"] == "nan"
 
@@ -135,3 +135,29 @@ def test_of_several_numbers_of_one_name_the_worst_is_told(tmp_path: Path) -> Non
     (entry,) = Summary(tmp_path / "lines").entries.values()
     assert not entry.passed
     assert entry.count == 3
+
+
+def test_on_a_stand_in_numbers_judge_nothing_and_a_case_that_raises_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chip import STAND_IN
+    from parts import Part, Run
+    from summary import Summary
+
+    lines = tmp_path / "lines"
+    run = Run("planted", STAND_IN, lines, tmp_path / "log", time.monotonic() + 60.0)
+    run.stage([Part("wrong", 50.0)], run.until)
+    summary = Summary(lines, compares=False)
+    summary.table()
+    summary.verdict()
+    printed = capsys.readouterr().out
+    assert printed.count("not compared") == 3
+    assert printed.splitlines()[-1].startswith("RAN to its end on a stand-in")
+    assert "PASSED" not in printed
+    document = summary.document()
+    assert (document["passed"], document["compared"], document["failures"]) == (False, False, [])
+    run.stage([Part("raises", 50.0)], run.until)
+    summary = Summary(lines, compares=False)
+    summary.verdict()
+    assert capsys.readouterr().out.splitlines()[-1] == "FAILED"
+    assert list(summary.failures()) == ["raises: planted: ValueError: planted"]

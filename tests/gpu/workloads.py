@@ -1,6 +1,6 @@
 """What `bench.py` runs, on a GPU and, to prove the script itself, in small on a CPU; and what each may cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import models
@@ -74,3 +74,22 @@ LATENCY_SECONDS = 40.0
 """After which a latency is given up."""
 IDLE_TARGET = 0.01
 """Of the time in which an engine has work."""
+
+
+def of(device: str, stands_in: bool) -> Bench:
+    """A stand-in has the GPU's lines and shapes, with fewer layers, requests and tokens of each."""
+    if device == "cpu":
+        return SMALL
+    if not stands_in:
+        return H200
+    return replace(
+        H200,
+        config={**H200.config, "num_hidden_layers": 2},
+        batch_context=256,
+        throughput=tuple(_short(load) for load in H200.throughput),
+        comparison=_short(H200.comparison),
+    )
+
+
+def _short(load: Throughput) -> Throughput:
+    return replace(load, requests=load.requests // 16, output_len=load.output_len // 16)

@@ -1,28 +1,28 @@
 """The host's half of a chip that is not here: torch's own launches are noted, and operations run their forms for GPUs.
 
-Tensors are those of the host. What Triton's kernels would have written holds zeros where it is a whole number, so that
-nothing leads out of a table, and anything elsewhere; products of matrices are not computed.
+Tensors are those of the host, wherever they were asked for. What Triton's kernels would have written holds zeros, so
+that nothing leads out of a table; products of matrices, and floats in large numbers, are not computed.
 """
 
 import contextlib
-import functools
+import threading
 from collections.abc import Iterator
 from unittest import mock
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch.distributed as dist
+import torch_cuda
+from places import OnHost
+from specialized import uncompiled
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from unmade import PRODUCTS, is_large, unmade
 
-from quire.kernels import catalog
+from quire.kernels.gpu import chip as chips
 from quire.kernels.gpu.aot.stand_in import CHIPS, Launch, standing_in
-from quire.kernels.gpu.attention.attention import tile_shape
-from quire.kernels.linear.pack import pack
-from quire.worker.device.device import Device, DeviceError
-from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.kernels.gpu.tuning import tiles
 from quire.worker.weights.load import materialise
 
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-_PRODUCTS = {"mm": (0, 1), "addmm": (1, 2)}
-"""Of torch's products: which arguments are multiplied."""
 
 
 class TorchLaunches(TorchDispatchMode):
@@ -32,90 +32,77 @@ class TorchLaunches(TorchDispatchMode):
         super().__init__()
         self._launches = launches
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would import its compiler, which takes a second of each process
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name in _PRODUCTS or name == "linear":
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        looks = any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns)
+        if not looks and name not in _EMPTY:
             self._launches.append(Launch(f"torch.{name}"))
-            if name == "linear":
-                return args[0].new_empty((*args[0].shape[:-1], args[1].shape[0]))
-            left, right = (args[place] for place in _PRODUCTS[name])
-            return left.new_empty((left.shape[0], right.shape[1]))
-        result = func(*args, **(kwargs or {}))
-        if name in _EMPTY:
-            return result if result.is_floating_point() else result.zero_()
-        if not any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns):
-            self._launches.append(Launch(f"torch.{name}"))
-        return result
+        if name in PRODUCTS or is_large(args, kwargs):
+            return unmade(func, args, kwargs)
+        result = func(*args, **kwargs)
+        return result.zero_() if name in _EMPTY else result
 
 
-class Recording:
-    """A graph: what it recorded, run again."""
+def plain_bias():
+    """A tensor of a class of its own cannot be made of what a mode has made: torch's bias of attention is made beside.
 
-    def __init__(self, run):
-        self.replay = run
+    Before its module is imported by another.
+    """
+    from torch.nn.attention import bias
 
-    def pool(self):
-        return (0, 0)
+    made = bias.causal_lower_right
 
+    def beside(*sizes):
+        with _disable_current_modes():
+            return made(*sizes)
 
-class StandInDevice(Device):
-    """This processor behind an upload of its own, with graphs and the limits of a chip."""
-
-    def __init__(self, capability: int) -> None:
-        super().__init__("cpu", 0)
-        self._capability = capability
-
-    @property
-    def compiles(self) -> bool:
-        return True
-
-    @property
-    def works_beside(self) -> bool:
-        return True
-
-    @property
-    def name(self) -> str:
-        return CHIPS[self._capability].name
-
-    def kv_dtype(self, wanted, model):
-        if wanted == "fp8" and self._capability < 89:
-            raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats")
-        return super().kv_dtype(wanted, model)
-
-    def set_threads(self, wanted, rank, num_ranks):
-        return 1
-
-    def staging(self, num_bytes, depth):
-        return [torch.zeros(num_bytes, dtype=torch.uint8) for _ in range(depth)], torch.zeros(
-            num_bytes, dtype=torch.uint8
-        )
-
-    def capture(self, run, pool):
-        return Recording(run)
+    return mock.patch.object(bias, "causal_lower_right", beside)
 
 
 @contextlib.contextmanager
-def on_chip(capability: int) -> Iterator[list[Launch]]:
-    """Everything inside runs as on a GPU of this capability; yields the launches, Triton's and torch's, in order."""
+def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
+    """Everything inside runs as on a GPU of this capability; yields the launches, Triton's and torch's, in order.
+
+    Without `compiles` a kernel's launch ends when it is specialized.
+    """
+    chip = CHIPS[capability]
     with contextlib.ExitStack() as stack:
-        launches = stack.enter_context(standing_in(CHIPS[capability]))
-        for operation in catalog.OPERATIONS:
-            if operation.form("cuda") != operation.form("none"):
-                form = functools.partial(type(operation)._implementation, operation, "cuda")
-                stack.enter_context(mock.patch.object(operation, "implementation", lambda _, form=form: form()))
-        stack.enter_context(mock.patch.object(pack, "implementation", return_value=pack.reference))
-        stack.enter_context(mock.patch("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape(groups)))
-        stack.enter_context(mock.patch("quire.worker.start.build_graphs", _graphs))
-        stack.enter_context(
-            mock.patch("quire.worker.models.build.fill_dummy", lambda model, _, to: materialise(model, to))
-        )
+        launches = stack.enter_context(standing_in(chip))
+        stack.enter_context(torch_cuda.standing_in(chip))
+        for patch in _patches():
+            stack.enter_context(patch)
+        if not compiles:
+            stack.enter_context(uncompiled())
+        for cached in (tiles._path, tiles._table, chips._found):  # of this process's GPU, which is another one now
+            cached.cache_clear()
+            stack.callback(cached.cache_clear)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        stack.callback(setattr, torch.utils.deterministic, "fill_uninitialized_memory", True)
+        stack.enter_context(OnHost())
         stack.enter_context(TorchLaunches(launches))
         yield launches
 
 
-def _graphs(config, device):
-    """As `build_graphs` makes them on CUDA."""
-    if config.enforce_eager:
-        return Graphs(device)
-    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-    return Graphs(device, decode_buckets(rows), mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs))
+def _patches() -> Iterator[contextlib.AbstractContextManager[object]]:
+    # a generator of numbers is a class, which no mode sees
+    yield mock.patch("quire.worker.models.build.fill_dummy", lambda model, _, to: materialise(model, to))
+    yield mock.patch.object(dist, "init_process_group", _with_gloo(dist.init_process_group))
+    yield mock.patch.object(threading.Thread, "run", _placing(threading.Thread.run))
+
+
+def _with_gloo(init):
+    return lambda backend, device_id=None, **options: init("gloo", **options)
+
+
+def _placing(run):
+    """Modes belong to a thread."""
+
+    def inside(thread: threading.Thread) -> None:
+        with OnHost(), TorchLaunches([]):  # nobody counts what it launches
+            run(thread)
+
+    return inside

@@ -5,11 +5,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from host import StandInDevice
-
 from quire.kernels.gpu.aot.stand_in import Launch
 from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.decoder import Block
 from quire.worker.start import start
@@ -37,28 +36,28 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
     """The 8B decoder's layers on every chip, over 8-bit floats where there are such; on Hopper the others too."""
     llama, qwen = {**models.LLAMA_8B, "num_hidden_layers": 2}, {**models.QWEN3_8B, "num_hidden_layers": 2}
     if capability in (86, 90):
-        yield "llama 8b", lambda launches: _layers(launches, capability, llama)
+        yield "llama 8b", lambda launches: _layers(launches, llama)
     if capability >= 89:
-        yield "llama 8b fp8 cache", lambda launches: _layers(launches, capability, llama, kv_cache_dtype="fp8")
+        yield "llama 8b fp8 cache", lambda launches: _layers(launches, llama, kv_cache_dtype="fp8")
     if capability != 90:
         return
     yield (
         "llama 8b pages of 64",
-        lambda launches: _layers(launches, capability, llama, block_size=64, kv_cache_memory_bytes=96 << 20),
+        lambda launches: _layers(launches, llama, block_size=64, kv_cache_memory_bytes=96 << 20),
     )
-    yield "qwen3 8b", lambda launches: _layers(launches, capability, qwen)
-    yield "small", lambda launches: _served(launches, capability, models.SMALL, "float32")
-    yield "encoder", lambda launches: _encoded(launches, capability)
+    yield "qwen3 8b", lambda launches: _layers(launches, qwen)
+    yield "small", lambda launches: _served(launches, models.SMALL, "float32")
+    yield "encoder", lambda launches: _encoded(launches)
 
 
-def _engine(capability: int, model: dict, folder: str, **changes):
+def _engine(model: dict, folder: str, **changes):
     path = models.write(Path(folder) / "model", model)
     fields = {"max_num_seqs": 160, "max_num_batched_tokens": 640, "kv_cache_memory_bytes": 64 << 20, **changes}
-    config = WorkerConfig(model=str(path), load_format="dummy", device="cpu", **fields)
-    return start(config, 0, StandInDevice(capability), SingleGroup).executor
+    config = WorkerConfig(model=str(path), load_format="dummy", device="cuda", **fields)
+    return start(config, 0, Device("cuda", 0), SingleGroup).executor
 
 
-def _layers(launches: list[Launch], capability: int, model: dict, **changes) -> Layers:
+def _layers(launches: list[Launch], model: dict, **changes) -> Layers:
     """What one layer launches in steps of one kind each, run without graphs."""
     seen: list[tuple[int, int]] = []
     whole = Block.forward
@@ -72,7 +71,7 @@ def _layers(launches: list[Launch], capability: int, model: dict, **changes) -> 
     found: Layers = {}
     with tempfile.TemporaryDirectory() as folder:
         fields = {"max_model_len": 512, "dtype": "bfloat16", "enforce_eager": True, **changes}
-        hand = Hand(_engine(capability, model, folder, **fields), fields.get("block_size", 16))
+        hand = Hand(_engine(model, folder, **fields), fields.get("block_size", 16))
     for slot in range(128):
         hand.admit(slot, [1], GREEDY, room=8)
     hand.admit(128, [1] * 200, GREEDY)
@@ -94,10 +93,10 @@ def _layers(launches: list[Launch], capability: int, model: dict, **changes) -> 
     return found
 
 
-def _served(launches: list[Launch], capability: int, model: dict, dtype: str) -> Layers:
+def _served(launches: list[Launch], model: dict, dtype: str) -> Layers:
     """Start-up, graphs and steps with every way to sample."""
     with tempfile.TemporaryDirectory() as folder:
-        runner = _engine(capability, model, folder, dtype=dtype, max_num_seqs=24, kv_cache_memory_bytes=8 << 20)
+        runner = _engine(model, folder, dtype=dtype, max_num_seqs=24, kv_cache_memory_bytes=8 << 20)
     hand = Hand(runner, 16)
     for slot, (params, length) in enumerate(_requests()):
         hand.admit(slot, [5] * length, params, room=4)
@@ -113,10 +112,10 @@ def _requests() -> Sequence[tuple[SamplingParams, int]]:
     return (GREEDY, 1), (EVERYTHING, 33), (SamplingParams(max_tokens=10_000), 17), (EVERYTHING, 16)
 
 
-def _encoded(launches: list[Launch], capability: int) -> Layers:
+def _encoded(launches: list[Launch]) -> Layers:
     """Warm-up is all of its steps."""
     with tempfile.TemporaryDirectory() as folder:
         for dtype in ("float32", "bfloat16"):
             path = Path(folder) / dtype
-            _engine(capability, ENCODER, str(path), dtype=dtype, task="embed", max_num_seqs=8)
+            _engine(ENCODER, str(path), dtype=dtype, task="embed", max_num_seqs=8)
     return {}

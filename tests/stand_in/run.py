@@ -40,7 +40,8 @@ def row(job: tuple[int, str]) -> dict:
             if name in (whole := dict(model_cases.cases(capability))):
                 layers = whole[name](launches)
             else:
-                dict(kernel_cases.cases(capability))[name]()
+                with torch.device("cuda"):
+                    dict(kernel_cases.cases(capability))[name]()
         fault = _spilling(launches)
     except Exception as error:  # whatever it is, it is this case's fault and not the end of the list
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,0 +1,103 @@
+"""Where tensors would lie: those of the chip are memory of the host that says it is the chip's.
+
+What a GPU refuses or waits for is refused here: operations on tensors of two places, the host's view of the chip's
+memory, and, in the debug mode of synchronization, whatever makes the host wait.
+"""
+
+from typing import Any
+
+import torch
+import torch_cuda
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+CHIP, HOST = torch.device("cuda", 0), torch.device("cpu")
+_DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__
+_ACROSS = {
+    Tensor.copy_, Tensor.to, Tensor.cpu, Tensor.__getitem__, Tensor.__setitem__,
+    torch._has_compatible_shallow_copy_type,
+}  # fmt: skip
+"""What takes tensors of two places."""
+_PLAIN = {Tensor, torch.nn.Parameter, torch.nn.Buffer}
+_WAITING = {
+    Tensor.cpu, Tensor.item, Tensor.tolist, Tensor.nonzero, torch.nonzero, torch.masked_select, torch.equal,
+    Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__,
+}  # fmt: skip
+
+
+def is_placed(tensor: Tensor) -> bool:
+    """Whether it would lie on the chip: a mark of its memory, which views and parameters share."""
+    return getattr(tensor.untyped_storage(), "placed", False)
+
+
+class OnHost(TorchFunctionMode):
+    """Tensors for the chip are made on the host, and remembered; there is no pinned memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("__get__", "__set__"):
+            return _attribute(func, args)
+        if func is torch.device:  # names a place, and makes nothing
+            return func(*args, **kwargs)
+        if func is Tensor.pin_memory:
+            return args[0].clone()
+        values = (*args, *kwargs.values())
+        tensors = [leaf for value in values for leaf in _tensors(value)]
+        placed = [tensor for tensor in tensors if is_placed(tensor)]
+        _refuse(func, tensors, placed)
+        options = {name: _here(value) for name, value in kwargs.items() if name != "pin_memory"}
+        result = func(*map(_here, args), **options)
+        asked = HOST if func is Tensor.cpu else next(filter(None, map(_device, values)), None)
+        if asked is None:
+            return _marked(result, bool(placed), tensors)
+        if isinstance(result, Tensor) and tensors and is_placed(result) != (asked.type == "cuda"):
+            result = result.clone()  # there it would be another tensor
+        return _marked(result, asked.type == "cuda", tensors)
+
+
+def _attribute(func: Any, args: Any) -> Any:
+    if func == _DEVICE and is_placed(args[0]):
+        return CHIP
+    return is_placed(args[0]) if func == _IS_CUDA else func(*args)
+
+
+def _refuse(func: Any, tensors: list[Tensor], placed: list[Tensor]) -> None:
+    """Raise what CUDA would."""
+    if not placed:
+        return
+    name = getattr(func, "__name__", func)
+    if func is Tensor.numpy:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+    if func in _WAITING and torch_cuda.sync_debug_mode() == "error":
+        raise RuntimeError(f"{name}: called a synchronizing CUDA operation")
+    if func not in _ACROSS and any(one.dim() and not is_placed(one) for one in tensors):
+        raise RuntimeError(f"{name}: Expected all tensors to be on the same device, but found cuda:0 and cpu")
+
+
+def _marked(result: Any, on_chip: bool, tensors: list[Tensor]) -> Any:
+    """The result, with its memory marked, unless that is an argument's."""
+    known = {one.untyped_storage()._cdata for one in tensors}
+    for one in _tensors(result):
+        storage = one.untyped_storage()
+        if on_chip and storage._cdata not in known:
+            storage.placed = True
+    return result
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Without those of classes of their own, which lie nowhere."""
+    if type(value) in _PLAIN:
+        return [value]
+    return [one for one in value if type(one) in _PLAIN] if isinstance(value, list | tuple) else []
+
+
+def _device(value: Any) -> torch.device | None:
+    if isinstance(value, str) and value in ("cuda", "cpu"):
+        return torch.device(value)
+    return value if isinstance(value, torch.device) else None
+
+
+def _here(value: Any) -> Any:
+    """The host instead of the chip."""
+    device = _device(value)
+    return HOST if device is not None and device.type == "cuda" else value
