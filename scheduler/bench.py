@@ -61,7 +61,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Drive:
-    """A core with `scenario.running` decoding outputs, and the two-deep pipeline of plans in front of it.
+    """A core with `scenario.running` decoding outputs, and two plans in flight.
 
     Lengths are staggered: after the fill one output ends every `output_len / running` steps, and the request submitted
     in its place (or, with a queue, the oldest waiting one) is prefilled. So the load is steady, block boundaries are

@@ -113,9 +113,9 @@ class SchedulerLoop:
     def _plan(self, now: float) -> None:
         begin = time.monotonic()
         if asked := self._core.plan(now):
-            drafted = time.monotonic()
+            planned_at = time.monotonic()
             self._execute(asked)
-            self._core.sent(drafted, drafted - begin, time.monotonic() - drafted)
+            self._core.sent(planned_at, planned_at - begin, time.monotonic() - planned_at)
 
     def _outside(self) -> tuple[Figure, ...]:
         return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)

@@ -11,7 +11,7 @@ from quire.proto.messages.requests import ModelFacts, OutputLogprobs
 from quire.proto.transport.wire import Int32, unpack
 from quire.scheduler.errors import ResultError
 from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.running import Int64, Mask
 from quire.scheduler.state.sequence import Sequence
 
@@ -40,7 +40,7 @@ class Accepted:
     """float32 of prompts that were embedded; each of them ended."""
 
 
-def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
+def accept(era: Era, plan: PlannedStep, result: StepResult) -> Accepted:
     """Append the drawn tokens to the history. Raises `ResultError` before any change when the result does not fit."""
     running = era.running
     rows = np.flatnonzero(plan.samples)
@@ -77,14 +77,14 @@ def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
     return accepted
 
 
-def _columns(plan: Draft, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:
+def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:
     tokens = unpack(result.token_ids)
     counts = unpack(result.counts).astype(np.int64) if result.counts else None
     if counts is not None:
-        most = np.ones(num_samples, np.int64) if plan.num_draft is None else plan.num_draft[plan.samples] + 1
+        most = np.ones(num_samples, np.int64) if plan.num_speculated is None else plan.num_speculated[plan.samples] + 1
         if len(counts) != num_samples or (counts < 1).any() or (counts > most).any():
             raise ResultError(f"step {plan.step}: counts {counts.tolist()} do not fit {num_samples} sampling rows")
-    elif plan.num_draft is not None and plan.num_draft.any():
+    elif plan.num_speculated is not None and plan.num_speculated.any():
         raise ResultError(f"step {plan.step}: the plan speculated, the result has no counts")
     expected = num_samples if counts is None else int(counts.sum())
     if len(tokens) != expected:
@@ -95,7 +95,7 @@ def _columns(plan: Draft, result: StepResult, num_samples: int) -> tuple[Int32, 
     return tokens, counts
 
 
-def _check_vectors(plan: Draft, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
+def _check_vectors(plan: PlannedStep, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
     expected = [4 * facts.embedding_size] * num_samples if facts.task == "embed" else []
     if [len(vector) for vector in result.embeddings] != expected:
         sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.embedding_size} numbers"
@@ -139,20 +139,20 @@ def _append(era: Era, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
 
 
 def _append_many(
-    era: Era, plan: Draft, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
+    era: Era, plan: PlannedStep, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
 ) -> None:
-    """One to num_draft + 1 tokens per row, round by round; what was reserved for refused drafts is given back."""
+    """One to num_speculated + 1 tokens per row, round by round; what was reserved for refused tokens is given back."""
     running = era.running
     rows, counts, starts = rows[live], counts[live], (np.cumsum(counts) - counts)[live]
     slots = plan.slots[rows]
-    planned = 1 if plan.num_draft is None else plan.num_draft[rows] + 1
+    planned = 1 if plan.num_speculated is None else plan.num_speculated[rows] + 1
     shortfall = planned - counts
     running.correct(slots, shortfall)
-    # The KV of refused drafts is written but worthless: the row ends earlier.
+    # The KV of refused tokens is written but worthless: the row ends earlier.
     plan.ends[rows] = running.num_known[slots] + counts - 1
     for row in np.flatnonzero(shortfall).tolist():
         sequence = running.at(int(slots[row]))
-        era.memory.trim(sequence, int(running.num_tokens[slots[row]]), era.pipeline.step)
+        era.memory.trim(sequence, int(running.num_tokens[slots[row]]), era.in_flight.step)
         running.num_blocks[slots[row]] = len(sequence.blocks)
     going = np.ones(len(slots), bool)
     for number in range(int(counts.max(initial=0))):
@@ -161,7 +161,7 @@ def _append_many(
 
 
 def _logprobs(
-    era: Era, plan: Draft, alive: Mask, columns: tuple[RowLogprobs, ...]
+    era: Era, plan: PlannedStep, alive: Mask, columns: tuple[RowLogprobs, ...]
 ) -> Iterator[tuple[Sequence, OutputLogprobs]]:
     """Name each row's logprobs by request; prompt positions once and in order, drawn ones as far as accepted."""
     for column in columns:

@@ -65,12 +65,12 @@ class Core:
     @property
     def step(self) -> int:
         """The newest plan of the living group; 0 without one."""
-        return 0 if self.era is None else self.era.pipeline.step
+        return 0 if self.era is None else self.era.in_flight.step
 
     @property
     def oldest_plan(self) -> tuple[int, int] | None:
         """Epoch and step of the oldest plan that some rank has not acknowledged."""
-        return None if self.era is None else self.era.pipeline.oldest
+        return None if self.era is None else self.era.in_flight.oldest
 
     @property
     def num_live(self) -> int:
@@ -127,21 +127,21 @@ class Core:
 
     def plan(self, now: float) -> list[Instruction]:
         """The next plan, when fewer than `PIPELINE_DEPTH` are unacknowledged and some row can run."""
-        if self.era is None or self._policy is None or not self.era.pipeline.has_room:
+        if self.era is None or self._policy is None or not self.era.in_flight.has_room:
             return []
-        pipeline = self.era.pipeline
-        draft = self._policy.draft(now)
-        if draft is None:
+        in_flight = self.era.in_flight
+        plan = self._policy.plan_step(now)
+        if plan is None:
             return []
-        self.timeline.drafted(draft, now, self.ledger.live_since, pipeline.is_idle, self.counters.num_preemptions)
-        frame = pipeline.send(draft)
-        return [SendPlan(self.era.epoch, draft.step, frame)]
+        self.timeline.on_planned(plan, now, self.ledger.live_since, in_flight.is_idle, self.counters.num_preemptions)
+        frame = in_flight.send(plan)
+        return [SendPlan(self.era.epoch, plan.step, frame)]
 
     def sent(self, at: float, schedule_seconds: float, send_seconds: float) -> None:
-        """How long the newest plan took to draft, until `at`, and then to hand to the workers. For figures only."""
-        if self.era is not None and self.era.pipeline.flight:
-            draft = self.era.pipeline.flight[-1]
-            draft.sent_at, draft.schedule_seconds, draft.send_seconds = at, schedule_seconds, send_seconds
+        """The newest plan took so long to make, until `at`, and then to hand to the workers. For metrics only."""
+        if self.era is not None and self.era.in_flight.plans:
+            plan = self.era.in_flight.plans[-1]
+            plan.sent_at, plan.schedule_seconds, plan.send_seconds = at, schedule_seconds, send_seconds
 
     def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
         try:
@@ -189,7 +189,7 @@ class Core:
 
     def _step_done(self, result: StepResult, effects: Effects, now: float) -> None:
         era = self.era
-        plan = None if era is None else era.pipeline.awaited(result.epoch, result.step)
+        plan = None if era is None else era.in_flight.awaited(result.epoch, result.step)
         if era is None or plan is None:
             self.counters.num_stale += 1
             return
@@ -214,16 +214,16 @@ class Core:
         for sequence in accepted.stuck:
             text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
             self.ledger.end(sequence, "error", era, effects, now, error="GRAMMAR_FAILED", message=text)
-        era.pipeline.acknowledge(result.epoch, 0, result.step)
-        era.land()
+        era.in_flight.acknowledge(result.epoch, 0, result.step)
+        era.on_acked()
 
     def _step_acked(self, ack: StepAck, now: float) -> None:
         era = self.era
-        if era is None or ack.rank == 0 or not era.pipeline.acknowledge(ack.epoch, ack.rank, ack.step):
+        if era is None or ack.rank == 0 or not era.in_flight.acknowledge(ack.epoch, ack.rank, ack.step):
             self.counters.num_stale += 1
             return
         self.timeline.busy.worked(ack.rank, ack.device_seconds, now)
-        era.land()
+        era.on_acked()
 
     def _group_ready(self, event: GroupReady, effects: Effects, now: float) -> None:
         if event.epoch <= self.epoch or self.state == "failed":

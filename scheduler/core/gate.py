@@ -11,7 +11,7 @@ from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
@@ -43,7 +43,7 @@ class Gate:
         """The first in line and the available blocks it lacked; not matched again before they are there."""
         self._held: tuple[Sequence, set[Cause]] | None = None
         """The first in line and why it has been held back."""
-        self._plan: Draft
+        self._plan: PlannedStep
         self._budget = 0
         self._now = 0.0
         self.is_open = False
@@ -53,7 +53,7 @@ class Gate:
         self._tried: tuple[Sequence, Cause] | None = None
         """The first in line, tried for this plan in vain, and why."""
 
-    def open(self, plan: Draft, budget: int, is_stalled: bool, now: float) -> None:
+    def open(self, plan: PlannedStep, budget: int, is_stalled: bool, now: float) -> None:
         """For a plan that has so many tokens for prompts. `is_stalled`: running outputs wait for blocks themselves."""
         self._plan, self._budget, self._now = plan, budget, now
         self.refusal = self._tried = None

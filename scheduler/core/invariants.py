@@ -116,14 +116,14 @@ def _blocks(era: Era, live: list[Sequence]) -> None:
     for sequence in live:
         holds = len(set(sequence.blocks)) == len(sequence.blocks)
         _hold("I2", holds, f"{_name(sequence)} names a block twice: {sequence.blocks}")
-    acked = era.pipeline.acked
+    acked = era.in_flight.acked
     steps = [fence.step for fence in era.memory.fences]
     _hold("I4", steps == sorted(steps), f"fences out of order: {steps}")
     behind = {(block, fence.step) for fence in era.memory.fences for block in fence.blocks}
     loose = [block for block, step in pool.fenced.items() if (block, step) not in behind]
     _hold("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
-    holds = all(acked < step <= era.pipeline.step for step in steps)
-    _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {era.pipeline.step}")
+    holds = all(acked < step <= era.in_flight.step for step in steps)
+    _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {era.in_flight.step}")
     _hold("I4", era.memory.acked <= acked, f"memory believes step {era.memory.acked}, acknowledged is {acked}")
 
 
@@ -155,7 +155,7 @@ def _cache(era: Era, live: list[Sequence]) -> None:
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
     _hold("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
     begun: dict[int, int] = {}
-    for plan in reversed(era.pipeline.flight):
+    for plan in reversed(era.in_flight.plans):
         current = running.generation[plan.slots] == plan.generations
         rows = zip(plan.slots[current].tolist(), (plan.ends - plan.num_tokens)[current].tolist(), strict=True)
         begun.update(rows)
@@ -193,12 +193,12 @@ def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, i
 
 
 def _plans(core: Core, era: Era) -> None:
-    flight = list(era.pipeline.flight)
-    _hold("I12", len(flight) <= PIPELINE_DEPTH, f"{len(flight)} plans are unacknowledged")
-    steps = [plan.step for plan in flight]
-    expected = list(range(era.pipeline.step - len(flight) + 1, era.pipeline.step + 1))
+    plans = list(era.in_flight.plans)
+    _hold("I12", len(plans) <= PIPELINE_DEPTH, f"{len(plans)} plans are unacknowledged")
+    steps = [plan.step for plan in plans]
+    expected = list(range(era.in_flight.step - len(plans) + 1, era.in_flight.step + 1))
     _hold("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
-    for plan in flight:
+    for plan in plans:
         num_rows, num_tokens = len(plan.slots), int(plan.num_tokens.sum())
         _hold("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
         _hold("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
@@ -208,7 +208,7 @@ def _plans(core: Core, era: Era) -> None:
 
 
 def _quiet(core: Core, era: Era) -> None:
-    if core.ledger.num_live or era.pipeline.flight:
+    if core.ledger.num_live or era.in_flight.plans:
         return
     pool, ledger = era.memory.pool, core.ledger
     _hold("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")

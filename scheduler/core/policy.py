@@ -10,7 +10,7 @@ from quire.scheduler.core.gate import Gate
 from quire.scheduler.core.prefill import Prefill
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.running import Int64
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
@@ -20,7 +20,7 @@ MAX_HOLDERS = 2
 
 
 class Policy:
-    """Drafts the plans of one era. Counts tokens, never looks at their values."""
+    """Plans the steps of one era. Counts tokens, never looks at their values."""
 
     def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
         self._config = config
@@ -33,11 +33,11 @@ class Policy:
         self._prefill = Prefill(config, era, waiting, self._gate)
         self._now = 0.0
 
-    def draft(self, now: float) -> Draft | None:
+    def plan_step(self, now: float) -> PlannedStep | None:
         """The next plan, or None when no row can run. Reserves what the plan needs."""
         running = self._running
         self._now = now
-        plan = Draft(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
+        plan = PlannedStep(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
         slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
         is_chunk = todo > 1
@@ -51,7 +51,7 @@ class Policy:
         self._gate.close()
         return self._close(plan, singles, chunks)
 
-    def _extend(self, slots: Int64, plan: Draft) -> tuple[Int64, bool]:
+    def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
         """Give each row whose next token begins a block that block. Returns who can run; True: not all can."""
         running, memory = self._running, self._memory
         short = slots[running.num_blocks[slots] * memory.block_size <= running.num_scheduled[slots]]
@@ -102,7 +102,7 @@ class Policy:
         self._counters.num_preemptions += 1
         self._waiting.push(sequence)
 
-    def _close(self, plan: Draft, singles: Int64, chunks: list[tuple[int, int]]) -> Draft | None:
+    def _close(self, plan: PlannedStep, singles: Int64, chunks: list[tuple[int, int]]) -> PlannedStep | None:
         """Fill the row columns, one-token rows first, and count the rows' tokens as scheduled."""
         running = self._running
         if chunks:

@@ -7,7 +7,7 @@ from quire.proto.messages.plans import StepResult
 from quire.proto.metrics.histogram import Histogram
 from quire.scheduler.core.device_busy import Busy
 from quire.scheduler.state.buckets import BATCH, STEP_SECONDS
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.in_flight import PlannedStep
 
 MAX_RECORDS = 1024
 MEMORY = 0.95
@@ -39,43 +39,45 @@ class Timeline:
         self._records.clear()
         self._result_at = now
 
-    def drafted(self, draft: Draft, now: float, live_since: float, was_idle: bool, num_preemptions: int) -> None:
+    def on_planned(
+        self, plan: PlannedStep, now: float, live_since: float, was_idle: bool, num_preemptions: int
+    ) -> None:
         """A plan is about to leave. `num_preemptions` counts since the core's start."""
-        draft.sent_at = now
-        draft.num_preempted = num_preemptions - self._preemptions_told
+        plan.sent_at = now
+        plan.num_preempted = num_preemptions - self._preemptions_told
         self._preemptions_told = num_preemptions
         if was_idle:
-            draft.idle_from = max(self._result_at, live_since)
+            plan.idle_from = max(self._result_at, live_since)
 
-    def done(self, draft: Draft, result: StepResult, now: float) -> float:
+    def done(self, plan: PlannedStep, result: StepResult, now: float) -> float:
         """Its result is here. Returns the seconds since its turn on the device began."""
-        seconds = max(0.0, now - max(draft.sent_at, self._result_at))
-        idle = max(0.0, draft.sent_at - draft.idle_from) if draft.idle_from >= 0 else 0.0
+        seconds = max(0.0, now - max(plan.sent_at, self._result_at))
+        idle = max(0.0, plan.sent_at - plan.idle_from) if plan.idle_from >= 0 else 0.0
         self._result_at = now
         self.num_steps += 1
-        self.schedule_seconds += draft.schedule_seconds
-        self.send_seconds += draft.send_seconds
+        self.schedule_seconds += plan.schedule_seconds
+        self.send_seconds += plan.send_seconds
         self.device_seconds += result.device_seconds
         self.busy.worked(0, result.device_seconds, now)
         self.host_seconds += result.host_seconds
         self.idle_seconds += idle
         self.step_seconds.add(seconds)
-        self.step_decodes.add(draft.num_decodes)
-        self.step_tokens.add(draft.num_decodes + draft.num_prefill_tokens)
-        if draft.num_prefill_tokens:
-            self._prefill_tokens = MEMORY * self._prefill_tokens + draft.num_prefill_tokens
+        self.step_decodes.add(plan.num_decodes)
+        self.step_tokens.add(plan.num_decodes + plan.num_prefill_tokens)
+        if plan.num_prefill_tokens:
+            self._prefill_tokens = MEMORY * self._prefill_tokens + plan.num_prefill_tokens
             self._prefill_seconds = MEMORY * self._prefill_seconds + seconds
         self._records.append(
             StepRecord(
-                draft.step,
+                plan.step,
                 now,
-                draft.num_decodes,
-                len(draft.slots) - draft.num_decodes,
-                draft.num_prefill_tokens,
-                len(draft.admits),
-                draft.num_preempted,
-                draft.schedule_seconds,
-                draft.send_seconds,
+                plan.num_decodes,
+                len(plan.slots) - plan.num_decodes,
+                plan.num_prefill_tokens,
+                len(plan.admits),
+                plan.num_preempted,
+                plan.schedule_seconds,
+                plan.send_seconds,
                 result.device_seconds,
                 result.host_seconds,
                 idle,

@@ -13,7 +13,7 @@ def load(query: int, view: View) -> Load:
         query=query,
         state=view.state,
         epoch=view.epoch,
-        step=0 if era is None else era.pipeline.step,
+        step=0 if era is None else era.in_flight.step,
         num_running=0 if era is None else era.running.num_active,
         num_waiting=waiting.num_seqs,
         waiting_tokens=waiting.num_tokens,

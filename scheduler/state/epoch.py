@@ -4,7 +4,7 @@ import numpy as np
 
 from quire.proto.messages.requests import ModelFacts
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.state.in_flight import Pipeline
+from quire.scheduler.state.in_flight import PlansInFlight
 from quire.scheduler.state.memory import Memory
 from quire.scheduler.state.running import Running
 from quire.scheduler.state.sequence import Sequence
@@ -21,7 +21,7 @@ class Era:
         self.facts = facts
         self.running = Running(config.max_num_seqs, facts.max_model_len)
         self.memory = Memory(facts, config.enable_prefix_caching)
-        self.pipeline = Pipeline(epoch, world_size)
+        self.in_flight = PlansInFlight(epoch, world_size)
         self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
 
     def leave(self, sequence: Sequence, *, keep_tokens: bool, tainted: bool = False) -> None:
@@ -29,13 +29,13 @@ class Era:
         running, slot = self.running, sequence.slot
         if tainted:
             self.memory.condemn(sequence)
-        self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.pipeline.step)
+        self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.in_flight.step)
         running.leave(sequence, keep_tokens)
 
-    def land(self) -> None:
+    def on_acked(self) -> None:
         """Every rank acknowledged some plans: publish the blocks they filled, and lower the fences behind them."""
         running, memory = self.running, self.memory
-        for plan in self.pipeline.landed():
+        for plan in self.in_flight.take_acked():
             published = running.num_published[plan.slots]
             unpublished = plan.ends // memory.block_size - published
             is_prompt = published < running.num_prompt[plan.slots] // memory.block_size

@@ -165,7 +165,7 @@ class Engine:
         return self.handle(StepAcked(StepAck(self.epoch, rank, step)))
 
     def step(self):
-        """Plans until the pipeline is full, then one answer. False when there was nothing to do."""
+        """Plans until no more may be in flight, then one answer. False when there was nothing to do."""
         while len(self.plans) < PIPELINE_DEPTH and self.plan() is not None:
             pass
         if self.plans:

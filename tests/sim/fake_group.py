@@ -148,7 +148,7 @@ class FakeGroup:
     def _run_rows(self, plan: StepPlan) -> StepResult:
         slots, lengths = unpack(plan.slots).tolist(), unpack(plan.num_tokens).tolist()
         demand(len(slots) == len(lengths) == len(plan.samples), "the row columns differ in length")
-        demand(not any(plan.num_draft), "drafts were never asked for")
+        demand(not any(plan.num_draft), "nobody asked for speculation")
         demand(len(set(slots)) == len(slots), f"a slot has two rows: {slots}")
         demand(len(slots) <= self.max_num_seqs, f"{len(slots)} rows, at most {self.max_num_seqs}")
         demand(

@@ -20,15 +20,15 @@ MUTANTS = (
         "self.fences.append(Fence(sent, unread, late))",
         "pass"),
     Mutant("blocks are cached at rank 0's result", 3, "core/core.py",
-        "        era.pipeline.acknowledge(result.epoch, 0, result.step)\n",
+        "        era.in_flight.acknowledge(result.epoch, 0, result.step)\n",
         (
-         "        era.pipeline.acknowledge(result.epoch, 0, result.step)\n"
+         "        era.in_flight.acknowledge(result.epoch, 0, result.step)\n"
          "        for live in era.running.live():\n"
          "            history, computed = era.running.history[live.slot], int(era.running.num_computed[live.slot])\n"
          "            era.running.num_published[live.slot] = era.memory.publish(live, history, computed)\n")),
     Mutant("blocks are cached when they are scheduled", 410, "state/epoch.py",
-        "int(running.num_computed[slot]), self.pipeline.step",
-        "int(running.num_scheduled[slot]), self.pipeline.step"),
+        "int(running.num_computed[slot]), self.in_flight.step",
+        "int(running.num_scheduled[slot]), self.in_flight.step"),
     Mutant("a bad row's blocks stay in the cache", 34, "state/memory.py",
         "            self.index.taint(block)\n",
         "            pass\n"),
@@ -155,8 +155,8 @@ MUTANTS = (
         'if state == "draining" and not accepted:',
         'if state == "draining":'),
     Mutant("three plans may be in flight", 0, "state/in_flight.py",
-        "return len(self.flight) < PIPELINE_DEPTH",
-        "return len(self.flight) <= PIPELINE_DEPTH"),
+        "return len(self.plans) < PIPELINE_DEPTH",
+        "return len(self.plans) <= PIPELINE_DEPTH"),
     Mutant("prompt logprobs take the cached prefix", 1, "state/memory.py",
         "if sequence.root is None or sequence.wants_prompt_logprobs:",
         "if sequence.root is None:"),

@@ -13,7 +13,7 @@ from quire.scheduler.core.accept import accept
 from quire.scheduler.errors import ResultError
 from quire.scheduler.state.epoch import Era
 from quire.scheduler.state.events import StepAcked, StepDone
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.sequence import Frontend, Request, Sequence
 
 
@@ -71,7 +71,7 @@ def test_an_acknowledgement_covers_all_steps_before(engine):
     e.plan(), e.plan()
     e.ack(1, 2)
     e.answer(acks=False)
-    assert e.core.era.pipeline.acked == 1
+    assert e.core.era.in_flight.acked == 1
     e.settle()
     assert e.reason(1) == "length"
 
@@ -131,7 +131,7 @@ def test_prompt_logprobs_come_in_order_from_chunks(engine):
     assert [entry.token_id for column in columns for entry in column.entries] == list(range(11, 22))
 
 
-# Speculation: the arithmetic of rows that yield one to num_draft + 1 tokens.
+# Speculation: the arithmetic of rows that yield one to num_speculated + 1 tokens.
 
 
 FACTS = ModelFacts(
@@ -154,15 +154,17 @@ def era():
         era.memory.reserve(sequence, 8, [])
         era.running.enter(sequence, 3)
     running, slots = era.running, np.arange(2)
-    num_draft = np.array([3, 3])
-    plan = Draft(slots, running.generation[slots], num_draft + 1, np.array([7, 7]), np.array([True, True]), num_draft)
+    num_speculated = np.array([3, 3])
+    plan = PlannedStep(
+        slots, running.generation[slots], num_speculated + 1, np.array([7, 7]), np.array([True, True]), num_speculated
+    )
     running.num_scheduled[slots], running.num_tokens[slots] = 7, 8
-    era.pipeline.send(plan)
+    era.in_flight.send(plan)
     return era
 
 
 def answer(era, tokens, counts):
-    plan = era.pipeline.awaited(1, 1)
+    plan = era.in_flight.awaited(1, 1)
     accepted = accept(era, plan, StepResult(1, 1, ints(tokens), ints(counts)))
     gained = [
         (slot, position, token)
@@ -172,7 +174,7 @@ def answer(era, tokens, counts):
     return plan, accepted, gained
 
 
-def test_refused_drafts_move_the_counts_back_and_give_blocks_back(era):
+def test_refused_tokens_move_the_counts_back_and_give_blocks_back(era):
     plan, accepted, gained = answer(era, [50, 51, 60, 61, 62, 63], [2, 4])
     running = era.running
     assert sorted(gained) == [(0, 0, 50), (0, 1, 51), (1, 0, 60), (1, 1, 61), (1, 2, 62), (1, 3, 63)]
@@ -191,6 +193,6 @@ def test_tokens_behind_a_stop_are_dropped(era):
 
 
 def test_a_plan_that_speculates_needs_counts(era):
-    plan = era.pipeline.awaited(1, 1)
+    plan = era.in_flight.awaited(1, 1)
     with pytest.raises(ResultError, match="no counts"):
         accept(era, plan, StepResult(1, 1, ints([50, 51])))

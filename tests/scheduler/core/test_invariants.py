@@ -79,7 +79,7 @@ def reserve_too_much(e):
 
 
 def run_a_slot_twice(e):
-    plan = e.core.era.pipeline.flight[0]
+    plan = e.core.era.in_flight.plans[0]
     plan.slots = plan.slots * 0
 
 
