@@ -257,7 +257,7 @@ class Core:
             return
         running = self.era.running
         self.era, self._policy = None, None
-        for sequence in sorted(running.live(), key=lambda sequence: sequence.rank):
+        for sequence in sorted(running.live(), key=lambda sequence: sequence.order):
             running.leave(sequence, keep_tokens=True)
             self.ledger.requeue(sequence, self.config.max_restarts_per_request, effects, now)
 

@@ -1,6 +1,6 @@
 """Who runs in the next step: decodes first, then prompts, as `prefill` divides what is left of the token budget.
 
-A running output that needs a block when there is none takes it from the worst ranked one.
+A running output that needs a block when there is none takes it from the last in order.
 """
 
 import numpy as np
@@ -65,7 +65,7 @@ class Policy:
             running.num_blocks[short] += 1
             return slots, False
         num_promised = 0
-        for sequence in sorted(needy, key=_rank):
+        for sequence in sorted(needy, key=_order):
             if self._find_block(sequence, num_promised):
                 (block,) = memory.take(1)
                 plan.appends += (sequence.slot, len(sequence.blocks), block)
@@ -85,14 +85,14 @@ class Policy:
                 return True
             if len(memory.pool.fenced) > num_promised:
                 return False
-            self._preempt(max(self._running.live(), key=_rank), sequence)
+            self._preempt(max(self._running.live(), key=_order), sequence)
         return False
 
     def _preempt(self, sequence: Sequence, by: Sequence) -> None:
         """Out of its slot and back into the queue; what is in flight for it is dropped and drawn again."""
         detail = f"its {len(sequence.blocks)} blocks were taken for {_name(by)}, which needed one and is before it"
         if by is sequence:
-            others = sorted((other for other in self._running.live() if other is not sequence), key=_rank)
+            others = sorted((other for other in self._running.live() if other is not sequence), key=_order)
             holders = ", ".join(f"{_name(other)} with {len(other.blocks)}" for other in others[:MAX_HOLDERS])
             detail = f"it needed a block, and all are held by outputs before it: {holders}"
         self._era.leave(sequence, keep_tokens=True)
@@ -129,8 +129,8 @@ class Policy:
 _NO_ROWS: Int64 = np.zeros(0, np.int64)
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.rank
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
 
 
 def _name(sequence: Sequence) -> str:

@@ -1,7 +1,7 @@
 """Which tokens of prompts run in the next step: one half by age, the other half by length.
 
 Decodes leave P tokens of a step's budget, and better priorities take of them first. Within a priority ceil(P / 2) go
-to prompts in rank order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
+to prompts in their order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
 that waits counts whole, whatever of it is cached), the older of equals. So a short prompt is not behind long ones. And
 nobody starves: from when the gate would let it in, a prompt of r tokens, with s tokens of older ones before it, draws
 its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
@@ -77,14 +77,14 @@ class Prefill:
         return min(found, default=None)
 
     def _by_age(self, priority: int, parts: list[Part], budget: int) -> None:
-        """The half by age: prompts in rank order, until it is spent. Who enters is added to `parts`, in its place."""
+        """The half by age: prompts in their order, until it is spent. Who enters is added to `parts`, in its place."""
         share = -(-budget // 2)
         oldest = self._waiting.oldest(priority) if self._gate.is_open else None
         place = 0
         while share > 0:
             part = parts[place] if place < len(parts) else None
             allowed = share
-            if oldest is not None and (part is None or oldest.rank < part.sequence.rank):
+            if oldest is not None and (part is None or oldest.order < part.sequence.order):
                 if self._gate.takes_whole and share < oldest.num_known:
                     allowed = budget if oldest.was_passed and place == 0 else 0
                     oldest.was_passed = place == 0
@@ -136,8 +136,8 @@ class Prefill:
         """It runs to its end in this step, or is the oldest of the unfinished, or leaves that one a place."""
         if sequence.num_known <= budget:
             return True
-        unfinished = [part.sequence.rank for part in parts if part.left]
-        is_led = any(rank < oldest.rank for rank in unfinished)
+        unfinished = [part.sequence.order for part in parts if part.left]
+        is_led = any(order < oldest.order for order in unfinished)
         return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
 
     def _enter(self, sequence: Sequence, budget: int) -> Part | None:
@@ -149,8 +149,8 @@ class Prefill:
 
 
 def _age(part: Part) -> tuple[int, int, int]:
-    return part.sequence.rank
+    return part.sequence.order
 
 
 def _length(part: Part) -> tuple[int, tuple[int, int, int]]:
-    return part.left, part.sequence.rank
+    return part.left, part.sequence.order

@@ -21,9 +21,9 @@ from quire.scheduler.state.sequence import Sequence
 
 
 def status(ask: AskStatus, view: View) -> Status:
-    """Running outputs before waiting ones, each in rank order."""
+    """Running outputs before waiting ones, both in their order."""
     era = view.era
-    running = [] if era is None else sorted(era.running.live(), key=_rank)
+    running = [] if era is None else sorted(era.running.live(), key=_order)
     listed = running[:MAX_STATUS_OUTPUTS]
     outputs = [] if era is None else [_running(sequence, era, view.now) for sequence in listed]
     waiting = view.ledger.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
@@ -33,8 +33,8 @@ def status(ask: AskStatus, view: View) -> Status:
     return Status(ask.query, view.now, load(ask.query, view), tuple(outputs), blocks, steps)
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.rank
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
 
 
 def _running(sequence: Sequence, era: Era, now: float) -> LiveOutput:

@@ -128,8 +128,8 @@ class Sequence:
         self.tale = Tale()
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """Lower runs first and is preempted last."""
+    def order(self) -> tuple[int, int, int]:
+        """Sort key: the lower runs first and is preempted last."""
         return self.request.priority, self.request.arrival, self.output_index
 
     @property

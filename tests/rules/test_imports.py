@@ -52,7 +52,7 @@ FLOORS = {
     "scheduler.state": (
         {"epoch"},
         {"in_flight", "waiting"},
-        {"deadlines", "memory", "order", "registry", "running"},
+        {"deadlines", "memory", "registry", "running", "sorted_list"},
         {"counters", "sequence"},
         {"blocks", "buckets", "events", "prefix", "request_log"},
     ),

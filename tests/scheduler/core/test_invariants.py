@@ -60,7 +60,7 @@ def know_too_much(e):
 
 
 def lose_a_waiting(e):
-    e.core.ledger.waiting._by_age.remove(e.core.ledger.waiting.first().rank)
+    e.core.ledger.waiting._by_age.remove(e.core.ledger.waiting.first().order)
 
 
 def forget_the_running(e):

@@ -30,7 +30,7 @@ def test_an_engine_without_workers_has_no_blocks(engine):
     assert (told.outputs, told.blocks, told.steps, told.load.state) == ((), b"", (), "starting")
 
 
-def test_running_outputs_come_before_waiting_ones_each_in_rank_order(engine):
+def test_running_outputs_come_before_waiting_ones_each_in_their_order(engine):
     e = engine(max_num_seqs=2, scheduling_policy="priority")
     for number, priority in ((1, 5), (2, 3), (3, 9), (4, 7), (5, 8)):
         e.submit(number, 4, priority=priority, max_tokens=20)
