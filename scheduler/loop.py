@@ -216,7 +216,7 @@ class SchedulerLoop:
 
     def _welcome(self) -> Welcome:
         core, limits = self._core, self._config.limits
-        lives = core.era is not None
+        lives = core.group_epoch is not None
         return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch, lives)
 
     def _tick(self, now: float) -> list[events.Instruction]:

@@ -16,7 +16,7 @@ from quire.scheduler.core.policy import Policy
 from quire.scheduler.core.step_log import Timeline
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.events import (
     Aborted,
     ChangeState,
@@ -48,13 +48,13 @@ class Core:
         self.config = config
         self.state: EngineState = "starting"
         self.epoch = 0
-        """Of the newest worker group that was ready; 0 before the first."""
+        """Epoch of the newest ready worker group; 0 before the first."""
         self.facts: ModelFacts | None = None
         self.counters = Counters()
         self.timeline = Timeline()
         self.ledger = Ledger(self.counters)
-        self.era: Era | None = None
-        """None while no group lives."""
+        self.group_epoch: Epoch | None = None
+        """Slots, memory and plans of the living worker group; None while no group lives."""
         self._policy: Policy | None = None
         self._drain_deadline: float | None = None
         self._num_drained: int | None = None
@@ -65,12 +65,12 @@ class Core:
     @property
     def step(self) -> int:
         """The newest plan of the living group; 0 without one."""
-        return 0 if self.era is None else self.era.in_flight.step
+        return 0 if self.group_epoch is None else self.group_epoch.in_flight.step
 
     @property
     def oldest_plan(self) -> tuple[int, int] | None:
         """Epoch and step of the oldest plan that some rank has not acknowledged."""
-        return None if self.era is None else self.era.in_flight.oldest
+        return None if self.group_epoch is None else self.group_epoch.in_flight.oldest
 
     @property
     def num_live(self) -> int:
@@ -93,11 +93,11 @@ class Core:
                 self._abort_labels(frontend, ask, effects, now)
             case FrontendLost(frontend):
                 requests = self.ledger.registry.of_frontend(frontend)
-                self.ledger.end_all(requests, "abort", self.era, None, now)
+                self.ledger.end_all(requests, "abort", self.group_epoch, None, now)
             case GroupReady():
                 self._group_ready(event, effects, now)
             case GroupGone(epoch, reason):
-                if self.era is None or epoch != self.era.epoch:
+                if self.group_epoch is None or epoch != self.group_epoch.epoch:
                     self.counters.num_stale += 1
                 else:
                     self._lose_group(effects, now)
@@ -127,20 +127,20 @@ class Core:
 
     def plan(self, now: float) -> list[Instruction]:
         """The next plan, when fewer than `PIPELINE_DEPTH` are unacknowledged and some row can run."""
-        if self.era is None or self._policy is None or not self.era.in_flight.has_room:
+        if self.group_epoch is None or self._policy is None or not self.group_epoch.in_flight.has_room:
             return []
-        in_flight = self.era.in_flight
+        in_flight = self.group_epoch.in_flight
         plan = self._policy.plan_step(now)
         if plan is None:
             return []
         self.timeline.on_planned(plan, now, self.ledger.live_since, in_flight.is_idle, self.counters.num_preemptions)
         frame = in_flight.send(plan)
-        return [SendPlan(self.era.epoch, plan.step, frame)]
+        return [SendPlan(self.group_epoch.epoch, plan.step, frame)]
 
     def sent(self, at: float, schedule_seconds: float, send_seconds: float) -> None:
         """The newest plan took so long to make, until `at`, and then to hand to the workers. For metrics only."""
-        if self.era is not None and self.era.in_flight.plans:
-            plan = self.era.in_flight.plans[-1]
+        if self.group_epoch is not None and self.group_epoch.in_flight.plans:
+            plan = self.group_epoch.in_flight.plans[-1]
             plan.sent_at, plan.schedule_seconds, plan.send_seconds = at, schedule_seconds, send_seconds
 
     def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
@@ -166,7 +166,7 @@ class Core:
             return
         request = self.ledger.enter(identity, submit, prompt, resumed, now)
         if request is not None and submit.resumed:
-            self.ledger.end_complete(request, self.facts, self.era, effects, now)
+            self.ledger.end_complete(request, self.facts, self.group_epoch, effects, now)
 
     def _abort(self, identity: bytes, abort: Abort, effects: Effects, now: float) -> None:
         for number in abort.numbers:
@@ -177,28 +177,28 @@ class Core:
             live = [sequence for sequence in sequences if sequence.state != "finished"]
             self.counters.num_stale += not live
             for sequence in live:
-                self.ledger.give_up(sequence, abort.reason, self.era, effects, now)
+                self.ledger.give_up(sequence, abort.reason, self.group_epoch, effects, now)
 
     def _abort_labels(self, identity: bytes, ask: AbortLabels, effects: Effects, now: float) -> None:
         counts: list[int] = []
         for label in ask.labels:
             requests = self.ledger.registry.of_label(label)
             counts.append(len(requests))
-            self.ledger.end_all(requests, "abort", self.era, effects, now)
+            self.ledger.end_all(requests, "abort", self.group_epoch, effects, now)
         effects.say(Reply(identity, AbortedLabels(ask.query, tuple(counts))))
 
     def _step_done(self, result: StepResult, effects: Effects, now: float) -> None:
-        era = self.era
-        plan = None if era is None else era.in_flight.awaited(result.epoch, result.step)
-        if era is None or plan is None:
+        group_epoch = self.group_epoch
+        plan = None if group_epoch is None else group_epoch.in_flight.awaited(result.epoch, result.step)
+        if group_epoch is None or plan is None:
             self.counters.num_stale += 1
             return
-        accepted = accept(era, plan, result)
+        accepted = accept(group_epoch, plan, result)
         seconds = self.timeline.done(plan, result, now)
         self.counters.generated_tokens += sum(len(tokens) for tokens in accepted.tokens)
         for sequence, num_tokens in accepted.chunks:
             sequence.note_chunk(now, num_tokens, seconds)
-        effects.tokens(era.running, self.ledger.registry.by_index, accepted)
+        effects.tokens(group_epoch.running, self.ledger.registry.by_index, accepted)
         for sequence, logprobs in accepted.logprobs:
             effects.logprobs(sequence.request.frontend.identity, logprobs)
         for sequence, vector in accepted.vectors:
@@ -207,29 +207,29 @@ class Core:
             sequence.first_token_at = now
             sequence.note(now, "first_token", sequence.request.num_prompt)
         for sequence, reason, stop_token_id in accepted.ended:
-            self.ledger.end(sequence, reason, era, effects, now, stop_token_id=stop_token_id)
+            self.ledger.end(sequence, reason, group_epoch, effects, now, stop_token_id=stop_token_id)
         for sequence in accepted.bad:
             text = "the model computed a value that is no number; nothing of this output is reused"
-            self.ledger.end(sequence, "error", era, effects, now, error="NUMERICAL", message=text, tainted=True)
+            self.ledger.end(sequence, "error", group_epoch, effects, now, error="NUMERICAL", message=text, tainted=True)
         for sequence in accepted.stuck:
             text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
-            self.ledger.end(sequence, "error", era, effects, now, error="GRAMMAR_FAILED", message=text)
-        era.in_flight.acknowledge(result.epoch, 0, result.step)
-        era.on_acked()
+            self.ledger.end(sequence, "error", group_epoch, effects, now, error="GRAMMAR_FAILED", message=text)
+        group_epoch.in_flight.acknowledge(result.epoch, 0, result.step)
+        group_epoch.on_acked()
 
     def _step_acked(self, ack: StepAck, now: float) -> None:
-        era = self.era
-        if era is None or ack.rank == 0 or not era.in_flight.acknowledge(ack.epoch, ack.rank, ack.step):
+        group_epoch = self.group_epoch
+        if group_epoch is None or ack.rank == 0 or not group_epoch.in_flight.acknowledge(ack.epoch, ack.rank, ack.step):
             self.counters.num_stale += 1
             return
         self.timeline.busy.worked(ack.rank, ack.device_seconds, now)
-        era.on_acked()
+        group_epoch.on_acked()
 
     def _group_ready(self, event: GroupReady, effects: Effects, now: float) -> None:
         if event.epoch <= self.epoch or self.state == "failed":
             self.counters.num_stale += 1
             return
-        if self.era is not None:
+        if self.group_epoch is not None:
             self._lose_group(effects, now)
         self.epoch, self.facts = event.epoch, event.facts
         if not self.config.enable_chunked_prefill and event.facts.max_model_len > self.config.max_num_batched_tokens:
@@ -239,8 +239,8 @@ class Core:
             )
             self._fail(detail, effects, now)
             return
-        self.era = Era(event.epoch, event.world_size, event.facts, self.config)
-        self._policy = Policy(self.config, self.era, self.ledger.waiting, self.counters)
+        self.group_epoch = Epoch(event.epoch, event.world_size, event.facts, self.config)
+        self._policy = Policy(self.config, self.group_epoch, self.ledger.waiting, self.counters)
         for request in list(self.ledger.registry.requests()):
             try:
                 admission.check_model(request.prompt, request.params, request.adapter, event.facts, self.config)
@@ -253,10 +253,10 @@ class Core:
 
     def _lose_group(self, effects: Effects, now: float) -> None:
         """Requeue what ran as prompt + emitted tokens. What was in too many dying groups is taken for the cause."""
-        if self.era is None:
+        if self.group_epoch is None:
             return
-        running = self.era.running
-        self.era, self._policy = None, None
+        running = self.group_epoch.running
+        self.group_epoch, self._policy = None, None
         for sequence in sorted(running.live(), key=lambda sequence: sequence.order):
             running.leave(sequence, keep_tokens=True)
             self.ledger.requeue(sequence, self.config.max_restarts_per_request, effects, now)
@@ -280,14 +280,14 @@ class Core:
         ledger = self.ledger
         expired = ledger.deadlines.expired(now)
         if expired:
-            ledger.end_all(expired, "deadline", self.era, effects, now)
+            ledger.end_all(expired, "deadline", self.group_epoch, effects, now)
         if self._num_drained is None:
             return
         is_late = self._drain_deadline is not None and now >= self._drain_deadline
         if is_late:
             text = "the engine shut down before this output was complete"
             self._num_drained += ledger.end_all(
-                ledger.registry.requests(), "error", self.era, effects, now, error="DRAINING", message=text
+                ledger.registry.requests(), "error", self.group_epoch, effects, now, error="DRAINING", message=text
             )
         if not ledger.num_live and (is_late or now >= self._resumed_until):
             effects.say(ReportDrained(self._num_drained))

@@ -10,7 +10,7 @@ from quire.proto.messages.plans import Admit
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
@@ -31,13 +31,13 @@ WHY: Final[dict[Cause, str]] = {
 class Gate:
     """Between the queue and the slots. Opened for one plan at a time."""
 
-    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
-        self._era = era
-        self._running = era.running
-        self._memory = era.memory
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, counters: Counters) -> None:
+        self._era = group_epoch
+        self._running = group_epoch.running
+        self._memory = group_epoch.memory
         self._waiting = waiting
         self._counters = counters
-        self.takes_whole = era.facts.whole_prompts or not config.enable_chunked_prefill
+        self.takes_whole = group_epoch.facts.whole_prompts or not config.enable_chunked_prefill
         """A prompt runs in one step or not at all."""
         self._blocked: tuple[Sequence, int] | None = None
         """The first in line and the available blocks it lacked; not matched again before they are there."""

@@ -9,7 +9,7 @@ from collections import Counter
 from quire.proto.messages.plans import PIPELINE_DEPTH
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.prefix import Entry
 from quire.scheduler.state.sequence import Sequence
 
@@ -19,15 +19,15 @@ __all__ = ["InvariantError", "check"]
 def check(core: Core) -> None:
     """Raises `InvariantError` naming the first rule that is broken."""
     _requests(core)
-    if core.era is None:
+    if core.group_epoch is None:
         return
-    live = core.era.running.live()
-    _slots(core.era, live)
-    _blocks(core.era, live)
-    _writers(core.era, live)
-    _cache(core.era, live)
-    _plans(core, core.era)
-    _quiet(core, core.era)
+    live = core.group_epoch.running.live()
+    _slots(core.group_epoch, live)
+    _blocks(core.group_epoch, live)
+    _writers(core.group_epoch, live)
+    _cache(core.group_epoch, live)
+    _plans(core, core.group_epoch)
+    _quiet(core, core.group_epoch)
 
 
 def _hold(rule: str, holds: bool, story: str) -> None:
@@ -66,7 +66,7 @@ def _requests(core: Core) -> None:
     _hold("I9", len(ledger.deadlines) == len(requests), f"{len(ledger.deadlines)} deadlines, {len(requests)} requests")
     num_labelled = sum(len(same) for same in ledger.registry.labels.values())
     _hold("I9", num_labelled == len(requests), f"{num_labelled} labelled requests of {len(requests)}")
-    running = 0 if core.era is None else len(core.era.running.live())
+    running = 0 if core.group_epoch is None else len(core.group_epoch.running.live())
     _hold("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
     for sequence in queued:
         if sequence.slot >= 0 or sequence.blocks or sequence.num_known != len(sequence.tokens):
@@ -75,8 +75,8 @@ def _requests(core: Core) -> None:
             raise InvariantError("I7", f"{_name(sequence)} waits with nothing left to draw")
 
 
-def _slots(era: Era, live: list[Sequence]) -> None:
-    running, block_size = era.running, era.memory.block_size
+def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
+    running, block_size = group_epoch.running, group_epoch.memory.block_size
     _hold("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
     active = [slot for slot in range(running.num_slots) if running.active[slot]]
     _hold("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
@@ -102,8 +102,8 @@ def _slots(era: Era, live: list[Sequence]) -> None:
         _hold("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {block_size}")
 
 
-def _blocks(era: Era, live: list[Sequence]) -> None:
-    pool = era.memory.pool
+def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
+    pool = group_epoch.memory.pool
     readers = Counter(block for sequence in live for block in sequence.blocks)
     places = Counter([*pool.free, *pool.idle, *readers.keys(), *pool.fenced])
     twice = [block for block, count in places.items() if count > 1]
@@ -116,24 +116,25 @@ def _blocks(era: Era, live: list[Sequence]) -> None:
     for sequence in live:
         holds = len(set(sequence.blocks)) == len(sequence.blocks)
         _hold("I2", holds, f"{_name(sequence)} names a block twice: {sequence.blocks}")
-    acked = era.in_flight.acked
-    steps = [fence.step for fence in era.memory.fences]
+    acked = group_epoch.in_flight.acked
+    steps = [fence.step for fence in group_epoch.memory.fences]
     _hold("I4", steps == sorted(steps), f"fences out of order: {steps}")
-    behind = {(block, fence.step) for fence in era.memory.fences for block in fence.blocks}
+    behind = {(block, fence.step) for fence in group_epoch.memory.fences for block in fence.blocks}
     loose = [block for block, step in pool.fenced.items() if (block, step) not in behind]
     _hold("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
-    holds = all(acked < step <= era.in_flight.step for step in steps)
-    _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {era.in_flight.step}")
-    _hold("I4", era.memory.acked <= acked, f"memory believes step {era.memory.acked}, acknowledged is {acked}")
+    holds = all(acked < step <= group_epoch.in_flight.step for step in steps)
+    _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {group_epoch.in_flight.step}")
+    believed = group_epoch.memory.acked
+    _hold("I4", believed <= acked, f"memory believes step {believed}, acknowledged is {acked}")
 
 
-def _writers(era: Era, live: list[Sequence]) -> None:
-    running, block_size = era.running, era.memory.block_size
+def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
+    running, block_size = group_epoch.running, group_epoch.memory.block_size
     seen: dict[int, tuple[int, bytes, str, str]] = {}
     for sequence in live:
         num_full = int(running.num_scheduled[sequence.slot]) // block_size
         for place, block in enumerate(sequence.blocks):
-            if era.memory.pool.refs[block] == 1:
+            if group_epoch.memory.pool.refs[block] == 1:
                 continue
             _hold("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
             tokens = running.history[sequence.slot, place * block_size : (place + 1) * block_size].tobytes()
@@ -142,8 +143,8 @@ def _writers(era: Era, live: list[Sequence]) -> None:
             _hold("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
 
 
-def _cache(era: Era, live: list[Sequence]) -> None:
-    running, memory = era.running, era.memory
+def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
+    running, memory = group_epoch.running, group_epoch.memory
     entries = memory.index.entries()
     for listed in entries:
         if memory.index.entry_of(listed.block) is not listed:
@@ -155,7 +156,7 @@ def _cache(era: Era, live: list[Sequence]) -> None:
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
     _hold("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
     begun: dict[int, int] = {}
-    for plan in reversed(era.in_flight.plans):
+    for plan in reversed(group_epoch.in_flight.plans):
         current = running.generation[plan.slots] == plan.generations
         rows = zip(plan.slots[current].tolist(), (plan.ends - plan.num_tokens)[current].tolist(), strict=True)
         begun.update(rows)
@@ -192,11 +193,11 @@ def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, i
     return context, depth
 
 
-def _plans(core: Core, era: Era) -> None:
-    plans = list(era.in_flight.plans)
+def _plans(core: Core, group_epoch: Epoch) -> None:
+    plans = list(group_epoch.in_flight.plans)
     _hold("I12", len(plans) <= PIPELINE_DEPTH, f"{len(plans)} plans are unacknowledged")
     steps = [plan.step for plan in plans]
-    expected = list(range(era.in_flight.step - len(plans) + 1, era.in_flight.step + 1))
+    expected = list(range(group_epoch.in_flight.step - len(plans) + 1, group_epoch.in_flight.step + 1))
     _hold("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
     for plan in plans:
         num_rows, num_tokens = len(plan.slots), int(plan.num_tokens.sum())
@@ -207,11 +208,11 @@ def _plans(core: Core, era: Era) -> None:
         _hold("I12", min(plan.num_tokens) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order")
 
 
-def _quiet(core: Core, era: Era) -> None:
-    if core.ledger.num_live or era.in_flight.plans:
+def _quiet(core: Core, group_epoch: Epoch) -> None:
+    if core.ledger.num_live or group_epoch.in_flight.plans:
         return
-    pool, ledger = era.memory.pool, core.ledger
+    pool, ledger = group_epoch.memory.pool, core.ledger
     _hold("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")
-    _hold("I14", not era.memory.fences, "fences stand with nothing in flight")
+    _hold("I14", not group_epoch.memory.fences, "fences stand with nothing in flight")
     empty = not ledger.registry.frontends and not ledger.registry.labels and not len(ledger.deadlines)
     _hold("I14", empty, "frontends, labels or deadlines are left over")

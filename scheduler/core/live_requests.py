@@ -13,7 +13,7 @@ from quire.scheduler.core.admission import Refusal
 from quire.scheduler.core.effects import Effects
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.deadlines import Deadlines
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.registry import Registry
 from quire.scheduler.state.request_log import Archive, Ended
 from quire.scheduler.state.sequence import Request, Sequence
@@ -80,7 +80,7 @@ class Ledger:
         self,
         sequence: Sequence,
         reason: FinishReason,
-        era: Era | None,
+        group_epoch: Epoch | None,
         effects: Effects | None,
         now: float,
         *,
@@ -90,8 +90,8 @@ class Ledger:
         tainted: bool = False,
     ) -> None:
         """The terminal event of one live output. Without `effects` nobody is told: its frontend is gone."""
-        if sequence.state == "running" and era is not None:
-            era.leave(sequence, keep_tokens=False, tainted=tainted)
+        if sequence.state == "running" and group_epoch is not None:
+            group_epoch.leave(sequence, keep_tokens=False, tainted=tainted)
             sequence.move("finished")
         else:
             sequence.move("finished")
@@ -122,15 +122,17 @@ class Ledger:
             )
             effects.finish(request.frontend.identity, finish)
 
-    def give_up(self, sequence: Sequence, reason: AbortReason, era: Era | None, effects: Effects, now: float) -> None:
+    def give_up(
+        self, sequence: Sequence, reason: AbortReason, group_epoch: Epoch | None, effects: Effects, now: float
+    ) -> None:
         """End what its frontend does not want any more."""
         if reason == "stop_string":
-            self.end(sequence, "stop", era, effects, now)
+            self.end(sequence, "stop", group_epoch, effects, now)
         elif reason == "slow_reader":
             text = "the client read too slowly; its output was not kept any longer"
-            self.end(sequence, "error", era, effects, now, error="SLOW_READER", message=text)
+            self.end(sequence, "error", group_epoch, effects, now, error="SLOW_READER", message=text)
         else:
-            self.end(sequence, "abort", era, effects, now)
+            self.end(sequence, "abort", group_epoch, effects, now)
 
     def requeue(self, sequence: Sequence, max_restarts: int, effects: Effects, now: float) -> None:
         """Its worker group died under it: back into the queue, or, too often restarted, taken for the cause."""
@@ -144,7 +146,9 @@ class Ledger:
             text = f"the workers died {sequence.num_restarts} times while this output ran; it is not tried again"
             self.end(sequence, "error", None, effects, now, error="POISON_REQUEST", message=text)
 
-    def end_complete(self, request: Request, facts: ModelFacts, era: Era | None, effects: Effects, now: float) -> None:
+    def end_complete(
+        self, request: Request, facts: ModelFacts, group_epoch: Epoch | None, effects: Effects, now: float
+    ) -> None:
         """End what was delivered to its last token before a scheduler died: only the word of the end got lost."""
         for sequence in request.sequences:
             last = int(sequence.tokens[-1])
@@ -152,15 +156,15 @@ class Ledger:
                 continue
             is_eos = last in facts.eos_token_ids and not request.params.ignore_eos
             if (is_eos or last in request.stop_ids) and sequence.num_known >= request.stop_from:
-                self.end(sequence, "stop", era, effects, now, stop_token_id=last)
+                self.end(sequence, "stop", group_epoch, effects, now, stop_token_id=last)
             elif sequence.num_known >= request.limit:
-                self.end(sequence, "length", era, effects, now)
+                self.end(sequence, "length", group_epoch, effects, now)
 
     def end_all(
         self,
         requests: Iterable[Request],
         reason: FinishReason,
-        era: Era | None,
+        group_epoch: Epoch | None,
         effects: Effects | None,
         now: float,
         *,
@@ -172,7 +176,7 @@ class Ledger:
             sequence for request in list(requests) for sequence in request.sequences if sequence.state != "finished"
         ]
         for sequence in live:
-            self.end(sequence, reason, era, effects, now, error=error, message=message)
+            self.end(sequence, reason, group_epoch, effects, now, error=error, message=message)
         return len(live)
 
     def refuse(self, identity: bytes, submit: Submit, refusal: Refusal, effects: Effects) -> None:

@@ -9,7 +9,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.gate import Gate
 from quire.scheduler.core.prefill import Prefill
 from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.running import Int64
 from quire.scheduler.state.sequence import Sequence
@@ -20,17 +20,17 @@ MAX_HOLDERS = 2
 
 
 class Policy:
-    """Plans the steps of one era. Counts tokens, never looks at their values."""
+    """Plans the steps of one epoch. Counts tokens, never looks at their values."""
 
-    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, counters: Counters) -> None:
         self._config = config
-        self._era = era
-        self._running = era.running
-        self._memory = era.memory
+        self._era = group_epoch
+        self._running = group_epoch.running
+        self._memory = group_epoch.memory
         self._waiting = waiting
         self._counters = counters
-        self._gate = Gate(config, era, waiting, counters)
-        self._prefill = Prefill(config, era, waiting, self._gate)
+        self._gate = Gate(config, group_epoch, waiting, counters)
+        self._prefill = Prefill(config, group_epoch, waiting, self._gate)
         self._now = 0.0
 
     def plan_step(self, now: float) -> PlannedStep | None:

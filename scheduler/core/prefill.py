@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.gate import Gate
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
@@ -45,9 +45,9 @@ class Part:
 class Prefill:
     """Divides what decodes leave of each step's budget."""
 
-    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, gate: Gate) -> None:
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, gate: Gate) -> None:
         self._max_parts = config.max_num_partial_prefills
-        self._running = era.running
+        self._running = group_epoch.running
         self._waiting = waiting
         self._gate = gate
 

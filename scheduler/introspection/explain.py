@@ -36,7 +36,7 @@ def _story(sequence: Sequence, view: View) -> Story:
             seconds = view.now - sequence.request.arrived_at
             moments.append(Moment(seconds, "blocked", sequence.num_known, text))
     usage = sequence.usage(view.now)
-    if sequence.state == "running" and view.era is not None:
-        num_known = int(view.era.running.num_known[sequence.slot])
+    if sequence.state == "running" and view.group_epoch is not None:
+        num_known = int(view.group_epoch.running.num_known[sequence.slot])
         usage = msgspec.structs.replace(usage, completion_tokens=num_known - usage.prompt_tokens)
     return Story(sequence.output_index, sequence.state, ahead, usage, tuple(moments))

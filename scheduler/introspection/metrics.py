@@ -8,7 +8,7 @@ from quire.proto.messages.message import EngineState
 from quire.proto.messages.params import FinishReason
 from quire.scheduler.introspection.load import used_slots_share
 from quire.scheduler.introspection.view import View
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 
 FINISH_REASONS: Final = tuple(reason for reason in get_args(FinishReason) if reason != "rejected")
 REJECTIONS: Final = (
@@ -20,18 +20,18 @@ REJECTIONS: Final = (
 
 def figures(view: View) -> Iterator[Figure]:
     """Counters and gauges."""
-    counters, era, waiting, timeline = view.counters, view.era, view.ledger.waiting, view.timeline
+    counters, group_epoch, waiting, timeline = view.counters, view.group_epoch, view.ledger.waiting, view.timeline
     yield Figure("epoch", view.epoch)
     yield from _labelled("engine_state", "state", {state: int(state == view.state) for state in get_args(EngineState)})
-    yield Figure("requests_running", 0 if era is None else era.running.num_active)
-    yield Figure("partial_prefills", 0 if era is None else era.running.num_partial)
+    yield Figure("requests_running", 0 if group_epoch is None else group_epoch.running.num_active)
+    yield Figure("partial_prefills", 0 if group_epoch is None else group_epoch.running.num_partial)
     yield Figure("requests_waiting", waiting.num_seqs)
     yield Figure("waiting_tokens", waiting.num_tokens)
     if rate := timeline.prefill_rate:
         yield Figure("prefill_tokens_per_second", rate)
         yield Figure("backlog_seconds", waiting.num_tokens * (1 - counters.cached_share) / rate)
-    if era is not None:
-        yield from _memory(era)
+    if group_epoch is not None:
+        yield from _memory(group_epoch)
     yield Figure("prefix_queries_tokens_total", counters.prefix_queries)
     yield Figure("prefix_hits_tokens_total", counters.prefix_hits)
     yield Figure("preemptions_total", counters.num_preemptions)
@@ -70,14 +70,14 @@ def distributions(view: View) -> tuple[Distribution, ...]:
     )
 
 
-def _memory(era: Era) -> Iterator[Figure]:
-    pool = era.memory.pool
+def _memory(group_epoch: Epoch) -> Iterator[Figure]:
+    pool = group_epoch.memory.pool
     blocks = {
         "free": len(pool.free), "cached": len(pool.idle), "fenced": len(pool.fenced), "used": pool.num_referenced
     }  # fmt: skip
     yield from _labelled("kv_blocks", "state", blocks)
     yield Figure("kv_usage_ratio", 1 - pool.available / pool.num_blocks)
-    yield Figure("kv_waste_ratio", 1 - used_slots_share(era))
+    yield Figure("kv_waste_ratio", 1 - used_slots_share(group_epoch))
 
 
 def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[Figure]:

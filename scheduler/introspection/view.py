@@ -7,7 +7,7 @@ from quire.scheduler.core.core import Core
 from quire.scheduler.core.live_requests import Ledger
 from quire.scheduler.core.step_log import Timeline
 from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class View:
     now: float
     state: EngineState
     epoch: int
-    era: Era | None
+    group_epoch: Epoch | None
     """None while no worker group lives: there is no memory then, and all block figures are 0."""
     ledger: Ledger
     counters: Counters
@@ -24,4 +24,4 @@ class View:
 
 def view_of(core: Core, now: float) -> View:
     """The core as it stands between two events."""
-    return View(now, core.state, core.epoch, core.era, core.ledger, core.counters, core.timeline)
+    return View(now, core.state, core.epoch, core.group_epoch, core.ledger, core.counters, core.timeline)

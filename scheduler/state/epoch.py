@@ -1,4 +1,4 @@
-"""What lives exactly as long as one worker group: slots, memory and plans in flight."""
+"""One worker group's part of the state: slots, memory and plans in flight. It lives exactly as long as the group."""
 
 import numpy as np
 
@@ -10,11 +10,13 @@ from quire.scheduler.state.running import Running
 from quire.scheduler.state.sequence import Sequence
 
 PUBLISH_BATCH = 4
-"""Generated blocks are published so many at a time, and the rest at the end: nobody else can know them earlier."""
+"""Generated blocks are published in batches of this size, the rest at the end: nobody else can know them earlier."""
 
 
-class Era:
-    """One epoch. When the group dies the era is dropped whole; only the outputs' tokens are carried over."""
+class Epoch:
+    """Slots, memory and plans of one worker group. When the group dies they are dropped whole; only the outputs'
+    tokens are carried over.
+    """
 
     def __init__(self, epoch: int, world_size: int, facts: ModelFacts, config: SchedulerConfig) -> None:
         self.epoch = epoch

@@ -266,7 +266,7 @@ class Engine:
 
     @property
     def free_blocks(self):
-        return self.core.era.memory.available
+        return self.core.group_epoch.memory.available
 
 
 @pytest.fixture

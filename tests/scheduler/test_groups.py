@@ -44,7 +44,7 @@ def test_nothing_of_the_old_group_is_believed(engine):
     old = e.plans[0]
     lose(e)
     e.start()
-    assert len(e.core.era.memory.index) == 0
+    assert len(e.core.group_epoch.memory.index) == 0
     e.plan()
     new = e.plans.popleft()
     e.plans.append(old)

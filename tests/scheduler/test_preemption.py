@@ -68,7 +68,7 @@ def test_a_row_waits_for_a_fence_instead_of_preempting(small):
     e.plan()
     e.answer()
     assert e.reason(2) == "stop"
-    assert (e.free_blocks, len(e.core.era.memory.pool.fenced)) == (0, 3)
+    assert (e.free_blocks, len(e.core.group_epoch.memory.pool.fenced)) == (0, 3)
     # Output 1 needs its third block now, and the fenced ones will do.
     assert e.plan() is None
     e.answer()

@@ -156,8 +156,8 @@ class Engine:
         if not at_once:
             self.pass_time()
         asked = self.core.handle(event, self.now)
-        if self.knobs.weak_hash and self.core.era is not None:
-            self.core.era.memory.index._hash = _six_bits
+        if self.knobs.weak_hash and self.core.group_epoch is not None:
+            self.core.group_epoch.memory.index._hash = _six_bits
         self._execute(asked)
         self._audit()
         if self.rng.random() < self.knobs.plan_rate:

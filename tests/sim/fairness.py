@@ -67,12 +67,12 @@ class Fairness:
 
     def check(self, group: FakeGroup) -> None:
         """The plan the group has just run. Raises `Broken`."""
-        core, era = self._core, self._core.era
-        assert era is not None
+        core, group_epoch = self._core, self._core.group_epoch
+        assert group_epoch is not None
         entered = {(seed, index): num_cached for seed, index, num_cached in group.admitted}
         prompts: list[Prompt] = []
         budget = group.max_num_batched_tokens - len(group.ran)
-        for sequence in era.running.live():
+        for sequence in group_epoch.running.live():
             name = sequence.request.params.seed, sequence.output_index
             if group.left[name] > 1 or name in entered:
                 left, ran, num_cached = group.left[name], group.ran.get(name, 0), entered.get(name, 0)
@@ -92,10 +92,11 @@ class Fairness:
 
     def _has_room(self, sequence: Sequence, num_others: int = 0) -> bool:
         """A slot and blocks are there for it, beside so many slots and without a look at what is cached."""
-        era = self._core.era
-        assert era is not None
-        needed = era.memory.blocks_for(sequence.num_known) + 1 + era.memory.pool.num_blocks // HEADROOM_SHARE
-        return era.running.num_slots - era.running.num_active > num_others and needed <= era.memory.available
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        running, memory = group_epoch.running, group_epoch.memory
+        needed = memory.blocks_for(sequence.num_known) + 1 + memory.pool.num_blocks // HEADROOM_SHARE
+        return running.num_slots - running.num_active > num_others and needed <= memory.available
 
     def _is_open(self, sequence: Sequence) -> bool:
         """Even after the plan it could have entered, without taking anything from the first in line."""
@@ -107,10 +108,11 @@ class Fairness:
         first = self._core.ledger.waiting.first()
         if first is None or first is sequence:
             return self._has_room(sequence)
-        era = self._core.era
-        assert era is not None
-        both = era.memory.blocks_for(first.num_known) + era.memory.blocks_for(sequence.num_known)
-        spare = era.memory.available - 1 - era.memory.pool.num_blocks // HEADROOM_SHARE
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        memory = group_epoch.memory
+        both = memory.blocks_for(first.num_known) + memory.blocks_for(sequence.num_known)
+        spare = memory.available - 1 - memory.pool.num_blocks // HEADROOM_SHARE
         return self._has_room(sequence, 1) and both <= spare
 
     def _check_entries(self, prompts: list[Prompt], entered: Collection[tuple[int, int]]) -> int:

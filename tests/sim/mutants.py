@@ -20,12 +20,13 @@ MUTANTS = (
         "self.fences.append(Fence(sent, unread, late))",
         "pass"),
     Mutant("blocks are cached at rank 0's result", 3, "core/core.py",
-        "        era.in_flight.acknowledge(result.epoch, 0, result.step)\n",
+        "        group_epoch.in_flight.acknowledge(result.epoch, 0, result.step)\n",
         (
-         "        era.in_flight.acknowledge(result.epoch, 0, result.step)\n"
-         "        for live in era.running.live():\n"
-         "            history, computed = era.running.history[live.slot], int(era.running.num_computed[live.slot])\n"
-         "            era.running.num_published[live.slot] = era.memory.publish(live, history, computed)\n")),
+         "        group_epoch.in_flight.acknowledge(result.epoch, 0, result.step)\n"
+         "        running = group_epoch.running\n"
+         "        for live in running.live():\n"
+         "            history, computed = running.history[live.slot], int(running.num_computed[live.slot])\n"
+         "            running.num_published[live.slot] = group_epoch.memory.publish(live, history, computed)\n")),
     Mutant("blocks are cached when they are scheduled", 410, "state/epoch.py",
         "int(running.num_computed[slot]), self.in_flight.step",
         "int(running.num_scheduled[slot]), self.in_flight.step"),
@@ -116,7 +117,7 @@ MUTANTS = (
     Mutant("the cache outlives its worker group", 0, "core/core.py",
         "        self._policy = Policy(",
         (
-         '        self.era.memory = self._old = getattr(self, "_old", self.era.memory)\n'
+         '        self.group_epoch.memory = self._old = getattr(self, "_old", self.group_epoch.memory)\n'
          "        self._policy = Policy(")),
     Mutant("an acknowledgement of an older epoch counts", 10, "state/in_flight.py",
         "if epoch != self.epoch or not 0 <= rank",
@@ -125,8 +126,8 @@ MUTANTS = (
         "if epoch != self.epoch or step != self._acks[0] + 1",
         "if step != self._acks[0] + 1"),
     Mutant("the death of an older group kills this one", 2, "core/core.py",
-        "if self.era is None or epoch != self.era.epoch:",
-        "if self.era is None:"),
+        "if self.group_epoch is None or epoch != self.group_epoch.epoch:",
+        "if self.group_epoch is None:"),
     Mutant("a request is quarantined one death too early", 0, "core/live_requests.py",
         "if sequence.num_restarts > max_restarts:",
         "if sequence.num_restarts >= max_restarts:"),
@@ -218,7 +219,7 @@ MUTANTS = (
         "elif sequence.num_known >= request.limit:",
         "elif sequence.num_known > request.limit:"),
     Mutant("a lost frontend's requests live on", 1, "core/core.py",
-        'self.ledger.end_all(requests, "abort", self.era, None, now)',
+        'self.ledger.end_all(requests, "abort", self.group_epoch, None, now)',
         "requests.clear()"),
     Mutant("a block is free when its second last reader leaves", 1, "state/blocks.py",
         "        if self.refs[block]:\n            return False",

@@ -114,8 +114,8 @@ def test_so_many_prompts_are_split_at_once(roomy, most):
         e.submit(number, own(number, length), max_tokens=1)
         e.plan()
         e.answer()
-        assert e.core.era.running.num_partial <= most
-    assert e.core.era.running.num_partial == most
+        assert e.core.group_epoch.running.num_partial <= most
+    assert e.core.group_epoch.running.num_partial == most
     e.submit(9, own(9, 100), max_tokens=1)
     assert (100, 1) in [row[1:] for row in e.plan().rows]
     e.settle()
