@@ -35,8 +35,8 @@ from quire.scheduler.errors import ResultError
 from quire.scheduler.introspection.answer import Question, answer
 from quire.scheduler.peers.frontend_events import event_of
 from quire.scheduler.peers.leases import Leases
-from quire.scheduler.peers.process_metrics import outside
-from quire.scheduler.peers.step_watchdog import Watch
+from quire.scheduler.peers.process_metrics import process_metrics
+from quire.scheduler.peers.step_watchdog import StepWatchdog
 from quire.scheduler.peers.worker_group import GroupError, WorkerGroup
 from quire.scheduler.state import events
 
@@ -60,13 +60,13 @@ class SchedulerLoop:
         self._core = Core(config)
         self._group = WorkerGroup(config.world_size)
         self._leases = Leases(config.frontend_lease_seconds)
-        self._watch = Watch(config.step_timeout_seconds)
+        self._watchdog = StepWatchdog(config.step_timeout_seconds)
         self._life = uuid.uuid4().hex
         self._stopped = False
         self._next_tick = self._next_beat = self._next_collect = 0.0
         self._audited_step = 0
         self._detail = ""
-        self._late: list[events.Instruction] = []
+        self._deferred: list[events.Instruction] = []
         """What a failed send led to: an end must not overtake the tokens that were taken before it."""
         self._frontends: Router[FrontendMessage] = Router(
             context, config.frontends_address, frontend_decoder(), REQUEST_LIMIT_BYTES
@@ -96,38 +96,38 @@ class SchedulerLoop:
         self._workers.close()
 
     def _turn(self, now: float) -> None:
-        asked = self._take(self._workers, self._on_worker, now)
+        instructions = self._take(self._workers, self._on_worker, now)
         self._plan(now)
-        asked += self._take(self._frontends, self._on_frontend, now)
+        instructions += self._take(self._frontends, self._on_frontend, now)
         if now >= self._next_tick:
             self._next_tick = now + TICK_SECONDS
-            asked += self._tick(now)
+            instructions += self._tick(now)
         self._plan(now)
-        self._late = asked + self._late
-        while self._late:
-            asked, self._late = self._late, []
-            self._execute(asked)
+        self._deferred = instructions + self._deferred
+        while self._deferred:
+            instructions, self._deferred = self._deferred, []
+            self._execute(instructions)
         self._audit(now)
         self._collect_garbage(now)
 
     def _plan(self, now: float) -> None:
         begin = time.monotonic()
-        if asked := self._core.plan(now):
+        if instructions := self._core.plan(now):
             planned_at = time.monotonic()
-            self._execute(asked)
-            self._core.sent(planned_at, planned_at - begin, time.monotonic() - planned_at)
+            self._execute(instructions)
+            self._core.on_sent(planned_at, planned_at - begin, time.monotonic() - planned_at)
 
-    def _outside(self) -> tuple[Figure, ...]:
-        return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)
+    def _process_metrics(self) -> tuple[Figure, ...]:
+        return process_metrics(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)
 
     def _take(self, router: Router[M], react: Reaction[M], now: float) -> list[events.Instruction]:
-        asked: list[events.Instruction] = []
+        instructions: list[events.Instruction] = []
         for _ in range(MESSAGES_PER_TURN):
             received = router.receive()
             if received is None:
                 break
-            asked += react(*received, now)
-        return asked
+            instructions += react(*received, now)
+        return instructions
 
     def _on_worker(self, identity: bytes, message: WorkerMessage, now: float) -> list[events.Instruction]:
         rank = self._group.rank_of(identity)
@@ -187,7 +187,7 @@ class SchedulerLoop:
             return []
         is_supervisor = self._leases.role(identity) == "supervisor"
         if isinstance(message, Question):
-            return [events.Reply(identity, answer(message, self._core, now, self._outside))]
+            return [events.Reply(identity, answer(message, self._core, now, self._process_metrics))]
         event = event_of(identity, message, supervisor=is_supervisor)
         if event is None:
             log.warning("%s is not for a frontend to say; dropped", type(message).__name__)
@@ -220,27 +220,27 @@ class SchedulerLoop:
         return Welcome(PROTOCOL_VERSION, self._life, core.state, limits, core.facts, self._detail, core.epoch, lives)
 
     def _tick(self, now: float) -> list[events.Instruction]:
-        asked = self._core.handle(events.Tick(), now)
-        if self._watch.hangs(self._core.oldest_plan, now):
+        instructions = self._core.handle(events.Tick(), now)
+        if self._watchdog.hangs(self._core.oldest_plan, now):
             reason = f"no answer to step {self._core.step} within {self._config.step_timeout_seconds:g} s"
             log.error("worker group hangs epoch=%d: %s", self._core.epoch, reason)
-            asked += self._core.handle(events.GroupGone(self._core.epoch, reason), now)
+            instructions += self._core.handle(events.GroupGone(self._core.epoch, reason), now)
         for identity in self._leases.expired(now):
-            asked += self._lose_frontend(identity, "its lease ended", now)
+            instructions += self._lose_frontend(identity, "its lease ended", now)
         if now >= self._next_beat:
             self._next_beat = now + BEAT_SECONDS
             beat = SchedulerBeat(self._core.epoch, self._core.step)
             for identity in self._leases.peers:
                 self._send_frontend(identity, beat)
-        return asked
+        return instructions
 
     def _lose_frontend(self, identity: bytes, why: str, now: float) -> list[events.Instruction]:
         log.warning("frontend lost: %s: %s", identity.decode(errors="replace"), why)
         self._leases.leave(identity)
         return self._core.handle(events.FrontendLost(identity), now)
 
-    def _execute(self, asked: list[events.Instruction]) -> None:
-        for instruction in asked:
+    def _execute(self, instructions: list[events.Instruction]) -> None:
+        for instruction in instructions:
             match instruction:
                 case events.SendPlan():
                     for peer in self._group.peers:
@@ -256,9 +256,9 @@ class SchedulerLoop:
                         self._send_frontend(peer, self._welcome())
                 case events.ReportDrained():
                     log.info("drained ended=%d", instruction.num_ended)
-                    self._tell_supervisor(Drained(instruction.num_ended))
+                    self._notify_supervisor(Drained(instruction.num_ended))
 
-    def _tell_supervisor(self, message: Drained) -> None:
+    def _notify_supervisor(self, message: Drained) -> None:
         for peer in self._leases.peers:
             if self._leases.role(peer) == "supervisor":
                 self._send_frontend(peer, message)
@@ -268,14 +268,14 @@ class SchedulerLoop:
             self._frontends.send(identity, message)  # type: ignore[arg-type]
         except PeerUnreachable as error:
             if self._leases.role(identity) == "frontend":
-                self._late += self._lose_frontend(identity, str(error), time.monotonic())
+                self._deferred += self._lose_frontend(identity, str(error), time.monotonic())
 
     def _send_worker(self, identity: bytes, message: object) -> None:
         try:
             self._workers.send(identity, message)  # type: ignore[arg-type]
         except PeerUnreachable as error:
             log.error("worker unreachable: %s", error)
-            self._late += self._core.handle(events.GroupGone(self._group.epoch, str(error)), time.monotonic())
+            self._deferred += self._core.handle(events.GroupGone(self._group.epoch, str(error)), time.monotonic())
 
     def _audit(self, now: float) -> None:
         """Check every invariant when nothing lives, or at last after many steps: it takes tens of milliseconds."""

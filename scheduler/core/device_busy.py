@@ -6,7 +6,7 @@ from collections.abc import Iterator
 WINDOW_SECONDS = 10
 
 
-class Busy:
+class DeviceBusy:
     """Times come with the events. A step counts when its answer comes."""
 
     def __init__(self) -> None:
@@ -14,7 +14,7 @@ class Busy:
         self._recent: dict[int, deque[tuple[int, float]]] = {}
         """Rank -> (whole second, worked in it), oldest first."""
 
-    def worked(self, rank: int, seconds: float, now: float) -> None:
+    def add(self, rank: int, seconds: float, now: float) -> None:
         """This rank's device, on a step that is done."""
         self._totals[rank] = self._totals.get(rank, 0.0) + seconds
         recent = self._recent.setdefault(rank, deque(maxlen=WINDOW_SECONDS + 1))

@@ -28,7 +28,7 @@ class Effects:
         self._columns: dict[bytes, _Columns] = {}
         self._others: list[Instruction] = []
 
-    def say(self, instruction: Instruction) -> None:
+    def emit(self, instruction: Instruction) -> None:
         self._others.append(instruction)
 
     def finish(self, frontend: bytes, finish: Finish) -> None:

@@ -15,14 +15,14 @@ from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.deadlines import Deadlines
 from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.registry import Registry
-from quire.scheduler.state.request_log import Archive, Ended
+from quire.scheduler.state.request_log import EndedOutput, EndedOutputs
 from quire.scheduler.state.sequence import Request, Sequence
 from quire.scheduler.state.waiting import Waiting
 
 AbortReason = Literal["client", "stop_string", "slow_reader"]
 
 
-class Ledger:
+class LiveRequests:
     """Who lives, who waits, and until when."""
 
     def __init__(self, counters: Counters) -> None:
@@ -33,7 +33,7 @@ class Ledger:
         """Outputs without a terminal event."""
         self.live_since = 0.0
         """Since when there is always one."""
-        self.archive = Archive()
+        self.ended = EndedOutputs()
         self._counters = counters
         self._num_arrivals = 0
 
@@ -87,11 +87,11 @@ class Ledger:
         error: str = "",
         message: str = "",
         stop_token_id: int = -1,
-        tainted: bool = False,
+        poisoned: bool = False,
     ) -> None:
         """The terminal event of one live output. Without `effects` nobody is told: its frontend is gone."""
         if sequence.state == "running" and group_epoch is not None:
-            group_epoch.leave(sequence, keep_tokens=False, tainted=tainted)
+            group_epoch.leave(sequence, keep_tokens=False, poisoned=poisoned)
             sequence.move("finished")
         else:
             sequence.move("finished")
@@ -99,7 +99,7 @@ class Ledger:
         request = sequence.request
         usage = sequence.usage(now)
         sequence.note(now, "finished", sequence.num_known, ": ".join(filter(None, (reason, error, message))))
-        self.archive.keep(Ended(request.label, request.arrival, sequence.output_index, usage, sequence.tale))
+        self.ended.add(EndedOutput(request.label, request.arrival, sequence.output_index, usage, sequence.log))
         self._counters.num_finished += 1
         self._counters.finished[reason] += 1
         self.num_live -= 1
@@ -136,7 +136,7 @@ class Ledger:
 
     def requeue(self, sequence: Sequence, max_restarts: int, effects: Effects, now: float) -> None:
         """Its worker group died under it: back into the queue, or, too often restarted, taken for the cause."""
-        sequence.forget_memory()
+        sequence.clear_memory()
         sequence.move("waiting")
         sequence.num_restarts += 1
         sequence.note(now, "restarted", sequence.num_known, "its worker group died")

@@ -27,7 +27,7 @@ MAX_SKIPPED = 64
 
 
 @dataclass(slots=True)
-class Part:
+class PartialPrefill:
     """A prompt that is under way in this step."""
 
     sequence: Sequence
@@ -53,7 +53,7 @@ class Prefill:
 
     def fill(self, under_way: list[Sequence], budget: int) -> list[tuple[int, int]]:
         """Rows (slot, tokens) of at most `budget` tokens for these prompts and those that enter now."""
-        by_priority: dict[int, list[Part]] = {}
+        by_priority: dict[int, list[PartialPrefill]] = {}
         for sequence in under_way:
             by_priority.setdefault(sequence.request.priority, []).append(self._part(sequence))
         rows: list[tuple[int, int]] = []
@@ -70,13 +70,13 @@ class Prefill:
             priority = self._next_priority(priority, by_priority)
         return rows
 
-    def _next_priority(self, after: int | None, by_priority: dict[int, list[Part]]) -> int | None:
+    def _next_priority(self, after: int | None, by_priority: dict[int, list[PartialPrefill]]) -> int | None:
         found = [priority for priority in by_priority if after is None or priority > after]
         if self._gate.is_open and (waiting := self._waiting.next_priority(after)) is not None:
             found.append(waiting)
         return min(found, default=None)
 
-    def _by_age(self, priority: int, parts: list[Part], budget: int) -> None:
+    def _by_age(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
         """The half by age: prompts in their order, until it is spent. Who enters is added to `parts`, in its place."""
         share = -(-budget // 2)
         oldest = self._waiting.oldest(priority) if self._gate.is_open else None
@@ -99,7 +99,7 @@ class Prefill:
             share -= part.grant(allowed)
             place += 1
 
-    def _by_length(self, priority: int, parts: list[Part], budget: int) -> None:
+    def _by_length(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
         """Prompts by what they have to run, the shortest first. Who enters is added to `parts`, at the end."""
         queue = sorted((part for part in parts if part.left), key=_length, reverse=True)
         num_skipped = 0
@@ -117,7 +117,7 @@ class Prefill:
                 return
             budget -= part.grant(budget)
 
-    def _entrant(self, priority: int, num_skipped: int, parts: list[Part], budget: int) -> Sequence | None:
+    def _entrant(self, priority: int, num_skipped: int, parts: list[PartialPrefill], budget: int) -> Sequence | None:
         """Who would enter next: the shortest, where it may pass those before it, else the oldest."""
         if not self._gate.is_open:
             return None
@@ -129,10 +129,10 @@ class Prefill:
         is_new = oldest is not shortest and not self._gate.was_refused(oldest)
         return oldest if is_new and self._may_enter(oldest, oldest, parts, budget) else None
 
-    def _may_enter(self, sequence: Sequence, oldest: Sequence, parts: list[Part], budget: int) -> bool:
+    def _may_enter(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
         return self._gate.lets_pass(sequence) and self._has_place(sequence, oldest, parts, budget)
 
-    def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[Part], budget: int) -> bool:
+    def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
         """It runs to its end in this step, or is the oldest of the unfinished, or leaves that one a place."""
         if sequence.num_known <= budget:
             return True
@@ -140,17 +140,17 @@ class Prefill:
         is_led = any(order < oldest.order for order in unfinished)
         return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
 
-    def _enter(self, sequence: Sequence, budget: int) -> Part | None:
+    def _enter(self, sequence: Sequence, budget: int) -> PartialPrefill | None:
         return self._part(sequence) if self._gate.enter(sequence, budget) else None
 
-    def _part(self, sequence: Sequence) -> Part:
+    def _part(self, sequence: Sequence) -> PartialPrefill:
         slot = sequence.slot
-        return Part(sequence, int(self._running.num_tokens[slot] - self._running.num_scheduled[slot]))
+        return PartialPrefill(sequence, int(self._running.num_tokens[slot] - self._running.num_scheduled[slot]))
 
 
-def _age(part: Part) -> tuple[int, int, int]:
+def _age(part: PartialPrefill) -> tuple[int, int, int]:
     return part.sequence.order
 
 
-def _length(part: Part) -> tuple[int, tuple[int, int, int]]:
+def _length(part: PartialPrefill) -> tuple[int, tuple[int, int, int]]:
     return part.left, part.sequence.order

@@ -5,28 +5,28 @@ from collections import deque
 from quire.proto.messages.introspection import StepRecord
 from quire.proto.messages.plans import StepResult
 from quire.proto.metrics.histogram import Histogram
-from quire.scheduler.core.device_busy import Busy
+from quire.scheduler.core.device_busy import DeviceBusy
 from quire.scheduler.state.buckets import BATCH, STEP_SECONDS
 from quire.scheduler.state.in_flight import PlannedStep
 
 MAX_RECORDS = 1024
-MEMORY = 0.95
+PREFILL_RATE_MEMORY = 0.95
 """Weight of what was before in the prefill rate, per step with prefill."""
 
 
-class Timeline:
+class StepLog:
     """Times come with the events. One record and three observations per step, whatever its size."""
 
     def __init__(self) -> None:
         self.num_steps = 0
         self.schedule_seconds = self.send_seconds = self.device_seconds = self.host_seconds = self.idle_seconds = 0.0
-        self.busy = Busy()
+        self.device_busy = DeviceBusy()
         self.step_seconds = Histogram(STEP_SECONDS)
         self.step_decodes = Histogram(BATCH)
         self.step_tokens = Histogram(BATCH)
         self._records: deque[StepRecord] = deque(maxlen=MAX_RECORDS)
         self._result_at = 0.0
-        self._preemptions_told = 0
+        self._preemptions_logged = 0
         self._prefill_tokens = self._prefill_seconds = 0.0
 
     @property
@@ -44,12 +44,12 @@ class Timeline:
     ) -> None:
         """A plan is about to leave. `num_preemptions` counts since the core's start."""
         plan.sent_at = now
-        plan.num_preempted = num_preemptions - self._preemptions_told
-        self._preemptions_told = num_preemptions
+        plan.num_preempted = num_preemptions - self._preemptions_logged
+        self._preemptions_logged = num_preemptions
         if was_idle:
             plan.idle_from = max(self._result_at, live_since)
 
-    def done(self, plan: PlannedStep, result: StepResult, now: float) -> float:
+    def on_result(self, plan: PlannedStep, result: StepResult, now: float) -> float:
         """Its result is here. Returns the seconds since its turn on the device began."""
         seconds = max(0.0, now - max(plan.sent_at, self._result_at))
         idle = max(0.0, plan.sent_at - plan.idle_from) if plan.idle_from >= 0 else 0.0
@@ -58,15 +58,15 @@ class Timeline:
         self.schedule_seconds += plan.schedule_seconds
         self.send_seconds += plan.send_seconds
         self.device_seconds += result.device_seconds
-        self.busy.worked(0, result.device_seconds, now)
+        self.device_busy.add(0, result.device_seconds, now)
         self.host_seconds += result.host_seconds
         self.idle_seconds += idle
         self.step_seconds.add(seconds)
         self.step_decodes.add(plan.num_decodes)
         self.step_tokens.add(plan.num_decodes + plan.num_prefill_tokens)
         if plan.num_prefill_tokens:
-            self._prefill_tokens = MEMORY * self._prefill_tokens + plan.num_prefill_tokens
-            self._prefill_seconds = MEMORY * self._prefill_seconds + seconds
+            self._prefill_tokens = PREFILL_RATE_MEMORY * self._prefill_tokens + plan.num_prefill_tokens
+            self._prefill_seconds = PREFILL_RATE_MEMORY * self._prefill_seconds + seconds
         self._records.append(
             StepRecord(
                 plan.step,

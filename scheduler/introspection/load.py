@@ -7,7 +7,7 @@ from quire.scheduler.state.epoch import Epoch
 
 def load(query: int, view: View) -> Load:
     """While no group lives there is no memory: all block counts are 0."""
-    group_epoch, waiting, counters = view.group_epoch, view.ledger.waiting, view.counters
+    group_epoch, waiting, counters = view.group_epoch, view.live_requests.waiting, view.counters
     pool = None if group_epoch is None else group_epoch.memory.pool
     return Load(
         query=query,

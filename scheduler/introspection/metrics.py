@@ -18,16 +18,21 @@ REJECTIONS: Final = (
 """Told from the start, with 0: the first rejection is then a step that a rate sees."""
 
 
-def figures(view: View) -> Iterator[Figure]:
+def metrics(view: View) -> Iterator[Figure]:
     """Counters and gauges."""
-    counters, group_epoch, waiting, timeline = view.counters, view.group_epoch, view.ledger.waiting, view.timeline
+    counters, group_epoch, waiting, step_log = (
+        view.counters,
+        view.group_epoch,
+        view.live_requests.waiting,
+        view.step_log,
+    )
     yield Figure("epoch", view.epoch)
     yield from _labelled("engine_state", "state", {state: int(state == view.state) for state in get_args(EngineState)})
     yield Figure("requests_running", 0 if group_epoch is None else group_epoch.running.num_active)
     yield Figure("partial_prefills", 0 if group_epoch is None else group_epoch.running.num_partial)
     yield Figure("requests_waiting", waiting.num_seqs)
     yield Figure("waiting_tokens", waiting.num_tokens)
-    if rate := timeline.prefill_rate:
+    if rate := step_log.prefill_rate:
         yield Figure("prefill_tokens_per_second", rate)
         yield Figure("backlog_seconds", waiting.num_tokens * (1 - counters.cached_share) / rate)
     if group_epoch is not None:
@@ -44,28 +49,28 @@ def figures(view: View) -> Iterator[Figure]:
         "prompt": counters.prompt_tokens, "cached": counters.cached_tokens, "generated": counters.generated_tokens
     }  # fmt: skip
     yield from _labelled("tokens_total", "kind", tokens)
-    yield Figure("scheduler_steps_total", timeline.num_steps)
+    yield Figure("scheduler_steps_total", step_log.num_steps)
     parts = {
-        "schedule": timeline.schedule_seconds,
-        "send": timeline.send_seconds,
-        "device": timeline.device_seconds,
-        "host": timeline.host_seconds,
-        "idle": timeline.idle_seconds,
+        "schedule": step_log.schedule_seconds,
+        "send": step_log.send_seconds,
+        "device": step_log.device_seconds,
+        "host": step_log.host_seconds,
+        "idle": step_log.idle_seconds,
     }
     yield from _labelled("step_part_seconds_total", "part", parts)
-    for rank, seconds in timeline.busy.totals():
+    for rank, seconds in step_log.device_busy.totals():
         yield Figure("device_busy_seconds_total", seconds, (("rank", str(rank)),))
-    for rank, share in timeline.busy.shares(view.now):
+    for rank, share in step_log.device_busy.shares(view.now):
         yield Figure("device_busy_ratio", share, (("rank", str(rank)),))
 
 
 def distributions(view: View) -> tuple[Distribution, ...]:
     """Histograms."""
-    timeline = view.timeline
+    step_log = view.step_log
     return (
-        timeline.step_seconds.distribution("step_seconds"),
-        timeline.step_decodes.distribution("step_decodes"),
-        timeline.step_tokens.distribution("step_tokens"),
+        step_log.step_seconds.distribution("step_seconds"),
+        step_log.step_decodes.distribution("step_decodes"),
+        step_log.step_tokens.distribution("step_tokens"),
         view.counters.queue_seconds.distribution("queue_seconds"),
     )
 

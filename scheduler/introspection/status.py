@@ -20,17 +20,17 @@ from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.sequence import Sequence
 
 
-def status(ask: AskStatus, view: View) -> Status:
+def status(question: AskStatus, view: View) -> Status:
     """Running outputs before waiting ones, both in their order."""
     group_epoch = view.group_epoch
     running = [] if group_epoch is None else sorted(group_epoch.running.live(), key=_order)
     listed = running[:MAX_STATUS_OUTPUTS]
     outputs = [] if group_epoch is None else [_running(sequence, group_epoch, view.now) for sequence in listed]
-    waiting = view.ledger.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
+    waiting = view.live_requests.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
     outputs += [_waiting(sequence, view.now) for sequence in waiting]
     blocks = b"" if group_epoch is None else _blocks(group_epoch, running).tobytes()
-    steps = view.timeline.records(ask.after_step)
-    return Status(ask.query, view.now, load(ask.query, view), tuple(outputs), blocks, steps)
+    steps = view.step_log.records(question.after_step)
+    return Status(question.query, view.now, load(question.query, view), tuple(outputs), blocks, steps)
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from quire.proto.messages.message import EngineState
 from quire.scheduler.core.core import Core
-from quire.scheduler.core.live_requests import Ledger
-from quire.scheduler.core.step_log import Timeline
+from quire.scheduler.core.live_requests import LiveRequests
+from quire.scheduler.core.step_log import StepLog
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Epoch
 
@@ -17,11 +17,11 @@ class View:
     epoch: int
     group_epoch: Epoch | None
     """None while no worker group lives: there is no memory then, and all block figures are 0."""
-    ledger: Ledger
+    live_requests: LiveRequests
     counters: Counters
-    timeline: Timeline
+    step_log: StepLog
 
 
 def view_of(core: Core, now: float) -> View:
     """The core as it stands between two events."""
-    return View(now, core.state, core.epoch, core.group_epoch, core.ledger, core.counters, core.timeline)
+    return View(now, core.state, core.epoch, core.group_epoch, core.live_requests, core.counters, core.step_log)

@@ -14,7 +14,7 @@ def event_of(identity: bytes, message: FrontendMessage, *, supervisor: bool) -> 
         case AbortLabels():
             return events.LabelsAborted(identity, message)
         case Drain() if supervisor:
-            return events.DrainAsked(message.timeout_seconds)
+            return events.DrainRequested(message.timeout_seconds)
         case GroupLost() if supervisor:
             return events.GroupGone(message.epoch, message.reason)
         case GroupFailed() if supervisor:

@@ -10,7 +10,9 @@ from quire.scheduler.peers.worker_group import WorkerGroup
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def outside(bad_frontend_frames: int, bad_worker_frames: int, leases: Leases, group: WorkerGroup) -> tuple[Figure, ...]:
+def process_metrics(
+    bad_frontend_frames: int, bad_worker_frames: int, leases: Leases, group: WorkerGroup
+) -> tuple[Figure, ...]:
     """What comes along with the core's own figures."""
     phases = (
         Figure("startup_phase_seconds", seconds, (("phase", phase), ("rank", str(rank))))

@@ -3,7 +3,7 @@
 from quire.scheduler.peers.own_time import OwnTime
 
 
-class Watch:
+class StepWatchdog:
     """Times the oldest plan in flight, in our own time. A rank that hangs neither dies nor complains: its silence is
     all there is.
     """

@@ -5,7 +5,7 @@ import heapq
 from quire.scheduler.state.sequence import Request
 
 MAX_DEAD = 64
-"""Ended entries the heap may keep beside its live ones before it is rebuilt."""
+"""EndedOutput entries the heap may keep beside its live ones before it is rebuilt."""
 
 
 class Deadlines:

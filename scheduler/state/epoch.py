@@ -26,11 +26,11 @@ class Epoch:
         self.in_flight = PlansInFlight(epoch, world_size)
         self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
 
-    def leave(self, sequence: Sequence, *, keep_tokens: bool, tainted: bool = False) -> None:
-        """Take an output out of its slot and give its blocks back. `tainted`: what it computed is no number."""
+    def leave(self, sequence: Sequence, *, keep_tokens: bool, poisoned: bool = False) -> None:
+        """Take an output out of its slot and give its blocks back. `poisoned`: what it computed is no number."""
         running, slot = self.running, sequence.slot
-        if tainted:
-            self.memory.condemn(sequence)
+        if poisoned:
+            self.memory.poison(sequence)
         self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.in_flight.step)
         running.leave(sequence, keep_tokens)
 

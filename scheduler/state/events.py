@@ -23,7 +23,7 @@ class Aborted:
 @dataclass(frozen=True, slots=True)
 class LabelsAborted:
     frontend: bytes
-    ask: AbortLabels
+    abort: AbortLabels
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class StepAcked:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainAsked:
+class DrainRequested:
     timeout_seconds: float
 
 
@@ -79,7 +79,7 @@ class Tick:
 
 Event = (
     Submitted | Aborted | LabelsAborted | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
-    | StepAcked | DrainAsked | Tick
+    | StepAcked | DrainRequested | Tick
 )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from quire.proto.messages.message import Usage
 from quire.proto.messages.params import SamplingParams
 from quire.proto.transport.wire import Int32
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.request_log import MAX_DETAIL, Event, Tale, What
+from quire.scheduler.state.request_log import MAX_DETAIL, EntryKind, LogEntry, OutputLog
 
 if TYPE_CHECKING:
-    from quire.scheduler.state.prefix import Entry
+    from quire.scheduler.state.prefix import PrefixEntry
 
 State = Literal["waiting", "running", "finished"]
 
@@ -98,8 +98,22 @@ class Sequence:
     """One output. While it runs, its tokens and counts live in the arrays of `Running`, at `slot`."""
 
     __slots__ = (
-        "blocks", "cached_tokens", "entries", "first_ran_at", "first_token_at", "next_prompt_logprob", "num_known",
-        "num_preemptions", "num_restarts", "output_index", "request", "root", "slot", "state", "tale", "tokens",
+        "blocks",
+        "cached_tokens",
+        "entries",
+        "first_ran_at",
+        "first_token_at",
+        "log",
+        "next_prompt_logprob",
+        "num_known",
+        "num_preemptions",
+        "num_restarts",
+        "output_index",
+        "request",
+        "root",
+        "slot",
+        "state",
+        "tokens",
         "was_passed",
     )  # fmt: skip
 
@@ -113,8 +127,8 @@ class Sequence:
         self.state: State = "waiting"
         self.slot = -1
         self.blocks: list[int] = []
-        self.root: Entry | None = None
-        self.entries: list[Entry] = []
+        self.root: PrefixEntry | None = None
+        self.entries: list[PrefixEntry] = []
         """Prefix-cache entries of the leading blocks, as far as they are published."""
         self.first_ran_at = -1.0
         self.first_token_at = -1.0
@@ -125,7 +139,7 @@ class Sequence:
         self.num_restarts = 0
         self.was_passed = False
         """It runs whole, was the oldest, and a step was given to shorter ones."""
-        self.tale = Tale()
+        self.log = OutputLog()
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -146,15 +160,15 @@ class Sequence:
             )
         self.state = state
 
-    def note(self, now: float, what: What, num_tokens: int, detail: str = "") -> None:
+    def note(self, now: float, kind: EntryKind, num_tokens: int, detail: str = "") -> None:
         """Something happened to it that its user may ask about."""
-        self.tale.add(Event(now - self.request.arrived_at, what, num_tokens, detail[:MAX_DETAIL]))
+        self.log.add(LogEntry(now - self.request.arrived_at, kind, num_tokens, detail[:MAX_DETAIL]))
 
     def note_chunk(self, now: float, num_tokens: int, seconds: float) -> None:
         """A chunk of it was computed, in a step of so many seconds."""
-        self.tale.add(Event(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
+        self.log.add(LogEntry(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
 
-    def forget_memory(self) -> None:
+    def clear_memory(self) -> None:
         """Its blocks are given back, or their worker group is gone."""
         self.blocks = []
         self.entries = []

@@ -45,6 +45,8 @@ FLOORS = {
     "scheduler.core": (
         {"invariants"},
         {"core"},
+        {"lifecycle"},
+        {"drain"},
         {"live_requests", "policy"},
         {"effects", "prefill", "step_log"},
         {"accept", "admission", "device_busy", "gate"},

@@ -96,9 +96,9 @@ class Engine:
         check(self.core)
         return instructions
 
-    def ask(self, question, *outside):
+    def ask(self, question, *process_metrics):
         """The answer to a question, which changes nothing."""
-        return answer(question, self.core, self.now, lambda: outside)
+        return answer(question, self.core, self.now, lambda: process_metrics)
 
     def start(self, facts=None):
         self.epoch += 1

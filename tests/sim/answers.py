@@ -17,7 +17,7 @@ from quire.proto.messages.introspection import (
     Status,
 )
 from quire.proto.metrics.figures import FIGURES
-from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
+from quire.scheduler.state.request_log import MAX_ENDED, MAX_ENTRIES
 
 
 class Answers:
@@ -77,7 +77,7 @@ class Answers:
         demand(len(message.stories) <= MAX_ENDED + sum(len(request.outputs) for request in live), "too many stories")
         for story in message.stories:
             seconds = [moment.seconds for moment in story.moments]
-            demand(len(seconds) <= MAX_MOMENTS + 1, f"{len(seconds)} moments")
+            demand(len(seconds) <= MAX_ENTRIES + 1, f"{len(seconds)} moments")
             demand(seconds == sorted(seconds) and min(seconds) >= 0, f"moments out of order: {story}")
             demand(story.moments[0].what == "queued", f"begins with {story.moments[0]}")
             is_over = story.moments[-1].what == "finished"

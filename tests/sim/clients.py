@@ -105,7 +105,7 @@ class Clients:
         self.requests: dict[Key, Request] = {}
         self.by_seed: dict[int, Request] = {}
         self.live: dict[Key, Request] = {}
-        self.told: deque[list[int]] = deque(maxlen=10)
+        self.conversations: deque[list[int]] = deque(maxlen=10)
         """Prompts with their answers: what a next turn of the same chat begins with."""
         self.num_drained = 0
         """Outputs that a drain's time-out ended."""
@@ -116,7 +116,7 @@ class Clients:
         self.requests[request.key] = self.by_seed[request.seed] = request
         self.live[request.key] = request
 
-    def forget(self, frontend: bytes) -> None:
+    def remove(self, frontend: bytes) -> None:
         """Its lease ended: whatever lives of it must stay silent from now on."""
         for request in [r for r in self.live.values() if r.key[0] == frontend]:
             del self.live[request.key]
@@ -190,7 +190,7 @@ class Clients:
         if finish.reason != "rejected":
             self._check_usage(name, request, output, finish)
         if output.delivered:
-            self.told.append(request.prompt + output.delivered)
+            self.conversations.append(request.prompt + output.delivered)
         if not request.live:
             del self.live[key]
 

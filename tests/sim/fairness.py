@@ -62,7 +62,7 @@ class Fairness:
         """What the last plan left of these tokens."""
 
     def before(self) -> None:
-        self._first = self._core.ledger.waiting.first()
+        self._first = self._core.live_requests.waiting.first()
         self._num_preemptions = self._core.counters.num_preemptions
 
     def check(self, group: FakeGroup) -> None:
@@ -105,7 +105,7 @@ class Fairness:
         parent = sequence.request.sequences[0]
         if sequence.output_index and parent.state == "running":
             return False
-        first = self._core.ledger.waiting.first()
+        first = self._core.live_requests.waiting.first()
         if first is None or first is sequence:
             return self._has_room(sequence)
         group_epoch = self._core.group_epoch
@@ -148,19 +148,19 @@ class Fairness:
         demand(len(cut) <= 2, f"{len(cut)} rows do not reach the end of their prompts")
         total, used = budget, sum(prompt.ran for prompt in prompts)
         demand(used == budget or not any(prompt.rest for prompt in prompts), f"{budget - used} tokens are left unused")
-        waiting = {self._order(sequence): sequence for sequence in self._core.ledger.waiting.sequences()}
+        waiting = {self._order(sequence): sequence for sequence in self._core.live_requests.waiting.sequences()}
         for priority in sorted({order[0] for order in waiting} | {prompt.order[0] for prompt in prompts}):
             mine = [prompt for prompt in prompts if prompt.order[0] == priority]
             unfinished = [prompt.name for prompt in mine if prompt.rest]
             most = self._core.config.max_num_partial_prefills
             demand(len(unfinished) <= most, f"{unfinished} are unfinished, at most {most} may be")
-            outside = {order: sequence for order, sequence in waiting.items() if order[0] == priority}
-            oldest = min(outside, default=None)
-            is_idle = used < total and oldest is not None and self._is_open(outside[oldest])
+            queued = {order: sequence for order, sequence in waiting.items() if order[0] == priority}
+            oldest = min(queued, default=None)
+            is_idle = used < total and oldest is not None and self._is_open(queued[oldest])
             demand(not is_idle, f"{total - used} tokens are left unused, {oldest} could run")
             self._check_age(mine, budget)
-            self._check_length(mine, outside)
-            self._check_debts(mine, outside, budget)
+            self._check_length(mine, queued)
+            self._check_debts(mine, queued, budget)
             budget -= sum(prompt.ran for prompt in mine)
 
     def _check_age(self, prompts: list[Prompt], budget: int) -> None:
@@ -171,19 +171,19 @@ class Fairness:
             demand(prompt.ran >= prompt.by_age, f"{prompt.name} runs {prompt.ran} tokens, by age {prompt.by_age}")
             share -= prompt.by_age
 
-    def _check_length(self, prompts: list[Prompt], outside: dict[Order, Sequence]) -> None:
+    def _check_length(self, prompts: list[Prompt], waiting: dict[Order, Sequence]) -> None:
         """What is beyond that half goes to the shortest."""
         for prompt in prompts:
             # One that entered now was chosen before anybody knew how much of it is cached.
             shorter = [one for one in prompts if one.rest and one.length + one.num_cached < prompt.length]
             extra = prompt.ran - prompt.by_age
             demand(not (shorter and extra), f"{prompt.name} runs {extra} tokens before shorter ones are done")
-        for order, sequence in outside.items():
+        for order, sequence in waiting.items():
             longer = [prompt for prompt in prompts if prompt.length > sequence.num_known]
             if sum(prompt.ran - prompt.by_age for prompt in longer) >= sequence.num_known:
                 demand(not self._is_open(sequence), f"{order} waits for longer prompts, and need not")
 
-    def _check_debts(self, prompts: list[Prompt], outside: dict[Order, Sequence], budget: int) -> None:
+    def _check_debts(self, prompts: list[Prompt], waiting: dict[Order, Sequence], budget: int) -> None:
         """Nobody starves: until an output draws, the halves by age are spent on it and on those before it.
 
         So it waits no longer than all their tokens take in halves; what is preempted, or comes with a death, is run
@@ -194,10 +194,10 @@ class Fairness:
         inside = {prompt.order: prompt for prompt in prompts}
         before = rest = 0
         is_served = False
-        oldest = min(outside, default=None)
-        for order in sorted((*inside, *outside)):
+        oldest = min(waiting, default=None)
+        for order in sorted((*inside, *waiting)):
             prompt = inside.get(order)
-            sequence = outside[order] if prompt is None else prompt.sequence
+            sequence = waiting[order] if prompt is None else prompt.sequence
             before += sequence.num_known if prompt is None else prompt.left
             rest += sequence.num_known if prompt is None else prompt.rest
             is_served = is_served or (prompt.rest > 0 if prompt else order == oldest and self._is_open(sequence))

@@ -61,7 +61,7 @@ class FakeGroup:
         return self.memory.acknowledged
 
     @property
-    def told(self) -> str:
+    def last_plan(self) -> str:
         """The last plan in words."""
         plan = self._plan
         assert plan is not None
@@ -100,9 +100,9 @@ class FakeGroup:
         self._plan = plan
         return self._run_rows(plan)
 
-    def condemn(self, seed: int, index: int) -> None:
+    def poison(self, seed: int, index: int) -> None:
         """The scheduler ended this output because of a bad row: nobody may be given what it wrote."""
-        self.memory.condemned.add((seed, index, self._lives[seed, index]))
+        self.memory.poisoned.add((seed, index, self._lives[seed, index]))
 
     def _release(self, slot: int) -> None:
         demand(slot in self.slots, f"release of empty slot {slot}")

@@ -32,8 +32,8 @@ class Fate:
     def repeat(self) -> None:
         """The core hears again what it has heard."""
         engine = self._engine
-        if engine.heard:
-            engine.tell(self._rng.choice(engine.heard))
+        if engine.received:
+            engine.receive(self._rng.choice(engine.received))
 
     def ghost(self) -> None:
         """A dead group speaks; best of a step that this group has not acknowledged yet."""
@@ -44,7 +44,7 @@ class Fate:
             if engine.group and min(engine.group.acknowledged) < step <= engine.group.step
         ]
         if awaited:
-            engine.tell(self._rng.choice(awaited))
+            engine.receive(self._rng.choice(awaited))
 
     def old_news(self) -> None:
         """The death of a group long dead, or the birth of one that is already there."""
@@ -104,7 +104,7 @@ class Fate:
         engine.pass_time()
         engine.drain_until = engine.now + seconds
         engine.log(f"drain within {seconds} s")
-        engine.handle(events.DrainAsked(seconds), at_once=True)
+        engine.handle(events.DrainRequested(seconds), at_once=True)
 
     def give_up(self) -> None:
         engine = self._engine

@@ -28,7 +28,11 @@ class Frontends:
         self._num_requests += 1
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
         submit, prompt = draw_submit(
-            self._rng, self._knobs, self._num_requests, seed=self._num_requests, told=self._clients.told
+            self._rng,
+            self._knobs,
+            self._num_requests,
+            seed=self._num_requests,
+            conversations=self._clients.conversations,
         )
         self._send(self._request((frontend, submit.number), submit, prompt))
 
@@ -120,7 +124,7 @@ class Frontends:
     def frontend_lost(self) -> None:
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
         self._engine.log(f"{frontend!r} is lost")
-        self._clients.forget(frontend)
+        self._clients.remove(frontend)
         self._engine.handle(events.FrontendLost(frontend))
 
     def resubmit(self, requests: list[Request]) -> None:

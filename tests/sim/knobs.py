@@ -131,11 +131,14 @@ def _tokens(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:
 
 
 def draw_submit(
-    rng: random.Random, knobs: Knobs, number: int, seed: int, told: Sequence[list[int]]
+    rng: random.Random, knobs: Knobs, number: int, seed: int, conversations: Sequence[list[int]]
 ) -> tuple[Submit, list[int]]:
-    """A request that is mostly fine; its parameter seed is its unique name. `told`: earlier prompts with answers."""
+    """A request that is mostly valid; its parameter seed is its unique name.
+
+    `conversations`: earlier prompts with their answers.
+    """
     room = min(knobs.max_model_len, knobs.num_blocks * knobs.block_size + 1)
-    start = list(rng.choice(told if told and rng.random() < 0.4 else knobs.prefixes))
+    start = list(rng.choice(conversations if conversations and rng.random() < 0.4 else knobs.prefixes))
     prompt = start[: rng.randint(0, len(start))] if rng.random() < 0.3 else start
     prompt = prompt + list(_tokens(rng, knobs.vocab, rng.choice((0, 1, 2, 5, 9) if knobs.long_prompts else (0, 1))))
     if rng.random() < 0.1:

@@ -127,7 +127,7 @@ def test_a_bad_row_poisons_what_it_wrote_for_everybody_else():
     assert tokens_of(result) != alone(count=1)
     sibling = pipe.send([(1, 1, 1)], admits=(admit(1, [3, 5], computed=5, index=1),), copies=[(1, 5)])
     assert sibling.bad_rows == (0,)
-    pipe.group.condemn(1, 0)
+    pipe.group.poison(1, 0)
     with pytest.raises(Broken, match="block 3 is shared, but"):
         pipe.send([(2, 2, 1)], admits=(admit(2, [3, 6], seed=2, computed=4),))
 

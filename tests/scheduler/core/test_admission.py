@@ -156,12 +156,12 @@ def test_the_number_of_a_live_request_is_not_taken_twice(engine):
     ("state", "reason"), [("starting", "STARTING"), ("draining", "DRAINING"), ("failed", "FAILED")]
 )
 def test_nothing_enters_where_nothing_can_run(engine, state, reason):
-    from quire.scheduler.state.events import DrainAsked, GroupGaveUp
+    from quire.scheduler.state.events import DrainRequested, GroupGaveUp
 
     e = engine(ready=state != "starting")
     if state == "draining":
         e.submit(9, 3)
-        e.handle(DrainAsked(60))
+        e.handle(DrainRequested(60))
     if state == "failed":
         e.handle(GroupGaveUp("no group"))
     assert e.core.state == state

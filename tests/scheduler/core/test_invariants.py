@@ -60,7 +60,7 @@ def know_too_much(e):
 
 
 def lose_a_waiting(e):
-    e.core.ledger.waiting._by_age.remove(e.core.ledger.waiting.first().order)
+    e.core.live_requests.waiting._by_age.remove(e.core.live_requests.waiting.first().order)
 
 
 def forget_the_running(e):
@@ -68,7 +68,7 @@ def forget_the_running(e):
 
 
 def believe_a_counter(e):
-    e.core.ledger.num_live += 1
+    e.core.live_requests.num_live += 1
 
 
 def reserve_too_much(e):
@@ -114,7 +114,7 @@ def test_damage_is_found_and_named(engine, damage):
     damage(e)
     with pytest.raises(InvariantError) as found:
         check(e.core)
-    assert found.value.rule == BROKEN[damage], found.value.story
+    assert found.value.rule == BROKEN[damage], found.value.detail
 
 
 def test_something_left_behind_is_found_when_all_is_quiet(engine):
@@ -126,6 +126,6 @@ def test_something_left_behind_is_found_when_all_is_quiet(engine):
     with pytest.raises(InvariantError, match="I1"):
         check(e.core)
     del e.core.group_epoch.memory.pool.fenced[0]
-    e.core.ledger.registry.frontend(b"nobody")
+    e.core.live_requests.registry.frontend(b"nobody")
     with pytest.raises(InvariantError, match="I14"):
         check(e.core)

@@ -83,7 +83,7 @@ def test_an_endless_stream_of_short_prompts_cannot_starve_a_long_one(roomy):
     e.submit(1, own(1, 900), max_tokens=1)
     number = 10
     for _ in range(50):
-        while e.core.ledger.waiting.num_tokens < 2 * BUDGET:
+        while e.core.live_requests.waiting.num_tokens < 2 * BUDGET:
             number += 1
             e.submit(number, own(number, 32), max_tokens=1)
         e.step()

@@ -137,7 +137,7 @@ def test_a_chain_is_recognised_after_its_parent_was_evicted_and_computed_again()
     index = PrefixIndex(8, 1, "r")
     parent = index.publish(index.root("", ""), b"aaaa", 0)
     child = index.publish(parent, b"bbbb", 1)
-    index.forget(0)
+    index.remove(0)
     again = index.publish(index.root("", ""), b"aaaa", 2)
     assert again is not parent
     assert index.find(again, b"bbbb") is child
