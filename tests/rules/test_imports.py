@@ -37,6 +37,7 @@ FLOORS = {
     ),
     "scheduler": (
         {"__main__", "bench", "loop"},
+        {"audit", "sender"},
         {"introspection", "peers"},
         {"core"},
         {"state"},
