@@ -1,5 +1,6 @@
 """Who may import whom: the table of the architecture, the floors inside each folder, no circles, no torch."""
 
+import ast
 import graphlib
 import subprocess
 import sys
@@ -97,6 +98,9 @@ FLOORS = {
 """Upper floors first; a module or room imports its own floor and those below. What is not here has one floor."""
 MOST_MODULES = 15
 
+PURE = ("quire.scheduler.core", "quire.scheduler.state")
+IMPURE_MODULES = {"time", "zmq", "os", "uuid", "random", "threading"}
+
 
 def test_folders_import_only_what_the_table_allows(imports) -> None:
     wrong = []
@@ -169,6 +173,22 @@ def test_there_is_no_import_circle(imports) -> None:
         graphlib.TopologicalSorter(imports).prepare()
     except graphlib.CycleError as error:
         raise AssertionError(f"import circle: {' -> '.join(error.args[1])}") from error
+
+
+def test_the_scheduler_state_machine_is_pure(modules) -> None:
+    """No clock, socket, thread or randomness: equal events give equal instructions, which the simulator relies on."""
+    wrong = []
+    for name, module in modules.items():
+        if not name.startswith(PURE):
+            continue
+        for node in ast.walk(module.tree):
+            roots: set[str] = set()
+            if isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                roots = {(node.module or "").split(".")[0]}
+            wrong += [f"{module.short}:{node.lineno} imports {root}" for root in roots & IMPURE_MODULES]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("folder", ["proto", "frontend", "scheduler"])
