@@ -1,4 +1,4 @@
-"""Reading a step's result: which tokens count, and which outputs ended by them."""
+"""Acceptance of a step's result: the tokens that count, and the outputs that end by them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,30 +18,31 @@ from quire.scheduler.state.sequence import Sequence
 
 @dataclass(slots=True)
 class Accepted:
-    """What one result means. Nothing has left its slot yet."""
+    """The meaning of one result. No output has left its slot yet."""
 
     slots: list[Int64] = field(default_factory=list)
-    """Per round (a row may yield several tokens): the slots that gained a token,"""
+    """Slots that gained a token, an array per round: a row may yield several tokens."""
     positions: list[Int64] = field(default_factory=list)
-    """its position among the generated ones,"""
+    """Position of each token among its output's generated ones, per round."""
     tokens: list[Int32] = field(default_factory=list)
-    """and the token."""
+    """The tokens, per round."""
     first: list[Sequence] = field(default_factory=list)
     """Outputs that got their first token."""
     ended: list[tuple[Sequence, FinishReason, int]] = field(default_factory=list)
-    """With reason and the token that stopped it, or -1."""
+    """Outputs that ended, with the reason and the token that stopped them, or -1."""
     bad: list[Sequence] = field(default_factory=list)
+    """Outputs with values that are not finite."""
     stuck: list[Sequence] = field(default_factory=list)
     """Outputs whose grammar allowed no further token."""
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Parts of prompts that were computed, with their tokens."""
+    """Outputs of which a chunk of the prompt was computed, with its number of tokens."""
     logprobs: list[tuple[Sequence, OutputLogprobs]] = field(default_factory=list)
     vectors: list[tuple[Sequence, bytes]] = field(default_factory=list)
-    """float32 of prompts that were embedded; each of them ended."""
+    """Embedded prompts with their vectors in float32; each of them ended."""
 
 
 def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepted:
-    """Append the drawn tokens to the history. Raises `ResultError` before any change when the result does not fit."""
+    """Append the sampled tokens to the history. Raises `ResultError` before any change when the result does not fit."""
     running = group_epoch.running
     rows = np.flatnonzero(plan.samples)
     slots = plan.slots[rows]
@@ -114,7 +115,7 @@ def _take_vectors(group_epoch: Epoch, slots: Int64, live: Mask, vectors: tuple[b
 
 
 def _append(group_epoch: Epoch, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
-    """One token for each of these live slots. Returns which of them go on."""
+    """Append one token in each of these live slots. Returns which of them go on."""
     running = group_epoch.running
     known = running.append(slots, tokens)
     accepted.slots.append(slots)
@@ -141,7 +142,7 @@ def _append(group_epoch: Epoch, slots: Int64, tokens: Int32, accepted: Accepted)
 def _append_many(
     group_epoch: Epoch, plan: PlannedStep, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
 ) -> None:
-    """One to num_speculated + 1 tokens per row, round by round; what was reserved for refused tokens is given back."""
+    """Append one to num_speculated + 1 tokens per row, round by round; blocks of refused tokens are given back."""
     running = group_epoch.running
     rows, counts, starts = rows[live], counts[live], (np.cumsum(counts) - counts)[live]
     slots = plan.slots[rows]
@@ -163,7 +164,7 @@ def _append_many(
 def _logprobs(
     group_epoch: Epoch, plan: PlannedStep, alive: Mask, columns: tuple[RowLogprobs, ...]
 ) -> Iterator[tuple[Sequence, OutputLogprobs]]:
-    """Name each row's logprobs by request; prompt positions once and in order, drawn ones as far as accepted."""
+    """Name each row's logprobs by request: prompt positions once and in order, sampled ones as far as accepted."""
     for column in columns:
         if not 0 <= column.row < len(alive) or not alive[column.row]:
             continue

@@ -160,7 +160,7 @@ class Core:
             if submit.timeout_seconds <= 0:
                 self.live_requests.expire(identity, submit, effects)
                 return
-            if not submit.accepted:  # after a scheduler's death all that lived come at once, and no queue held them
+            if not submit.accepted:  # after a scheduler's death all live requests come at once
                 admission.check_queue(self.live_requests.waiting, len(prompt), self.config)
         except Refusal as refusal:
             self.live_requests.refuse(identity, submit, refusal, effects)

@@ -1,4 +1,4 @@
-"""Every live request from its entry to its end: the one place where an output gets its terminal event."""
+"""Live requests from entry to end: the one place where an output gets its terminal event."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -23,7 +23,7 @@ AbortReason = Literal["client", "stop_string", "slow_reader"]
 
 
 class LiveRequests:
-    """Who lives, who waits, and until when."""
+    """The live requests, their queue, their deadlines, and the log of ended outputs."""
 
     def __init__(self, counters: Counters) -> None:
         self.registry = Registry()
@@ -32,7 +32,7 @@ class LiveRequests:
         self.num_live = 0
         """Outputs without a terminal event."""
         self.live_since = 0.0
-        """Since when there is always one."""
+        """Time since which at least one output lives."""
         self.ended = EndedOutputs()
         self._counters = counters
         self._num_arrivals = 0
@@ -89,7 +89,7 @@ class LiveRequests:
         stop_token_id: int = -1,
         poisoned: bool = False,
     ) -> None:
-        """The terminal event of one live output. Without `effects` nobody is told: its frontend is gone."""
+        """Give one live output its terminal event. Without `effects` none is sent: its frontend is gone."""
         if sequence.state == "running" and group_epoch is not None:
             group_epoch.leave(sequence, keep_tokens=False, poisoned=poisoned)
             sequence.move("finished")
@@ -107,7 +107,7 @@ class LiveRequests:
         if not request.num_live:
             self.registry.remove(request)
             self.deadlines.discard(request)
-            # No circle is left behind: the loop collects garbage rarely.
+            # No reference cycle is left behind: the loop collects garbage rarely.
             request.sequences = []
         if effects is not None:
             finish = Finish(
@@ -125,7 +125,7 @@ class LiveRequests:
     def give_up(
         self, sequence: Sequence, reason: AbortReason, group_epoch: Epoch | None, effects: Effects, now: float
     ) -> None:
-        """End what its frontend does not want any more."""
+        """End an output that its frontend has aborted."""
         if reason == "stop_string":
             self.end(sequence, "stop", group_epoch, effects, now)
         elif reason == "slow_reader":
@@ -135,7 +135,7 @@ class LiveRequests:
             self.end(sequence, "abort", group_epoch, effects, now)
 
     def requeue(self, sequence: Sequence, max_restarts: int, effects: Effects, now: float) -> None:
-        """Its worker group died under it: back into the queue, or, too often restarted, taken for the cause."""
+        """Put an output whose worker group died back into the queue, or end it when that happened too often."""
         sequence.clear_memory()
         sequence.move("waiting")
         sequence.num_restarts += 1
@@ -149,7 +149,7 @@ class LiveRequests:
     def end_complete(
         self, request: Request, facts: ModelFacts, group_epoch: Epoch | None, effects: Effects, now: float
     ) -> None:
-        """End what was delivered to its last token before a scheduler died: only the word of the end got lost."""
+        """End outputs that were delivered to their last token before a scheduler died: only their end got lost."""
         for sequence in request.sequences:
             last = int(sequence.tokens[-1])
             if sequence.state == "finished" or sequence.num_known == request.num_prompt:
@@ -180,15 +180,15 @@ class LiveRequests:
         return len(live)
 
     def refuse(self, identity: bytes, submit: Submit, refusal: Refusal, effects: Effects) -> None:
-        """The terminal event of every output of a request that never entered."""
-        self._turn_away(identity, submit, "rejected", refusal, effects)
+        """Give every output of a request that never entered its terminal event."""
+        self._reject(identity, submit, "rejected", refusal, effects)
 
     def expire(self, identity: bytes, submit: Submit, effects: Effects) -> None:
-        """The request came with no time left."""
+        """End a request that came with no time left."""
         refusal = Refusal("", "timeout_seconds", "the deadline had passed when the request arrived")
-        self._turn_away(identity, submit, "deadline", refusal, effects)
+        self._reject(identity, submit, "deadline", refusal, effects)
 
-    def _turn_away(
+    def _reject(
         self, identity: bytes, submit: Submit, reason: FinishReason, refusal: Refusal, effects: Effects
     ) -> None:
         num_prompt = len(submit.prompt) // 4

@@ -1,4 +1,4 @@
-"""Who runs in the next step: decodes first, then prompts, as `prefill` divides what is left of the token budget.
+"""The scheduling policy: decodes first, then prompts, as `prefill` divides what is left of the token budget.
 
 A running output that needs a block when there is none takes it from the last in order.
 """
@@ -16,15 +16,15 @@ from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
 MAX_HOLDERS = 2
-"""Named to an output that lost its slot because others hold the blocks."""
+"""Holders of blocks that the log of a preempted output names."""
 
 
 class Policy:
-    """Plans the steps of one epoch. Counts tokens, never looks at their values."""
+    """Plans the steps of one epoch. It counts tokens and never looks at their values."""
 
     def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, counters: Counters) -> None:
         self._config = config
-        self._era = group_epoch
+        self._group_epoch = group_epoch
         self._running = group_epoch.running
         self._memory = group_epoch.memory
         self._waiting = waiting
@@ -34,7 +34,7 @@ class Policy:
         self._now = 0.0
 
     def plan_step(self, now: float) -> PlannedStep | None:
-        """The next plan, or None when no row can run. Reserves what the plan needs."""
+        """The next plan, or None when no row can run. The blocks that it needs are reserved."""
         running = self._running
         self._now = now
         plan = PlannedStep(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
@@ -52,7 +52,7 @@ class Policy:
         return self._close(plan, singles, chunks)
 
     def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
-        """Give each row whose next token begins a block that block. Returns who can run; True: not all can."""
+        """Give a block to each row whose next token begins one. Returns the slots that can run; True: not all can."""
         running, memory = self._running, self._memory
         short = slots[running.num_blocks[slots] * memory.block_size <= running.num_scheduled[slots]]
         if not len(short):
@@ -78,7 +78,7 @@ class Policy:
         return slots[can_run], True
 
     def _find_block(self, sequence: Sequence, num_promised: int) -> bool:
-        """Preempt until a block is available (True), or one will be when a fence falls, or the output itself is out."""
+        """Preempt until a block is available (True), a falling fence will give one, or the output itself is out."""
         memory = self._memory
         while sequence.state == "running":
             if memory.available:
@@ -89,13 +89,13 @@ class Policy:
         return False
 
     def _preempt(self, sequence: Sequence, by: Sequence) -> None:
-        """Out of its slot and back into the queue; what is in flight for it is dropped and drawn again."""
+        """Move the output from its slot back into the queue; its tokens in flight are dropped and sampled again."""
         detail = f"its {len(sequence.blocks)} blocks were taken for {_name(by)}, which needed one and is before it"
         if by is sequence:
             others = sorted((other for other in self._running.live() if other is not sequence), key=_order)
             holders = ", ".join(f"{_name(other)} with {len(other.blocks)}" for other in others[:MAX_HOLDERS])
             detail = f"it needed a block, and all are held by outputs before it: {holders}"
-        self._era.leave(sequence, keep_tokens=True)
+        self._group_epoch.leave(sequence, keep_tokens=True)
         sequence.note(self._now, "preempted", sequence.num_known, detail)
         sequence.move("waiting")
         sequence.num_preemptions += 1
@@ -103,7 +103,7 @@ class Policy:
         self._waiting.push(sequence)
 
     def _close(self, plan: PlannedStep, singles: Int64, chunks: list[tuple[int, int]]) -> PlannedStep | None:
-        """Fill the row columns, one-token rows first, and count the rows' tokens as scheduled."""
+        """Fill the row columns, one-token rows first, and count the tokens of the rows as scheduled."""
         running = self._running
         if chunks:
             chunks.sort(key=_is_long)

@@ -1,4 +1,4 @@
-"""Which tokens of prompts run in the next step: one half by age, the other half by length.
+"""Division of a step's tokens among prompts: one half by age, the other half by length.
 
 Decodes leave P tokens of a step's budget, and better priorities take of them first. Within a priority ceil(P / 2) go
 to prompts in their order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
@@ -21,19 +21,20 @@ from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
 MAX_PRIORITIES = 16
-"""Looked at in one step, the best first: a step's time must not grow with what waits."""
+"""Priorities that one step considers, the best first: its time must not grow with what waits."""
 MAX_SKIPPED = 64
-"""Waiting outputs that are skipped in one step because the prompt they share is not there yet."""
+"""Waiting outputs that one step skips because the prompt they share is not there yet."""
 
 
 @dataclass(slots=True)
 class PartialPrefill:
-    """A prompt that is under way in this step."""
+    """A prompt that may run in this step."""
 
     sequence: Sequence
     left: int
     """Tokens that no plan runs yet."""
     granted: int = 0
+    """Tokens that this plan runs."""
 
     def grant(self, budget: int) -> int:
         count = min(budget, self.left)
@@ -77,7 +78,7 @@ class Prefill:
         return min(found, default=None)
 
     def _by_age(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
-        """The half by age: prompts in their order, until it is spent. Who enters is added to `parts`, in its place."""
+        """Spend the half by age: prompts in their order. An output that enters is added to `parts`, in its place."""
         share = -(-budget // 2)
         oldest = self._waiting.oldest(priority) if self._gate.is_open else None
         place = 0
@@ -100,7 +101,7 @@ class Prefill:
             place += 1
 
     def _by_length(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
-        """Prompts by what they have to run, the shortest first. Who enters is added to `parts`, at the end."""
+        """Spend the rest on the shortest prompts first. An output that enters is added to `parts`, at the end."""
         queue = sorted((part for part in parts if part.left), key=_length, reverse=True)
         num_skipped = 0
         while budget:
@@ -118,7 +119,7 @@ class Prefill:
             budget -= part.grant(budget)
 
     def _entrant(self, priority: int, num_skipped: int, parts: list[PartialPrefill], budget: int) -> Sequence | None:
-        """Who would enter next: the shortest, where it may pass those before it, else the oldest."""
+        """The output to enter next: the shortest, where it may pass those before it, else the oldest."""
         if not self._gate.is_open:
             return None
         oldest, shortest = self._waiting.oldest(priority), self._waiting.shortest(priority, num_skipped)
@@ -133,7 +134,7 @@ class Prefill:
         return self._gate.lets_pass(sequence) and self._has_place(sequence, oldest, parts, budget)
 
     def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
-        """It runs to its end in this step, or is the oldest of the unfinished, or leaves that one a place."""
+        """The prompt ends in this step, or is the oldest of the unfinished, or leaves that one a place."""
         if sequence.num_known <= budget:
             return True
         unfinished = [part.sequence.order for part in parts if part.left]

@@ -1,4 +1,4 @@
-"""How long the steps took and of what they were made: the newest one by one, all of them in sums."""
+"""The log of steps, their times and contents: the newest one by one, all of them in sums."""
 
 from collections import deque
 
@@ -10,12 +10,13 @@ from quire.scheduler.state.buckets import BATCH, STEP_SECONDS
 from quire.scheduler.state.in_flight import PlannedStep
 
 MAX_RECORDS = 1024
+"""Newest steps that are kept one by one."""
 PREFILL_RATE_MEMORY = 0.95
-"""Weight of what was before in the prefill rate, per step with prefill."""
+"""Weight of the old sums in the prefill rate, per step with prefill."""
 
 
 class StepLog:
-    """Times come with the events. One record and three observations per step, whatever its size."""
+    """Records, sums and histograms of the steps. A step adds one record and three observations, whatever its size."""
 
     def __init__(self) -> None:
         self.num_steps = 0
@@ -35,14 +36,14 @@ class StepLog:
         return self._prefill_tokens / self._prefill_seconds if self._prefill_seconds else 0.0
 
     def begin_epoch(self, now: float) -> None:
-        """Steps count from 1 again."""
+        """Begin again: a new group counts its steps from 1."""
         self._records.clear()
         self._result_at = now
 
     def on_planned(
         self, plan: PlannedStep, now: float, live_since: float, was_idle: bool, num_preemptions: int
     ) -> None:
-        """A plan is about to leave. `num_preemptions` counts since the core's start."""
+        """A plan is about to be sent. `num_preemptions` counts since the core's start."""
         plan.sent_at = now
         plan.num_preempted = num_preemptions - self._preemptions_logged
         self._preemptions_logged = num_preemptions
@@ -50,7 +51,7 @@ class StepLog:
             plan.idle_from = max(self._result_at, live_since)
 
     def on_result(self, plan: PlannedStep, result: StepResult, now: float) -> float:
-        """Its result is here. Returns the seconds since its turn on the device began."""
+        """A plan's result is here. Returns the seconds since its turn on the device began."""
         seconds = max(0.0, now - max(plan.sent_at, self._result_at))
         idle = max(0.0, plan.sent_at - plan.idle_from) if plan.idle_from >= 0 else 0.0
         self._result_at = now
@@ -86,5 +87,5 @@ class StepLog:
         return seconds
 
     def records(self, after_step: int) -> tuple[StepRecord, ...]:
-        """Kept records of the living epoch that are newer than `after_step`, oldest first."""
+        """Kept records of this epoch that are newer than `after_step`, oldest first."""
         return tuple(record for record in self._records if record.step > after_step)

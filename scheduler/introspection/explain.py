@@ -1,4 +1,4 @@
-"""How a request fares, or fared, for `Explanation`."""
+"""The story of a request, live or ended, for `Explanation`."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from quire.scheduler.state.sequence import Request, Sequence
 
 
 def explain(question: AskExplanation, view: View) -> Explanation:
-    """The newest request of this label, with its ended outputs as far as they are remembered."""
+    """Stories of the newest request with this label: its live outputs, and its ended ones as far as they are kept."""
     ended = view.live_requests.ended
     live = max(view.live_requests.registry.of_label(question.label), key=_arrival, default=None)
     arrival = ended.newest(question.label) if live is None else live.arrival

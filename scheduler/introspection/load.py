@@ -1,4 +1,4 @@
-"""How busy the engine is, for `Load`."""
+"""The load of the engine, for `Load`."""
 
 from quire.proto.messages.introspection import Load
 from quire.scheduler.introspection.view import View
@@ -6,7 +6,7 @@ from quire.scheduler.state.epoch import Epoch
 
 
 def load(query: int, view: View) -> Load:
-    """While no group lives there is no memory: all block counts are 0."""
+    """Counts of outputs, tokens and blocks. Without a living group there is no memory: all block counts are 0."""
     group_epoch, waiting, counters = view.group_epoch, view.live_requests.waiting, view.counters
     pool = None if group_epoch is None else group_epoch.memory.pool
     return Load(
@@ -31,7 +31,7 @@ def load(query: int, view: View) -> Load:
 
 
 def used_slots_share(group_epoch: Epoch) -> float:
-    """Written KV slots over those of referenced blocks, a shared block counted once; 1.0 when nothing is reserved."""
+    """Ratio of written KV cells to those of referenced blocks, a shared block counted once; 1.0 without any."""
     running, block_size = group_epoch.running, group_epoch.memory.block_size
     num_referenced = group_epoch.memory.pool.num_referenced
     if not num_referenced:

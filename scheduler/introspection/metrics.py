@@ -1,4 +1,4 @@
-"""Everything the scheduler counts and measures, for `Figures`. The names are those of `proto/metrics/figures.py`."""
+"""All metrics of the scheduler, for `Figures`. Their names are those of `proto/metrics/figures.py`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args
@@ -12,10 +12,21 @@ from quire.scheduler.state.epoch import Epoch
 
 FINISH_REASONS: Final = tuple(reason for reason in get_args(FinishReason) if reason != "rejected")
 REJECTIONS: Final = (
-    "STARTING", "DRAINING", "FAILED", "QUEUE_FULL", "INVALID_PARAMETER", "UNSUPPORTED", "EMPTY_PROMPT",
-    "TOKEN_OUT_OF_RANGE", "CONTEXT_LENGTH_EXCEEDED", "EXCEEDS_CAPACITY", "UNKNOWN_ADAPTER", "DEADLINE", "BUG",
-)  # fmt: skip
-"""Told from the start, with 0: the first rejection is then a step that a rate sees."""
+    "STARTING",
+    "DRAINING",
+    "FAILED",
+    "QUEUE_FULL",
+    "INVALID_PARAMETER",
+    "UNSUPPORTED",
+    "EMPTY_PROMPT",
+    "TOKEN_OUT_OF_RANGE",
+    "CONTEXT_LENGTH_EXCEEDED",
+    "EXCEEDS_CAPACITY",
+    "UNKNOWN_ADAPTER",
+    "DEADLINE",
+    "BUG",
+)
+"""Reasons that are reported from the start, with 0: a rate then sees the first rejection."""
 
 
 def metrics(view: View) -> Iterator[Figure]:
@@ -46,8 +57,10 @@ def metrics(view: View) -> Iterator[Figure]:
     yield from _labelled("requests_finished_total", "reason", dict.fromkeys(FINISH_REASONS, 0) | counters.finished)
     yield from _labelled("requests_rejected_total", "reason", dict.fromkeys(REJECTIONS, 0) | counters.rejected)
     tokens = {
-        "prompt": counters.prompt_tokens, "cached": counters.cached_tokens, "generated": counters.generated_tokens
-    }  # fmt: skip
+        "prompt": counters.prompt_tokens,
+        "cached": counters.cached_tokens,
+        "generated": counters.generated_tokens,
+    }
     yield from _labelled("tokens_total", "kind", tokens)
     yield Figure("scheduler_steps_total", step_log.num_steps)
     parts = {
@@ -78,8 +91,11 @@ def distributions(view: View) -> tuple[Distribution, ...]:
 def _memory(group_epoch: Epoch) -> Iterator[Figure]:
     pool = group_epoch.memory.pool
     blocks = {
-        "free": len(pool.free), "cached": len(pool.idle), "fenced": len(pool.fenced), "used": pool.num_referenced
-    }  # fmt: skip
+        "free": len(pool.free),
+        "cached": len(pool.idle),
+        "fenced": len(pool.fenced),
+        "used": pool.num_referenced,
+    }
     yield from _labelled("kv_blocks", "state", blocks)
     yield Figure("kv_usage_ratio", 1 - pool.available / pool.num_blocks)
     yield Figure("kv_waste_ratio", 1 - used_slots_share(group_epoch))

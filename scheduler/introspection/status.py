@@ -1,4 +1,4 @@
-"""What there is to see of the engine at one instant, for `Status`. Made when asked, with arrays over the blocks."""
+"""A picture of the engine at one instant, for `Status`. It is made on request, with arrays over the blocks."""
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from quire.scheduler.state.sequence import Sequence
 
 
 def status(question: AskStatus, view: View) -> Status:
-    """Running outputs before waiting ones, both in their order."""
+    """The engine's outputs, running before waiting ones and both in their order, its blocks and its steps."""
     group_epoch = view.group_epoch
     running = [] if group_epoch is None else sorted(group_epoch.running.live(), key=_order)
     listed = running[:MAX_STATUS_OUTPUTS]
@@ -74,7 +74,7 @@ def _waiting(sequence: Sequence, now: float) -> LiveOutput:
 
 
 def _blocks(group_epoch: Epoch, running: list[Sequence]) -> npt.NDArray[np.uint16]:
-    """A code per block of the pool, as far as they are told: uint16 [blocks]."""
+    """A code for each of the first `MAX_STATUS_BLOCKS` blocks of the pool: uint16 [blocks]."""
     pool = group_epoch.memory.pool
     num_blocks = min(pool.num_blocks, MAX_STATUS_BLOCKS)
     codes: npt.NDArray[np.uint16] = np.zeros(num_blocks, "<u2")

@@ -1,4 +1,4 @@
-"""What a question about the engine is answered from: everything the core has, at one instant. Read only."""
+"""A view of the core at one instant, from which questions are answered. Read only."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,13 @@ from quire.scheduler.state.epoch import Epoch
 
 @dataclass(frozen=True, slots=True)
 class View:
+    """The parts of the core, at the time `now`."""
+
     now: float
     state: EngineState
     epoch: int
     group_epoch: Epoch | None
-    """None while no worker group lives: there is no memory then, and all block figures are 0."""
+    """Slots, memory and plans of the living worker group; None while no group lives."""
     live_requests: LiveRequests
     counters: Counters
     step_log: StepLog

@@ -27,7 +27,7 @@ class Epoch:
         self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
 
     def leave(self, sequence: Sequence, *, keep_tokens: bool, poisoned: bool = False) -> None:
-        """Take an output out of its slot and give its blocks back. `poisoned`: what it computed is no number."""
+        """Take an output out of its slot and give its blocks back. `poisoned`: what it computed is not finite."""
         running, slot = self.running, sequence.slot
         if poisoned:
             self.memory.poison(sequence)
@@ -35,7 +35,7 @@ class Epoch:
         running.leave(sequence, keep_tokens)
 
     def on_acked(self) -> None:
-        """Every rank acknowledged some plans: publish the blocks they filled, and lower the fences behind them."""
+        """Publish the blocks that newly acknowledged plans have filled, and lower the fences behind these plans."""
         running, memory = self.running, self.memory
         for plan in self.in_flight.take_acked():
             published = running.num_published[plan.slots]

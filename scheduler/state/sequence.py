@@ -1,4 +1,4 @@
-"""A request and its outputs. An output is a `Sequence` with a life of its own: waiting, running, finished."""
+"""Requests and their outputs. An output is a `Sequence` with a state of its own: waiting, running, finished."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     "running": ("waiting", "finished"),
     "finished": (),
 }
-"""running -> waiting: preempted, or its worker group died."""
+"""States that may follow each. running -> waiting: preempted, or its worker group died."""
 
 
 class Frontend:
@@ -37,12 +37,26 @@ class Frontend:
 
 
 class Request:
-    """What was submitted, and its outputs that have not ended."""
+    """A submitted request and its outputs. `sequences` is emptied when the last one has ended."""
 
     __slots__ = (
-        "adapter", "arrival", "arrived_at", "cache_salt", "deadline", "frontend", "label", "num_live", "num_waiting",
-        "number", "params", "priority", "prompt", "quiet_params", "sequences", "stop_ids",
-    )  # fmt: skip
+        "adapter",
+        "arrival",
+        "arrived_at",
+        "cache_salt",
+        "deadline",
+        "frontend",
+        "label",
+        "num_live",
+        "num_waiting",
+        "number",
+        "params",
+        "priority",
+        "prompt",
+        "quiet_params",
+        "sequences",
+        "stop_ids",
+    )
 
     def __init__(
         self,
@@ -115,7 +129,7 @@ class Sequence:
         "state",
         "tokens",
         "was_passed",
-    )  # fmt: skip
+    )
 
     def __init__(self, request: Request, output_index: int, tokens: Int32) -> None:
         self.request = request
@@ -123,7 +137,7 @@ class Sequence:
         self.tokens = tokens
         """Prompt and emitted tokens; current only while waiting."""
         self.num_known = len(tokens)
-        """How many tokens are known; current only while not running."""
+        """Number of known tokens; current only while not running."""
         self.state: State = "waiting"
         self.slot = -1
         self.blocks: list[int] = []
@@ -138,7 +152,7 @@ class Sequence:
         self.num_preemptions = 0
         self.num_restarts = 0
         self.was_passed = False
-        """It runs whole, was the oldest, and a step was given to shorter ones."""
+        """Its prompt runs whole, it was the oldest, and a step was given to shorter ones."""
         self.log = OutputLog()
 
     @property
@@ -153,7 +167,7 @@ class Sequence:
         return wanted and self.next_prompt_logprob < request.num_prompt
 
     def move(self, state: State) -> None:
-        """Raises `InvariantError` for a step the table does not know."""
+        """Change the state. Raises `InvariantError` for a change that `TRANSITIONS` does not have."""
         if state not in TRANSITIONS[self.state]:
             raise InvariantError(
                 "I8", f"output {self.request.number}/{self.output_index} cannot go from {self.state} to {state}"
@@ -161,15 +175,15 @@ class Sequence:
         self.state = state
 
     def note(self, now: float, kind: EntryKind, num_tokens: int, detail: str = "") -> None:
-        """Something happened to it that its user may ask about."""
+        """Log something that happened to the output."""
         self.log.add(LogEntry(now - self.request.arrived_at, kind, num_tokens, detail[:MAX_DETAIL]))
 
     def note_chunk(self, now: float, num_tokens: int, seconds: float) -> None:
-        """A chunk of it was computed, in a step of so many seconds."""
+        """Log a chunk of its prompt that was computed in a step of so many seconds."""
         self.log.add(LogEntry(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
 
     def clear_memory(self) -> None:
-        """Its blocks are given back, or their worker group is gone."""
+        """Drop its table: its blocks are given back, or their worker group is gone."""
         self.blocks = []
         self.entries = []
         self.root = None
