@@ -114,7 +114,7 @@ def test_a_drain_goes_on_in_the_next_group(engine):
     e.handle(DrainRequested(100))
     lose(e)
     assert e.core.state == "draining"
-    # the supervisor must hear that the new group is ready, or it takes it for one that never came up
+    # the supervisor must know that the new group is ready, or it takes it for one that never came up
     assert ChangeState("draining", "") in e.start()
     e.settle()
     assert e.core.state == "draining"

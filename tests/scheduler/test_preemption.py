@@ -1,4 +1,4 @@
-"""What happens when the blocks run out."""
+"""Preemption: the blocks run out."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What the scheduler may tell about itself, by the contract alone."""
+"""The scheduler's answers about itself, checked by the contract alone."""
 
 from collections import Counter
 from itertools import pairwise
@@ -21,7 +21,7 @@ from quire.scheduler.state.request_log import MAX_ENDED, MAX_ENTRIES
 
 
 class Answers:
-    """Of one scheduler's life: its counters only grow."""
+    """The answers of one scheduler: its counters only grow."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -52,8 +52,8 @@ class Answers:
         load, outputs = message.load, message.outputs
         states = [output.state for output in outputs]
         demand(states == sorted(states), "a waiting output before a running one")
-        demand(states.count("running") == load.num_running, f"{load.num_running} run, {states} are told")
-        demand(states.count("waiting") == load.num_waiting, f"{load.num_waiting} wait, {states} are told")
+        demand(states.count("running") == load.num_running, f"{load.num_running} run, {states} are listed")
+        demand(states.count("waiting") == load.num_waiting, f"{load.num_waiting} wait, {states} are listed")
         for one, next_one in pairwise(outputs):
             in_order = one.state != next_one.state or one.priority <= next_one.priority
             demand(in_order, f"{one} before {next_one}")
@@ -83,5 +83,5 @@ class Answers:
             is_over = story.moments[-1].what == "finished"
             demand(is_over == (story.state == "finished"), f"{story.state} ends with {story.moments[-1]}")
             preempted = sum(moment.what == "preempted" for moment in story.moments)
-            demand(preempted <= story.usage.num_preemptions, f"{preempted} preemptions told of {story.usage}")
+            demand(preempted <= story.usage.num_preemptions, f"{preempted} preemptions logged of {story.usage}")
             demand(story.ahead == 0 or story.state == "waiting", f"{story.ahead} are before {story.state}")

@@ -1,4 +1,4 @@
-"""A scheduler core at work: clock, codec, worker group, and the check of everything the core asks for."""
+"""A scheduler core at work: clock, codec, worker group, and the check of every instruction of the core."""
 
 import random
 from collections import deque
@@ -41,32 +41,32 @@ class Engine:
         self.core = Core(knobs.config)
         self.answers = Answers(self.clients)
         self.state: EngineState = "starting"
-        """What the core told last."""
+        """The state in the core's latest `ChangeState`."""
         self.group: FakeGroup | None = None
         self.fairness = Fairness(self.core, self.clients)
         self.epoch = 0
         self.num_blocks = knobs.num_blocks
         self.outboxes: list[deque[bytes]] = []
-        """Per rank: what it said that the core has not heard yet."""
+        """Messages of each rank that the core has not received yet."""
         self.received: deque[bytes] = deque(maxlen=20)
-        """The newest of what the core has heard in this epoch."""
+        """Newest messages that the core has received in this epoch."""
         self.ghosts: deque[tuple[int, bytes]] = deque(maxlen=60)
-        """(step, frame): the last words of dead groups, heard or not."""
+        """(step, frame): the last messages of dead groups, received or not."""
         self.drain_until: float | None = None
         self.num_held = 0
         """Requests that their frontends hold until this scheduler's workers are ready."""
         self.num_drained = 0
-        """How often the core told that the drain is over."""
+        """Number of reports that the drain is over."""
         self.num_handled = 0
         self._idle_plans = 0
         """Plans since the request that is served first got a token or ended."""
         self._patience = 0
-        """How many of these are allowed."""
+        """Number of `_idle_plans` that is allowed."""
         self._seen: tuple[int, Key, int] | None = None
         self.expected_counts: tuple[int, ...] = ()
-        """Of the next answer about labels."""
+        """Counts that the next `AbortedLabels` must have."""
         self.num_asked = 0
-        """Live outputs when the load was asked for."""
+        """Live outputs at the latest question about the load."""
         self._digest = blake2b(digest_size=16)
 
     @property
@@ -116,7 +116,7 @@ class Engine:
             demand(needed_blocks(request, facts) <= self.num_blocks, f"{request.key} can never fit")
 
     def bury_group(self) -> None:
-        """The group is dead; the core has not heard of it yet."""
+        """The group dies; the core does not know it yet."""
         assert self.group is not None
         self.log(f"group {self.epoch} dies")
         for slot in self.group.slots.values():
@@ -144,7 +144,7 @@ class Engine:
         self.receive(frame)
 
     def receive(self, frame: bytes) -> None:
-        """The core hears a worker."""
+        """The core receives a worker's message."""
         message = _RESULTS.decode(frame)
         self.handle(events.StepDone(message) if isinstance(message, StepResult) else events.StepAcked(message))
 
@@ -199,7 +199,7 @@ class Engine:
                     self._digest.update(instruction.state.encode())
                     self.log(f"state {instruction.state}: {instruction.detail}")
                     self.state = instruction.state
-                    demand(self.core.state == self.state, f"state {self.core.state} after telling {self.state}")
+                    demand(self.core.state == self.state, f"state {self.core.state} after announcing {self.state}")
                 case events.ReportDrained():
                     self.num_drained += 1
                     demand(self.drain_until is not None, "drained, nobody asked")
@@ -269,7 +269,7 @@ class Engine:
         demand(message.num_running <= self.num_asked, f"{message.num_running} run of {self.num_asked} that lived")
 
     def _allowed_errors(self, request: Request, output: Output) -> set[str]:
-        """With what errors an output may end now."""
+        """The errors with which an output may end now."""
         allowed = {"NUMERICAL"} if output.bad else set()
         if output.deaths > self.knobs.config.max_restarts_per_request:
             allowed.add("POISON_REQUEST")

@@ -1,4 +1,4 @@
-"""How plans share their tokens among prompts, by the contract alone: by age and by length, and nobody starves.
+"""The shares of prompts in a plan, by the contract alone: by age and by length, and nobody starves.
 
 The contract stands at the head of `scheduler/core/prefill.py` and `scheduler/core/gate.py`.
 """
@@ -29,11 +29,11 @@ class Prompt:
     num_cached: int = 0
     """Tokens that were found in the cache when it entered with this plan."""
     by_age: int = 0
-    """Of the tokens it ran, what the half by age owed it."""
+    """Tokens it ran that the half by age owed it."""
 
     @property
     def length(self) -> int:
-        """What it had to run beyond the half by age."""
+        """Tokens it had to run beyond the half by age."""
         return self.left - self.by_age
 
     @property
@@ -46,20 +46,20 @@ class Prompt:
 
 
 class Fairness:
-    """Of one worker group. `before` and `check` stand around every plan."""
+    """The check of one worker group's plans. `before` and `check` are called around every plan."""
 
     def __init__(self, core: Core, clients: Clients) -> None:
         self._core = core
         self._clients = clients
         self._first: Sequence | None = None
-        """Who was first in line before the plan."""
+        """The first in line before the plan."""
         self._num_preemptions = 0
         self._num_passed: dict[Sequence, int] = {}
         """Plans that passed over a whole prompt that was first in line and could have entered."""
         self._owed: dict[Sequence, int] = {}
         """Tokens that an output and those before it may still take of the halves by age, until it draws."""
         self._rest: dict[Sequence, int] = {}
-        """What the last plan left of these tokens."""
+        """Tokens of `_owed` that the last plan left to run."""
 
     def before(self) -> None:
         self._first = self._core.live_requests.waiting.first()
@@ -116,7 +116,7 @@ class Fairness:
         return self._has_room(sequence, 1) and both <= spare
 
     def _check_entries(self, prompts: list[Prompt], entered: Collection[tuple[int, int]]) -> int:
-        """Who enters before the first in line leaves a slot and blocks for it. Returns how many did."""
+        """Outputs that enter before the first in line leave a slot and blocks for it. Returns how many did."""
         first = self._first
         if first is None or first.state != "waiting":
             return 0
@@ -172,7 +172,7 @@ class Fairness:
             share -= prompt.by_age
 
     def _check_length(self, prompts: list[Prompt], waiting: dict[Order, Sequence]) -> None:
-        """What is beyond that half goes to the shortest."""
+        """The tokens beyond that half go to the shortest."""
         for prompt in prompts:
             # One that entered now was chosen before anybody knew how much of it is cached.
             shorter = [one for one in prompts if one.rest and one.length + one.num_cached < prompt.length]

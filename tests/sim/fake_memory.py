@@ -22,7 +22,7 @@ Life = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Slot:
-    """What a worker's tables hold of one sequence."""
+    """One sequence in a worker's tables."""
 
     params: SamplingParams
     output_index: int
@@ -43,15 +43,15 @@ class Slot:
 
 
 class FakeMemory:
-    """Blocks of content. `step` is the plan being run, `acknowledged` what each rank has told the scheduler."""
+    """Blocks of content. `step` is the plan being run, `acknowledged` the newest step of each rank."""
 
     def __init__(self, num_blocks: int, block_size: int, world_size: int) -> None:
         self.block_size = block_size
         self.step = 0
         self.acknowledged = [0] * world_size
-        """Newest step of each rank that the scheduler was told of."""
+        """Newest step of each rank that the scheduler knows of."""
         self.poisoned: set[Life] = set()
-        """Whose content the scheduler knows to be no numbers."""
+        """Lives whose content the scheduler knows to be not finite."""
         self._cells = bytearray(num_blocks * block_size * CELL)
         self._users = [0] * num_blocks
         """Table entries naming each block."""
@@ -60,7 +60,7 @@ class FakeMemory:
         self._written = [0] * num_blocks
         """Newest step that writes each block."""
         self._bad_cells: dict[int, Life] = {}
-        """Cell -> who wrote what is no number there."""
+        """Cell -> the life that wrote values there that are not finite."""
 
     def leave(self, table: list[int]) -> None:
         """A table is gone."""

@@ -1,4 +1,4 @@
-"""What frontends do: submit, abort, ask, vanish. Each action ends by checking what the core must have said at once."""
+"""Acts of frontends: submit, abort, ask, vanish. Each ends by checking what the core must have sent at once."""
 
 import oracle
 from admission import verdict
@@ -118,8 +118,8 @@ class Frontends:
         self._engine.ask(AskLoad(9))
         self._engine.handle(events.Tick())
         label = f"label-{self._engine.num_handled % 8}"
-        for ask in (AskFigures(9), AskStatus(9), AskExplanation(9, label)):
-            self._engine.ask(ask)
+        for question in (AskFigures(9), AskStatus(9), AskExplanation(9, label)):
+            self._engine.ask(question)
 
     def frontend_lost(self) -> None:
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
@@ -128,7 +128,7 @@ class Frontends:
         self._engine.handle(events.FrontendLost(frontend))
 
     def resubmit(self, requests: list[Request]) -> None:
-        """To a new scheduler: what has not ended, with what was delivered."""
+        """Send a new scheduler the requests that have not ended, with what was delivered."""
         for request in requests:
             for output in request.outputs:
                 output.resumed, output.deaths = len(output.delivered), 0

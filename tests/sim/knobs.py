@@ -1,4 +1,4 @@
-"""What one seed's run is made of. Every seed draws its own subset of features and faults (swarm testing)."""
+"""The settings of one seed's run. Every seed draws its own subset of features and faults (swarm testing)."""
 
 import random
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ WEIGHTS = {
 
 @dataclass(slots=True)
 class Knobs:
-    """Drawn once per run."""
+    """The settings of one run, drawn once."""
 
     config: SchedulerConfig
     block_size: int
@@ -72,7 +72,7 @@ class Knobs:
         )
 
     def is_bad(self, seed: int, index: int, position: int) -> bool:
-        """Whether a row of this output that ends at this position computes what is no number."""
+        """True when a row of this output that ends at this position computes values that are not finite."""
         if not self.bad_rate:
             return False
         key = blake2b(b"%d %d %d" % (seed, index, position), digest_size=4).digest()

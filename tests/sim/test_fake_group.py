@@ -39,11 +39,17 @@ class Pipe:
         self.step += 1
         slots, lengths, samples = zip(*rows, strict=True) if rows else ((), (), ())
         plan = StepPlan(
-            1, self.step, self.previous, ints(slots), ints(lengths), bytes(samples),
-            admits=columns.get("admits", ()), releases=ints(columns.get("releases", ())),
+            1,
+            self.step,
+            self.previous,
+            ints(slots),
+            ints(lengths),
+            bytes(samples),
+            admits=columns.get("admits", ()),
+            releases=ints(columns.get("releases", ())),
             appends=ints([x for triple in columns.get("appends", ()) for x in triple]),
             copies=ints([x for pair in columns.get("copies", ()) for x in pair]),
-        )  # fmt: skip
+        )
         frame = encode(plan)
         self.previous = plan_hash(frame)
         result = self.group.run(frame)

@@ -135,9 +135,18 @@ def test_prompt_logprobs_come_in_order_from_chunks(engine):
 
 
 FACTS = ModelFacts(
-    max_model_len=64, vocab_size=100, eos_token_ids=(2,), num_blocks=16, block_size=2, kv_bytes=0, weight_bytes=0,
-    device="", dtype="", architecture="", revision="",
-)  # fmt: skip
+    max_model_len=64,
+    vocab_size=100,
+    eos_token_ids=(2,),
+    num_blocks=16,
+    block_size=2,
+    kv_bytes=0,
+    weight_bytes=0,
+    device="",
+    dtype="",
+    architecture="",
+    revision="",
+)
 
 
 @pytest.fixture

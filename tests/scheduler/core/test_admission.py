@@ -111,7 +111,7 @@ def test_the_queue_is_bounded_in_tokens_but_takes_any_prompt_when_empty(engine):
 
 
 def test_what_was_accepted_before_the_scheduler_died_is_taken_whatever_the_bounds_of_the_queue_say(engine):
-    """What ran and what waited. New requests meet the bounds as ever."""
+    """Running and waiting ones alike. New requests meet the bounds as ever."""
     e = engine(max_num_queued_reqs=1, max_num_queued_tokens=1)
     for number in range(3):
         e.tokens[number, 0] = [5, 6]

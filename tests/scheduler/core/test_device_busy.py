@@ -1,4 +1,4 @@
-"""How long each rank's device worked: exact in all, and a share of the last ten seconds that falls when it rests."""
+"""Busy time of each rank's device: exact in total, and a share of the last ten seconds that falls when it rests."""
 
 import pytest
 
@@ -39,5 +39,5 @@ def test_every_rank_counts_by_its_own_answers(engine):
     e.now += 1.0
     e.handle(StepDone(StepResult(1, 1, ints(plan.drawn), device_seconds=0.5)))
     e.handle(StepAcked(StepAck(1, 1, 1, 0.25)))
-    e.handle(StepAcked(StepAck(1, 1, 1, 0.25)))  # it says so twice
+    e.handle(StepAcked(StepAck(1, 1, 1, 0.25)))  # the same acknowledgement twice
     assert dict(e.core.step_log.device_busy.totals()) == {0: 0.5, 1: pytest.approx(0.25)}

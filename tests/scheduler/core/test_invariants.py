@@ -1,4 +1,4 @@
-"""The checker finds what it says it finds: one broken rule after the other."""
+"""The checker finds every kind of damage: one broken rule after the other."""
 
 import pytest
 

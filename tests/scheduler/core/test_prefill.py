@@ -1,4 +1,4 @@
-"""How prompts share a step: half by age, half by length, and what that promises to short and to long ones."""
+"""Prompts that share a step: half by age, half by length, and what that promises to short and to long ones."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the scheduler counts, as a metrics page would show it."""
+"""The scheduler's metrics, as a metrics page would show them."""
 
 import pytest
 
@@ -36,8 +36,11 @@ def test_every_figure_is_described_with_its_labels(engine):
         assert FIGURES[one.name].kind == ("counter" if one.name.endswith("_total") else "gauge")
     assert all(FIGURES[one.name].kind == "histogram" for one in metrics.distributions)
     of_the_loop = {
-        "bad_frames_total", "startup_phase_seconds", "scheduler_resident_memory_bytes", "device_memory_bytes",
-    }  # fmt: skip
+        "bad_frames_total",
+        "startup_phase_seconds",
+        "scheduler_resident_memory_bytes",
+        "device_memory_bytes",
+    }
     assert names == set(FIGURES) - of_the_loop
 
 

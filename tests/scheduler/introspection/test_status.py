@@ -37,9 +37,12 @@ def test_running_outputs_come_before_waiting_ones_each_in_their_order(engine):
     e.step()
     answer = status(e)
     assert [(one.label, one.state) for one in answer.outputs] == [
-        ("label-2", "running"), ("label-1", "running"), ("label-4", "waiting"), ("label-5", "waiting"),
+        ("label-2", "running"),
+        ("label-1", "running"),
+        ("label-4", "waiting"),
+        ("label-5", "waiting"),
         ("label-3", "waiting"),
-    ]  # fmt: skip
+    ]
     running, waiting = answer.outputs[0], answer.outputs[-1]
     assert (running.num_prompt, running.num_tokens, running.num_scheduled, running.num_blocks) == (4, 5, 5, 2)
     assert (waiting.num_tokens, waiting.num_scheduled, waiting.num_blocks) == (4, 0, 0)
