@@ -231,7 +231,7 @@ class Engine:
             return script[position]
         return self.default_tokens(key[0], position + 1, key[1])[-1]
 
-    # what was said
+    # what was sent
 
     def _take(self, instructions):
         for instruction in instructions:
