@@ -15,6 +15,6 @@ def test_a_planted_bug_is_found(mutant):
 
 
 def test_a_mutant_whose_code_is_gone_fails_loudly(tmp_path):
-    gone = Mutant("gone", 0, "core.py", "this text is nowhere", "")
-    with pytest.raises(StaleMutant, match=r"occurs 0 times in scheduler/core\.py"):
+    gone = Mutant("gone", 0, "core/core.py", "this text is nowhere", "")
+    with pytest.raises(StaleMutant, match=r"occurs 0 times in scheduler/core/core\.py"):
         plant(gone, tmp_path / "scheduler")
