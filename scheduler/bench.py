@@ -27,17 +27,17 @@ EOS = VOCAB_SIZE - 1
 FRONTEND = b"bench"
 EPOCH = 1
 PROBE_TOKENS = 2
-"""Output length of the requests whose way into a plan is timed: they leave again at once."""
+"""Output length of the requests whose way into a plan is timed: they end again at once."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much runs, waits and is measured. Lengths are in tokens."""
+    """The load to measure. Lengths are in tokens."""
 
     running: int = 256
     waiting: int = 10_000
     steps: int = 3000
     probes: int = 300
-    """Single submissions into a set with a free slot."""
+    """Number of single submissions into a set with a free slot."""
     block_size: int = 16
     prompt_len: int = 512
     output_len: int = 1024
@@ -61,7 +61,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Drive:
-    """A core with `scenario.running` decoding outputs, and the two-deep pipeline of plans in front of it.
+    """A core with `scenario.running` decoding outputs, and two plans in flight.
 
     Lengths are staggered: after the fill one output ends every `output_len / running` steps, and the request submitted
     in its place (or, with a queue, the oldest waiting one) is prefilled. So the load is steady, block boundaries are
@@ -233,7 +233,7 @@ def submit_to_plan(scenario: Scenario) -> list[float]:
 
 
 def _quiet_collector() -> None:
-    """As the production loop does: no collection pauses inside a step."""
+    """Turn garbage collection off, as the production loop does: no pause falls into a step."""
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What the scheduler process is told at its start; frozen afterwards."""
+"""The configuration of the scheduler process, frozen at its start."""
 
 from typing import Literal
 
@@ -14,9 +14,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     workers_address: str = ""
     world_size: int = 1
     max_num_seqs: int = 256
-    """Slots: outputs that may run at once."""
+    """Outputs that may run at once: the number of slots."""
     max_num_batched_tokens: int = 2048
-    """Tokens one step may run."""
+    """Tokens that one step may run."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     max_num_partial_prefills: int = 4
@@ -27,11 +27,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_timeout_seconds: float = 3600.0
     frontend_lease_seconds: float = 5.0
     step_timeout_seconds: float = 300.0
-    """A worker group that leaves a plan unanswered for so long hangs and is replaced."""
+    """Time after which a worker group that leaves a plan unanswered is taken to hang and replaced."""
     max_restarts_per_request: int = 2
-    """A request alive in one more group death than this is quarantined as the likely cause."""
+    """Deaths of worker groups that an output may live through; after one more it ends as the likely cause."""
     audit_interval_steps: int = 1000
-    """Check every invariant after so many steps, once idle, or after 500 times as many; 0 never."""
+    """Steps between two audits of every invariant, on the next idle moment or after 500 times as many; 0: never."""
     log_level: str = "info"
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def limits(self) -> Limits:
-        """What frontends are told of it."""
+        """The limits that frontends know."""
         return Limits(
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,

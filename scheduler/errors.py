@@ -1,13 +1,13 @@
-"""What the core raises. Never because of a request: only because of a bug of ours or a broken worker group."""
+"""Errors that the core raises: never because of a request, only because of a bug of ours or a broken worker group."""
 
 
 class InvariantError(RuntimeError):
-    """A rule that must hold between two events does not. `rule` is its id (I1, I2, ...), `story` what was found."""
+    """A rule that must hold between two events does not. `rule` is its id (I1, I2, ...), `detail` the finding."""
 
-    def __init__(self, rule: str, story: str) -> None:
-        super().__init__(f"{rule}: {story}")
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
         self.rule = rule
-        self.story = story
+        self.detail = detail
 
 
 class ResultError(RuntimeError):

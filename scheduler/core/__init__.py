@@ -1,1 +1,1 @@
-"""What happens: the pure state machine and its parts."""
+"""The pure state machine that changes the state: events in, instructions out."""

@@ -1,4 +1,4 @@
-"""Reading a step's result: which tokens count, and which outputs ended by them."""
+"""Acceptance of a step's result: the tokens that count, and the outputs that end by them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,46 +10,47 @@ from quire.proto.messages.plans import RowLogprobs, StepResult
 from quire.proto.messages.requests import ModelFacts, OutputLogprobs
 from quire.proto.transport.wire import Int32, unpack
 from quire.scheduler.errors import ResultError
-from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.epoch import Epoch
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.running import Int64, Mask
 from quire.scheduler.state.sequence import Sequence
 
 
 @dataclass(slots=True)
 class Accepted:
-    """What one result means. Nothing has left its slot yet."""
+    """The meaning of one result. No output has left its slot yet."""
 
     slots: list[Int64] = field(default_factory=list)
-    """Per round (a row may yield several tokens): the slots that gained a token,"""
+    """Slots that gained a token, an array per round: a row may yield several tokens."""
     positions: list[Int64] = field(default_factory=list)
-    """its position among the generated ones,"""
+    """Position of each token among its output's generated ones, per round."""
     tokens: list[Int32] = field(default_factory=list)
-    """and the token."""
+    """The tokens, per round."""
     first: list[Sequence] = field(default_factory=list)
     """Outputs that got their first token."""
     ended: list[tuple[Sequence, FinishReason, int]] = field(default_factory=list)
-    """With reason and the token that stopped it, or -1."""
+    """Outputs that ended, with the reason and the token that stopped them, or -1."""
     bad: list[Sequence] = field(default_factory=list)
+    """Outputs with values that are not finite."""
     stuck: list[Sequence] = field(default_factory=list)
     """Outputs whose grammar allowed no further token."""
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Parts of prompts that were computed, with their tokens."""
+    """Outputs of which a chunk of the prompt was computed, with its number of tokens."""
     logprobs: list[tuple[Sequence, OutputLogprobs]] = field(default_factory=list)
     vectors: list[tuple[Sequence, bytes]] = field(default_factory=list)
-    """float32 of prompts that were embedded; each of them ended."""
+    """Embedded prompts with their vectors in float32; each of them ended."""
 
 
-def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
-    """Append the drawn tokens to the history. Raises `ResultError` before any change when the result does not fit."""
-    running = era.running
+def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepted:
+    """Append the sampled tokens to the history. Raises `ResultError` before any change when the result does not fit."""
+    running = group_epoch.running
     rows = np.flatnonzero(plan.samples)
     slots = plan.slots[rows]
     tokens, counts = _columns(plan, result, len(rows))
-    _check_vectors(plan, result, len(rows), era.facts)
+    _check_vectors(plan, result, len(rows), group_epoch.facts)
     alive = running.generation[plan.slots] == plan.generations
     accepted = Accepted()
-    outside = (tokens < 0) | (tokens >= era.facts.vocab_size)
+    outside = (tokens < 0) | (tokens >= group_epoch.facts.vocab_size)
     bad_rows = set(result.bad_rows)
     if outside.any():
         per_token = rows if counts is None else np.repeat(rows, counts)
@@ -63,28 +64,28 @@ def accept(era: Era, plan: Draft, result: StepResult) -> Accepted:
             accepted.stuck.append(running.at(int(plan.slots[row])))
             alive[row] = False
     live = alive[rows]
-    if era.facts.task == "embed":
-        _take_vectors(era, slots, live, result.embeddings, accepted)
+    if group_epoch.facts.task == "embed":
+        _take_vectors(group_epoch, slots, live, result.embeddings, accepted)
     elif counts is None:
-        _append(era, slots[live], tokens[live], accepted)
+        _append(group_epoch, slots[live], tokens[live], accepted)
     else:
-        _append_many(era, plan, rows, live, tokens, counts, accepted)
+        _append_many(group_epoch, plan, rows, live, tokens, counts, accepted)
     running.num_computed[plan.slots[alive]] = plan.ends[alive]
     for row in range(plan.num_decodes, len(plan.slots)):
         if alive[row]:
             accepted.chunks.append((running.at(int(plan.slots[row])), int(plan.num_tokens[row])))
-    accepted.logprobs.extend(_logprobs(era, plan, alive, result.logprobs))
+    accepted.logprobs.extend(_logprobs(group_epoch, plan, alive, result.logprobs))
     return accepted
 
 
-def _columns(plan: Draft, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:
+def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:
     tokens = unpack(result.token_ids)
     counts = unpack(result.counts).astype(np.int64) if result.counts else None
     if counts is not None:
-        most = np.ones(num_samples, np.int64) if plan.num_draft is None else plan.num_draft[plan.samples] + 1
+        most = np.ones(num_samples, np.int64) if plan.num_speculated is None else plan.num_speculated[plan.samples] + 1
         if len(counts) != num_samples or (counts < 1).any() or (counts > most).any():
             raise ResultError(f"step {plan.step}: counts {counts.tolist()} do not fit {num_samples} sampling rows")
-    elif plan.num_draft is not None and plan.num_draft.any():
+    elif plan.num_speculated is not None and plan.num_speculated.any():
         raise ResultError(f"step {plan.step}: the plan speculated, the result has no counts")
     expected = num_samples if counts is None else int(counts.sum())
     if len(tokens) != expected:
@@ -95,27 +96,27 @@ def _columns(plan: Draft, result: StepResult, num_samples: int) -> tuple[Int32, 
     return tokens, counts
 
 
-def _check_vectors(plan: Draft, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
+def _check_vectors(plan: PlannedStep, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
     expected = [4 * facts.embedding_size] * num_samples if facts.task == "embed" else []
     if [len(vector) for vector in result.embeddings] != expected:
         sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.embedding_size} numbers"
         raise ResultError(f"step {plan.step}: {sizes}")
 
 
-def _take_vectors(era: Era, slots: Int64, live: Mask, vectors: tuple[bytes, ...], accepted: Accepted) -> None:
+def _take_vectors(group_epoch: Epoch, slots: Int64, live: Mask, vectors: tuple[bytes, ...], accepted: Accepted) -> None:
     """Each live prompt that ended in this step has its vector, and is done."""
     for row in np.flatnonzero(live).tolist():
         slot = int(slots[row])
-        era.running.awaits_first[slot] = False
-        sequence = era.running.at(slot)
+        group_epoch.running.awaits_first[slot] = False
+        sequence = group_epoch.running.at(slot)
         accepted.vectors.append((sequence, vectors[row]))
         accepted.first.append(sequence)
         accepted.ended.append((sequence, "stop", -1))
 
 
-def _append(era: Era, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
-    """One token for each of these live slots. Returns which of them go on."""
-    running = era.running
+def _append(group_epoch: Epoch, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
+    """Append one token in each of these live slots. Returns which of them go on."""
+    running = group_epoch.running
     known = running.append(slots, tokens)
     accepted.slots.append(slots)
     accepted.positions.append(known - running.num_prompt[slots] - 1)
@@ -125,7 +126,7 @@ def _append(era: Era, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
         running.awaits_first[first] = False
         accepted.first.extend(running.at(slot) for slot in first.tolist())
     stopped = np.zeros(len(slots), bool)
-    for token in era.facts.eos_token_ids:
+    for token in group_epoch.facts.eos_token_ids:
         stopped |= tokens == token
     stopped &= running.stops_at_eos[slots]
     for row in np.flatnonzero(running.has_stop_ids[slots]).tolist():
@@ -139,35 +140,35 @@ def _append(era: Era, slots: Int64, tokens: Int32, accepted: Accepted) -> Mask:
 
 
 def _append_many(
-    era: Era, plan: Draft, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
+    group_epoch: Epoch, plan: PlannedStep, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
 ) -> None:
-    """One to num_draft + 1 tokens per row, round by round; what was reserved for refused drafts is given back."""
-    running = era.running
+    """Append one to num_speculated + 1 tokens per row, round by round; blocks of refused tokens are given back."""
+    running = group_epoch.running
     rows, counts, starts = rows[live], counts[live], (np.cumsum(counts) - counts)[live]
     slots = plan.slots[rows]
-    planned = 1 if plan.num_draft is None else plan.num_draft[rows] + 1
+    planned = 1 if plan.num_speculated is None else plan.num_speculated[rows] + 1
     shortfall = planned - counts
     running.correct(slots, shortfall)
-    # The KV of refused drafts is written but worthless: the row ends earlier.
+    # The KV of refused tokens is written but worthless: the row ends earlier.
     plan.ends[rows] = running.num_known[slots] + counts - 1
     for row in np.flatnonzero(shortfall).tolist():
         sequence = running.at(int(slots[row]))
-        era.memory.trim(sequence, int(running.num_tokens[slots[row]]), era.pipeline.step)
+        group_epoch.memory.trim(sequence, int(running.num_tokens[slots[row]]), group_epoch.in_flight.step)
         running.num_blocks[slots[row]] = len(sequence.blocks)
     going = np.ones(len(slots), bool)
     for number in range(int(counts.max(initial=0))):
         turn = np.flatnonzero(going & (counts > number))
-        going[turn] = _append(era, slots[turn], tokens[starts[turn] + number], accepted)
+        going[turn] = _append(group_epoch, slots[turn], tokens[starts[turn] + number], accepted)
 
 
 def _logprobs(
-    era: Era, plan: Draft, alive: Mask, columns: tuple[RowLogprobs, ...]
+    group_epoch: Epoch, plan: PlannedStep, alive: Mask, columns: tuple[RowLogprobs, ...]
 ) -> Iterator[tuple[Sequence, OutputLogprobs]]:
-    """Name each row's logprobs by request; prompt positions once and in order, drawn ones as far as accepted."""
+    """Name each row's logprobs by request: prompt positions once and in order, sampled ones as far as accepted."""
     for column in columns:
         if not 0 <= column.row < len(alive) or not alive[column.row]:
             continue
-        sequence = era.running.at(int(plan.slots[column.row]))
+        sequence = group_epoch.running.at(int(plan.slots[column.row]))
         request, first, entries = sequence.request, column.first_position, column.entries
         if column.prompt:
             skip = sequence.next_prompt_logprob - first
@@ -176,7 +177,7 @@ def _logprobs(
             entries = entries[: request.num_prompt - first]
             sequence.next_prompt_logprob += len(entries)
         else:
-            entries = entries[: int(era.running.num_known[sequence.slot]) - first]
+            entries = entries[: int(group_epoch.running.num_known[sequence.slot]) - first]
             first -= request.num_prompt
         if entries:
             yield sequence, OutputLogprobs(request.number, sequence.output_index, column.prompt, first, entries)

@@ -1,4 +1,4 @@
-"""The authority on what may enter: every door's requests pass here, whatever the door has checked before."""
+"""Admission, the authority on what may enter: every request passes here, whatever a frontend has checked before."""
 
 import math
 
@@ -23,11 +23,11 @@ MIN_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
 
 VECTOR = SamplingParams(temperature=0.0, max_tokens=1)
-"""Of a prompt that is embedded: it ends where its last token has run, as if it were to draw one."""
+"""Parameters of a prompt that is embedded: it ends when its last token has run, as if it sampled one."""
 
 
 class Refusal(Exception):
-    """Why a request is not taken: a word of `proto.errors`, the field on the wire, and text for a person."""
+    """A request is not taken: a reason of `proto.messages.errors`, the field on the wire, and text for a person."""
 
     def __init__(self, reason: str, field: str, message: str, retry_after_seconds: float = 0.0) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class Refusal(Exception):
 
 
 def check_state(state: EngineState, accepted: bool) -> None:
-    """Raises `Refusal` where no request is taken at all. A drain is there for what was `accepted` to end in."""
+    """Raises `Refusal` in a state that takes no request. A drain still takes what was `accepted` before."""
     if state == "starting":
         raise Refusal("STARTING", "", "the engine is still loading the model; try again", MIN_RETRY_SECONDS)
     if state == "draining" and not accepted:
@@ -59,7 +59,7 @@ def check_queue(waiting: Waiting, num_prompt: int, config: SchedulerConfig) -> N
 
 
 def fit_task(submit: Submit, facts: ModelFacts) -> Submit:
-    """The request as the model's task runs it. Raises `Refusal` (UNSUPPORTED) when that is not the request's."""
+    """The request as the model's task runs it. Raises `Refusal` (UNSUPPORTED) when the request is for another task."""
     if submit.task == facts.task == "embed":
         if submit.n > 1:
             raise _invalid("n", f"must be 1: a prompt has one vector, got {submit.n}")
@@ -74,7 +74,7 @@ def fit_task(submit: Submit, facts: ModelFacts) -> Submit:
 
 
 def check_form(submit: Submit, config: SchedulerConfig) -> None:
-    """What needs no model. Raises `Refusal`."""
+    """Check everything that needs no model. Raises `Refusal`."""
     if not 0 <= submit.number <= INT64_MAX:
         raise _invalid("number", f"must be in [0, {INT64_MAX}], got {submit.number}")
     if not 1 <= submit.n <= MAX_N:
@@ -104,7 +104,7 @@ def read_prompt(submit: Submit) -> Int32:
 def check_model(
     prompt: Int32, params: SamplingParams, adapter: str, facts: ModelFacts, config: SchedulerConfig
 ) -> None:
-    """What the model and its memory can take. Raises `Refusal`."""
+    """Check that the model and its memory can take the request. Raises `Refusal`."""
     if adapter and adapter not in facts.adapters:
         known = ", ".join(facts.adapters) or "none"
         raise Refusal("UNKNOWN_ADAPTER", "adapter", f"{adapter!r} is not loaded; loaded are: {known}")
@@ -125,7 +125,7 @@ def _check_generated(num_prompt: int, max_tokens: int, facts: ModelFacts) -> Non
         message = f"{num_prompt} prompt tokens and max_tokens {max_tokens} are {longest}, more than the context "
         message += f"length {facts.max_model_len}; shorten the prompt or lower max_tokens"
         raise Refusal("CONTEXT_LENGTH_EXCEEDED", "max_tokens", message)
-    # The last token is drawn but never run, so it needs no slot.
+    # The last token is sampled but never run, so it needs no cell.
     needed = -(-(longest - 1) // facts.block_size)
     if needed > facts.num_blocks:
         message = f"{longest} tokens need {needed} KV blocks of {facts.block_size}, the engine has {facts.num_blocks}; "
@@ -133,7 +133,7 @@ def _check_generated(num_prompt: int, max_tokens: int, facts: ModelFacts) -> Non
 
 
 def _check_embedded(num_prompt: int, facts: ModelFacts, most_step_tokens: int) -> None:
-    """Nothing is drawn, so a prompt may fill the context."""
+    """Check a prompt that is embedded. Nothing is sampled, so it may fill the context."""
     if num_prompt > facts.max_model_len:
         message = (
             f"{num_prompt} tokens are more than the context length {facts.max_model_len}; shorten the text or set "

@@ -1,4 +1,4 @@
-"""What one event makes the core say: instructions in order, with one `Outputs` message per frontend."""
+"""The effects of one event: instructions in order, with one `Outputs` message per frontend."""
 
 from itertools import pairwise
 
@@ -22,13 +22,13 @@ class _Columns:
 
 
 class Effects:
-    """Outputs first, in the order the frontends came up, then everything else in the order it was said."""
+    """Instructions under construction: outputs first, by frontend, then everything else in the order it was emitted."""
 
     def __init__(self) -> None:
         self._columns: dict[bytes, _Columns] = {}
         self._others: list[Instruction] = []
 
-    def say(self, instruction: Instruction) -> None:
+    def emit(self, instruction: Instruction) -> None:
         self._others.append(instruction)
 
     def finish(self, frontend: bytes, finish: Finish) -> None:
@@ -41,7 +41,7 @@ class Effects:
         self._of(frontend).embeddings.append(embedding)
 
     def tokens(self, running: Running, frontends: list[Frontend | None], accepted: Accepted) -> None:
-        """Split a step's tokens by frontend. Call it while every slot still has its output."""
+        """Split a step's tokens by frontend. Every slot must still have its output."""
         if not accepted.slots:
             return
         if len(accepted.slots) == 1:

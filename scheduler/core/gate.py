@@ -1,4 +1,4 @@
-"""Who gets a slot, and why the first in line does not: slots, blocks, prefixes.
+"""The gate between the queue and the slots: an output enters when a slot, blocks and budget are there for it.
 
 An output may pass others that wait longer only where its slot and blocks leave enough for the first of them: passing
 costs the first in line budget, never memory. While that one is held for memory itself, nobody passes it.
@@ -10,16 +10,16 @@ from quire.proto.messages.plans import Admit
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.epoch import Epoch
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
 HEADROOM_SHARE = 64
-"""While others run, an admission leaves one block and one in so many available, or it would be preempted at once."""
+"""While others run, an admission leaves one block and 1/64 of all available, or it would be preempted at once."""
 
 Cause = Literal["slots", "budget", "blocks", "fences", "parent"]
-WHY: Final[dict[Cause, str]] = {
+CAUSE_DETAILS: Final[dict[Cause, str]] = {
     "slots": "it is next, but every slot is taken",
     "budget": "it is next, but the token budget of the step is spent",
     "blocks": "it is next, but blocks are short",
@@ -29,32 +29,32 @@ WHY: Final[dict[Cause, str]] = {
 
 
 class Gate:
-    """Between the queue and the slots. Opened for one plan at a time."""
+    """Admits waiting outputs to slots, and logs why the first in line is held back. It opens for one plan at a time."""
 
-    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
-        self._era = era
-        self._running = era.running
-        self._memory = era.memory
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, counters: Counters) -> None:
+        self._group_epoch = group_epoch
+        self._running = group_epoch.running
+        self._memory = group_epoch.memory
         self._waiting = waiting
         self._counters = counters
-        self.takes_whole = era.facts.whole_prompts or not config.enable_chunked_prefill
-        """A prompt runs in one step or not at all."""
+        self.takes_whole = group_epoch.facts.whole_prompts or not config.enable_chunked_prefill
+        """Prompts run in one step or not at all."""
         self._blocked: tuple[Sequence, int] | None = None
-        """The first in line and the available blocks it lacked; not matched again before they are there."""
+        """The first in line and the blocks it needed; it is not matched again before so many are available."""
         self._held: tuple[Sequence, set[Cause]] | None = None
-        """The first in line and why it has been held back."""
-        self._plan: Draft
+        """The first in line and the causes that have held it back, each logged once."""
+        self._plan: PlannedStep
         self._budget = 0
         self._now = 0.0
         self.is_open = False
-        """False: the first in line is held for memory, and nobody enters in this step."""
+        """Outputs may still enter with this plan. Closed when slots are out or the first in line is held for memory."""
         self.refusal: Cause | None = None
-        """Why the output tried last did not enter; None: it did."""
+        """Cause that kept out the output tried last; None: it entered."""
         self._tried: tuple[Sequence, Cause] | None = None
-        """The first in line, tried for this plan in vain, and why."""
+        """The first in line, when it was refused for this plan, and the cause."""
 
-    def open(self, plan: Draft, budget: int, is_stalled: bool, now: float) -> None:
-        """For a plan that has so many tokens for prompts. `is_stalled`: running outputs wait for blocks themselves."""
+    def open(self, plan: PlannedStep, budget: int, is_stalled: bool, now: float) -> None:
+        """Begin with a plan that has `budget` tokens for prompts. `is_stalled`: running outputs wait for blocks."""
         self._plan, self._budget, self._now = plan, budget, now
         self.refusal = self._tried = None
         self.is_open = self._running.has_free_slot and not is_stalled
@@ -62,7 +62,7 @@ class Gate:
             self._tried = first, "fences"
 
     def close(self) -> None:
-        """Nobody else enters in this plan: note, once per cause, why the first in line does not run yet."""
+        """End admission to this plan, and log, once per cause, why the first in line does not run yet."""
         self.is_open = False
         sequence = self._waiting.first()
         if sequence is None:
@@ -75,17 +75,17 @@ class Gate:
         if cause in self._held[1]:
             return
         self._held[1].add(cause)
-        detail = WHY[cause]
+        detail = CAUSE_DETAILS[cause]
         if cause == "blocks" and self._blocked is not None:
             detail = f"{detail}: it needs {self._blocked[1]}, {self._memory.available} are available"
         sequence.note(self._now, "blocked", sequence.num_known, detail)
 
     def was_refused(self, sequence: Sequence) -> bool:
-        """It is first in line, and was tried for this plan already."""
+        """The output is the first in line and was refused for this plan already."""
         return self._tried is not None and self._tried[0] is sequence
 
     def lets_pass(self, sequence: Sequence) -> bool:
-        """It is the first in line, or leaves a slot and blocks for that one, and a later step room for it whole."""
+        """The output is the first in line, or leaves that one a slot, blocks, and room in a later step to run whole."""
         first = self._waiting.first()
         if first is None or first is sequence:
             return True
@@ -94,13 +94,13 @@ class Gate:
         if running.num_slots - running.num_active < 2 or needed > memory.available:
             return False
         # What enters now decodes in the next steps: the first in line, run whole, must still fit beside it.
-        decodes = self.takes_whole and self._era.facts.task != "embed"
+        decodes = self.takes_whole and self._group_epoch.facts.task != "embed"
         return not decodes or first.num_known + len(self._plan.admits) + 1 <= self._budget
 
     def enter(self, sequence: Sequence, budget: int) -> int:
-        """Put it into a slot with blocks for all its tokens. Returns those it has to run; 0 when it cannot enter now.
+        """Put the output into a slot with blocks for all its tokens. Returns the tokens to run, 0 when it cannot enter.
 
-        `budget`: tokens it may run in this step, for a prompt that runs whole.
+        `budget`: tokens that it may run in this step, for a prompt that runs whole.
         """
         num_computed, self.refusal = self._reserve(sequence, budget)
         if self.refusal is not None:
@@ -128,7 +128,7 @@ class Gate:
         return 1 + self._memory.pool.num_blocks // HEADROOM_SHARE
 
     def _reserve(self, sequence: Sequence, budget: int) -> tuple[int, Cause | None]:
-        """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or why not now."""
+        """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or why not."""
         request, memory = sequence.request, self._memory
         parent = request.sequences[0]
         is_new = sequence.num_known == request.num_prompt
@@ -154,7 +154,7 @@ class Gate:
         return num_computed, None
 
     def _fork(self, parent: Sequence, sequence: Sequence) -> tuple[int, Cause | None]:
-        """Share the prompt the first output has planned, and copy the block its last token is in, to run that again."""
+        """Share the prompt that the first output has planned; copy the block of its last token, to run that again."""
         running, memory = self._running, self._memory
         num_prompt = sequence.request.num_prompt
         # num_scheduled is of the plans already sent: copies are done before the rows of this one.
@@ -179,7 +179,7 @@ class Gate:
         return self._blocked is None
 
     def _is_blocked(self, sequence: Sequence) -> bool:
-        """It was matched before and still lacks blocks. Alone it is always tried: it needs no headroom then."""
+        """The output was matched before and still lacks blocks. Alone it is always tried: it needs no headroom then."""
         if self._blocked is None or not self._running.num_active:
             return False
         return self._blocked[0] is sequence and self._memory.available < self._blocked[1]
@@ -194,5 +194,5 @@ class Gate:
             output_index=sequence.output_index,
             params=request.params if sequence.wants_prompt_logprobs else request.quiet_params,
             blocks=ints(sequence.blocks),
-            adapter=self._era.adapters[request.adapter] if request.adapter else 0,
+            adapter=self._group_epoch.adapters[request.adapter] if request.adapter else 0,
         )

@@ -9,8 +9,8 @@ from collections import Counter
 from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.prefix import Entry
+from quire.scheduler.state.epoch import Epoch
+from quire.scheduler.state.prefix import PrefixEntry
 from quire.scheduler.state.sequence import Sequence
 
 __all__ = ["InvariantError", "check"]
@@ -19,20 +19,20 @@ __all__ = ["InvariantError", "check"]
 def check(core: Core) -> None:
     """Raises `InvariantError` naming the first rule that is broken."""
     _requests(core)
-    if core.era is None:
+    if core.group_epoch is None:
         return
-    live = core.era.running.live()
-    _slots(core.era, live)
-    _blocks(core.era, live)
-    _writers(core.era, live)
-    _cache(core.era, live)
-    _plans(core, core.era)
-    _quiet(core, core.era)
+    live = core.group_epoch.running.live()
+    _slots(core.group_epoch, live)
+    _blocks(core.group_epoch, live)
+    _writers(core.group_epoch, live)
+    _cache(core.group_epoch, live)
+    _plans(core, core.group_epoch)
+    _quiet(core, core.group_epoch)
 
 
-def _hold(rule: str, holds: bool, story: str) -> None:
+def _require(rule: str, holds: bool, detail: str) -> None:
     if not holds:
-        raise InvariantError(rule, story)
+        raise InvariantError(rule, detail)
 
 
 def _name(sequence: Sequence) -> str:
@@ -40,12 +40,12 @@ def _name(sequence: Sequence) -> str:
 
 
 def _requests(core: Core) -> None:
-    ledger = core.ledger
-    requests = list(ledger.registry.requests())
+    live_requests = core.live_requests
+    requests = list(live_requests.registry.requests())
     sequences = [sequence for request in requests for sequence in request.sequences]
     by_state = Counter(sequence.state for sequence in sequences)
     num_live = by_state["waiting"] + by_state["running"]
-    _hold("I9", ledger.num_live == num_live, f"num_live is {ledger.num_live}, {num_live} outputs live")
+    _require("I9", live_requests.num_live == num_live, f"num_live is {live_requests.num_live}, {num_live} outputs live")
     for request in requests:
         states = [sequence.state for sequence in request.sequences]
         live, waiting = len(states) - states.count("finished"), states.count("waiting")
@@ -53,21 +53,29 @@ def _requests(core: Core) -> None:
             raise InvariantError("I6", f"request {request.number}: {live} live, counted {request.num_live}")
         if request.num_waiting != waiting:
             raise InvariantError("I9", f"request {request.number}: {waiting} wait, counted {request.num_waiting}")
-    queued = ledger.waiting.sequences()
+    queued = live_requests.waiting.sequences()
     names = {id(sequence) for sequence in queued}
-    _hold("I8", len(names) == len(queued), "an output waits twice")
+    _require("I8", len(names) == len(queued), "an output waits twice")
     expected = {id(sequence) for sequence in sequences if sequence.state == "waiting"}
-    _hold("I8", names == expected, f"{len(expected)} outputs wait, {len(names)} are in the queue")
-    _hold("I9", ledger.waiting.num_seqs == len(queued), f"num_seqs is {ledger.waiting.num_seqs}, not {len(queued)}")
+    _require("I8", names == expected, f"{len(expected)} outputs wait, {len(names)} are in the queue")
+    _require(
+        "I9",
+        live_requests.waiting.num_seqs == len(queued),
+        f"num_seqs is {live_requests.waiting.num_seqs}, not {len(queued)}",
+    )
     with_queued = [request for request in requests if request.num_waiting]
-    _hold("I9", ledger.waiting.num_requests == len(with_queued), "waiting requests are miscounted")
+    _require("I9", live_requests.waiting.num_requests == len(with_queued), "waiting requests are miscounted")
     num_tokens = sum(request.num_prompt for request in with_queued)
-    _hold("I9", ledger.waiting.num_tokens == num_tokens, f"waiting tokens are not {num_tokens}")
-    _hold("I9", len(ledger.deadlines) == len(requests), f"{len(ledger.deadlines)} deadlines, {len(requests)} requests")
-    num_labelled = sum(len(same) for same in ledger.registry.labels.values())
-    _hold("I9", num_labelled == len(requests), f"{num_labelled} labelled requests of {len(requests)}")
-    running = 0 if core.era is None else len(core.era.running.live())
-    _hold("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
+    _require("I9", live_requests.waiting.num_tokens == num_tokens, f"waiting tokens are not {num_tokens}")
+    _require(
+        "I9",
+        len(live_requests.deadlines) == len(requests),
+        f"{len(live_requests.deadlines)} deadlines, {len(requests)} requests",
+    )
+    num_labelled = sum(len(same) for same in live_requests.registry.labels.values())
+    _require("I9", num_labelled == len(requests), f"{num_labelled} labelled requests of {len(requests)}")
+    running = 0 if core.group_epoch is None else len(core.group_epoch.running.live())
+    _require("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
     for sequence in queued:
         if sequence.slot >= 0 or sequence.blocks or sequence.num_known != len(sequence.tokens):
             raise InvariantError("I8", f"{_name(sequence)} waits, but has a slot, blocks or stale tokens")
@@ -75,11 +83,11 @@ def _requests(core: Core) -> None:
             raise InvariantError("I7", f"{_name(sequence)} waits with nothing left to draw")
 
 
-def _slots(era: Era, live: list[Sequence]) -> None:
-    running, block_size = era.running, era.memory.block_size
-    _hold("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
+def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
+    running, block_size = group_epoch.running, group_epoch.memory.block_size
+    _require("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
     active = [slot for slot in range(running.num_slots) if running.active[slot]]
-    _hold("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
+    _require("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
     for sequence in live:
         slot, request = sequence.slot, sequence.request
         prompt, known, tokens = (
@@ -88,62 +96,65 @@ def _slots(era: Era, live: list[Sequence]) -> None:
         scheduled, computed = int(running.num_scheduled[slot]), int(running.num_computed[slot])
         counts = f"{_name(sequence)}: prompt {prompt}, known {known}, tokens {tokens}, limit {request.limit}"
         holds = prompt == request.num_prompt <= known <= tokens <= request.limit and known < request.limit
-        _hold("I7", holds, counts)
-        _hold("I7", computed <= scheduled < tokens, f"{counts}, computed {computed}, scheduled {scheduled}")
-        _hold("I7", computed <= known, f"{counts}, computed {computed}")
+        _require("I7", holds, counts)
+        _require("I7", computed <= scheduled < tokens, f"{counts}, computed {computed}, scheduled {scheduled}")
+        _require("I7", computed <= known, f"{counts}, computed {computed}")
         same = running.history[slot, :prompt].tobytes() == request.prompt.tobytes()
-        _hold("I7", same, f"{_name(sequence)}: the history does not begin with the prompt")
+        _require("I7", same, f"{_name(sequence)}: the history does not begin with the prompt")
         owner = (request.number, sequence.output_index, request.frontend.index)
         in_slot = (running.number[slot], running.output_index[slot], running.frontend[slot])
-        _hold("I8", owner == in_slot, f"{_name(sequence)}: slot {slot} says it is {in_slot}")
+        _require("I8", owner == in_slot, f"{_name(sequence)}: slot {slot} says it is {in_slot}")
         reserved = len(sequence.blocks)
-        _hold("I9", int(running.num_blocks[slot]) == reserved, f"{_name(sequence)}: table of {reserved} is miscounted")
+        _require(
+            "I9", int(running.num_blocks[slot]) == reserved, f"{_name(sequence)}: table of {reserved} is miscounted"
+        )
         fits = scheduled <= reserved * block_size < tokens + block_size
-        _hold("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {block_size}")
+        _require("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {block_size}")
 
 
-def _blocks(era: Era, live: list[Sequence]) -> None:
-    pool = era.memory.pool
+def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
+    pool = group_epoch.memory.pool
     readers = Counter(block for sequence in live for block in sequence.blocks)
     places = Counter([*pool.free, *pool.idle, *readers.keys(), *pool.fenced])
     twice = [block for block, count in places.items() if count > 1]
-    _hold("I1", not twice, f"blocks {twice[:8]} are in two places")
+    _require("I1", not twice, f"blocks {twice[:8]} are in two places")
     missing = [block for block in range(pool.num_blocks) if block not in places]
-    _hold("I1", not missing, f"blocks {missing[:8]} are nowhere")
-    _hold("I1", len(places) == pool.num_blocks, f"{len(places)} blocks in a pool of {pool.num_blocks}")
+    _require("I1", not missing, f"blocks {missing[:8]} are nowhere")
+    _require("I1", len(places) == pool.num_blocks, f"{len(places)} blocks in a pool of {pool.num_blocks}")
     wrong = [block for block in range(pool.num_blocks) if pool.refs[block] != readers[block]]
-    _hold("I2", not wrong, f"blocks {wrong[:8]}: counts {[pool.refs[b] for b in wrong[:8]]} are not their readers")
+    _require("I2", not wrong, f"blocks {wrong[:8]}: counts {[pool.refs[b] for b in wrong[:8]]} are not their readers")
     for sequence in live:
         holds = len(set(sequence.blocks)) == len(sequence.blocks)
-        _hold("I2", holds, f"{_name(sequence)} names a block twice: {sequence.blocks}")
-    acked = era.pipeline.acked
-    steps = [fence.step for fence in era.memory.fences]
-    _hold("I4", steps == sorted(steps), f"fences out of order: {steps}")
-    behind = {(block, fence.step) for fence in era.memory.fences for block in fence.blocks}
+        _require("I2", holds, f"{_name(sequence)} names a block twice: {sequence.blocks}")
+    acked = group_epoch.in_flight.acked
+    steps = [fence.step for fence in group_epoch.memory.fences]
+    _require("I4", steps == sorted(steps), f"fences out of order: {steps}")
+    behind = {(block, fence.step) for fence in group_epoch.memory.fences for block in fence.blocks}
     loose = [block for block, step in pool.fenced.items() if (block, step) not in behind]
-    _hold("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
-    holds = all(acked < step <= era.pipeline.step for step in steps)
-    _hold("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {era.pipeline.step}")
-    _hold("I4", era.memory.acked <= acked, f"memory believes step {era.memory.acked}, acknowledged is {acked}")
+    _require("I4", not loose, f"blocks {loose[:8]} are fenced without a fence")
+    holds = all(acked < step <= group_epoch.in_flight.step for step in steps)
+    _require("I4", holds, f"fences for steps {steps}, acknowledged {acked}, sent {group_epoch.in_flight.step}")
+    believed = group_epoch.memory.acked
+    _require("I4", believed <= acked, f"memory believes step {believed}, acknowledged is {acked}")
 
 
-def _writers(era: Era, live: list[Sequence]) -> None:
-    running, block_size = era.running, era.memory.block_size
+def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
+    running, block_size = group_epoch.running, group_epoch.memory.block_size
     seen: dict[int, tuple[int, bytes, str, str]] = {}
     for sequence in live:
         num_full = int(running.num_scheduled[sequence.slot]) // block_size
         for place, block in enumerate(sequence.blocks):
-            if era.memory.pool.refs[block] == 1:
+            if group_epoch.memory.pool.refs[block] == 1:
                 continue
-            _hold("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
+            _require("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
             tokens = running.history[sequence.slot, place * block_size : (place + 1) * block_size].tobytes()
             content = place, tokens, sequence.request.adapter, sequence.request.cache_salt
             same = seen.setdefault(block, content) == content
-            _hold("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
+            _require("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
 
 
-def _cache(era: Era, live: list[Sequence]) -> None:
-    running, memory = era.running, era.memory
+def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
+    running, memory = group_epoch.running, group_epoch.memory
     entries = memory.index.entries()
     for listed in entries:
         if memory.index.entry_of(listed.block) is not listed:
@@ -153,9 +164,9 @@ def _cache(era: Era, live: list[Sequence]) -> None:
             raise InvariantError("I5", f"idle block {block} has no entry")
     cached = {listed.block for listed in entries}
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
-    _hold("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
+    _require("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
     begun: dict[int, int] = {}
-    for plan in reversed(era.pipeline.flight):
+    for plan in reversed(group_epoch.in_flight.plans):
         current = running.generation[plan.slots] == plan.generations
         rows = zip(plan.slots[current].tolist(), (plan.ends - plan.num_tokens)[current].tolist(), strict=True)
         begun.update(rows)
@@ -178,9 +189,9 @@ def _cache(era: Era, live: list[Sequence]) -> None:
                 raise InvariantError("I5", f"{_name(sequence)}: block {block} is of another salt, adapter or place")
 
 
-def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:
+def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:
     """The context an entry's chain begins with, and its length."""
-    chain: list[Entry] = []
+    chain: list[PrefixEntry] = []
     link = entry
     while link.parent is not None and id(link) not in known:
         chain.append(link)
@@ -192,26 +203,30 @@ def _origin(entry: Entry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, i
     return context, depth
 
 
-def _plans(core: Core, era: Era) -> None:
-    flight = list(era.pipeline.flight)
-    _hold("I12", len(flight) <= MAX_PLANS_IN_FLIGHT, f"{len(flight)} plans are unacknowledged")
-    steps = [plan.step for plan in flight]
-    expected = list(range(era.pipeline.step - len(flight) + 1, era.pipeline.step + 1))
-    _hold("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
-    for plan in flight:
+def _plans(core: Core, group_epoch: Epoch) -> None:
+    plans = list(group_epoch.in_flight.plans)
+    _require("I12", len(plans) <= MAX_PLANS_IN_FLIGHT, f"{len(plans)} plans are unacknowledged")
+    steps = [plan.step for plan in plans]
+    expected = list(range(group_epoch.in_flight.step - len(plans) + 1, group_epoch.in_flight.step + 1))
+    _require("I12", steps == expected, f"plans {steps} are in flight, not {expected}")
+    for plan in plans:
         num_rows, num_tokens = len(plan.slots), int(plan.num_tokens.sum())
-        _hold("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
-        _hold("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
-        _hold("I12", len(set(plan.slots.tolist())) == num_rows, f"plan {plan.step} names a slot twice")
+        _require("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
+        _require("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
+        _require("I12", len(set(plan.slots.tolist())) == num_rows, f"plan {plan.step} names a slot twice")
         is_long = [count > 1 for count in plan.num_tokens.tolist()]
-        _hold("I12", min(plan.num_tokens) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order")
+        _require(
+            "I12", min(plan.num_tokens) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order"
+        )
 
 
-def _quiet(core: Core, era: Era) -> None:
-    if core.ledger.num_live or era.pipeline.flight:
+def _quiet(core: Core, group_epoch: Epoch) -> None:
+    if core.live_requests.num_live or group_epoch.in_flight.plans:
         return
-    pool, ledger = era.memory.pool, core.ledger
-    _hold("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")
-    _hold("I14", not era.memory.fences, "fences stand with nothing in flight")
-    empty = not ledger.registry.frontends and not ledger.registry.labels and not len(ledger.deadlines)
-    _hold("I14", empty, "frontends, labels or deadlines are left over")
+    pool, live_requests = group_epoch.memory.pool, core.live_requests
+    _require("I14", pool.available == pool.num_blocks, f"{pool.num_blocks - pool.available} blocks are lost")
+    _require("I14", not group_epoch.memory.fences, "fences stand with nothing in flight")
+    empty = (
+        not live_requests.registry.frontends and not live_requests.registry.labels and not len(live_requests.deadlines)
+    )
+    _require("I14", empty, "frontends, labels or deadlines are left over")

@@ -1,4 +1,4 @@
-"""Every live request from its entry to its end: the one place where an output gets its terminal event."""
+"""Live requests from entry to end: the one place where an output gets its terminal event."""
 
 from collections.abc import Iterable
 
@@ -12,15 +12,15 @@ from quire.scheduler.core.admission import Refusal
 from quire.scheduler.core.effects import Effects
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.deadlines import Deadlines
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.registry import Registry
-from quire.scheduler.state.request_log import Archive, Ended
+from quire.scheduler.state.request_log import EndedOutput, EndedOutputs
 from quire.scheduler.state.sequence import Request, Sequence
 from quire.scheduler.state.waiting import Waiting
 
 
-class Ledger:
-    """Who lives, who waits, and until when."""
+class LiveRequests:
+    """The live requests, their queue, their deadlines, and the log of ended outputs."""
 
     def __init__(self, counters: Counters) -> None:
         self.registry = Registry()
@@ -29,8 +29,8 @@ class Ledger:
         self.num_live = 0
         """Outputs without a terminal event."""
         self.live_since = 0.0
-        """Since when there is always one."""
-        self.archive = Archive()
+        """Time since which at least one output lives."""
+        self.ended = EndedOutputs()
         self._counters = counters
         self._num_arrivals = 0
 
@@ -77,18 +77,18 @@ class Ledger:
         self,
         sequence: Sequence,
         reason: FinishReason,
-        era: Era | None,
+        group_epoch: Epoch | None,
         effects: Effects | None,
         now: float,
         *,
         error: str = "",
         message: str = "",
         stop_token_id: int = -1,
-        tainted: bool = False,
+        poisoned: bool = False,
     ) -> None:
-        """The terminal event of one live output. Without `effects` nobody is told: its frontend is gone."""
-        if sequence.state == "running" and era is not None:
-            era.leave(sequence, keep_tokens=False, tainted=tainted)
+        """Give one live output its terminal event. Without `effects` none is sent: its frontend is gone."""
+        if sequence.state == "running" and group_epoch is not None:
+            group_epoch.leave(sequence, keep_tokens=False, poisoned=poisoned)
             sequence.move("finished")
         else:
             sequence.move("finished")
@@ -96,7 +96,7 @@ class Ledger:
         request = sequence.request
         usage = sequence.usage(now)
         sequence.note(now, "finished", sequence.num_known, ": ".join(filter(None, (reason, error, message))))
-        self.archive.keep(Ended(request.label, request.arrival, sequence.output_index, usage, sequence.tale))
+        self.ended.add(EndedOutput(request.label, request.arrival, sequence.output_index, usage, sequence.log))
         self._counters.num_finished += 1
         self._counters.finished[reason] += 1
         self.num_live -= 1
@@ -104,7 +104,7 @@ class Ledger:
         if not request.num_live:
             self.registry.remove(request)
             self.deadlines.discard(request)
-            # No circle is left behind: the loop collects garbage rarely.
+            # No reference cycle is left behind: the loop collects garbage rarely.
             request.sequences = []
         if effects is not None:
             finish = Finish(
@@ -119,19 +119,21 @@ class Ledger:
             )
             effects.finish(request.frontend.identity, finish)
 
-    def give_up(self, sequence: Sequence, reason: AbortReason, era: Era | None, effects: Effects, now: float) -> None:
-        """End what its frontend does not want any more."""
+    def give_up(
+        self, sequence: Sequence, reason: AbortReason, group_epoch: Epoch | None, effects: Effects, now: float
+    ) -> None:
+        """End an output that its frontend has aborted."""
         if reason == "stop_string":
-            self.end(sequence, "stop", era, effects, now)
+            self.end(sequence, "stop", group_epoch, effects, now)
         elif reason == "slow_reader":
             text = "the client read too slowly; its output was not kept any longer"
-            self.end(sequence, "error", era, effects, now, error="SLOW_READER", message=text)
+            self.end(sequence, "error", group_epoch, effects, now, error="SLOW_READER", message=text)
         else:
-            self.end(sequence, "abort", era, effects, now)
+            self.end(sequence, "abort", group_epoch, effects, now)
 
     def requeue(self, sequence: Sequence, max_restarts: int, effects: Effects, now: float) -> None:
-        """Its worker group died under it: back into the queue, or, too often restarted, taken for the cause."""
-        sequence.forget_memory()
+        """Put an output whose worker group died back into the queue, or end it when that happened too often."""
+        sequence.clear_memory()
         sequence.move("waiting")
         sequence.num_restarts += 1
         sequence.note(now, "restarted", sequence.num_known, "its worker group died")
@@ -141,23 +143,25 @@ class Ledger:
             text = f"the workers died {sequence.num_restarts} times while this output ran; it is not tried again"
             self.end(sequence, "error", None, effects, now, error="POISON_REQUEST", message=text)
 
-    def end_complete(self, request: Request, facts: ModelFacts, era: Era | None, effects: Effects, now: float) -> None:
-        """End what was delivered to its last token before a scheduler died: only the word of the end got lost."""
+    def end_complete(
+        self, request: Request, facts: ModelFacts, group_epoch: Epoch | None, effects: Effects, now: float
+    ) -> None:
+        """End outputs that were delivered to their last token before a scheduler died: only their end got lost."""
         for sequence in request.sequences:
             last = int(sequence.tokens[-1])
             if sequence.state == "finished" or sequence.num_known == request.num_prompt:
                 continue
             is_eos = last in facts.eos_token_ids and not request.params.ignore_eos
             if (is_eos or last in request.stop_ids) and sequence.num_known >= request.stop_from:
-                self.end(sequence, "stop", era, effects, now, stop_token_id=last)
+                self.end(sequence, "stop", group_epoch, effects, now, stop_token_id=last)
             elif sequence.num_known >= request.limit:
-                self.end(sequence, "length", era, effects, now)
+                self.end(sequence, "length", group_epoch, effects, now)
 
     def end_all(
         self,
         requests: Iterable[Request],
         reason: FinishReason,
-        era: Era | None,
+        group_epoch: Epoch | None,
         effects: Effects | None,
         now: float,
         *,
@@ -169,19 +173,19 @@ class Ledger:
             sequence for request in list(requests) for sequence in request.sequences if sequence.state != "finished"
         ]
         for sequence in live:
-            self.end(sequence, reason, era, effects, now, error=error, message=message)
+            self.end(sequence, reason, group_epoch, effects, now, error=error, message=message)
         return len(live)
 
     def refuse(self, identity: bytes, submit: Submit, refusal: Refusal, effects: Effects) -> None:
-        """The terminal event of every output of a request that never entered."""
-        self._turn_away(identity, submit, "rejected", refusal, effects)
+        """Give every output of a request that never entered its terminal event."""
+        self._reject(identity, submit, "rejected", refusal, effects)
 
     def expire(self, identity: bytes, submit: Submit, effects: Effects) -> None:
-        """The request came with no time left."""
+        """End a request that came with no time left."""
         refusal = Refusal("", "timeout_seconds", "the deadline had passed when the request arrived")
-        self._turn_away(identity, submit, "deadline", refusal, effects)
+        self._reject(identity, submit, "deadline", refusal, effects)
 
-    def _turn_away(
+    def _reject(
         self, identity: bytes, submit: Submit, reason: FinishReason, refusal: Refusal, effects: Effects
     ) -> None:
         num_prompt = len(submit.prompt) // 4

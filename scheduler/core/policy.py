@@ -1,6 +1,6 @@
-"""Who runs in the next step: decodes first, then prompts, as `prefill` divides what is left of the token budget.
+"""The scheduling policy: decodes first, then prompts, as `prefill` divides what is left of the token budget.
 
-A running output that needs a block when there is none takes it from the worst ranked one.
+A running output that needs a block when there is none takes it from the last in order.
 """
 
 import numpy as np
@@ -9,35 +9,35 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.gate import Gate
 from quire.scheduler.core.prefill import Prefill
 from quire.scheduler.state.counters import Counters
-from quire.scheduler.state.epoch import Era
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.epoch import Epoch
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.running import Int64
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
 MAX_HOLDERS = 2
-"""Named to an output that lost its slot because others hold the blocks."""
+"""Holders of blocks that the log of a preempted output names."""
 
 
 class Policy:
-    """Drafts the plans of one era. Counts tokens, never looks at their values."""
+    """Plans the steps of one epoch. It counts tokens and never looks at their values."""
 
-    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, counters: Counters) -> None:
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, counters: Counters) -> None:
         self._config = config
-        self._era = era
-        self._running = era.running
-        self._memory = era.memory
+        self._group_epoch = group_epoch
+        self._running = group_epoch.running
+        self._memory = group_epoch.memory
         self._waiting = waiting
         self._counters = counters
-        self._gate = Gate(config, era, waiting, counters)
-        self._prefill = Prefill(config, era, waiting, self._gate)
+        self._gate = Gate(config, group_epoch, waiting, counters)
+        self._prefill = Prefill(config, group_epoch, waiting, self._gate)
         self._now = 0.0
 
-    def draft(self, now: float) -> Draft | None:
-        """The next plan, or None when no row can run. Reserves what the plan needs."""
+    def plan_step(self, now: float) -> PlannedStep | None:
+        """The next plan, or None when no row can run. The blocks that it needs are reserved."""
         running = self._running
         self._now = now
-        plan = Draft(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
+        plan = PlannedStep(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
         slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
         is_chunk = todo > 1
@@ -51,8 +51,8 @@ class Policy:
         self._gate.close()
         return self._close(plan, singles, chunks)
 
-    def _extend(self, slots: Int64, plan: Draft) -> tuple[Int64, bool]:
-        """Give each row whose next token begins a block that block. Returns who can run; True: not all can."""
+    def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
+        """Give a block to each row whose next token begins one. Returns the slots that can run; True: not all can."""
         running, memory = self._running, self._memory
         short = slots[running.num_blocks[slots] * memory.block_size <= running.num_scheduled[slots]]
         if not len(short):
@@ -65,7 +65,7 @@ class Policy:
             running.num_blocks[short] += 1
             return slots, False
         num_promised = 0
-        for sequence in sorted(needy, key=_rank):
+        for sequence in sorted(needy, key=_order):
             if self._find_block(sequence, num_promised):
                 (block,) = memory.take(1)
                 plan.appends += (sequence.slot, len(sequence.blocks), block)
@@ -78,32 +78,32 @@ class Policy:
         return slots[can_run], True
 
     def _find_block(self, sequence: Sequence, num_promised: int) -> bool:
-        """Preempt until a block is available (True), or one will be when a fence falls, or the output itself is out."""
+        """Preempt until a block is available (True), a falling fence will give one, or the output itself is out."""
         memory = self._memory
         while sequence.state == "running":
             if memory.available:
                 return True
             if len(memory.pool.fenced) > num_promised:
                 return False
-            self._preempt(max(self._running.live(), key=_rank), sequence)
+            self._preempt(max(self._running.live(), key=_order), sequence)
         return False
 
     def _preempt(self, sequence: Sequence, by: Sequence) -> None:
-        """Out of its slot and back into the queue; what is in flight for it is dropped and drawn again."""
+        """Move the output from its slot back into the queue; its tokens in flight are dropped and sampled again."""
         detail = f"its {len(sequence.blocks)} blocks were taken for {_name(by)}, which needed one and is before it"
         if by is sequence:
-            others = sorted((other for other in self._running.live() if other is not sequence), key=_rank)
+            others = sorted((other for other in self._running.live() if other is not sequence), key=_order)
             holders = ", ".join(f"{_name(other)} with {len(other.blocks)}" for other in others[:MAX_HOLDERS])
             detail = f"it needed a block, and all are held by outputs before it: {holders}"
-        self._era.leave(sequence, keep_tokens=True)
+        self._group_epoch.leave(sequence, keep_tokens=True)
         sequence.note(self._now, "preempted", sequence.num_known, detail)
         sequence.move("waiting")
         sequence.num_preemptions += 1
         self._counters.num_preemptions += 1
         self._waiting.push(sequence)
 
-    def _close(self, plan: Draft, singles: Int64, chunks: list[tuple[int, int]]) -> Draft | None:
-        """Fill the row columns, one-token rows first, and count the rows' tokens as scheduled."""
+    def _close(self, plan: PlannedStep, singles: Int64, chunks: list[tuple[int, int]]) -> PlannedStep | None:
+        """Fill the row columns, one-token rows first, and count the tokens of the rows as scheduled."""
         running = self._running
         if chunks:
             chunks.sort(key=_is_long)
@@ -129,8 +129,8 @@ class Policy:
 _NO_ROWS: Int64 = np.zeros(0, np.int64)
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.rank
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
 
 
 def _name(sequence: Sequence) -> str:

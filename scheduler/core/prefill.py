@@ -1,7 +1,7 @@
-"""Which tokens of prompts run in the next step: one half by age, the other half by length.
+"""Division of a step's tokens among prompts: one half by age, the other half by length.
 
 Decodes leave P tokens of a step's budget, and better priorities take of them first. Within a priority ceil(P / 2) go
-to prompts in rank order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
+to prompts in their order; the rest, and what that half does not need, to the shortest first: fewest tokens to run (one
 that waits counts whole, whatever of it is cached), the older of equals. So a short prompt is not behind long ones. And
 nobody starves: from when the gate would let it in, a prompt of r tokens, with s tokens of older ones before it, draws
 its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
@@ -16,24 +16,25 @@ from dataclasses import dataclass
 
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.gate import Gate
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
 
 MAX_PRIORITIES = 16
-"""Looked at in one step, the best first: a step's time must not grow with what waits."""
+"""Priorities that one step considers, the best first: its time must not grow with what waits."""
 MAX_SKIPPED = 64
-"""Waiting outputs that are skipped in one step because the prompt they share is not there yet."""
+"""Waiting outputs that one step skips because the prompt they share is not there yet."""
 
 
 @dataclass(slots=True)
-class Part:
-    """A prompt that is under way in this step."""
+class PartialPrefill:
+    """A prompt that may run in this step."""
 
     sequence: Sequence
     left: int
     """Tokens that no plan runs yet."""
     granted: int = 0
+    """Tokens that this plan runs."""
 
     def grant(self, budget: int) -> int:
         count = min(budget, self.left)
@@ -45,15 +46,15 @@ class Part:
 class Prefill:
     """Divides what decodes leave of each step's budget."""
 
-    def __init__(self, config: SchedulerConfig, era: Era, waiting: Waiting, gate: Gate) -> None:
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, gate: Gate) -> None:
         self._max_parts = config.max_num_partial_prefills
-        self._running = era.running
+        self._running = group_epoch.running
         self._waiting = waiting
         self._gate = gate
 
     def fill(self, under_way: list[Sequence], budget: int) -> list[tuple[int, int]]:
         """Rows (slot, tokens) of at most `budget` tokens for these prompts and those that enter now."""
-        by_priority: dict[int, list[Part]] = {}
+        by_priority: dict[int, list[PartialPrefill]] = {}
         for sequence in under_way:
             by_priority.setdefault(sequence.request.priority, []).append(self._part(sequence))
         rows: list[tuple[int, int]] = []
@@ -70,21 +71,21 @@ class Prefill:
             priority = self._next_priority(priority, by_priority)
         return rows
 
-    def _next_priority(self, after: int | None, by_priority: dict[int, list[Part]]) -> int | None:
+    def _next_priority(self, after: int | None, by_priority: dict[int, list[PartialPrefill]]) -> int | None:
         found = [priority for priority in by_priority if after is None or priority > after]
         if self._gate.is_open and (waiting := self._waiting.next_priority(after)) is not None:
             found.append(waiting)
         return min(found, default=None)
 
-    def _by_age(self, priority: int, parts: list[Part], budget: int) -> None:
-        """The half by age: prompts in rank order, until it is spent. Who enters is added to `parts`, in its place."""
+    def _by_age(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
+        """Spend the half by age: prompts in their order. An output that enters is added to `parts`, in its place."""
         share = -(-budget // 2)
         oldest = self._waiting.oldest(priority) if self._gate.is_open else None
         place = 0
         while share > 0:
             part = parts[place] if place < len(parts) else None
             allowed = share
-            if oldest is not None and (part is None or oldest.rank < part.sequence.rank):
+            if oldest is not None and (part is None or oldest.order < part.sequence.order):
                 if self._gate.takes_whole and share < oldest.num_known:
                     allowed = budget if oldest.was_passed and place == 0 else 0
                     oldest.was_passed = place == 0
@@ -99,8 +100,8 @@ class Prefill:
             share -= part.grant(allowed)
             place += 1
 
-    def _by_length(self, priority: int, parts: list[Part], budget: int) -> None:
-        """Prompts by what they have to run, the shortest first. Who enters is added to `parts`, at the end."""
+    def _by_length(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
+        """Spend the rest on the shortest prompts first. An output that enters is added to `parts`, at the end."""
         queue = sorted((part for part in parts if part.left), key=_length, reverse=True)
         num_skipped = 0
         while budget:
@@ -117,8 +118,8 @@ class Prefill:
                 return
             budget -= part.grant(budget)
 
-    def _entrant(self, priority: int, num_skipped: int, parts: list[Part], budget: int) -> Sequence | None:
-        """Who would enter next: the shortest, where it may pass those before it, else the oldest."""
+    def _entrant(self, priority: int, num_skipped: int, parts: list[PartialPrefill], budget: int) -> Sequence | None:
+        """The output to enter next: the shortest, where it may pass those before it, else the oldest."""
         if not self._gate.is_open:
             return None
         oldest, shortest = self._waiting.oldest(priority), self._waiting.shortest(priority, num_skipped)
@@ -129,28 +130,28 @@ class Prefill:
         is_new = oldest is not shortest and not self._gate.was_refused(oldest)
         return oldest if is_new and self._may_enter(oldest, oldest, parts, budget) else None
 
-    def _may_enter(self, sequence: Sequence, oldest: Sequence, parts: list[Part], budget: int) -> bool:
+    def _may_enter(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
         return self._gate.lets_pass(sequence) and self._has_place(sequence, oldest, parts, budget)
 
-    def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[Part], budget: int) -> bool:
-        """It runs to its end in this step, or is the oldest of the unfinished, or leaves that one a place."""
+    def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
+        """The prompt ends in this step, or is the oldest of the unfinished, or leaves that one a place."""
         if sequence.num_known <= budget:
             return True
-        unfinished = [part.sequence.rank for part in parts if part.left]
-        is_led = any(rank < oldest.rank for rank in unfinished)
+        unfinished = [part.sequence.order for part in parts if part.left]
+        is_led = any(order < oldest.order for order in unfinished)
         return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
 
-    def _enter(self, sequence: Sequence, budget: int) -> Part | None:
+    def _enter(self, sequence: Sequence, budget: int) -> PartialPrefill | None:
         return self._part(sequence) if self._gate.enter(sequence, budget) else None
 
-    def _part(self, sequence: Sequence) -> Part:
+    def _part(self, sequence: Sequence) -> PartialPrefill:
         slot = sequence.slot
-        return Part(sequence, int(self._running.num_tokens[slot] - self._running.num_scheduled[slot]))
+        return PartialPrefill(sequence, int(self._running.num_tokens[slot] - self._running.num_scheduled[slot]))
 
 
-def _age(part: Part) -> tuple[int, int, int]:
-    return part.sequence.rank
+def _age(part: PartialPrefill) -> tuple[int, int, int]:
+    return part.sequence.order
 
 
-def _length(part: Part) -> tuple[int, tuple[int, int, int]]:
-    return part.left, part.sequence.rank
+def _length(part: PartialPrefill) -> tuple[int, tuple[int, int, int]]:
+    return part.left, part.sequence.order

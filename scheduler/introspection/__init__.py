@@ -1,1 +1,1 @@
-"""What can be asked of the scheduler; read only."""
+"""Answers to questions about the scheduler; read only."""

@@ -1,4 +1,4 @@
-"""Answers to the questions a frontend may ask."""
+"""Answers to the questions that a frontend may send."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from quire.proto.messages.introspection import (
 from quire.scheduler.core.core import Core
 from quire.scheduler.introspection.explain import explain
 from quire.scheduler.introspection.load import load
-from quire.scheduler.introspection.metrics import distributions, figures
+from quire.scheduler.introspection.metrics import distributions, metrics
 from quire.scheduler.introspection.status import status
 from quire.scheduler.introspection.view import view_of
 
@@ -24,16 +24,16 @@ Question = LoadQuery | MetricsQuery | StatusQuery | ExplainQuery
 
 
 def answer(
-    ask: Question, core: Core, now: float, outside: Callable[[], tuple[Figure, ...]]
+    question: Question, core: Core, now: float, process_metrics: Callable[[], tuple[Figure, ...]]
 ) -> LoadReply | MetricsReply | StatusReply | ExplainReply:
-    """The answer as of `now`; `outside` yields the figures of the process and its sockets, which no core can see."""
+    """The answer as of `now`. `process_metrics` gives what the core cannot see: of the process and its sockets."""
     view = view_of(core, now)
-    match ask:
+    match question:
         case LoadQuery():
-            return LoadReply(ask.query, load(view))
+            return LoadReply(question.query, load(view))
         case MetricsQuery():
-            return MetricsReply(ask.query, (*figures(view), *outside()), distributions(view))
+            return MetricsReply(question.query, (*metrics(view), *process_metrics()), distributions(view))
         case StatusQuery():
-            return status(ask, view)
+            return status(question, view)
         case ExplainQuery():
-            return explain(ask, view)
+            return explain(question, view)

@@ -1,4 +1,4 @@
-"""How a request fares, or fared, for `ExplainReply`."""
+"""The story of a request, live or ended, for `ExplainReply`."""
 
 import msgspec
 
@@ -7,15 +7,15 @@ from quire.scheduler.introspection.view import View
 from quire.scheduler.state.sequence import Request, Sequence
 
 
-def explain(ask: ExplainQuery, view: View) -> ExplainReply:
-    """The newest request of this label, with its ended outputs as far as they are remembered."""
-    archive = view.ledger.archive
-    live = max(view.ledger.registry.of_label(ask.label), key=_arrival, default=None)
-    arrival = archive.newest(ask.label) if live is None else live.arrival
-    stories = archive.stories(arrival) if arrival else []
+def explain(question: ExplainQuery, view: View) -> ExplainReply:
+    """Stories of the newest request with this label: its live outputs, and its ended ones as far as they are kept."""
+    ended = view.live_requests.ended
+    live = max(view.live_requests.registry.of_label(question.label), key=_arrival, default=None)
+    arrival = ended.newest(question.label) if live is None else live.arrival
+    stories = ended.stories(arrival) if arrival else []
     if live is not None:
         stories += [_story(one, view) for one in live.sequences if one.state != "finished"]
-    return ExplainReply(ask.query, ask.label, tuple(sorted(stories, key=_output_index)))
+    return ExplainReply(question.query, question.label, tuple(sorted(stories, key=_output_index)))
 
 
 def _arrival(request: Request) -> int:
@@ -27,16 +27,16 @@ def _output_index(story: Story) -> int:
 
 
 def _story(sequence: Sequence, view: View) -> Story:
-    moments = sequence.tale.moments()
+    moments = sequence.log.moments()
     ahead = 0
     if sequence.state == "waiting":
-        ahead = view.ledger.waiting.num_before(sequence)
+        ahead = view.live_requests.waiting.num_before(sequence)
         if ahead:
             text = f"{ahead} outputs are before it in the queue; it passes longer ones if blocks suffice for both"
             seconds = view.now - sequence.request.arrived_at
             moments.append(Moment(seconds, "blocked", sequence.num_known, text))
     usage = sequence.usage(view.now)
-    if sequence.state == "running" and view.era is not None:
-        num_known = int(view.era.running.num_known[sequence.slot])
+    if sequence.state == "running" and view.group_epoch is not None:
+        num_known = int(view.group_epoch.running.num_known[sequence.slot])
         usage = msgspec.structs.replace(usage, completion_tokens=num_known - usage.prompt_tokens)
     return Story(sequence.output_index, sequence.state, ahead, usage, tuple(moments))

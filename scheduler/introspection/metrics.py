@@ -1,4 +1,4 @@
-"""All the scheduler counts and measures, for `MetricsReply`. The names are those of `proto/metrics/families.py`."""
+"""All metrics of the scheduler, for `MetricsReply`. Their names are those of `proto/metrics/families.py`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args
@@ -8,30 +8,46 @@ from quire.proto.messages.message import EngineState
 from quire.proto.messages.params import FinishReason
 from quire.scheduler.introspection.load import used_slots_share
 from quire.scheduler.introspection.view import View
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 
 FINISH_REASONS: Final = tuple(reason for reason in get_args(FinishReason) if reason != "rejected")
 REJECTIONS: Final = (
-    "STARTING", "DRAINING", "FAILED", "QUEUE_FULL", "INVALID_PARAMETER", "UNSUPPORTED", "EMPTY_PROMPT",
-    "TOKEN_OUT_OF_RANGE", "CONTEXT_LENGTH_EXCEEDED", "EXCEEDS_CAPACITY", "UNKNOWN_ADAPTER", "DEADLINE", "BUG",
-)  # fmt: skip
-"""Told from the start, with 0: the first rejection is then a step that a rate sees."""
+    "STARTING",
+    "DRAINING",
+    "FAILED",
+    "QUEUE_FULL",
+    "INVALID_PARAMETER",
+    "UNSUPPORTED",
+    "EMPTY_PROMPT",
+    "TOKEN_OUT_OF_RANGE",
+    "CONTEXT_LENGTH_EXCEEDED",
+    "EXCEEDS_CAPACITY",
+    "UNKNOWN_ADAPTER",
+    "DEADLINE",
+    "BUG",
+)
+"""Reasons that are reported from the start, with 0: a rate then sees the first rejection."""
 
 
-def figures(view: View) -> Iterator[Figure]:
+def metrics(view: View) -> Iterator[Figure]:
     """Counters and gauges."""
-    counters, era, waiting, timeline = view.counters, view.era, view.ledger.waiting, view.timeline
+    counters, group_epoch, waiting, step_log = (
+        view.counters,
+        view.group_epoch,
+        view.live_requests.waiting,
+        view.step_log,
+    )
     yield Figure("epoch", view.epoch)
     yield from _labelled("engine_state", "state", {state: int(state == view.state) for state in get_args(EngineState)})
-    yield Figure("requests_running", 0 if era is None else era.running.num_active)
-    yield Figure("partial_prefills", 0 if era is None else era.running.num_partial)
+    yield Figure("requests_running", 0 if group_epoch is None else group_epoch.running.num_active)
+    yield Figure("partial_prefills", 0 if group_epoch is None else group_epoch.running.num_partial)
     yield Figure("requests_waiting", waiting.num_seqs)
     yield Figure("waiting_tokens", waiting.num_tokens)
-    if rate := timeline.prefill_rate:
+    if rate := step_log.prefill_rate:
         yield Figure("prefill_tokens_per_second", rate)
         yield Figure("backlog_seconds", waiting.num_tokens * (1 - counters.cached_share) / rate)
-    if era is not None:
-        yield from _memory(era)
+    if group_epoch is not None:
+        yield from _memory(group_epoch)
     yield Figure("prefix_queries_tokens_total", counters.prefix_queries)
     yield Figure("prefix_hits_tokens_total", counters.prefix_hits)
     yield Figure("preemptions_total", counters.num_preemptions)
@@ -41,43 +57,48 @@ def figures(view: View) -> Iterator[Figure]:
     yield from _labelled("requests_finished_total", "reason", dict.fromkeys(FINISH_REASONS, 0) | counters.finished)
     yield from _labelled("requests_rejected_total", "reason", dict.fromkeys(REJECTIONS, 0) | counters.rejected)
     tokens = {
-        "prompt": counters.prompt_tokens, "cached": counters.cached_tokens, "generated": counters.generated_tokens
-    }  # fmt: skip
+        "prompt": counters.prompt_tokens,
+        "cached": counters.cached_tokens,
+        "generated": counters.generated_tokens,
+    }
     yield from _labelled("tokens_total", "kind", tokens)
-    yield Figure("scheduler_steps_total", timeline.num_steps)
+    yield Figure("scheduler_steps_total", step_log.num_steps)
     parts = {
-        "schedule": timeline.schedule_seconds,
-        "send": timeline.send_seconds,
-        "device": timeline.device_seconds,
-        "host": timeline.host_seconds,
-        "idle": timeline.idle_seconds,
+        "schedule": step_log.schedule_seconds,
+        "send": step_log.send_seconds,
+        "device": step_log.device_seconds,
+        "host": step_log.host_seconds,
+        "idle": step_log.idle_seconds,
     }
     yield from _labelled("step_part_seconds_total", "part", parts)
-    for rank, seconds in timeline.busy.totals():
+    for rank, seconds in step_log.device_busy.totals():
         yield Figure("device_busy_seconds_total", seconds, (("rank", str(rank)),))
-    for rank, share in timeline.busy.shares(view.now):
+    for rank, share in step_log.device_busy.shares(view.now):
         yield Figure("device_busy_ratio", share, (("rank", str(rank)),))
 
 
 def distributions(view: View) -> tuple[Distribution, ...]:
     """Histograms."""
-    timeline = view.timeline
+    step_log = view.step_log
     return (
-        timeline.step_seconds.distribution("step_seconds"),
-        timeline.step_decodes.distribution("step_decodes"),
-        timeline.step_tokens.distribution("step_tokens"),
+        step_log.step_seconds.distribution("step_seconds"),
+        step_log.step_decodes.distribution("step_decodes"),
+        step_log.step_tokens.distribution("step_tokens"),
         view.counters.queue_seconds.distribution("queue_seconds"),
     )
 
 
-def _memory(era: Era) -> Iterator[Figure]:
-    pool = era.memory.pool
+def _memory(group_epoch: Epoch) -> Iterator[Figure]:
+    pool = group_epoch.memory.pool
     blocks = {
-        "free": len(pool.free), "cached": len(pool.idle), "fenced": len(pool.fenced), "used": pool.num_referenced
-    }  # fmt: skip
+        "free": len(pool.free),
+        "cached": len(pool.idle),
+        "fenced": len(pool.fenced),
+        "used": pool.num_referenced,
+    }
     yield from _labelled("kv_blocks", "state", blocks)
     yield Figure("kv_usage_ratio", 1 - pool.available / pool.num_blocks)
-    yield Figure("kv_waste_ratio", 1 - used_slots_share(era))
+    yield Figure("kv_waste_ratio", 1 - used_slots_share(group_epoch))
 
 
 def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[Figure]:

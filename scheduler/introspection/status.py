@@ -1,4 +1,4 @@
-"""The engine at one instant, for `StatusReply`. Made when asked, with arrays over the blocks."""
+"""A picture of the engine at one instant, for `StatusReply`. It is made on request, with arrays over the blocks."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,29 +16,29 @@ from quire.proto.messages.introspection import (
 )
 from quire.scheduler.introspection.load import load
 from quire.scheduler.introspection.view import View
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.sequence import Sequence
 
 
-def status(ask: StatusQuery, view: View) -> StatusReply:
-    """Running outputs before waiting ones, each in rank order."""
-    era = view.era
-    running = [] if era is None else sorted(era.running.live(), key=_rank)
+def status(question: StatusQuery, view: View) -> StatusReply:
+    """The engine's outputs, running before waiting ones and both in their order, its blocks and its steps."""
+    group_epoch = view.group_epoch
+    running = [] if group_epoch is None else sorted(group_epoch.running.live(), key=_order)
     listed = running[:MAX_STATUS_OUTPUTS]
-    outputs = [] if era is None else [_running(sequence, era, view.now) for sequence in listed]
-    waiting = view.ledger.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
+    outputs = [] if group_epoch is None else [_running(sequence, group_epoch, view.now) for sequence in listed]
+    waiting = view.live_requests.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
     outputs += [_waiting(sequence, view.now) for sequence in waiting]
-    blocks = b"" if era is None else _blocks(era, running).tobytes()
-    steps = view.timeline.records(ask.after_step)
-    return StatusReply(ask.query, view.now, load(view), tuple(outputs), blocks, steps)
+    blocks = b"" if group_epoch is None else _blocks(group_epoch, running).tobytes()
+    steps = view.step_log.records(question.after_step)
+    return StatusReply(question.query, view.now, load(view), tuple(outputs), blocks, steps)
 
 
-def _rank(sequence: Sequence) -> tuple[int, int, int]:
-    return sequence.rank
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
 
 
-def _running(sequence: Sequence, era: Era, now: float) -> LiveOutput:
-    running, slot, request = era.running, sequence.slot, sequence.request
+def _running(sequence: Sequence, group_epoch: Epoch, now: float) -> LiveOutput:
+    running, slot, request = group_epoch.running, sequence.slot, sequence.request
     return LiveOutput(
         label=request.label,
         output_index=sequence.output_index,
@@ -73,9 +73,9 @@ def _waiting(sequence: Sequence, now: float) -> LiveOutput:
     )
 
 
-def _blocks(era: Era, running: list[Sequence]) -> npt.NDArray[np.uint16]:
-    """A code per block of the pool, as far as they are told: uint16 [blocks]."""
-    pool = era.memory.pool
+def _blocks(group_epoch: Epoch, running: list[Sequence]) -> npt.NDArray[np.uint16]:
+    """A code for each of the first `MAX_STATUS_BLOCKS` blocks of the pool: uint16 [blocks]."""
+    pool = group_epoch.memory.pool
     num_blocks = min(pool.num_blocks, MAX_STATUS_BLOCKS)
     codes: npt.NDArray[np.uint16] = np.zeros(num_blocks, "<u2")
     codes[pool.idle.mask(num_blocks)] = BLOCK_CACHED

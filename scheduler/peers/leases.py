@@ -1,12 +1,13 @@
-"""Who is connected to the request socket, and until when they count as alive. No I/O."""
+"""Leases of the peers on the request socket: connected peers and when each last sent something. No I/O."""
 
 from quire.proto.messages.message import PeerRole
 from quire.scheduler.peers.own_time import OwnTime
 
 
 class Leases:
-    """A peer is alive for `seconds` of our own time after its last message. The supervisor needs no beat: its death
-    ends everybody.
+    """Roles and last messages of the peers. A frontend is alive for `seconds` of our own time after its last message.
+
+    The supervisor needs no beat: its death ends everybody.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -20,7 +21,7 @@ class Leases:
         self._last_seen[identity] = self._time.at(now)
 
     def touch(self, identity: bytes, now: float) -> bool:
-        """Note a message; False for a peer that never said HELLO."""
+        """Renew the lease: the peer sent a message. False for a peer that never sent HELLO."""
         if identity not in self._roles:
             return False
         self._last_seen[identity] = self._time.at(now)

@@ -1,4 +1,4 @@
-"""Figures the core cannot see: of the process, its sockets and its peers."""
+"""Metrics that the core cannot see: of the process, its sockets and its peers."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,10 @@ from quire.scheduler.peers.worker_group import WorkerGroup
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def outside(bad_frontend_frames: int, bad_worker_frames: int, leases: Leases, group: WorkerGroup) -> tuple[Figure, ...]:
-    """What comes along with the core's own figures."""
+def process_metrics(
+    bad_frontend_frames: int, bad_worker_frames: int, leases: Leases, group: WorkerGroup
+) -> tuple[Figure, ...]:
+    """The metrics that `Figures` has beside the core's own."""
     phases = (
         Figure("startup_phase_seconds", seconds, (("phase", phase), ("rank", str(rank))))
         for rank, phase, seconds in group.all_phases

@@ -1,11 +1,11 @@
-"""Whether the worker group still answers. No I/O."""
+"""The watchdog over the worker group's answers. No I/O."""
 
 from quire.scheduler.peers.own_time import OwnTime
 
 
-class Watch:
-    """Times the oldest plan in flight, in our own time. A rank that hangs neither dies nor complains: its silence is
-    all there is.
+class StepWatchdog:
+    """A timer of the oldest plan in flight, in our own time. A rank that hangs neither dies nor complains: its silence
+    is the only sign.
     """
 
     def __init__(self, limit_seconds: float) -> None:
@@ -15,7 +15,10 @@ class Watch:
         self._time = OwnTime()
 
     def hangs(self, oldest: tuple[int, int] | None, now: float) -> bool:
-        """Call often. `oldest`: epoch and step of the oldest plan some rank has not acknowledged, if there is one."""
+        """The oldest plan has been in flight for too long. To be called often.
+
+        `oldest`: epoch and step of the oldest plan that some rank has not acknowledged.
+        """
         own = self._time.at(now)
         if oldest != self._plan:
             self._plan, self._since = oldest, own

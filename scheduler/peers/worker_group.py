@@ -1,4 +1,4 @@
-"""The worker group of one epoch, as the scheduler sees it: who said HELLO, who is READY, do they agree. No I/O."""
+"""The handshake of a worker group: which ranks sent HELLO, which are READY, and that they agree. No I/O."""
 
 from quire.proto.messages.plans import Ready, Welcomed, WorkerHello
 from quire.proto.messages.requests import PROTOCOL_VERSION
@@ -6,7 +6,7 @@ from quire.scheduler.state.events import GroupReady
 
 
 class GroupError(RuntimeError):
-    """A worker that cannot belong to the group; the message is sent to it as the reason to stop."""
+    """A worker cannot belong to the group; the text is sent to it as the reason to stop."""
 
 
 class WorkerGroup:

@@ -1,1 +1,1 @@
-"""What is: sequences, queues, memory, plans in flight. No clock and no I/O."""
+"""The state of the engine: sequences, queues, memory, plans in flight. No clock and no I/O."""

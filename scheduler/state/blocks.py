@@ -1,4 +1,4 @@
-"""The pool of KV blocks: reference counts, the free list, and what is cached without a reader. All O(1) per block."""
+"""The pool of KV blocks: reference counts, free list, cached blocks without a reader. All is O(1) per block."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class IdleList:
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
         self._next = [-1] * num_blocks + [num_blocks]
-        """-1: not in the list."""
+        """Successor of each block; -1: not in the list."""
         self._before = [-1] * num_blocks + [num_blocks]
         self._count = 0
 
@@ -33,7 +33,7 @@ class IdleList:
             block = self._next[block]
 
     def mask(self, num_blocks: int) -> npt.NDArray[np.bool_]:
-        """Which of the first `num_blocks` blocks are in the list: bool [num_blocks]."""
+        """Membership of the first `num_blocks` blocks: bool [num_blocks]."""
         return np.array(self._next[:num_blocks]) >= 0
 
     def append(self, block: int) -> None:
@@ -56,7 +56,7 @@ class IdleList:
 
 
 class BlockPool:
-    """Every block is in exactly one place: free, idle (cached, no reader), referenced, or fenced.
+    """All blocks, each in exactly one place: free, idle (cached, no reader), referenced, or fenced.
 
     A fenced block has lost its last reader while a step that may touch it was in flight; whoever fenced it calls
     `settle` when that step is over. Until then nobody may write it, but a cached one may gain a reader.
@@ -68,7 +68,7 @@ class BlockPool:
         self.free = deque(range(num_blocks))
         self.idle = IdleList(num_blocks)
         self.fenced: dict[int, int] = {}
-        """Block -> the step that must be over."""
+        """Block -> the step that must be over before it is used again."""
 
     @property
     def available(self) -> int:
@@ -85,13 +85,13 @@ class BlockPool:
         return block
 
     def share(self, block: int) -> None:
-        """One more reader of a cached block, wherever it is."""
+        """Add a reader to a cached block, wherever it is."""
         if self.refs[block] == 0 and self.fenced.pop(block, None) is None:
             self.idle.remove(block)
         self.refs[block] += 1
 
     def drop(self, block: int, step: int) -> bool:
-        """One reader less. True when it was the last: the block is now fenced until `step` is over."""
+        """Take away a reader. True when it was the last: the block is now fenced until `step` is over."""
         self.refs[block] -= 1
         if self.refs[block]:
             return False

@@ -10,4 +10,4 @@ QUEUE_SECONDS = (
     5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
 )  # fmt: skip
 BATCH = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-"""Rows or tokens of a step."""
+"""Bounds for the rows or tokens of a step."""

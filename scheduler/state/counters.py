@@ -1,4 +1,4 @@
-"""What the core counts since its start."""
+"""Counters of the core since its start."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -6,22 +6,24 @@ from dataclasses import dataclass, field
 from quire.proto.metrics.histogram import Histogram
 from quire.scheduler.state.buckets import QUEUE_SECONDS
 
-MEMORY = 0.99
-"""Weight of what was before in the usual share of prefix hits, per output that began."""
+CACHED_SHARE_MEMORY = 0.99
+"""Weight of the old value in the moving average `cached_share`, per output that began."""
 
 
 @dataclass(slots=True)
 class Counters:
+    """Counts of outputs, tokens and messages."""
+
     num_finished: int = 0
-    """Outputs that ended, rejected ones not among them."""
+    """Outputs that ended; rejected ones do not count."""
     num_rejected: int = 0
     finished: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By finish reason."""
+    """Ended outputs by finish reason."""
     rejected: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By the word of `proto.errors`."""
+    """Rejected outputs by their reason in `proto.messages.errors`."""
     num_preemptions: int = 0
     num_passed: int = 0
-    """Outputs that got their slot before others that were before them in the queue."""
+    """Outputs that got a slot before others that were ahead of them in the queue."""
     num_restarts: int = 0
     """Outputs put back into the queue by the death of their group."""
     num_stale: int = 0
@@ -29,17 +31,18 @@ class Counters:
     prefix_queries: int = 0
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits: int = 0
+    """Those of `prefix_queries` that were found."""
     prompt_tokens: int = 0
-    """Of outputs that began to run; forked ones share their prompt and count nothing."""
+    """Prompt tokens of outputs that began to run; forked ones share their prompt and count nothing."""
     cached_tokens: int = 0
-    """Of these, found in the cache."""
+    """Those of `prompt_tokens` that were found in the cache."""
     generated_tokens: int = 0
     cached_share: float = 0.0
-    """Usual share of a prompt that is found in the cache."""
+    """Moving average of the share of a prompt that is found in the cache."""
     queue_seconds: Histogram = field(default_factory=lambda: Histogram(QUEUE_SECONDS))
 
     def began(self, num_prompt: int, num_cached: int) -> None:
         """An output got its first slot, and so many of its prompt's tokens were in the cache."""
         self.prompt_tokens += num_prompt
         self.cached_tokens += num_cached
-        self.cached_share += (1 - MEMORY) * (num_cached / num_prompt - self.cached_share)
+        self.cached_share += (1 - CACHED_SHARE_MEMORY) * (num_cached / num_prompt - self.cached_share)

@@ -1,11 +1,11 @@
-"""When each live request must have ended."""
+"""The deadlines of live requests."""
 
 import heapq
 
 from quire.scheduler.state.sequence import Request
 
 MAX_DEAD = 64
-"""Ended entries the heap may keep beside its live ones before it is rebuilt."""
+"""Entries of ended requests that the heap may keep beside its live ones before it is rebuilt."""
 
 
 class Deadlines:
@@ -23,7 +23,7 @@ class Deadlines:
         self._num_live += 1
 
     def discard(self, request: Request) -> None:
-        """The request has ended: `num_live` is 0."""
+        """Discount a request that has ended: its `num_live` is 0."""
         self._num_live -= 1
         if len(self._heap) > 2 * self._num_live + MAX_DEAD:
             self._heap = [entry for entry in self._heap if entry[2].num_live]

@@ -1,41 +1,43 @@
-"""What lives exactly as long as one worker group: slots, memory and plans in flight."""
+"""One worker group's part of the state: slots, memory and plans in flight. It lives exactly as long as the group."""
 
 import numpy as np
 
 from quire.proto.messages.requests import ModelFacts
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.state.in_flight import Pipeline
+from quire.scheduler.state.in_flight import PlansInFlight
 from quire.scheduler.state.memory import Memory
 from quire.scheduler.state.running import Running
 from quire.scheduler.state.sequence import Sequence
 
 PUBLISH_BATCH = 4
-"""Generated blocks are published so many at a time, and the rest at the end: nobody else can know them earlier."""
+"""Generated blocks are published in batches of this size, the rest at the end: nobody else can know them earlier."""
 
 
-class Era:
-    """One epoch. When the group dies the era is dropped whole; only the outputs' tokens are carried over."""
+class Epoch:
+    """Slots, memory and plans of one worker group. When the group dies they are dropped whole; only the outputs'
+    tokens are carried over.
+    """
 
     def __init__(self, epoch: int, world_size: int, facts: ModelFacts, config: SchedulerConfig) -> None:
         self.epoch = epoch
         self.facts = facts
         self.running = Running(config.max_num_seqs, facts.max_model_len)
         self.memory = Memory(facts, config.enable_prefix_caching)
-        self.pipeline = Pipeline(epoch, world_size)
+        self.in_flight = PlansInFlight(epoch, world_size)
         self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
 
-    def leave(self, sequence: Sequence, *, keep_tokens: bool, tainted: bool = False) -> None:
-        """Take an output out of its slot and give its blocks back. `tainted`: what it computed is no number."""
+    def leave(self, sequence: Sequence, *, keep_tokens: bool, poisoned: bool = False) -> None:
+        """Take an output out of its slot and give its blocks back. `poisoned`: what it computed is not finite."""
         running, slot = self.running, sequence.slot
-        if tainted:
-            self.memory.condemn(sequence)
-        self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.pipeline.step)
+        if poisoned:
+            self.memory.poison(sequence)
+        self.memory.release(sequence, running.history[slot], int(running.num_computed[slot]), self.in_flight.step)
         running.leave(sequence, keep_tokens)
 
-    def land(self) -> None:
-        """Every rank acknowledged some plans: publish the blocks they filled, and lower the fences behind them."""
+    def on_acked(self) -> None:
+        """Publish the blocks that newly acknowledged plans have filled, and lower the fences behind these plans."""
         running, memory = self.running, self.memory
-        for plan in self.pipeline.landed():
+        for plan in self.in_flight.take_acked():
             published = running.num_published[plan.slots]
             unpublished = plan.ends // memory.block_size - published
             is_prompt = published < running.num_prompt[plan.slots] // memory.block_size

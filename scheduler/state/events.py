@@ -1,4 +1,4 @@
-"""What may happen to the core, and what it may ask for. Data only."""
+"""Events that the core takes and instructions that it gives. Data only."""
 
 from dataclasses import dataclass
 
@@ -23,12 +23,12 @@ class Aborted:
 @dataclass(frozen=True, slots=True)
 class LabelsAborted:
     frontend: bytes
-    ask: AbortLabels
+    abort: AbortLabels
 
 
 @dataclass(frozen=True, slots=True)
 class FrontendLost:
-    """Its lease ended: every request of it is aborted, nothing is sent to it."""
+    """A frontend's lease ended: its requests are aborted, and nothing is sent to it."""
 
     frontend: bytes
 
@@ -44,7 +44,7 @@ class GroupReady:
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
-    """The group of this epoch is dead: requeue what ran as prompt + emitted tokens, forget cache and fences."""
+    """The group of this epoch is dead: what ran is requeued with its emitted tokens, cache and fences are dropped."""
 
     epoch: int
     reason: str
@@ -68,19 +68,28 @@ class StepAcked:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainAsked:
+class DrainRequested:
     timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed: deadlines and the drain's end are looked at."""
+    """Time passed: deadlines and the drain's end are checked."""
 
 
 Event = (
-    Submitted | Aborted | LabelsAborted | FrontendLost | GroupReady | GroupGone | GroupGaveUp | StepDone
-    | StepAcked | DrainAsked | Tick
-)  # fmt: skip
+    Submitted
+    | Aborted
+    | LabelsAborted
+    | FrontendLost
+    | GroupReady
+    | GroupGone
+    | GroupGaveUp
+    | StepDone
+    | StepAcked
+    | DrainRequested
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ChangeState:
-    """Tell everyone: a new `Welcome`."""
+    """Send every peer of the request socket a new `Welcome`."""
 
     state: EngineState
     detail: str

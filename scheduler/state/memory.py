@@ -1,4 +1,4 @@
-"""KV memory of the running outputs: reserve, share, extend, trim, publish, release. The only user of pool and index."""
+"""The KV memory of the running outputs: reserve, share, extend, trim, publish, release. Only it uses pool and index."""
 
 from collections import deque
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.transport.wire import Int32
 from quire.scheduler.state.blocks import BlockPool
-from quire.scheduler.state.prefix import Entry, Hash, PrefixIndex, sha256
+from quire.scheduler.state.prefix import Hash, PrefixEntry, PrefixIndex, sha256
 from quire.scheduler.state.sequence import Sequence
 
 
-class Late(NamedTuple):
+class UnpublishedBlocks(NamedTuple):
     """Full blocks of an ended output, published when their step is acknowledged by every rank."""
 
-    parent: Entry
+    parent: PrefixEntry
     tokens: bytes
     blocks: list[int]
 
@@ -23,11 +23,11 @@ class Fence(NamedTuple):
 
     step: int
     blocks: list[int]
-    late: Late | None
+    unpublished: UnpublishedBlocks | None
 
 
 class Memory:
-    """Blocks and prefix cache of one worker group. Tokens are int32; `sent` is the number of the newest plan sent."""
+    """The blocks and the prefix cache of one worker group. `sent` is the number of the newest plan sent."""
 
     def __init__(self, facts: ModelFacts, caching: bool, hash_: Hash = sha256) -> None:
         self.block_size = facts.block_size
@@ -35,7 +35,7 @@ class Memory:
         self.index = PrefixIndex(facts.num_blocks, facts.block_size, facts.revision, hash_)
         self.fences: deque[Fence] = deque()
         self.acked = 0
-        """Every rank has acknowledged this plan and all before."""
+        """Number of the newest plan that every rank has acknowledged."""
         self._caching = caching and facts.shares_prefixes
 
     @property
@@ -45,13 +45,13 @@ class Memory:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def match(self, sequence: Sequence) -> list[Entry]:
-        """The longest cached prefix of a waiting output, in blocks; at least one of its tokens stays to run."""
+    def match(self, sequence: Sequence) -> list[PrefixEntry]:
+        """The entries of a waiting output's longest cached prefix; at least one of its tokens stays to run."""
         request = sequence.request
         sequence.root = self.index.root(request.adapter, request.cache_salt) if self._caching else None
         if sequence.root is None or sequence.wants_prompt_logprobs:
             return []
-        hits: list[Entry] = []
+        hits: list[PrefixEntry] = []
         parent, width = sequence.root, 4 * self.block_size
         tokens = sequence.tokens.tobytes()
         find = self.index.find
@@ -64,27 +64,30 @@ class Memory:
         return hits
 
     def missing(self, num_tokens: int, shared: list[int]) -> int:
-        """Available blocks that `reserve` would use up; idle blocks among the shared ones are no longer available."""
+        """Number of available blocks that `reserve` would use up, idle ones among the shared blocks included."""
         idle = self.pool.idle
         return self.blocks_for(num_tokens) - len(shared) + sum(1 for block in shared if block in idle)
 
     def reserve(self, sequence: Sequence, num_tokens: int, shared: list[int]) -> None:
-        """Give a table for `num_tokens` tokens that begins with the shared full blocks. `missing` must be available."""
+        """Give the output a table for `num_tokens` tokens that begins with the `shared` full blocks.
+
+        As many blocks as `missing` says must be available.
+        """
         for block in shared:
             self.pool.share(block)
         needed = self.blocks_for(num_tokens) - len(shared)
         sequence.blocks = shared + self.take(needed)
 
     def take(self, count: int) -> list[int]:
-        """New blocks, to be written by one output; so many must be available."""
-        take, forget = self.pool.take, self.index.forget
+        """New blocks for one output to write; `count` must be available."""
+        take, remove = self.pool.take, self.index.remove
         blocks = [take() for _ in range(count)]
         for block in blocks:
-            forget(block)
+            remove(block)
         return blocks
 
     def trim(self, sequence: Sequence, num_tokens: int, sent: int) -> None:
-        """Give back what is reserved beyond `num_tokens` tokens: speculation was too hopeful."""
+        """Give back blocks beyond `num_tokens` tokens: they were reserved for speculated tokens that were refused."""
         keep = self.blocks_for(num_tokens)
         surplus = sequence.blocks[keep:]
         del sequence.blocks[keep:]
@@ -93,56 +96,56 @@ class Memory:
     def publish(self, sequence: Sequence, history: Int32, num_computed: int) -> int:
         """List the full blocks among the first `num_computed` tokens, all acknowledged. Returns how many are listed."""
         full = num_computed // self.block_size
-        late = self._unpublished(sequence, history, full)
-        if late is not None:
-            sequence.entries.extend(self._list(late))
+        unpublished = self._unpublished(sequence, history, full)
+        if unpublished is not None:
+            sequence.entries.extend(self._list(unpublished))
         return len(sequence.entries)
 
     def release(self, sequence: Sequence, history: Int32, num_computed: int, sent: int) -> None:
         """Give back the whole table. Full blocks within `num_computed` are published when their fence falls."""
-        late = self._unpublished(sequence, history, num_computed // self.block_size)
-        self._fence(sequence.blocks, late, sent)
-        sequence.forget_memory()
+        unpublished = self._unpublished(sequence, history, num_computed // self.block_size)
+        self._fence(sequence.blocks, unpublished, sent)
+        sequence.clear_memory()
 
-    def condemn(self, sequence: Sequence) -> None:
-        """What this output wrote is no number: nothing in its table may be read by another."""
+    def poison(self, sequence: Sequence) -> None:
+        """Keep every block of this output out of the cache: what it wrote is not finite."""
         for block in sequence.blocks:
-            self.index.taint(block)
+            self.index.poison(block)
         sequence.root = None
 
     def acknowledge(self, step: int) -> None:
-        """Every rank is done with this plan."""
+        """Every rank is done with the plan of this number."""
         self.acked = step
         self._settle()
 
-    def _unpublished(self, sequence: Sequence, history: Int32, full: int) -> Late | None:
+    def _unpublished(self, sequence: Sequence, history: Int32, full: int) -> UnpublishedBlocks | None:
         first = len(sequence.entries)
         if sequence.root is None or full <= first:
             return None
         parent = sequence.entries[-1] if first else sequence.root
         tokens = history[first * self.block_size : full * self.block_size].tobytes()
-        return Late(parent, tokens, sequence.blocks[first:full])
+        return UnpublishedBlocks(parent, tokens, sequence.blocks[first:full])
 
-    def _list(self, late: Late) -> list[Entry]:
-        parent, width = late.parent, 4 * self.block_size
-        listed: list[Entry] = []
-        for number, block in enumerate(late.blocks):
-            parent = self.index.publish(parent, late.tokens[number * width : (number + 1) * width], block)
+    def _list(self, unpublished: UnpublishedBlocks) -> list[PrefixEntry]:
+        parent, width = unpublished.parent, 4 * self.block_size
+        listed: list[PrefixEntry] = []
+        for number, block in enumerate(unpublished.blocks):
+            parent = self.index.publish(parent, unpublished.tokens[number * width : (number + 1) * width], block)
             listed.append(parent)
         return listed
 
-    def _fence(self, blocks: list[int], late: Late | None, sent: int) -> None:
-        # Last blocks first: of a cached prefix the tail is then evicted before what it hangs on.
+    def _fence(self, blocks: list[int], unpublished: UnpublishedBlocks | None, sent: int) -> None:
+        # Last blocks first: the tail of a cached prefix is then evicted before its beginning.
         unread = [block for block in reversed(blocks) if self.pool.drop(block, sent)]
-        if unread or late is not None:
-            self.fences.append(Fence(sent, unread, late))
+        if unread or unpublished is not None:
+            self.fences.append(Fence(sent, unread, unpublished))
             self._settle()
 
     def _settle(self) -> None:
         fences = self.fences
         while fences and fences[0].step <= self.acked:
             fence = fences.popleft()
-            if fence.late is not None:
-                self._list(fence.late)
+            if fence.unpublished is not None:
+                self._list(fence.unpublished)
             for block in fence.blocks:
                 self.pool.settle(block, fence.step, self.index.entry_of(block) is not None)

@@ -1,4 +1,4 @@
-"""Who submitted what: every live request, by frontend and number, and by label."""
+"""The registry of live requests, by frontend and number, and by label."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from quire.scheduler.state.sequence import Frontend, Request
 
 
 class Registry:
-    """A frontend is known while it has a live request; its index is then used again."""
+    """Live requests and their frontends. A frontend without a live request is dropped, and its index used again."""
 
     def __init__(self) -> None:
         self.frontends: dict[bytes, Frontend] = {}
@@ -15,7 +15,7 @@ class Registry:
         self._free_indexes: list[int] = []
 
     def frontend(self, identity: bytes) -> Frontend:
-        """The frontend of this name, made known if it is not."""
+        """The frontend of this identity, added if it is new."""
         found = self.frontends.get(identity)
         if found is None:
             if not self._free_indexes:

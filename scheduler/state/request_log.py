@@ -1,4 +1,4 @@
-"""What happened to an output, told when somebody asks. Decode steps add nothing, so memory and time stay small."""
+"""Logs of what happened to each output, for `Explanation`. Decode steps add nothing, so memory and time stay small."""
 
 from collections import deque
 from typing import Literal, NamedTuple
@@ -6,22 +6,28 @@ from typing import Literal, NamedTuple
 from quire.proto.messages.introspection import Moment, Story
 from quire.proto.messages.message import Usage
 
-MAX_MOMENTS = 64
+MAX_ENTRIES = 64
+"""Entries that one output's log keeps."""
 MAX_ENDED = 1024
+"""Ended outputs whose logs are kept."""
 MAX_DETAIL = 240
+"""Characters of an entry's detail."""
 
-What = Literal["queued", "blocked", "admitted", "chunk", "first_token", "preempted", "restarted", "finished"]
+EntryKind = Literal["queued", "blocked", "admitted", "chunk", "first_token", "preempted", "restarted", "finished"]
 
 
-class Event(NamedTuple):
-    """A moment, or several chunks of a prompt as one. Seconds since arrival, and of the steps the chunks ran in."""
+class LogEntry(NamedTuple):
+    """One event of an output, or several chunks of its prompt as one."""
 
     seconds: float
-    what: What
+    """Time since the request's arrival."""
+    kind: EntryKind
     num_tokens: int
     detail: str = ""
     num_chunks: int = 0
+    """Chunks in this entry; 0 unless `kind` is "chunk"."""
     chunk_seconds: float = 0.0
+    """Time of the steps in which these chunks ran."""
 
     def moment(self) -> Moment:
         detail = self.detail
@@ -30,71 +36,73 @@ class Event(NamedTuple):
         elif self.num_chunks:
             each = self.chunk_seconds / self.num_chunks * 1e3
             detail = f"{self.num_chunks} chunks, {each:.1f} ms each"
-        return Moment(self.seconds, self.what, self.num_tokens, detail)
+        return Moment(self.seconds, self.kind, self.num_tokens, detail)
 
 
-class Tale:
-    """The events of one output, at most `MAX_MOMENTS`: neighbouring chunks are merged, then the middle is left out."""
+class OutputLog:
+    """The entries of one output, at most `MAX_ENTRIES`: neighbouring chunks are merged, then the middle is left out."""
 
-    __slots__ = ("_events", "_num_left_out")
+    __slots__ = ("_entries", "_num_left_out")
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._entries: list[LogEntry] = []
         self._num_left_out = 0
 
-    def add(self, event: Event) -> None:
-        if len(self._events) >= MAX_MOMENTS:
+    def add(self, entry: LogEntry) -> None:
+        if len(self._entries) >= MAX_ENTRIES:
             self._shorten()
-        self._events.append(event)
+        self._entries.append(entry)
 
     def moments(self) -> list[Moment]:
-        moments = [event.moment() for event in self._events]
+        moments = [entry.moment() for entry in self._entries]
         if self._num_left_out:
-            place = min(MAX_MOMENTS // 2, len(moments) - 1)
+            place = min(MAX_ENTRIES // 2, len(moments) - 1)
             after = moments[place]
             detail = f"{after.detail} ({self._num_left_out} moments before this one are left out)".lstrip()
             moments[place] = Moment(after.seconds, after.what, after.num_tokens, detail)
         return moments
 
     def _shorten(self) -> None:
-        merged: list[Event] = []
+        merged: list[LogEntry] = []
         is_open = False
-        for event in self._events:
-            if event.num_chunks and is_open:
+        for entry in self._entries:
+            if entry.num_chunks and is_open:
                 before = merged[-1]
-                merged[-1] = Event(
-                    event.seconds,
+                merged[-1] = LogEntry(
+                    entry.seconds,
                     "chunk",
-                    before.num_tokens + event.num_tokens,
+                    before.num_tokens + entry.num_tokens,
                     "",
-                    before.num_chunks + event.num_chunks,
-                    before.chunk_seconds + event.chunk_seconds,
+                    before.num_chunks + entry.num_chunks,
+                    before.chunk_seconds + entry.chunk_seconds,
                 )
                 is_open = False
             else:
-                merged.append(event)
-                is_open = bool(event.num_chunks)
-        if len(merged) >= MAX_MOMENTS:
-            del merged[MAX_MOMENTS // 2]
+                merged.append(entry)
+                is_open = bool(entry.num_chunks)
+        if len(merged) >= MAX_ENTRIES:
+            del merged[MAX_ENTRIES // 2]
             self._num_left_out += 1
-        self._events = merged
+        self._entries = merged
 
 
-class Ended(NamedTuple):
+class EndedOutput(NamedTuple):
+    """An output that has its terminal event. `arrival` is its request's number."""
+
     label: str
     arrival: int
     output_index: int
     usage: Usage
-    tale: Tale
+    log: OutputLog
 
 
-class Archive:
-    """The outputs that ended last."""
+class EndedOutputs:
+    """The `MAX_ENDED` outputs that ended last."""
 
     def __init__(self) -> None:
-        self._ended: deque[Ended] = deque(maxlen=MAX_ENDED)
+        self._ended: deque[EndedOutput] = deque(maxlen=MAX_ENDED)
 
-    def keep(self, ended: Ended) -> None:
+    def add(self, ended: EndedOutput) -> None:
         self._ended.append(ended)
 
     def newest(self, label: str) -> int:
@@ -102,9 +110,9 @@ class Archive:
         return max((ended.arrival for ended in self._ended if ended.label == label), default=0)
 
     def stories(self, arrival: int) -> list[Story]:
-        """Of the ended outputs of one request."""
+        """Stories of the ended outputs of one request."""
         return [
-            Story(ended.output_index, "finished", 0, ended.usage, tuple(ended.tale.moments()))
+            Story(ended.output_index, "finished", 0, ended.usage, tuple(ended.log.moments()))
             for ended in self._ended
             if ended.arrival == arrival
         ]

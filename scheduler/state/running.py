@@ -22,31 +22,31 @@ class Running:
         self.sequences: list[Sequence | None] = [None] * num_slots
         self.active: Mask = np.zeros(num_slots, bool)
         self.generation = _zeros(num_slots)
-        """Counts the outputs a slot has had: a row planned for an earlier one is dropped."""
+        """Number of outputs that have left the slot: a row planned for an earlier one is dropped."""
         self.frontend = _zeros(num_slots)
         self.number = _zeros(num_slots)
         self.output_index = _zeros(num_slots)
         self.num_prompt = _zeros(num_slots)
         self.num_known = _zeros(num_slots)
-        """Tokens whose values are here: prompt and emitted."""
+        """Tokens whose values are known: prompt and emitted."""
         self.num_tokens = _zeros(num_slots)
-        """Known, and pending: those the plans in flight will draw."""
+        """Known tokens, and those that the plans in flight will draw."""
         self.num_scheduled = _zeros(num_slots)
-        """Tokens whose KV is written by the plans sent so far."""
+        """Tokens whose KV the plans sent so far write."""
         self.num_computed = _zeros(num_slots)
-        """Tokens whose KV is written by the steps with a result."""
+        """Tokens whose KV was written by steps with a result."""
         self.limit = _zeros(num_slots)
         self.stop_from = _zeros(num_slots)
-        """No stop before this many tokens."""
+        """Number of tokens before which no stop token ends the output."""
         self.num_blocks = _zeros(num_slots)
         self.num_published = _zeros(num_slots)
         self.stops_at_eos: Mask = np.zeros(num_slots, bool)
         self.has_stop_ids: Mask = np.zeros(num_slots, bool)
         self.awaits_first: Mask = np.zeros(num_slots, bool)
         self.history: Int32 = np.zeros((num_slots, max_model_len), np.int32)
-        """Known tokens. Pages of it exist only where a slot has written."""
+        """Known tokens. Memory is used only for the pages that a slot has written."""
         self.released: list[int] = []
-        """Slots set free since the last plan."""
+        """Slots that became free since the last plan."""
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property
@@ -55,7 +55,7 @@ class Running:
 
     @property
     def num_partial(self) -> int:
-        """Outputs whose prompt is planned in part: more than the token that draws the next is left to run."""
+        """Number of outputs with more tokens to schedule than the one that draws the next: prompts planned in part."""
         return int(np.count_nonzero(self.active & (self.num_tokens - self.num_scheduled > 1)))
 
     def live(self) -> list[Sequence]:
@@ -93,7 +93,7 @@ class Running:
         return slot
 
     def leave(self, sequence: Sequence, keep_tokens: bool) -> None:
-        """Free the slot. The output takes its tokens along only if it will run again."""
+        """Free the slot. With `keep_tokens` the output keeps its tokens, to run again."""
         slot = sequence.slot
         sequence.num_known = int(self.num_known[slot])
         if keep_tokens:
@@ -107,7 +107,7 @@ class Running:
         self._free.append(slot)
 
     def append(self, slots: Int64, tokens: Int32) -> Int64:
-        """One more known token in each of these slots. Returns the new counts."""
+        """Add one known token in each of these slots. Returns the new counts."""
         before = self.num_known[slots]
         self.history[slots, before] = tokens
         after: Int64 = before + 1
@@ -115,7 +115,7 @@ class Running:
         return after
 
     def correct(self, slots: Int64, shortfall: Int64) -> None:
-        """Fewer tokens were accepted than planned: all counts of tokens to come move back."""
+        """Take back what was planned and not accepted: `shortfall` tokens of each slot."""
         self.num_tokens[slots] -= shortfall
         self.num_scheduled[slots] -= shortfall
 

@@ -1,4 +1,4 @@
-"""A request and its outputs. An output is a `Sequence` with a life of its own: waiting, running, finished."""
+"""Requests and their outputs. An output is a `Sequence` with a state of its own: waiting, running, finished."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from quire.proto.messages.message import Usage
 from quire.proto.messages.params import SamplingParams
 from quire.proto.transport.wire import Int32
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.request_log import MAX_DETAIL, Event, Tale, What
+from quire.scheduler.state.request_log import MAX_DETAIL, EntryKind, LogEntry, OutputLog
 
 if TYPE_CHECKING:
-    from quire.scheduler.state.prefix import Entry
+    from quire.scheduler.state.prefix import PrefixEntry
 
 State = Literal["waiting", "running", "finished"]
 
@@ -22,7 +22,7 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     "running": ("waiting", "finished"),
     "finished": (),
 }
-"""running -> waiting: preempted, or its worker group died."""
+"""States that may follow each. running -> waiting: preempted, or its worker group died."""
 
 
 class Frontend:
@@ -37,12 +37,26 @@ class Frontend:
 
 
 class Request:
-    """What was submitted, and its outputs that have not ended."""
+    """A submitted request and its outputs. `sequences` is emptied when the last one has ended."""
 
     __slots__ = (
-        "adapter", "arrival", "arrived_at", "cache_salt", "deadline", "frontend", "label", "num_live", "num_waiting",
-        "number", "params", "priority", "prompt", "quiet_params", "sequences", "stop_ids",
-    )  # fmt: skip
+        "adapter",
+        "arrival",
+        "arrived_at",
+        "cache_salt",
+        "deadline",
+        "frontend",
+        "label",
+        "num_live",
+        "num_waiting",
+        "number",
+        "params",
+        "priority",
+        "prompt",
+        "quiet_params",
+        "sequences",
+        "stop_ids",
+    )
 
     def __init__(
         self,
@@ -98,10 +112,24 @@ class Sequence:
     """One output. While it runs, its tokens and counts live in the arrays of `Running`, at `slot`."""
 
     __slots__ = (
-        "blocks", "cached_tokens", "entries", "first_ran_at", "first_token_at", "next_prompt_logprob", "num_known",
-        "num_preemptions", "num_restarts", "output_index", "request", "root", "slot", "state", "tale", "tokens",
+        "blocks",
+        "cached_tokens",
+        "entries",
+        "first_ran_at",
+        "first_token_at",
+        "log",
+        "next_prompt_logprob",
+        "num_known",
+        "num_preemptions",
+        "num_restarts",
+        "output_index",
+        "request",
+        "root",
+        "slot",
+        "state",
+        "tokens",
         "was_passed",
-    )  # fmt: skip
+    )
 
     def __init__(self, request: Request, output_index: int, tokens: Int32) -> None:
         self.request = request
@@ -109,12 +137,12 @@ class Sequence:
         self.tokens = tokens
         """Prompt and emitted tokens; current only while waiting."""
         self.num_known = len(tokens)
-        """How many tokens are known; current only while not running."""
+        """Number of known tokens; current only while not running."""
         self.state: State = "waiting"
         self.slot = -1
         self.blocks: list[int] = []
-        self.root: Entry | None = None
-        self.entries: list[Entry] = []
+        self.root: PrefixEntry | None = None
+        self.entries: list[PrefixEntry] = []
         """Prefix-cache entries of the leading blocks, as far as they are published."""
         self.first_ran_at = -1.0
         self.first_token_at = -1.0
@@ -124,12 +152,12 @@ class Sequence:
         self.num_preemptions = 0
         self.num_restarts = 0
         self.was_passed = False
-        """It runs whole, was the oldest, and a step was given to shorter ones."""
-        self.tale = Tale()
+        """Its prompt runs whole, it was the oldest, and a step was given to shorter ones."""
+        self.log = OutputLog()
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """Lower runs first and is preempted last."""
+    def order(self) -> tuple[int, int, int]:
+        """Sort key: the lower runs first and is preempted last."""
         return self.request.priority, self.request.arrival, self.output_index
 
     @property
@@ -139,23 +167,23 @@ class Sequence:
         return wanted and self.next_prompt_logprob < request.num_prompt
 
     def move(self, state: State) -> None:
-        """Raises `InvariantError` for a step the table does not know."""
+        """Change the state. Raises `InvariantError` for a change that `TRANSITIONS` does not have."""
         if state not in TRANSITIONS[self.state]:
             raise InvariantError(
                 "I8", f"output {self.request.number}/{self.output_index} cannot go from {self.state} to {state}"
             )
         self.state = state
 
-    def note(self, now: float, what: What, num_tokens: int, detail: str = "") -> None:
-        """Something happened to it that its user may ask about."""
-        self.tale.add(Event(now - self.request.arrived_at, what, num_tokens, detail[:MAX_DETAIL]))
+    def note(self, now: float, kind: EntryKind, num_tokens: int, detail: str = "") -> None:
+        """Log something that happened to the output."""
+        self.log.add(LogEntry(now - self.request.arrived_at, kind, num_tokens, detail[:MAX_DETAIL]))
 
     def note_chunk(self, now: float, num_tokens: int, seconds: float) -> None:
-        """A chunk of it was computed, in a step of so many seconds."""
-        self.tale.add(Event(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
+        """Log a chunk of its prompt that was computed in a step of so many seconds."""
+        self.log.add(LogEntry(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
 
-    def forget_memory(self) -> None:
-        """Its blocks are given back, or their worker group is gone."""
+    def clear_memory(self) -> None:
+        """Drop its table: its blocks are given back, or their worker group is gone."""
         self.blocks = []
         self.entries = []
         self.root = None

@@ -1,5 +1,6 @@
 """Who may import whom: the table of the architecture, the floors inside each folder, no circles, no torch."""
 
+import ast
 import graphlib
 import subprocess
 import sys
@@ -37,6 +38,7 @@ FLOORS = {
     ),
     "scheduler": (
         {"__main__", "bench", "loop"},
+        {"audit", "sender"},
         {"introspection", "peers"},
         {"core"},
         {"state"},
@@ -45,6 +47,8 @@ FLOORS = {
     "scheduler.core": (
         {"invariants"},
         {"core"},
+        {"lifecycle"},
+        {"drain"},
         {"live_requests", "policy"},
         {"effects", "prefill", "step_log"},
         {"accept", "admission", "device_busy", "gate"},
@@ -52,7 +56,7 @@ FLOORS = {
     "scheduler.state": (
         {"epoch"},
         {"in_flight", "waiting"},
-        {"deadlines", "memory", "order", "registry", "running"},
+        {"deadlines", "memory", "registry", "running", "sorted_list"},
         {"counters", "sequence"},
         {"blocks", "buckets", "events", "prefix", "request_log"},
     ),
@@ -93,6 +97,9 @@ FLOORS = {
 }
 """Upper floors first; a module or room imports its own floor and those below. What is not here has one floor."""
 MOST_MODULES = 15
+
+PURE = ("quire.scheduler.core", "quire.scheduler.state")
+IMPURE_MODULES = {"time", "zmq", "os", "uuid", "random", "threading"}
 
 
 def test_folders_import_only_what_the_table_allows(imports) -> None:
@@ -166,6 +173,22 @@ def test_there_is_no_import_circle(imports) -> None:
         graphlib.TopologicalSorter(imports).prepare()
     except graphlib.CycleError as error:
         raise AssertionError(f"import circle: {' -> '.join(error.args[1])}") from error
+
+
+def test_the_scheduler_state_machine_is_pure(modules) -> None:
+    """No clock, socket, thread or randomness: equal events give equal instructions, which the simulator relies on."""
+    wrong = []
+    for name, module in modules.items():
+        if not name.startswith(PURE):
+            continue
+        for node in ast.walk(module.tree):
+            roots: set[str] = set()
+            if isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                roots = {(node.module or "").split(".")[0]}
+            wrong += [f"{module.short}:{node.lineno} imports {root}" for root in roots & IMPURE_MODULES]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("folder", ["proto", "frontend", "scheduler"])

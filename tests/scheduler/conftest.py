@@ -1,4 +1,4 @@
-"""A core with a stand-in worker group: it decodes every plan as a worker would, and answers when the test says so."""
+"""A core with a stand-in worker group: it decodes every plan as a worker would, and answers when the test wants it."""
 
 from collections import defaultdict, deque
 
@@ -79,7 +79,7 @@ class Engine:
         self.messages = []
         self.others = []
         self.plans = deque()
-        """In flight."""
+        """Plans in flight."""
         self.sent = []
         """Every plan so far."""
         self.script = {}
@@ -96,9 +96,9 @@ class Engine:
         check(self.core)
         return instructions
 
-    def ask(self, question, *outside):
+    def ask(self, question, *process_metrics):
         """The answer to a question, which changes nothing."""
-        return answer(question, self.core, self.now, lambda: outside)
+        return answer(question, self.core, self.now, lambda: process_metrics)
 
     def start(self, facts=None):
         self.epoch += 1
@@ -152,9 +152,14 @@ class Engine:
             vectors = tuple(self.vector(self.slots[row[0]][0]) for row in plan.rows if row[2] and self.embeds)
         self.now += 0.01
         result = StepResult(
-            plan.epoch, plan.step, ints(drawn), bad_rows=bad_rows, stuck_rows=stuck_rows, logprobs=logprobs,
+            plan.epoch,
+            plan.step,
+            ints(drawn),
+            bad_rows=bad_rows,
+            stuck_rows=stuck_rows,
+            logprobs=logprobs,
             embeddings=vectors,
-        )  # fmt: skip
+        )
         done = self.handle(StepDone(result))
         if acks:
             for rank in range(1, self.world_size):
@@ -165,7 +170,7 @@ class Engine:
         return self.handle(StepAcked(StepAck(self.epoch, rank, step)))
 
     def step(self):
-        """Plans until the pipeline is full, then one answer. False when there was nothing to do."""
+        """Plans until no more may be in flight, then one answer. False when there was nothing to do."""
         while len(self.plans) < MAX_PLANS_IN_FLIGHT and self.plan() is not None:
             pass
         if self.plans:
@@ -174,14 +179,14 @@ class Engine:
         return False
 
     def settle(self):
-        """Until nothing is planned and nothing in flight."""
+        """Step until nothing is planned and nothing in flight."""
         for _ in range(10_000):
             if not self.step():
                 return
         raise AssertionError("the core never comes to rest")
 
     def default_tokens(self, seed, count, output_index=0):
-        """What the stand-in model draws for an output without a script."""
+        """The tokens that the stand-in model samples for an output without a script."""
         return [100 + (seed * 37 + output_index * 11 + position) % 800 for position in range(count)]
 
     @property
@@ -189,12 +194,12 @@ class Engine:
         return self.facts.task == "embed"
 
     def vector(self, admit):
-        """What the stand-in model makes of a prompt: its first token and its length."""
+        """The vector that the stand-in model makes of a prompt: its first token and its length."""
         tokens = unpack(admit.tokens)
         return np.array([tokens[0], len(tokens)] + [0] * (self.facts.embedding_size - 2), np.float32).tobytes()
 
     def _apply(self, plan):
-        """As a worker does; refuses what a worker would."""
+        """Apply the plan as a worker does; refuse what a worker would."""
         for slot in plan.releases:
             del self.slots[slot]
         for slot, admit in plan.admits.items():
@@ -226,7 +231,7 @@ class Engine:
             return script[position]
         return self.default_tokens(key[0], position + 1, key[1])[-1]
 
-    # what was said
+    # what was sent
 
     def _take(self, instructions):
         for instruction in instructions:
@@ -266,7 +271,7 @@ class Engine:
 
     @property
     def free_blocks(self):
-        return self.core.era.memory.available
+        return self.core.group_epoch.memory.available
 
 
 @pytest.fixture

@@ -7,10 +7,22 @@ from quire.proto.messages.requests import ModelFacts
 from quire.scheduler.errors import ResultError
 
 FACTS = ModelFacts(
-    max_model_len=100, vocab_size=1000, eos_token_ids=(2,), num_blocks=200, block_size=4, kv_bytes=0, weight_bytes=0,
-    device="none", dtype="none", architecture="BertModel", revision="r1", task="embed", embedding_size=3,
-    whole_prompts=True, shares_prefixes=False,
-)  # fmt: skip
+    max_model_len=100,
+    vocab_size=1000,
+    eos_token_ids=(2,),
+    num_blocks=200,
+    block_size=4,
+    kv_bytes=0,
+    weight_bytes=0,
+    device="none",
+    dtype="none",
+    architecture="BertModel",
+    revision="r1",
+    task="embed",
+    embedding_size=3,
+    whole_prompts=True,
+    shares_prefixes=False,
+)
 DECODER = msgspec.structs.replace(FACTS, architecture="Qwen3Model", whole_prompts=False, shares_prefixes=True)
 
 

@@ -4,8 +4,8 @@ import msgspec
 
 from quire.proto.messages.plans import GENESIS
 from quire.proto.transport.wire import unpack
-from quire.scheduler.core.core import RESUME_SECONDS
-from quire.scheduler.state.events import ChangeState, DrainAsked, GroupGone, GroupReady
+from quire.scheduler.core.drain import RESUBMIT_SECONDS
+from quire.scheduler.state.events import ChangeState, DrainRequested, GroupGone, GroupReady
 
 
 def lose(e, reason="killed"):
@@ -44,7 +44,7 @@ def test_nothing_of_the_old_group_is_believed(engine):
     old = e.plans[0]
     lose(e)
     e.start()
-    assert len(e.core.era.memory.index) == 0
+    assert len(e.core.group_epoch.memory.index) == 0
     e.plan()
     new = e.plans.popleft()
     e.plans.append(old)
@@ -111,15 +111,15 @@ def test_a_drain_goes_on_in_the_next_group(engine):
     e = engine()
     e.submit(1, 5, max_tokens=10)
     e.step()
-    e.handle(DrainAsked(100))
+    e.handle(DrainRequested(100))
     lose(e)
     assert e.core.state == "draining"
-    # the supervisor must hear that the new group is ready, or it takes it for one that never came up
+    # the supervisor must know that the new group is ready, or it takes it for one that never came up
     assert ChangeState("draining", "") in e.start()
     e.settle()
     assert e.core.state == "draining"
     assert e.reason(1) == "length"
-    e.tick(RESUME_SECONDS)
+    e.tick(RESUBMIT_SECONDS)
     assert e.drained == [0]
 
 

@@ -6,9 +6,9 @@ import pytest
 from quire.proto.messages.introspection import LoadQuery
 from quire.proto.messages.requests import AbortedLabels, AbortLabels
 from quire.proto.transport.wire import ints, unpack
-from quire.scheduler.core.core import RESUME_SECONDS
+from quire.scheduler.core.drain import RESUBMIT_SECONDS
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.events import DrainAsked, FrontendLost, GroupGaveUp, LabelsAborted, Reply
+from quire.scheduler.state.events import DrainRequested, FrontendLost, GroupGaveUp, LabelsAborted, Reply
 from quire.scheduler.state.sequence import TRANSITIONS
 
 
@@ -87,8 +87,8 @@ def test_many_ended_requests_leave_no_deadlines_behind(engine):
     for number in range(1000):
         e.submit(number, 3, timeout_seconds=1000)
     e.abort(*range(999))
-    assert len(e.core.ledger.deadlines._heap) < 200
-    assert len(e.core.ledger.waiting.sequences()) == len(list(e.core.ledger.waiting.by_length())) == 1
+    assert len(e.core.live_requests.deadlines._heap) < 200
+    assert len(e.core.live_requests.waiting.sequences()) == len(list(e.core.live_requests.waiting.by_length())) == 1
     e.settle()
     assert e.reason(999) == "length"
 
@@ -109,9 +109,9 @@ def test_a_lost_frontend_is_told_nothing_and_holds_nothing(engine):
 
 def test_a_drain_lets_the_running_finish(engine):
     e = engine()
-    e.tick(RESUME_SECONDS)
+    e.tick(RESUBMIT_SECONDS)
     e.submit(1, 3)
-    e.handle(DrainAsked(100))
+    e.handle(DrainRequested(100))
     assert e.states == ["ready", "draining"]
     assert not e.drained
     e.settle()
@@ -124,7 +124,7 @@ def test_a_drain_ends_the_rest_at_its_deadline(engine):
     e.submit(1, 3, max_tokens=100)
     e.submit(2, 3)
     e.step()
-    e.handle(DrainAsked(10))
+    e.handle(DrainRequested(10))
     e.tick(10)
     assert [(f.reason, f.error) for f in e.finishes.values()] == [("error", "DRAINING")] * 2
     assert e.drained == [2]
@@ -134,27 +134,27 @@ def test_a_drain_ends_the_rest_at_its_deadline(engine):
 
 def test_a_drain_of_an_idle_engine_is_done_at_once(engine):
     e = engine()
-    e.tick(RESUME_SECONDS)
-    e.handle(DrainAsked(100))
+    e.tick(RESUBMIT_SECONDS)
+    e.handle(DrainRequested(100))
     assert e.drained == [0]
 
 
 def test_a_drain_waits_for_what_an_earlier_scheduler_had_accepted(engine):
     """Frontends hold it until the workers are loaded, and send it then: until then nothing is drained."""
     e = engine(ready=False)
-    e.handle(DrainAsked(100))
+    e.handle(DrainRequested(100))
     e.tick(60)
     assert e.core.state == "draining"
     assert not e.drained
     e.start()
-    e.tick(RESUME_SECONDS / 2)
+    e.tick(RESUBMIT_SECONDS / 2)
     assert not e.drained
     e.submit(1, 3, accepted=True)
     e.submit(2, 3)
     assert (e.reason(1), e.finishes[2, 0].error) == (None, "DRAINING")
     e.settle()
     assert e.reason(1) == "length"
-    e.tick(RESUME_SECONDS)
+    e.tick(RESUBMIT_SECONDS)
     assert e.drained == [0]
     e.submit(3, 3, accepted=True)
     assert e.finishes[3, 0].error == "DRAINING"
@@ -162,11 +162,11 @@ def test_a_drain_waits_for_what_an_earlier_scheduler_had_accepted(engine):
 
 def test_a_drain_without_workers_ends_with_its_time_or_with_the_engine(engine):
     e = engine(ready=False)
-    e.handle(DrainAsked(100))
+    e.handle(DrainRequested(100))
     e.tick(100)
     assert e.drained == [0]
     e = engine(ready=False)
-    e.handle(DrainAsked(100))
+    e.handle(DrainRequested(100))
     e.handle(GroupGaveUp("the weights are gone"))
     assert e.drained == [0]
 
@@ -272,7 +272,7 @@ def test_only_declared_steps_of_an_outputs_life_are_possible(engine):
     for state, allowed in TRANSITIONS.items():
         for target in TRANSITIONS:
             e.submit(1, 3)
-            (request,) = e.core.ledger.registry.of_frontend(b"f")
+            (request,) = e.core.live_requests.registry.of_frontend(b"f")
             (sequence,) = request.sequences
             sequence.state = state
             if target in allowed:

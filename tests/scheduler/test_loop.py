@@ -34,9 +34,18 @@ from quire.scheduler.loop import SchedulerLoop
 
 WAIT = 10.0
 FACTS = ModelFacts(
-    max_model_len=64, vocab_size=100, eos_token_ids=(0,), num_blocks=32, block_size=4, kv_bytes=1, weight_bytes=1,
-    device="cpu", dtype="float32", architecture="LlamaForCausalLM", revision="r",
-)  # fmt: skip
+    max_model_len=64,
+    vocab_size=100,
+    eos_token_ids=(0,),
+    num_blocks=32,
+    block_size=4,
+    kv_bytes=1,
+    weight_bytes=1,
+    device="cpu",
+    dtype="float32",
+    architecture="LlamaForCausalLM",
+    revision="r",
+)
 
 
 class Peers:

@@ -1,4 +1,4 @@
-"""What a plan holds: rows, budget, order, overlap."""
+"""The contents of plans: rows, budget, order, overlap."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""What happens when the blocks run out."""
+"""Preemption: the blocks run out."""
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ def test_the_newest_gives_way_and_no_token_is_lost_or_repeated(small):
     for number in range(3):
         e.submit(number, [number] * 6, max_tokens=20)
     run_until_preempted(e)
-    (victim,) = e.core.ledger.waiting.sequences()
+    (victim,) = e.core.live_requests.waiting.sequences()
     assert victim.request.number == 2
     e.settle()
     for number in range(3):
@@ -41,7 +41,7 @@ def test_the_lowest_priority_gives_way_even_if_it_came_first(small):
     e.submit(1, [2] * 6, max_tokens=20)
     e.submit(2, [3] * 6, max_tokens=20)
     run_until_preempted(e)
-    assert [s.request.number for s in e.core.ledger.waiting.sequences()] == [0]
+    assert [s.request.number for s in e.core.live_requests.waiting.sequences()] == [0]
     e.settle()
     assert {number: e.tokens[number, 0] for number in range(3)} == {n: e.default_tokens(n, 20) for n in range(3)}
 
@@ -68,7 +68,7 @@ def test_a_row_waits_for_a_fence_instead_of_preempting(small):
     e.plan()
     e.answer()
     assert e.reason(2) == "stop"
-    assert (e.free_blocks, len(e.core.era.memory.pool.fenced)) == (0, 3)
+    assert (e.free_blocks, len(e.core.group_epoch.memory.pool.fenced)) == (0, 3)
     # Output 1 needs its third block now, and the fenced ones will do.
     assert e.plan() is None
     e.answer()

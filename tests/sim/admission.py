@@ -1,4 +1,4 @@
-"""What admission must say to a submit, by the contract alone."""
+"""The verdict that admission must give on a submit, by the contract alone."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,8 +38,9 @@ def verdict(
     is_drained: bool,
     live: Iterable["Request"],
 ) -> Verdict:
-    """What was accepted before a scheduler died is refused only where it can never run again: the pool has shrunk, the
-    drain is over, the engine has failed."""
+    """The verdict on a submit. What was accepted before a scheduler died is refused only where it can never run again:
+    the pool has shrunk, the drain is over, the engine has failed.
+    """
     params = submit.params
     reasons = set()
     refusing = {"starting": "STARTING", "draining": "DRAINING", "failed": "FAILED"}

@@ -1,4 +1,4 @@
-"""What the scheduler may tell about itself, by the contract alone."""
+"""The scheduler's answers about itself, checked by the contract alone."""
 
 from collections import Counter
 from itertools import pairwise
@@ -17,20 +17,26 @@ from quire.proto.messages.introspection import (
     StatusReply,
 )
 from quire.proto.metrics.families import SCHEDULER_FAMILIES
-from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
+from quire.scheduler.state.request_log import MAX_ENDED, MAX_ENTRIES
 
 
 class Answers:
-    """Of one scheduler's life: its counters only grow."""
+    """The answers of one scheduler: its counters only grow."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def check(self, message: MetricsReply | StatusReply | ExplainReply) -> None:
-        getattr(self, f"_check_{type(message).__name__.lower()}")(message)
+        match message:
+            case MetricsReply():
+                self._check_metrics(message)
+            case StatusReply():
+                self._check_status(message)
+            case ExplainReply():
+                self._check_explanation(message)
 
-    def _check_figures(self, message: MetricsReply) -> None:
+    def _check_metrics(self, message: MetricsReply) -> None:
         values: dict[str, float] = Counter()
         for figure in message.figures:
             described = SCHEDULER_FAMILIES[figure.name]
@@ -52,8 +58,8 @@ class Answers:
         load, outputs = message.load, message.outputs
         states = [output.state for output in outputs]
         demand(states == sorted(states), "a waiting output before a running one")
-        demand(states.count("running") == load.num_running, f"{load.num_running} run, {states} are told")
-        demand(states.count("waiting") == load.num_waiting, f"{load.num_waiting} wait, {states} are told")
+        demand(states.count("running") == load.num_running, f"{load.num_running} run, {states} are listed")
+        demand(states.count("waiting") == load.num_waiting, f"{load.num_waiting} wait, {states} are listed")
         for one, next_one in pairwise(outputs):
             in_order = one.state != next_one.state or one.priority <= next_one.priority
             demand(in_order, f"{one} before {next_one}")
@@ -77,11 +83,11 @@ class Answers:
         demand(len(message.stories) <= MAX_ENDED + sum(len(request.outputs) for request in live), "too many stories")
         for story in message.stories:
             seconds = [moment.seconds for moment in story.moments]
-            demand(len(seconds) <= MAX_MOMENTS + 1, f"{len(seconds)} moments")
+            demand(len(seconds) <= MAX_ENTRIES + 1, f"{len(seconds)} moments")
             demand(seconds == sorted(seconds) and min(seconds) >= 0, f"moments out of order: {story}")
             demand(story.moments[0].what == "queued", f"begins with {story.moments[0]}")
             is_over = story.moments[-1].what == "finished"
             demand(is_over == (story.state == "finished"), f"{story.state} ends with {story.moments[-1]}")
             preempted = sum(moment.what == "preempted" for moment in story.moments)
-            demand(preempted <= story.usage.num_preemptions, f"{preempted} preemptions told of {story.usage}")
+            demand(preempted <= story.usage.num_preemptions, f"{preempted} preemptions logged of {story.usage}")
             demand(story.ahead == 0 or story.state == "waiting", f"{story.ahead} are before {story.state}")

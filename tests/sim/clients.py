@@ -1,4 +1,4 @@
-"""What the frontends know: every output's reference stream, what was delivered, and how it ended."""
+"""The frontends' knowledge: every output's reference stream, what was delivered, and how it ended."""
 
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Output:
     resumed: int = 0
     finish: Finish | None = None
     aborted: str = ""
-    """Why its frontend gave it up."""
+    """Reason with which its frontend aborted it; empty: it did not."""
     bad: bool = False
     """A step of it gave numbers that are not finite."""
     deaths: int = 0
@@ -35,7 +35,7 @@ class Output:
 
     @property
     def is_whole(self) -> bool:
-        """It ended by its own last token."""
+        """The output ended by its own last token."""
         by_itself = self.finish is not None and self.finish.reason in ("stop", "length")
         return by_itself and len(self.delivered) == len(self.stream.tokens) and not self.aborted
 
@@ -72,7 +72,7 @@ class Request:
         return self.submit.n * (len(self.prompt) + self.submit.params.max_tokens)
 
     def resubmission(self, now: float) -> Submit:
-        """What a frontend sends to a new scheduler: the same request, with what was delivered already."""
+        """The request as a frontend sends it to a new scheduler: with what was delivered already."""
         old = self.submit
         is_known = any(output.delivered or output.finish for output in self.outputs)
         return Submit(
@@ -105,7 +105,7 @@ class Clients:
         self.requests: dict[Key, Request] = {}
         self.by_seed: dict[int, Request] = {}
         self.live: dict[Key, Request] = {}
-        self.told: deque[list[int]] = deque(maxlen=10)
+        self.conversations: deque[list[int]] = deque(maxlen=10)
         """Prompts with their answers: what a next turn of the same chat begins with."""
         self.num_drained = 0
         """Outputs that a drain's time-out ended."""
@@ -116,8 +116,8 @@ class Clients:
         self.requests[request.key] = self.by_seed[request.seed] = request
         self.live[request.key] = request
 
-    def forget(self, frontend: bytes) -> None:
-        """Its lease ended: whatever lives of it must stay silent from now on."""
+    def remove(self, frontend: bytes) -> None:
+        """A frontend's lease ended: nothing may come for its requests from now on."""
         for request in [r for r in self.live.values() if r.key[0] == frontend]:
             del self.live[request.key]
             for output in request.outputs:
@@ -190,7 +190,7 @@ class Clients:
         if finish.reason != "rejected":
             self._check_usage(name, request, output, finish)
         if output.delivered:
-            self.told.append(request.prompt + output.delivered)
+            self.conversations.append(request.prompt + output.delivered)
         if not request.live:
             del self.live[key]
 
@@ -222,7 +222,7 @@ class Clients:
             )
 
     def _check_abort(self, name: str, request: Request, output: Output, finish: Finish) -> None:
-        demand(output.aborted == "client", f"{name}: aborted, its frontend said {output.aborted!r}")
+        demand(output.aborted == "client", f"{name}: aborted, its frontend sent {output.aborted!r}")
 
     def _check_deadline(self, name: str, request: Request, output: Output, finish: Finish) -> None:
         demand(self._now() >= request.deadline, f"{name}: deadline {request.deadline - self._now():.3f} s too early")

@@ -1,4 +1,4 @@
-"""A scheduler core at work: clock, codec, worker group, and the check of everything the core asks for."""
+"""A scheduler core at work: clock, codec, worker group, and the check of every instruction of the core."""
 
 import random
 from collections import deque
@@ -41,32 +41,32 @@ class Engine:
         self.core = Core(knobs.config)
         self.answers = Answers(self.clients)
         self.state: EngineState = "starting"
-        """What the core told last."""
+        """The state in the core's latest `ChangeState`."""
         self.group: FakeGroup | None = None
         self.fairness = Fairness(self.core, self.clients)
         self.epoch = 0
         self.num_blocks = knobs.num_blocks
         self.outboxes: list[deque[bytes]] = []
-        """Per rank: what it said that the core has not heard yet."""
-        self.heard: deque[bytes] = deque(maxlen=20)
-        """The newest of what the core has heard in this epoch."""
+        """Messages of each rank that the core has not received yet."""
+        self.received: deque[bytes] = deque(maxlen=20)
+        """Newest messages that the core has received in this epoch."""
         self.ghosts: deque[tuple[int, bytes]] = deque(maxlen=60)
-        """(step, frame): the last words of dead groups, heard or not."""
+        """(step, frame): the last messages of dead groups, received or not."""
         self.drain_until: float | None = None
         self.num_held = 0
         """Requests that their frontends hold until this scheduler's workers are ready."""
         self.num_drained = 0
-        """How often the core told that the drain is over."""
+        """Number of reports that the drain is over."""
         self.num_handled = 0
         self._idle_plans = 0
         """Plans since the request that is served first got a token or ended."""
         self._patience = 0
-        """How many of these are allowed."""
+        """Number of `_idle_plans` that is allowed."""
         self._seen: tuple[int, Key, int] | None = None
         self.expected_counts: tuple[int, ...] = ()
-        """Of the next answer about labels."""
+        """Counts that the next `AbortedLabels` must have."""
         self.num_asked = 0
-        """Live outputs when the load was asked for."""
+        """Live outputs at the latest question about the load."""
         self._digest = blake2b(digest_size=16)
 
     @property
@@ -87,7 +87,7 @@ class Engine:
         self.group, self.state, self.drain_until = None, "starting", None
         self.num_drained = self.clients.num_drained = 0
         self.outboxes.clear()
-        self.heard.clear()
+        self.received.clear()
         self.ghosts.clear()
 
     def new_group(self) -> None:
@@ -108,7 +108,7 @@ class Engine:
             self._on_bad,
         )
         self.fairness = Fairness(self.core, self.clients)
-        self.clients.on_bad_end = self.group.condemn
+        self.clients.on_bad_end = self.group.poison
         self.outboxes = [deque() for _ in range(config.world_size)]
         self.log(f"group {self.epoch} is ready with {self.num_blocks} blocks")
         self.handle(events.GroupReady(self.epoch, config.world_size, facts))
@@ -116,7 +116,7 @@ class Engine:
             demand(needed_blocks(request, facts) <= self.num_blocks, f"{request.key} can never fit")
 
     def bury_group(self) -> None:
-        """The group is dead; the core has not heard of it yet."""
+        """The group dies; the core does not know it yet."""
         assert self.group is not None
         self.log(f"group {self.epoch} dies")
         for slot in self.group.slots.values():
@@ -124,10 +124,10 @@ class Engine:
             if output.finish is None:
                 output.deaths += 1
         for box in self.outboxes:
-            self.heard.extend(box)
+            self.received.extend(box)
             box.clear()
-        self.ghosts.extend((_RESULTS.decode(frame).step, frame) for frame in self.heard)
-        self.heard.clear()
+        self.ghosts.extend((_RESULTS.decode(frame).step, frame) for frame in self.received)
+        self.received.clear()
         self.group = None
 
     def deliver(self, rank: int) -> None:
@@ -137,14 +137,14 @@ class Engine:
         frame = box.popleft()
         if rank and box and self.rng.random() < 0.2:
             frame = box.popleft()  # an acknowledgement covers all steps before
-        self.heard.append(frame)
+        self.received.append(frame)
         message = _RESULTS.decode(frame)
         assert isinstance(message, StepResult | StepAck)
         self.group.acknowledged[rank] = message.step
-        self.tell(frame)
+        self.receive(frame)
 
-    def tell(self, frame: bytes) -> None:
-        """The core hears a worker."""
+    def receive(self, frame: bytes) -> None:
+        """The core receives a worker's message."""
         message = _RESULTS.decode(frame)
         self.handle(events.StepDone(message) if isinstance(message, StepResult) else events.StepAcked(message))
 
@@ -155,10 +155,10 @@ class Engine:
         self.num_handled += 1
         if not at_once:
             self.pass_time()
-        asked = self.core.handle(event, self.now)
-        if self.knobs.weak_hash and self.core.era is not None:
-            self.core.era.memory.index._hash = _six_bits
-        self._execute(asked)
+        instructions = self.core.handle(event, self.now)
+        if self.knobs.weak_hash and self.core.group_epoch is not None:
+            self.core.group_epoch.memory.index._hash = _six_bits
+        self._execute(instructions)
         self._audit()
         if self.rng.random() < self.knobs.plan_rate:
             self.plan()
@@ -169,9 +169,9 @@ class Engine:
 
     def plan(self) -> None:
         self.fairness.before()
-        asked = self.core.plan(self.now)
+        instructions = self.core.plan(self.now)
         busy = any(self.outboxes)
-        self._execute(asked)
+        self._execute(instructions)
         if self.group and self.clients.live and not busy and self.state in ("ready", "draining"):
             demand(any(self.outboxes), f"{len(self.clients.live)} requests live, nothing is in flight, no plan comes")
         self._audit()
@@ -180,8 +180,8 @@ class Engine:
         if self.num_handled % self.audit_every == 0:
             invariants.check(self.core)
 
-    def _execute(self, asked: list[events.Instruction]) -> None:
-        for instruction in asked:
+    def _execute(self, instructions: list[events.Instruction]) -> None:
+        for instruction in instructions:
             match instruction:
                 case events.SendPlan():
                     self._digest.update(instruction.frame)
@@ -199,7 +199,7 @@ class Engine:
                     self._digest.update(instruction.state.encode())
                     self.log(f"state {instruction.state}: {instruction.detail}")
                     self.state = instruction.state
-                    demand(self.core.state == self.state, f"state {self.core.state} after telling {self.state}")
+                    demand(self.core.state == self.state, f"state {self.core.state} after announcing {self.state}")
                 case events.ReportDrained():
                     self.num_drained += 1
                     demand(self.drain_until is not None, "drained, nobody asked")
@@ -224,7 +224,7 @@ class Engine:
         for rank, box in enumerate(self.outboxes[1:], start=1):
             box.append(encode(StepAck(group.epoch, rank, group.step)))
         if self.verbose:
-            self.log(f"plan {group.epoch}.{group.step}: {group.told}")
+            self.log(f"plan {group.epoch}.{group.step}: {group.last_plan}")
         for seed, _, _ in group.admitted:
             self.clients.by_seed[seed].started = True
         self.fairness.check(group)
@@ -270,7 +270,7 @@ class Engine:
         demand(load.num_running <= self.num_asked, f"{load.num_running} run of {self.num_asked} that lived")
 
     def _allowed_errors(self, request: Request, output: Output) -> set[str]:
-        """With what errors an output may end now."""
+        """The errors with which an output may end now."""
         allowed = {"NUMERICAL"} if output.bad else set()
         if output.deaths > self.knobs.config.max_restarts_per_request:
             allowed.add("POISON_REQUEST")

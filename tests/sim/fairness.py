@@ -1,4 +1,4 @@
-"""How plans share their tokens among prompts, by the contract alone: by age and by length, and nobody starves.
+"""The shares of prompts in a plan, by the contract alone: by age and by length, and nobody starves.
 
 The contract stands at the head of `scheduler/core/prefill.py` and `scheduler/core/gate.py`.
 """
@@ -14,7 +14,7 @@ from quire.scheduler.core.core import Core
 from quire.scheduler.core.gate import HEADROOM_SHARE
 from quire.scheduler.state.sequence import Sequence
 
-Rank = tuple[int, int, int]
+Order = tuple[int, int, int]
 """Priority, order of submission, output index."""
 
 
@@ -23,17 +23,17 @@ class Prompt:
     """An output in a slot with tokens to run before it draws: so many were left before the plan, so many it ran."""
 
     sequence: Sequence
-    rank: Rank
+    order: Order
     left: int
     ran: int
     num_cached: int = 0
     """Tokens that were found in the cache when it entered with this plan."""
     by_age: int = 0
-    """Of the tokens it ran, what the half by age owed it."""
+    """Tokens it ran that the half by age owed it."""
 
     @property
     def length(self) -> int:
-        """What it had to run beyond the half by age."""
+        """Tokens it had to run beyond the half by age."""
         return self.left - self.by_age
 
     @property
@@ -46,39 +46,39 @@ class Prompt:
 
 
 class Fairness:
-    """Of one worker group. `before` and `check` stand around every plan."""
+    """The check of one worker group's plans. `before` and `check` are called around every plan."""
 
     def __init__(self, core: Core, clients: Clients) -> None:
         self._core = core
         self._clients = clients
         self._first: Sequence | None = None
-        """Who was first in line before the plan."""
+        """The first in line before the plan."""
         self._num_preemptions = 0
         self._num_passed: dict[Sequence, int] = {}
         """Plans that passed over a whole prompt that was first in line and could have entered."""
         self._owed: dict[Sequence, int] = {}
         """Tokens that an output and those before it may still take of the halves by age, until it draws."""
         self._rest: dict[Sequence, int] = {}
-        """What the last plan left of these tokens."""
+        """Tokens of `_owed` that the last plan left to run."""
 
     def before(self) -> None:
-        self._first = self._core.ledger.waiting.first()
+        self._first = self._core.live_requests.waiting.first()
         self._num_preemptions = self._core.counters.num_preemptions
 
     def check(self, group: FakeGroup) -> None:
         """The plan the group has just run. Raises `Broken`."""
-        core, era = self._core, self._core.era
-        assert era is not None
+        core, group_epoch = self._core, self._core.group_epoch
+        assert group_epoch is not None
         entered = {(seed, index): num_cached for seed, index, num_cached in group.admitted}
         prompts: list[Prompt] = []
         budget = group.max_num_batched_tokens - len(group.ran)
-        for sequence in era.running.live():
+        for sequence in group_epoch.running.live():
             name = sequence.request.params.seed, sequence.output_index
             if group.left[name] > 1 or name in entered:
                 left, ran, num_cached = group.left[name], group.ran.get(name, 0), entered.get(name, 0)
-                prompts.append(Prompt(sequence, self._rank(sequence), left, ran, num_cached))
+                prompts.append(Prompt(sequence, self._order(sequence), left, ran, num_cached))
                 budget += name in group.ran
-        prompts.sort(key=lambda prompt: prompt.rank)
+        prompts.sort(key=lambda prompt: prompt.order)
         is_whole = group.facts.whole_prompts or not core.config.enable_chunked_prefill
         passing = self._check_entries(prompts, entered)
         if is_whole:
@@ -86,16 +86,17 @@ class Fairness:
         else:
             self._check_parts(prompts, budget)
 
-    def _rank(self, sequence: Sequence) -> Rank:
+    def _order(self, sequence: Sequence) -> Order:
         request = self._clients.by_seed[sequence.request.params.seed]
         return request.submit.priority, request.order, sequence.output_index
 
     def _has_room(self, sequence: Sequence, num_others: int = 0) -> bool:
         """A slot and blocks are there for it, beside so many slots and without a look at what is cached."""
-        era = self._core.era
-        assert era is not None
-        needed = era.memory.blocks_for(sequence.num_known) + 1 + era.memory.pool.num_blocks // HEADROOM_SHARE
-        return era.running.num_slots - era.running.num_active > num_others and needed <= era.memory.available
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        running, memory = group_epoch.running, group_epoch.memory
+        needed = memory.blocks_for(sequence.num_known) + 1 + memory.pool.num_blocks // HEADROOM_SHARE
+        return running.num_slots - running.num_active > num_others and needed <= memory.available
 
     def _is_open(self, sequence: Sequence) -> bool:
         """Even after the plan it could have entered, without taking anything from the first in line."""
@@ -104,25 +105,26 @@ class Fairness:
         parent = sequence.request.sequences[0]
         if sequence.output_index and parent.state == "running":
             return False
-        first = self._core.ledger.waiting.first()
+        first = self._core.live_requests.waiting.first()
         if first is None or first is sequence:
             return self._has_room(sequence)
-        era = self._core.era
-        assert era is not None
-        both = era.memory.blocks_for(first.num_known) + era.memory.blocks_for(sequence.num_known)
-        spare = era.memory.available - 1 - era.memory.pool.num_blocks // HEADROOM_SHARE
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        memory = group_epoch.memory
+        both = memory.blocks_for(first.num_known) + memory.blocks_for(sequence.num_known)
+        spare = memory.available - 1 - memory.pool.num_blocks // HEADROOM_SHARE
         return self._has_room(sequence, 1) and both <= spare
 
     def _check_entries(self, prompts: list[Prompt], entered: Collection[tuple[int, int]]) -> int:
-        """Who enters before the first in line leaves a slot and blocks for it. Returns how many did."""
+        """Outputs that enter before the first in line leave a slot and blocks for it. Returns how many did."""
         first = self._first
         if first is None or first.state != "waiting":
             return 0
-        rank = self._rank(first)
+        order = self._order(first)
         passing = [
-            one for one in prompts if one.rank > rank and (one.sequence.request.params.seed, one.rank[2]) in entered
+            one for one in prompts if one.order > order and (one.sequence.request.params.seed, one.order[2]) in entered
         ]
-        demand(not passing or self._has_room(first), f"{[one.name for one in passing]} took what {rank} needs")
+        demand(not passing or self._has_room(first), f"{[one.name for one in passing]} took what {order} needs")
         return len(passing)
 
     def _check_whole(self, prompts: list[Prompt], num_passing: int, budget: int) -> None:
@@ -132,56 +134,56 @@ class Fairness:
         first = self._first
         if first is None or first.state != "waiting":
             return
-        rank = self._rank(first)
-        demand(not num_passing or first.num_known + num_passing <= budget, f"{num_passing} keep {rank} out")
+        order = self._order(first)
+        demand(not num_passing or first.num_known + num_passing <= budget, f"{num_passing} keep {order} out")
         left = budget - sum(prompt.ran for prompt in prompts)
         if left >= first.num_known + num_passing:
-            demand(not self._is_open(first), f"{left} tokens are left unused, {rank} could run")
+            demand(not self._is_open(first), f"{left} tokens are left unused, {order} could run")
         if first.num_known <= budget and self._is_open(first):
             self._num_passed[first] = self._num_passed.get(first, 0) + 1
-            demand(self._num_passed[first] == 1, f"{rank} is passed over again")
+            demand(self._num_passed[first] == 1, f"{order} is passed over again")
 
     def _check_parts(self, prompts: list[Prompt], budget: int) -> None:
         cut = [prompt for prompt in prompts if prompt.ran and prompt.rest]
         demand(len(cut) <= 2, f"{len(cut)} rows do not reach the end of their prompts")
         total, used = budget, sum(prompt.ran for prompt in prompts)
         demand(used == budget or not any(prompt.rest for prompt in prompts), f"{budget - used} tokens are left unused")
-        waiting = {self._rank(sequence): sequence for sequence in self._core.ledger.waiting.sequences()}
-        for priority in sorted({rank[0] for rank in waiting} | {prompt.rank[0] for prompt in prompts}):
-            mine = [prompt for prompt in prompts if prompt.rank[0] == priority]
+        waiting = {self._order(sequence): sequence for sequence in self._core.live_requests.waiting.sequences()}
+        for priority in sorted({order[0] for order in waiting} | {prompt.order[0] for prompt in prompts}):
+            mine = [prompt for prompt in prompts if prompt.order[0] == priority]
             unfinished = [prompt.name for prompt in mine if prompt.rest]
             most = self._core.config.max_num_partial_prefills
             demand(len(unfinished) <= most, f"{unfinished} are unfinished, at most {most} may be")
-            outside = {rank: sequence for rank, sequence in waiting.items() if rank[0] == priority}
-            oldest = min(outside, default=None)
-            is_idle = used < total and oldest is not None and self._is_open(outside[oldest])
+            queued = {order: sequence for order, sequence in waiting.items() if order[0] == priority}
+            oldest = min(queued, default=None)
+            is_idle = used < total and oldest is not None and self._is_open(queued[oldest])
             demand(not is_idle, f"{total - used} tokens are left unused, {oldest} could run")
             self._check_age(mine, budget)
-            self._check_length(mine, outside)
-            self._check_debts(mine, outside, budget)
+            self._check_length(mine, queued)
+            self._check_debts(mine, queued, budget)
             budget -= sum(prompt.ran for prompt in mine)
 
     def _check_age(self, prompts: list[Prompt], budget: int) -> None:
-        """Half of the tokens go by rank."""
+        """Half of the tokens go to prompts by age."""
         share = -(-budget // 2)
         for prompt in prompts:
             prompt.by_age = min(share, prompt.left)
             demand(prompt.ran >= prompt.by_age, f"{prompt.name} runs {prompt.ran} tokens, by age {prompt.by_age}")
             share -= prompt.by_age
 
-    def _check_length(self, prompts: list[Prompt], outside: dict[Rank, Sequence]) -> None:
-        """What is beyond that half goes to the shortest."""
+    def _check_length(self, prompts: list[Prompt], waiting: dict[Order, Sequence]) -> None:
+        """The tokens beyond that half go to the shortest."""
         for prompt in prompts:
             # One that entered now was chosen before anybody knew how much of it is cached.
             shorter = [one for one in prompts if one.rest and one.length + one.num_cached < prompt.length]
             extra = prompt.ran - prompt.by_age
             demand(not (shorter and extra), f"{prompt.name} runs {extra} tokens before shorter ones are done")
-        for rank, sequence in outside.items():
+        for order, sequence in waiting.items():
             longer = [prompt for prompt in prompts if prompt.length > sequence.num_known]
             if sum(prompt.ran - prompt.by_age for prompt in longer) >= sequence.num_known:
-                demand(not self._is_open(sequence), f"{rank} waits for longer prompts, and need not")
+                demand(not self._is_open(sequence), f"{order} waits for longer prompts, and need not")
 
-    def _check_debts(self, prompts: list[Prompt], outside: dict[Rank, Sequence], budget: int) -> None:
+    def _check_debts(self, prompts: list[Prompt], waiting: dict[Order, Sequence], budget: int) -> None:
         """Nobody starves: until an output draws, the halves by age are spent on it and on those before it.
 
         So it waits no longer than all their tokens take in halves; what is preempted, or comes with a death, is run
@@ -189,18 +191,18 @@ class Fairness:
         """
         if not budget:
             return
-        inside = {prompt.rank: prompt for prompt in prompts}
+        inside = {prompt.order: prompt for prompt in prompts}
         before = rest = 0
         is_served = False
-        oldest = min(outside, default=None)
-        for rank in sorted((*inside, *outside)):
-            prompt = inside.get(rank)
-            sequence = outside[rank] if prompt is None else prompt.sequence
+        oldest = min(waiting, default=None)
+        for order in sorted((*inside, *waiting)):
+            prompt = inside.get(order)
+            sequence = waiting[order] if prompt is None else prompt.sequence
             before += sequence.num_known if prompt is None else prompt.left
             rest += sequence.num_known if prompt is None else prompt.rest
-            is_served = is_served or (prompt.rest > 0 if prompt else rank == oldest and self._is_open(sequence))
+            is_served = is_served or (prompt.rest > 0 if prompt else order == oldest and self._is_open(sequence))
             owed = self._owed.get(sequence, 0) + max(0, before - self._rest.get(sequence, 0))
             if is_served and (prompt is None or prompt.rest):
                 owed -= -(-budget // 2)
-                demand(owed >= 0, f"{rank} starves: the halves by age went elsewhere, {-owed} tokens by now")
+                demand(owed >= 0, f"{order} starves: the halves by age went elsewhere, {-owed} tokens by now")
             self._owed[sequence], self._rest[sequence] = owed, rest

@@ -13,7 +13,7 @@ from quire.proto.transport.wire import ints, plan_decoder, unpack
 class FakeGroup:
     """`world_size` ranks that run plans in order; when each plan's acknowledgement arrives is the caller's choice.
 
-    A sequence's seed is its request's name here. `tenant_of(seed)` says whose cache it may read.
+    A sequence's seed is its request's name here. `tenant_of(seed)` is the tenant whose cache it may read.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class FakeGroup:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.tenant_of = tenant_of
         self.is_bad = is_bad
-        """Whether a row of (seed, output index) that ends at this position computes what is no number."""
+        """True when a row of (seed, output index) that ends at this position computes values that are not finite."""
         self.on_bad = on_bad
-        """Told of every such row that draws a token."""
+        """Called for every such row that samples a token."""
         self.memory = FakeMemory(facts.num_blocks, facts.block_size, world_size)
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
@@ -57,11 +57,11 @@ class FakeGroup:
 
     @property
     def acknowledged(self) -> list[int]:
-        """Newest step of each rank that the scheduler was told of; whoever tells it writes here."""
+        """Newest step of each rank that the scheduler knows of; whoever sends it writes here."""
         return self.memory.acknowledged
 
     @property
-    def told(self) -> str:
+    def last_plan(self) -> str:
         """The last plan in words."""
         plan = self._plan
         assert plan is not None
@@ -100,9 +100,9 @@ class FakeGroup:
         self._plan = plan
         return self._run_rows(plan)
 
-    def condemn(self, seed: int, index: int) -> None:
-        """The scheduler ended this output because of a bad row: nobody may be given what it wrote."""
-        self.memory.condemned.add((seed, index, self._lives[seed, index]))
+    def poison(self, seed: int, index: int) -> None:
+        """The scheduler ended this output because of a bad row: nobody may share what it wrote."""
+        self.memory.poisoned.add((seed, index, self._lives[seed, index]))
 
     def _release(self, slot: int) -> None:
         demand(slot in self.slots, f"release of empty slot {slot}")
@@ -148,7 +148,7 @@ class FakeGroup:
     def _run_rows(self, plan: StepPlan) -> StepResult:
         slots, lengths = unpack(plan.slots).tolist(), unpack(plan.num_tokens).tolist()
         demand(len(slots) == len(lengths) == len(plan.samples), "the row columns differ in length")
-        demand(not any(plan.num_draft), "drafts were never asked for")
+        demand(not any(plan.num_draft), "nobody asked for speculation")
         demand(len(set(slots)) == len(slots), f"a slot has two rows: {slots}")
         demand(len(slots) <= self.max_num_seqs, f"{len(slots)} rows, at most {self.max_num_seqs}")
         demand(
@@ -189,7 +189,7 @@ class FakeGroup:
                     drawn[-1] = self.facts.vocab_size  # a worker that does not know it, but draws nonsense
                 elif slot.params.logprobs >= 0:
                     logprobs.append(RowLogprobs(row, False, end, (_entry(drawn[-1]),)))
-        counts = ints([1] * len(drawn)) if self.step % 3 == 0 else b""  # both ways to say one each
+        counts = ints([1] * len(drawn)) if self.step % 3 == 0 else b""  # both ways to encode one each
         return StepResult(self.epoch, self.step, ints(drawn), counts, tuple(bad), logprobs=tuple(logprobs))
 
     def _draw(self, slot: Slot, finite: bool) -> int:

@@ -22,7 +22,7 @@ Life = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Slot:
-    """What a worker's tables hold of one sequence."""
+    """One sequence in a worker's tables."""
 
     params: SamplingParams
     output_index: int
@@ -43,15 +43,15 @@ class Slot:
 
 
 class FakeMemory:
-    """Blocks of content. `step` is the plan being run, `acknowledged` what each rank has told the scheduler."""
+    """Blocks of content. `step` is the plan being run, `acknowledged` the newest step of each rank."""
 
     def __init__(self, num_blocks: int, block_size: int, world_size: int) -> None:
         self.block_size = block_size
         self.step = 0
         self.acknowledged = [0] * world_size
-        """Newest step of each rank that the scheduler was told of."""
-        self.condemned: set[Life] = set()
-        """Whose content the scheduler knows to be no numbers."""
+        """Newest step of each rank that the scheduler knows of."""
+        self.poisoned: set[Life] = set()
+        """Lives whose content the scheduler knows to be not finite."""
         self._cells = bytearray(num_blocks * block_size * CELL)
         self._users = [0] * num_blocks
         """Table entries naming each block."""
@@ -59,8 +59,8 @@ class FakeMemory:
         """Newest step that reads or writes each block."""
         self._written = [0] * num_blocks
         """Newest step that writes each block."""
-        self._poison: dict[int, Life] = {}
-        """Cell -> who wrote what is no number there."""
+        self._bad_cells: dict[int, Life] = {}
+        """Cell -> the life that wrote values there that are not finite."""
 
     def leave(self, table: list[int]) -> None:
         """A table is gone."""
@@ -76,9 +76,9 @@ class FakeMemory:
             raise Broken(
                 f"block {block} is shared before its step {self._written[block]} is acknowledged by every rank"
             )
-        for cell in range(block * self.block_size, (block + 1) * self.block_size) if self.condemned else ():
-            writer = self._poison.get(cell)
-            demand(writer not in self.condemned, f"block {block} is shared, but {writer} was condemned for it")
+        for cell in range(block * self.block_size, (block + 1) * self.block_size) if self.poisoned else ():
+            writer = self._bad_cells.get(cell)
+            demand(writer not in self.poisoned, f"block {block} is shared, but {writer} wrote no numbers there")
 
     def hand_out(self, block: int) -> None:
         """A table gets this block to write."""
@@ -96,10 +96,10 @@ class FakeMemory:
         at, to = source * size * CELL, target * size * CELL
         self._cells[to : to + size * CELL] = self._cells[at : at + size * CELL]
         for offset in range(size):
-            poison = self._poison.get(source * size + offset)
-            self._poison.pop(target * size + offset, None)
-            if poison is not None:
-                self._poison[target * size + offset] = poison
+            writer = self._bad_cells.get(source * size + offset)
+            self._bad_cells.pop(target * size + offset, None)
+            if writer is not None:
+                self._bad_cells[target * size + offset] = writer
         self._touched[source] = self._touched[target] = self._written[target] = self.step
 
     def read(self, slot: Slot, start: int) -> bool:
@@ -115,7 +115,7 @@ class FakeMemory:
                 continue
             block = slot.table[position // size]
             demand(
-                block * size + position % size in self._poison,
+                block * size + position % size in self._bad_cells,
                 f"{slot.name} reads wrong content at position {position} (block {block}, step {self.step})",
             )
         return False
@@ -138,8 +138,8 @@ class FakeMemory:
             content = slot.chain[low * CELL : high * CELL] if finite else b"\xff" * ((high - low) * CELL)
             self._cells[at * CELL : (at + high - low) * CELL] = content
             self._written[block] = self.step
-            if self._poison or not finite:
+            if self._bad_cells or not finite:
                 for cell in range(at, at + high - low):
-                    self._poison.pop(cell, None)
+                    self._bad_cells.pop(cell, None)
                     if not finite:
-                        self._poison[cell] = slot.life
+                        self._bad_cells[cell] = slot.life

@@ -1,4 +1,4 @@
-"""What time, workers and operators do: messages in any order, deaths, late words, drains. All at random."""
+"""Acts of time, workers and operators: messages in any order, deaths, late messages, drains. All at random."""
 
 from engine import Engine
 from fake_memory import Broken, demand
@@ -30,13 +30,13 @@ class Fate:
             self.tick()
 
     def repeat(self) -> None:
-        """The core hears again what it has heard."""
+        """The core receives a message again."""
         engine = self._engine
-        if engine.heard:
-            engine.tell(self._rng.choice(engine.heard))
+        if engine.received:
+            engine.receive(self._rng.choice(engine.received))
 
     def ghost(self) -> None:
-        """A dead group speaks; best of a step that this group has not acknowledged yet."""
+        """A message of a dead group arrives, best of a step that this group has not acknowledged yet."""
         engine = self._engine
         awaited = [
             frame
@@ -44,7 +44,7 @@ class Fate:
             if engine.group and min(engine.group.acknowledged) < step <= engine.group.step
         ]
         if awaited:
-            engine.tell(self._rng.choice(awaited))
+            engine.receive(self._rng.choice(awaited))
 
     def old_news(self) -> None:
         """The death of a group long dead, or the birth of one that is already there."""
@@ -104,7 +104,7 @@ class Fate:
         engine.pass_time()
         engine.drain_until = engine.now + seconds
         engine.log(f"drain within {seconds} s")
-        engine.handle(events.DrainAsked(seconds), at_once=True)
+        engine.handle(events.DrainRequested(seconds), at_once=True)
 
     def give_up(self) -> None:
         engine = self._engine

@@ -1,4 +1,4 @@
-"""What frontends do: submit, abort, ask, vanish. Each action ends by checking what the core must have said at once."""
+"""Acts of frontends: submit, abort, ask, vanish. Each ends by checking what the core must have sent at once."""
 
 import oracle
 from admission import verdict
@@ -28,7 +28,11 @@ class Frontends:
         self._num_requests += 1
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
         submit, prompt = draw_submit(
-            self._rng, self._knobs, self._num_requests, seed=self._num_requests, told=self._clients.told
+            self._rng,
+            self._knobs,
+            self._num_requests,
+            seed=self._num_requests,
+            conversations=self._clients.conversations,
         )
         self._send(self._request((frontend, submit.number), submit, prompt))
 
@@ -114,17 +118,17 @@ class Frontends:
         self._engine.ask(LoadQuery(9))
         self._engine.handle(events.Tick())
         label = f"label-{self._engine.num_handled % 8}"
-        for ask in (MetricsQuery(9), StatusQuery(9), ExplainQuery(9, label)):
-            self._engine.ask(ask)
+        for question in (MetricsQuery(9), StatusQuery(9), ExplainQuery(9, label)):
+            self._engine.ask(question)
 
     def frontend_lost(self) -> None:
         frontend = b"frontend-%d" % self._rng.randrange(self._knobs.num_frontends)
         self._engine.log(f"{frontend!r} is lost")
-        self._clients.forget(frontend)
+        self._clients.remove(frontend)
         self._engine.handle(events.FrontendLost(frontend))
 
     def resubmit(self, requests: list[Request]) -> None:
-        """To a new scheduler: what has not ended, with what was delivered."""
+        """Send a new scheduler the requests that have not ended, with what was delivered."""
         for request in requests:
             for output in request.outputs:
                 output.resumed, output.deaths = len(output.delivered), 0

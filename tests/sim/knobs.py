@@ -1,4 +1,4 @@
-"""What one seed's run is made of. Every seed draws its own subset of features and faults (swarm testing)."""
+"""The settings of one seed's run. Every seed draws its own subset of features and faults (swarm testing)."""
 
 import random
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ WEIGHTS = {
 
 @dataclass(slots=True)
 class Knobs:
-    """Drawn once per run."""
+    """The settings of one run, drawn once."""
 
     config: SchedulerConfig
     block_size: int
@@ -72,7 +72,7 @@ class Knobs:
         )
 
     def is_bad(self, seed: int, index: int, position: int) -> bool:
-        """Whether a row of this output that ends at this position computes what is no number."""
+        """True when a row of this output that ends at this position computes values that are not finite."""
         if not self.bad_rate:
             return False
         key = blake2b(b"%d %d %d" % (seed, index, position), digest_size=4).digest()
@@ -131,11 +131,14 @@ def _tokens(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:
 
 
 def draw_submit(
-    rng: random.Random, knobs: Knobs, number: int, seed: int, told: Sequence[list[int]]
+    rng: random.Random, knobs: Knobs, number: int, seed: int, conversations: Sequence[list[int]]
 ) -> tuple[Submit, list[int]]:
-    """A request that is mostly fine; its parameter seed is its unique name. `told`: earlier prompts with answers."""
+    """A request that is mostly valid; its parameter seed is its unique name.
+
+    `conversations`: earlier prompts with their answers.
+    """
     room = min(knobs.max_model_len, knobs.num_blocks * knobs.block_size + 1)
-    start = list(rng.choice(told if told and rng.random() < 0.4 else knobs.prefixes))
+    start = list(rng.choice(conversations if conversations and rng.random() < 0.4 else knobs.prefixes))
     prompt = start[: rng.randint(0, len(start))] if rng.random() < 0.3 else start
     prompt = prompt + list(_tokens(rng, knobs.vocab, rng.choice((0, 1, 2, 5, 9) if knobs.long_prompts else (0, 1))))
     if rng.random() < 0.1:

@@ -36,7 +36,7 @@ class Mutant:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     found: bool
-    story: str
+    last_line: str
     """The last line the simulator printed."""
 
 
@@ -62,8 +62,8 @@ def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 
         command += ["--seeds", f"{seeds.start}..{seeds.stop}", "--audit-every", str(AUDIT_EVERY)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()
-    story = lines[-1] if lines else ""
-    return Verdict(done.returncode == 1 and story.startswith("seed "), story)
+    last_line = lines[-1] if lines else ""
+    return Verdict(done.returncode == 1 and last_line.startswith("seed "), last_line)
 
 
 def _try(mutant: Mutant, seeds: range, num_events: int) -> Verdict:
@@ -90,7 +90,7 @@ def main() -> int:
         verdicts = pool.map(lambda mutant: _try(mutant, range(first, last), args.events), chosen)
         for mutant, verdict in zip(chosen, verdicts, strict=True):
             missed += not verdict.found
-            print(f"{'found ' if verdict.found else 'MISSED'} {mutant.name:45} {verdict.story[:200]}", flush=True)
+            print(f"{'found ' if verdict.found else 'MISSED'} {mutant.name:45} {verdict.last_line[:200]}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} found, {time.perf_counter() - started:.0f} s")
     return 1 if missed else 0
 

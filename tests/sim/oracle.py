@@ -2,7 +2,7 @@
 
 A KV cell is eight bytes that depend on the tenant and on every token up to its position; the drawn token depends on
 all cells read, the request's seed and the output index. Whatever is stale, foreign, missing or at the wrong position
-changes what comes out, and `reference` says, without batching, blocks or steps, what should have come.
+changes what comes out, and `reference` is, without batching, blocks or steps, what should have come.
 """
 
 from collections.abc import Iterable, Sequence

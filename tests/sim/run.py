@@ -28,7 +28,7 @@ def main() -> int:
     which.add_argument("--seeds", help="A..B, the end not included")
     parser.add_argument("--events", type=int, default=2000)
     parser.add_argument("--audit-every", type=int, default=1, help="check the invariants after each so many events")
-    parser.add_argument("--verbose", action="store_true", help="tell the story")
+    parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--scheduler", help="folder of another scheduler package")
     args = parser.parse_args()

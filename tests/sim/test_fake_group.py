@@ -39,11 +39,17 @@ class Pipe:
         self.step += 1
         slots, lengths, samples = zip(*rows, strict=True) if rows else ((), (), ())
         plan = StepPlan(
-            1, self.step, self.previous, ints(slots), ints(lengths), bytes(samples),
-            admits=columns.get("admits", ()), releases=ints(columns.get("releases", ())),
+            1,
+            self.step,
+            self.previous,
+            ints(slots),
+            ints(lengths),
+            bytes(samples),
+            admits=columns.get("admits", ()),
+            releases=ints(columns.get("releases", ())),
             appends=ints([x for triple in columns.get("appends", ()) for x in triple]),
             copies=ints([x for pair in columns.get("copies", ()) for x in pair]),
-        )  # fmt: skip
+        )
         frame = encode(plan)
         self.previous = plan_hash(frame)
         result = self.group.run(frame)
@@ -127,7 +133,7 @@ def test_a_bad_row_poisons_what_it_wrote_for_everybody_else():
     assert tokens_of(result) != alone(count=1)
     sibling = pipe.send([(1, 1, 1)], admits=(admit(1, [3, 5], computed=5, index=1),), copies=[(1, 5)])
     assert sibling.bad_rows == (0,)
-    pipe.group.condemn(1, 0)
+    pipe.group.poison(1, 0)
     with pytest.raises(Broken, match="block 3 is shared, but"):
         pipe.send([(2, 2, 1)], admits=(admit(2, [3, 6], seed=2, computed=4),))
 

@@ -30,7 +30,7 @@ class World:
         self._fate = Fate(self.engine, self._frontends)
 
     def run(self) -> str:
-        """Returns a digest of everything the core asked for."""
+        """Run the events. Returns a digest of every instruction of the core."""
         engine = self.engine
         engine.log(f"{self.knobs}")
         actions = [getattr(self._frontends, name, None) or getattr(self._fate, name) for name in self.knobs.weights]
@@ -63,7 +63,7 @@ class World:
             self._fate.tick()
         demand(not engine.clients.live, f"{sorted(engine.clients.live)} never ended")
         if engine.drain_until is not None:
-            demand(engine.num_drained == 1, f"drained was told {engine.num_drained} times")
+            demand(engine.num_drained == 1, f"drained was reported {engine.num_drained} times")
         demand(engine.core.num_live == 0, f"{engine.core.num_live} live after everything ended")
         invariants.check(engine.core)
         reply = answer(LoadQuery(9), engine.core, engine.now, tuple)

@@ -11,9 +11,9 @@ from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.accept import accept
 from quire.scheduler.errors import ResultError
-from quire.scheduler.state.epoch import Era
+from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.events import StepAcked, StepDone
-from quire.scheduler.state.in_flight import Draft
+from quire.scheduler.state.in_flight import PlannedStep
 from quire.scheduler.state.sequence import Frontend, Request, Sequence
 
 
@@ -71,7 +71,7 @@ def test_an_acknowledgement_covers_all_steps_before(engine):
     e.plan(), e.plan()
     e.ack(1, 2)
     e.answer(acks=False)
-    assert e.core.era.pipeline.acked == 1
+    assert e.core.group_epoch.in_flight.acked == 1
     e.settle()
     assert e.reason(1) == "length"
 
@@ -131,39 +131,50 @@ def test_prompt_logprobs_come_in_order_from_chunks(engine):
     assert [entry.token_id for column in columns for entry in column.entries] == list(range(11, 22))
 
 
-# Speculation: the arithmetic of rows that yield one to num_draft + 1 tokens.
+# Speculation: the arithmetic of rows that yield one to num_speculated + 1 tokens.
 
 
 FACTS = ModelFacts(
-    max_model_len=64, vocab_size=100, eos_token_ids=(2,), num_blocks=16, block_size=2, kv_bytes=0, weight_bytes=0,
-    device="", dtype="", architecture="", revision="",
-)  # fmt: skip
+    max_model_len=64,
+    vocab_size=100,
+    eos_token_ids=(2,),
+    num_blocks=16,
+    block_size=2,
+    kv_bytes=0,
+    weight_bytes=0,
+    device="",
+    dtype="",
+    architecture="",
+    revision="",
+)
 
 
 @pytest.fixture
-def era():
+def group_epoch():
     """Two running outputs of 4 known tokens, and one plan in flight that speculates 3 more tokens for each."""
-    era = Era(1, 1, FACTS, SchedulerConfig(max_num_seqs=2))
+    group_epoch = Epoch(1, 1, FACTS, SchedulerConfig(max_num_seqs=2))
     frontend = Frontend(b"f", 0)
     for number in range(2):
         params = SamplingParams(max_tokens=20 if number else 5)
         prompt = np.arange(10, 14, dtype=np.int32)
         request = Request(frontend, number, "", prompt, params, arrival=number, arrived_at=0.0, deadline=9.0)
         sequence = Sequence(request, 0, prompt)
-        era.memory.match(sequence)
-        era.memory.reserve(sequence, 8, [])
-        era.running.enter(sequence, 3)
-    running, slots = era.running, np.arange(2)
-    num_draft = np.array([3, 3])
-    plan = Draft(slots, running.generation[slots], num_draft + 1, np.array([7, 7]), np.array([True, True]), num_draft)
+        group_epoch.memory.match(sequence)
+        group_epoch.memory.reserve(sequence, 8, [])
+        group_epoch.running.enter(sequence, 3)
+    running, slots = group_epoch.running, np.arange(2)
+    num_speculated = np.array([3, 3])
+    plan = PlannedStep(
+        slots, running.generation[slots], num_speculated + 1, np.array([7, 7]), np.array([True, True]), num_speculated
+    )
     running.num_scheduled[slots], running.num_tokens[slots] = 7, 8
-    era.pipeline.send(plan)
-    return era
+    group_epoch.in_flight.send(plan)
+    return group_epoch
 
 
-def answer(era, tokens, counts):
-    plan = era.pipeline.awaited(1, 1)
-    accepted = accept(era, plan, StepResult(1, 1, ints(tokens), ints(counts)))
+def answer(group_epoch, tokens, counts):
+    plan = group_epoch.in_flight.awaited(1, 1)
+    accepted = accept(group_epoch, plan, StepResult(1, 1, ints(tokens), ints(counts)))
     gained = [
         (slot, position, token)
         for slots, positions, tokens in zip(accepted.slots, accepted.positions, accepted.tokens, strict=True)
@@ -172,25 +183,25 @@ def answer(era, tokens, counts):
     return plan, accepted, gained
 
 
-def test_refused_drafts_move_the_counts_back_and_give_blocks_back(era):
-    plan, accepted, gained = answer(era, [50, 51, 60, 61, 62, 63], [2, 4])
-    running = era.running
+def test_refused_tokens_move_the_counts_back_and_give_blocks_back(group_epoch):
+    plan, accepted, gained = answer(group_epoch, [50, 51, 60, 61, 62, 63], [2, 4])
+    running = group_epoch.running
     assert sorted(gained) == [(0, 0, 50), (0, 1, 51), (1, 0, 60), (1, 1, 61), (1, 2, 62), (1, 3, 63)]
     assert running.num_known.tolist() == running.num_tokens.tolist() == [6, 8]
     assert running.num_scheduled.tolist() == plan.ends.tolist() == [5, 7]
     assert [len(sequence.blocks) for sequence in running.live()] == [3, 4]
     assert running.num_blocks.tolist() == [3, 4]
-    assert len(era.memory.pool.fenced) == 1
+    assert len(group_epoch.memory.pool.fenced) == 1
     assert not accepted.ended
 
 
-def test_tokens_behind_a_stop_are_dropped(era):
-    _, accepted, gained = answer(era, [50, 2, 51, 60, 61, 2, 62], [3, 4])
+def test_tokens_behind_a_stop_are_dropped(group_epoch):
+    _, accepted, gained = answer(group_epoch, [50, 2, 51, 60, 61, 2, 62], [3, 4])
     assert sorted(gained) == [(0, 0, 50), (0, 1, 2), (1, 0, 60), (1, 1, 61), (1, 2, 2)]
     assert [(s.request.number, reason, stop) for s, reason, stop in accepted.ended] == [(0, "stop", 2), (1, "stop", 2)]
 
 
-def test_a_plan_that_speculates_needs_counts(era):
-    plan = era.pipeline.awaited(1, 1)
+def test_a_plan_that_speculates_needs_counts(group_epoch):
+    plan = group_epoch.in_flight.awaited(1, 1)
     with pytest.raises(ResultError, match="no counts"):
-        accept(era, plan, StepResult(1, 1, ints([50, 51])))
+        accept(group_epoch, plan, StepResult(1, 1, ints([50, 51])))

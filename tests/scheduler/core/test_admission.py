@@ -111,7 +111,7 @@ def test_the_queue_is_bounded_in_tokens_but_takes_any_prompt_when_empty(engine):
 
 
 def test_what_was_accepted_before_the_scheduler_died_is_taken_whatever_the_bounds_of_the_queue_say(engine):
-    """What ran and what waited. New requests meet the bounds as ever."""
+    """Running and waiting ones alike. New requests meet the bounds as ever."""
     e = engine(max_num_queued_reqs=1, max_num_queued_tokens=1)
     for number in range(3):
         e.tokens[number, 0] = [5, 6]
@@ -156,12 +156,12 @@ def test_the_number_of_a_live_request_is_not_taken_twice(engine):
     ("state", "reason"), [("starting", "STARTING"), ("draining", "DRAINING"), ("failed", "FAILED")]
 )
 def test_nothing_enters_where_nothing_can_run(engine, state, reason):
-    from quire.scheduler.state.events import DrainAsked, GroupGaveUp
+    from quire.scheduler.state.events import DrainRequested, GroupGaveUp
 
     e = engine(ready=state != "starting")
     if state == "draining":
         e.submit(9, 3)
-        e.handle(DrainAsked(60))
+        e.handle(DrainRequested(60))
     if state == "failed":
         e.handle(GroupGaveUp("no group"))
     assert e.core.state == state

@@ -1,19 +1,19 @@
-"""How long each rank's device worked: exact in all, and a share of the last ten seconds that falls when it rests."""
+"""Busy time of each rank's device: exact in total, and a share of the last ten seconds that falls when it rests."""
 
 import pytest
 
 from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.transport.wire import ints
-from quire.scheduler.core.device_busy import Busy
+from quire.scheduler.core.device_busy import DeviceBusy
 from quire.scheduler.state.events import StepAcked, StepDone
 
 
 def test_the_share_is_of_the_last_ten_whole_seconds():
-    busy = Busy()
+    busy = DeviceBusy()
     for second in range(20, 40):
         for part in (0.1, 0.6):
-            busy.worked(0, 0.25, second + part)
-        busy.worked(1, 0.25, second)
+            busy.add(0, 0.25, second + part)
+        busy.add(1, 0.25, second)
     assert dict(busy.totals()) == {0: 10.0, 1: 5.0}
     assert dict(busy.shares(40.0)) == {0: 0.5, 1: 0.25}
     assert dict(busy.shares(45.0)) == {0: 0.25, 1: 0.125}, "it rests"
@@ -22,13 +22,13 @@ def test_the_share_is_of_the_last_ten_whole_seconds():
 
 
 def test_a_step_longer_than_the_window_is_a_whole_one():
-    busy = Busy()
-    busy.worked(0, 25.0, 30.5)
+    busy = DeviceBusy()
+    busy.add(0, 25.0, 30.5)
     assert dict(busy.shares(31.0)) == {0: 1.0}
 
 
 def test_nothing_is_told_of_ranks_that_never_answered():
-    assert list(Busy().totals()) == list(Busy().shares(5.0)) == []
+    assert list(DeviceBusy().totals()) == list(DeviceBusy().shares(5.0)) == []
 
 
 def test_every_rank_counts_by_its_own_answers(engine):
@@ -39,5 +39,5 @@ def test_every_rank_counts_by_its_own_answers(engine):
     e.now += 1.0
     e.handle(StepDone(StepResult(1, 1, ints(plan.drawn), device_seconds=0.5)))
     e.handle(StepAcked(StepAck(1, 1, 1, 0.25)))
-    e.handle(StepAcked(StepAck(1, 1, 1, 0.25)))  # it says so twice
-    assert dict(e.core.timeline.busy.totals()) == {0: 0.5, 1: pytest.approx(0.25)}
+    e.handle(StepAcked(StepAck(1, 1, 1, 0.25)))  # the same acknowledgement twice
+    assert dict(e.core.step_log.device_busy.totals()) == {0: 0.5, 1: pytest.approx(0.25)}

@@ -1,4 +1,4 @@
-"""The checker finds what it says it finds: one broken rule after the other."""
+"""The checker finds every kind of damage: one broken rule after the other."""
 
 import pytest
 
@@ -6,22 +6,22 @@ from quire.scheduler.core.invariants import InvariantError, check
 
 
 def leak(e):
-    e.core.era.memory.pool.free.pop()
+    e.core.group_epoch.memory.pool.free.pop()
 
 
 def duplicate(e):
-    pool = e.core.era.memory.pool
+    pool = e.core.group_epoch.memory.pool
     pool.free.append(pool.free[0])
 
 
 def miscount(e):
-    sequence = e.core.era.running.live()[0]
-    e.core.era.memory.pool.refs[sequence.blocks[0]] += 1
+    sequence = e.core.group_epoch.running.live()[0]
+    e.core.group_epoch.memory.pool.refs[sequence.blocks[0]] += 1
 
 
 def share_a_block_in_writing(e):
-    first, second = e.core.era.running.live()
-    pool = e.core.era.memory.pool
+    first, second = e.core.group_epoch.running.live()
+    pool = e.core.group_epoch.memory.pool
     own = second.blocks[-1]
     second.blocks[-1] = first.blocks[-1]
     pool.refs[own] = 0
@@ -30,56 +30,56 @@ def share_a_block_in_writing(e):
 
 
 def settle_a_fence_early(e):
-    memory = e.core.era.memory
+    memory = e.core.group_epoch.memory
     e.abort(2)
     memory.acknowledge(memory.acked + 2)
 
 
 def keep_a_fence(e):
     e.abort(2)
-    e.core.era.memory.fences[0] = e.core.era.memory.fences[0]._replace(step=0)
+    e.core.group_epoch.memory.fences[0] = e.core.group_epoch.memory.fences[0]._replace(step=0)
 
 
 def publish_early(e):
-    era = e.core.era
-    sequence = era.running.live()[1]
+    group_epoch = e.core.group_epoch
+    sequence = group_epoch.running.live()[1]
     parent = sequence.entries[-1] if sequence.entries else sequence.root
-    era.memory.index.publish(parent, b"\0" * 16, sequence.blocks[-1])
+    group_epoch.memory.index.publish(parent, b"\0" * 16, sequence.blocks[-1])
 
 
 def change_a_cached_token(e):
-    e.core.era.memory.index.entries()[0].tokens = b"\0" * 16
+    e.core.group_epoch.memory.index.entries()[0].tokens = b"\0" * 16
 
 
 def end_twice(e):
-    e.core.era.running.live()[0].request.num_live += 1
+    e.core.group_epoch.running.live()[0].request.num_live += 1
 
 
 def know_too_much(e):
-    e.core.era.running.num_known[0] = 200
+    e.core.group_epoch.running.num_known[0] = 200
 
 
 def lose_a_waiting(e):
-    e.core.ledger.waiting._by_age.remove(e.core.ledger.waiting.first().rank)
+    e.core.live_requests.waiting._by_age.remove(e.core.live_requests.waiting.first().order)
 
 
 def forget_the_running(e):
-    e.core.era.running.active[0] = False
+    e.core.group_epoch.running.active[0] = False
 
 
 def believe_a_counter(e):
-    e.core.ledger.num_live += 1
+    e.core.live_requests.num_live += 1
 
 
 def reserve_too_much(e):
-    era = e.core.era
-    sequence = era.running.live()[0]
-    sequence.blocks += era.memory.take(3)
-    era.running.num_blocks[0] += 3
+    group_epoch = e.core.group_epoch
+    sequence = group_epoch.running.live()[0]
+    sequence.blocks += group_epoch.memory.take(3)
+    group_epoch.running.num_blocks[0] += 3
 
 
 def run_a_slot_twice(e):
-    plan = e.core.era.pipeline.flight[0]
+    plan = e.core.group_epoch.in_flight.plans[0]
     plan.slots = plan.slots * 0
 
 
@@ -114,7 +114,7 @@ def test_damage_is_found_and_named(engine, damage):
     damage(e)
     with pytest.raises(InvariantError) as found:
         check(e.core)
-    assert found.value.rule == BROKEN[damage], found.value.story
+    assert found.value.rule == BROKEN[damage], found.value.detail
 
 
 def test_something_left_behind_is_found_when_all_is_quiet(engine):
@@ -122,10 +122,10 @@ def test_something_left_behind_is_found_when_all_is_quiet(engine):
     e.submit(1, 9)
     e.settle()
     check(e.core)
-    e.core.era.memory.pool.fenced[0] = 1
+    e.core.group_epoch.memory.pool.fenced[0] = 1
     with pytest.raises(InvariantError, match="I1"):
         check(e.core)
-    del e.core.era.memory.pool.fenced[0]
-    e.core.ledger.registry.frontend(b"nobody")
+    del e.core.group_epoch.memory.pool.fenced[0]
+    e.core.live_requests.registry.frontend(b"nobody")
     with pytest.raises(InvariantError, match="I14"):
         check(e.core)

@@ -1,4 +1,4 @@
-"""How prompts share a step: half by age, half by length, and what that promises to short and to long ones."""
+"""Prompts that share a step: half by age, half by length, and what that promises to short and to long ones."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_an_endless_stream_of_short_prompts_cannot_starve_a_long_one(roomy):
     e.submit(1, own(1, 900), max_tokens=1)
     number = 10
     for _ in range(50):
-        while e.core.ledger.waiting.num_tokens < 2 * BUDGET:
+        while e.core.live_requests.waiting.num_tokens < 2 * BUDGET:
             number += 1
             e.submit(number, own(number, 32), max_tokens=1)
         e.step()
@@ -114,8 +114,8 @@ def test_so_many_prompts_are_split_at_once(roomy, most):
         e.submit(number, own(number, length), max_tokens=1)
         e.plan()
         e.answer()
-        assert e.core.era.running.num_partial <= most
-    assert e.core.era.running.num_partial == most
+        assert e.core.group_epoch.running.num_partial <= most
+    assert e.core.group_epoch.running.num_partial == most
     e.submit(9, own(9, 100), max_tokens=1)
     assert (100, 1) in [row[1:] for row in e.plan().rows]
     e.settle()

@@ -1,4 +1,4 @@
-"""What the scheduler counts, as a metrics page would show it."""
+"""The scheduler's metrics, as a metrics page would show them."""
 
 import pytest
 
@@ -11,10 +11,10 @@ from quire.scheduler.core.step_log import MAX_RECORDS
 from quire.scheduler.state.events import StepDone
 
 
-def ask(e, *outside):
-    told = e.ask(MetricsQuery(5), *outside)
-    assert told.query == 5
-    return told
+def ask(e, *process_metrics):
+    answer = e.ask(MetricsQuery(5), *process_metrics)
+    assert answer.query == 5
+    return answer
 
 
 def values(e):
@@ -29,15 +29,18 @@ def test_every_figure_is_described_with_its_labels(engine):
     e = engine()
     e.submit(1, 30)
     e.settle()
-    told = ask(e, Figure("frontends_connected", 2))
-    names = {one.name for one in told.figures} | {one.name for one in told.distributions}
-    for one in told.figures:
+    metrics = ask(e, Figure("frontends_connected", 2))
+    names = {one.name for one in metrics.figures} | {one.name for one in metrics.distributions}
+    for one in metrics.figures:
         assert tuple(label for label, _ in one.labels) == SCHEDULER_FAMILIES[one.name].labels
         assert SCHEDULER_FAMILIES[one.name].kind == ("counter" if one.name.endswith("_total") else "gauge")
-    assert all(SCHEDULER_FAMILIES[one.name].kind == "histogram" for one in told.distributions)
+    assert all(SCHEDULER_FAMILIES[one.name].kind == "histogram" for one in metrics.distributions)
     of_the_loop = {
-        "bad_frames_total", "startup_phase_seconds", "scheduler_resident_memory_bytes", "device_memory_bytes",
-    }  # fmt: skip
+        "bad_frames_total",
+        "startup_phase_seconds",
+        "scheduler_resident_memory_bytes",
+        "device_memory_bytes",
+    }
     assert names == set(SCHEDULER_FAMILIES) - of_the_loop
 
 
@@ -47,19 +50,19 @@ def test_tokens_are_counted_by_kind_and_a_prefix_hit_once(engine):
     e.settle()
     e.submit(2, 33, max_tokens=3)
     e.settle()
-    told = values(e)
-    assert told["tokens_total", "prompt"] == 66
-    assert told["tokens_total", "cached"] == 32
-    assert told["tokens_total", "generated"] == 6
-    assert (told["prefix_queries_tokens_total",], told["prefix_hits_tokens_total",]) == (66, 32)
+    metrics = values(e)
+    assert metrics["tokens_total", "prompt"] == 66
+    assert metrics["tokens_total", "cached"] == 32
+    assert metrics["tokens_total", "generated"] == 6
+    assert (metrics["prefix_queries_tokens_total",], metrics["prefix_hits_tokens_total",]) == (66, 32)
 
 
 def test_forked_outputs_count_their_prompt_once(engine):
     e = engine()
     e.submit(1, 10, n=3, max_tokens=2)
     e.settle()
-    told = values(e)
-    assert (told["tokens_total", "prompt"], told["tokens_total", "generated"]) == (10, 6)
+    metrics = values(e)
+    assert (metrics["tokens_total", "prompt"], metrics["tokens_total", "generated"]) == (10, 6)
 
 
 def test_ends_and_rejections_are_counted_by_reason_and_known_ones_start_at_zero(engine):
@@ -72,13 +75,13 @@ def test_ends_and_rejections_are_counted_by_reason_and_known_ones_start_at_zero(
     e.settle()
     e.submit(5, 5)
     e.abort(5)
-    told = values(e)
-    assert told["requests_rejected_total", "QUEUE_FULL"] == 1
-    assert told["requests_rejected_total", "UNKNOWN_ADAPTER"] == 1
-    assert told["requests_rejected_total", "DEADLINE"] == 1
-    assert told["requests_finished_total", "length"] == 1
-    assert told["requests_finished_total", "abort"] == 1
-    assert told["requests_finished_total", "stop"] == 0
+    metrics = values(e)
+    assert metrics["requests_rejected_total", "QUEUE_FULL"] == 1
+    assert metrics["requests_rejected_total", "UNKNOWN_ADAPTER"] == 1
+    assert metrics["requests_rejected_total", "DEADLINE"] == 1
+    assert metrics["requests_finished_total", "length"] == 1
+    assert metrics["requests_finished_total", "abort"] == 1
+    assert metrics["requests_finished_total", "stop"] == 0
 
 
 def test_blocks_are_told_by_state_and_sum_up_to_the_pool(engine):
@@ -87,19 +90,19 @@ def test_blocks_are_told_by_state_and_sum_up_to_the_pool(engine):
     e.settle()
     e.submit(2, 18, max_tokens=9)
     e.step()
-    told = values(e)
-    states = {state: told["kv_blocks", state] for state in ("free", "cached", "fenced", "used")}
+    metrics = values(e)
+    states = {state: metrics["kv_blocks", state] for state in ("free", "cached", "fenced", "used")}
     assert sum(states.values()) == e.facts.num_blocks
-    assert states["used"] == len(e.core.era.running.at(int(e.plans[0].rows[0][0])).blocks)
-    assert told["kv_usage_ratio",] == pytest.approx((states["used"] + states["fenced"]) / e.facts.num_blocks)
-    assert 0 <= told["kv_waste_ratio",] < 1
+    assert states["used"] == len(e.core.group_epoch.running.at(int(e.plans[0].rows[0][0])).blocks)
+    assert metrics["kv_usage_ratio",] == pytest.approx((states["used"] + states["fenced"]) / e.facts.num_blocks)
+    assert 0 <= metrics["kv_waste_ratio",] < 1
 
 
 def test_the_state_is_one_series_of_each_word(engine):
     e = engine()
-    told = values(e)
-    assert told["engine_state", "ready"] == 1
-    assert sum(value for key, value in told.items() if key[0] == "engine_state") == 1
+    metrics = values(e)
+    assert metrics["engine_state", "ready"] == 1
+    assert sum(value for key, value in metrics.items() if key[0] == "engine_state") == 1
 
 
 def test_a_step_is_split_into_its_parts(engine):
@@ -107,19 +110,19 @@ def test_a_step_is_split_into_its_parts(engine):
     e.submit(1, 10, max_tokens=3)
     e.now += 2.0  # an output lives, and nothing is in flight
     plan = e.plan()
-    e.core.sent(e.now + 0.25, 0.25, 0.125)
+    e.core.on_sent(e.now + 0.25, 0.25, 0.125)
     e.plans.popleft()
     e.now += 1.0
     e.handle(StepDone(StepResult(1, 1, ints(plan.drawn), device_seconds=0.5, host_seconds=0.0625)))
-    told = values(e)
-    parts = {part: told["step_part_seconds_total", part] for part in ("schedule", "send", "device", "host", "idle")}
+    metrics = values(e)
+    parts = {part: metrics["step_part_seconds_total", part] for part in ("schedule", "send", "device", "host", "idle")}
     assert parts == {"schedule": 0.25, "send": 0.125, "device": 0.5, "host": 0.0625, "idle": 2.25}
-    assert told["scheduler_steps_total",] == 1
+    assert metrics["scheduler_steps_total",] == 1
     assert histogram(e, "step_seconds").sum == 0.75  # from its sending to its result
     assert histogram(e, "step_decodes").sum == 0
     assert histogram(e, "step_tokens").sum == 10
     assert histogram(e, "queue_seconds").sum == 2.0
-    assert told["prefill_tokens_per_second",] == pytest.approx(10 / 0.75)
+    assert metrics["prefill_tokens_per_second",] == pytest.approx(10 / 0.75)
 
 
 def test_an_engine_without_work_is_not_idle(engine):
@@ -139,11 +142,11 @@ def test_backlog_is_what_waits_over_the_measured_rate_less_the_usual_hits(engine
     e.submit(1, 32, max_tokens=200)
     e.step()
     e.submit(2, list(range(500, 540)))
-    told = values(e)
-    assert told["waiting_tokens",] == 40
-    assert told["backlog_seconds",] == pytest.approx(40 / told["prefill_tokens_per_second",])
+    metrics = values(e)
+    assert metrics["waiting_tokens",] == 40
+    assert metrics["backlog_seconds",] == pytest.approx(40 / metrics["prefill_tokens_per_second",])
     e.core.counters.cached_share = 0.25
-    assert values(e)["backlog_seconds",] == pytest.approx(30 / told["prefill_tokens_per_second",])
+    assert values(e)["backlog_seconds",] == pytest.approx(30 / metrics["prefill_tokens_per_second",])
 
 
 def test_preemptions_and_restarts_are_counted_and_counters_outlive_the_group(engine, facts):
@@ -152,10 +155,10 @@ def test_preemptions_and_restarts_are_counted_and_counters_outlive_the_group(eng
     e.step()
     e.start()
     e.settle()
-    told = values(e)
-    assert told["restarts_total",] == 1
-    assert told["epoch",] == 2
-    assert told["tokens_total", "generated"] == 20
+    metrics = values(e)
+    assert metrics["restarts_total",] == 1
+    assert metrics["epoch",] == 2
+    assert metrics["tokens_total", "generated"] == 20
 
 
 def test_records_are_bounded_and_start_again_with_an_epoch(engine):
@@ -164,12 +167,12 @@ def test_records_are_bounded_and_start_again_with_an_epoch(engine):
         e.submit(number, 3, max_tokens=200)
         e.settle()
     assert e.num_steps > MAX_RECORDS
-    records = e.core.timeline.records(-1)
+    records = e.core.step_log.records(-1)
     assert len(records) == MAX_RECORDS
     assert records[-1].step == e.num_steps
-    assert [record.step for record in e.core.timeline.records(e.num_steps - 2)] == [e.num_steps - 1, e.num_steps]
+    assert [record.step for record in e.core.step_log.records(e.num_steps - 2)] == [e.num_steps - 1, e.num_steps]
     e.start()
-    assert e.core.timeline.records(-1) == ()
+    assert e.core.step_log.records(-1) == ()
 
 
 def test_a_histogram_counts_a_value_at_its_bound_and_beyond_the_last():

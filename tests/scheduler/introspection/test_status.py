@@ -16,34 +16,37 @@ from quire.proto.messages.introspection import (
 
 
 def status(e, after_step=-1):
-    told = e.ask(StatusQuery(5, after_step))
-    assert told.query == 5
-    return told
+    answer = e.ask(StatusQuery(5, after_step))
+    assert answer.query == 5
+    return answer
 
 
-def codes(told):
-    return np.frombuffer(told.blocks, "<u2")
+def codes(answer):
+    return np.frombuffer(answer.blocks, "<u2")
 
 
 def test_an_engine_without_workers_has_no_blocks(engine):
-    told = status(engine(ready=False))
-    assert (told.outputs, told.blocks, told.steps, told.load.state) == ((), b"", (), "starting")
+    answer = status(engine(ready=False))
+    assert (answer.outputs, answer.blocks, answer.steps, answer.load.state) == ((), b"", (), "starting")
 
 
-def test_running_outputs_come_before_waiting_ones_each_in_rank_order(engine):
+def test_running_outputs_come_before_waiting_ones_each_in_their_order(engine):
     e = engine(max_num_seqs=2, scheduling_policy="priority")
     for number, priority in ((1, 5), (2, 3), (3, 9), (4, 7), (5, 8)):
         e.submit(number, 4, priority=priority, max_tokens=20)
     e.step()
-    told = status(e)
-    assert [(one.label, one.state) for one in told.outputs] == [
-        ("label-2", "running"), ("label-1", "running"), ("label-4", "waiting"), ("label-5", "waiting"),
+    answer = status(e)
+    assert [(one.label, one.state) for one in answer.outputs] == [
+        ("label-2", "running"),
+        ("label-1", "running"),
+        ("label-4", "waiting"),
+        ("label-5", "waiting"),
         ("label-3", "waiting"),
-    ]  # fmt: skip
-    running, waiting = told.outputs[0], told.outputs[-1]
+    ]
+    running, waiting = answer.outputs[0], answer.outputs[-1]
     assert (running.num_prompt, running.num_tokens, running.num_scheduled, running.num_blocks) == (4, 5, 5, 2)
     assert (waiting.num_tokens, waiting.num_scheduled, waiting.num_blocks) == (4, 0, 0)
-    assert waiting.age_seconds == told.now - 100.0
+    assert waiting.age_seconds == answer.now - 100.0
 
 
 def test_each_block_is_drawn_as_what_it_is(engine):
@@ -56,16 +59,16 @@ def test_each_block_is_drawn_as_what_it_is(engine):
     e.submit(4, 9, max_tokens=30, cache_salt="other")
     e.step()
     e.abort(4)  # while a step is in flight: fenced
-    told = status(e)
-    drawn = codes(told)
+    answer = status(e)
+    drawn = codes(answer)
     assert len(drawn) == e.facts.num_blocks
-    second, third = (e.core.ledger.registry.find(b"f", number).sequences[0] for number in (2, 3))
-    assert [one.label for one in told.outputs] == ["label-2", "label-3"]
+    second, third = (e.core.live_requests.registry.find(b"f", number).sequences[0] for number in (2, 3))
+    assert [one.label for one in answer.outputs] == ["label-2", "label-3"]
     assert (drawn[second.blocks[:4]] == BLOCK_SHARED).all()
     assert (drawn[second.blocks[4:]] == BLOCK_OWNER).all()
     assert (drawn[third.blocks[4:]] == BLOCK_OWNER + 1).all()
-    assert (drawn == BLOCK_FENCED).sum() == told.load.fenced_blocks > 0
-    assert (drawn <= BLOCK_CACHED).sum() == told.load.free_blocks
+    assert (drawn == BLOCK_FENCED).sum() == answer.load.fenced_blocks > 0
+    assert (drawn <= BLOCK_CACHED).sum() == answer.load.free_blocks
     assert (drawn == BLOCK_FREE).any()
     e.abort(2, 3)
     e.settle()
@@ -79,10 +82,10 @@ def test_a_large_pool_and_a_long_queue_are_told_in_part(engine, facts):
     for number in range(1, MAX_STATUS_OUTPUTS + 100):
         e.submit(number, 2, max_tokens=50)
     e.step()
-    told = status(e)
-    assert len(codes(told)) == MAX_STATUS_BLOCKS
-    assert told.load.num_blocks == MAX_STATUS_BLOCKS + 500
-    assert [one.label for one in told.outputs] == [f"label-{number}" for number in range(1, MAX_STATUS_OUTPUTS + 1)]
+    answer = status(e)
+    assert len(codes(answer)) == MAX_STATUS_BLOCKS
+    assert answer.load.num_blocks == MAX_STATUS_BLOCKS + 500
+    assert [one.label for one in answer.outputs] == [f"label-{number}" for number in range(1, MAX_STATUS_OUTPUTS + 1)]
 
 
 def test_step_records_tell_what_ran_and_only_new_ones_are_sent_again(engine):
@@ -101,5 +104,5 @@ def test_a_preemption_is_in_the_record_of_its_step(engine, facts):
     e.submit(1, 12, max_tokens=16)
     e.submit(2, 12, max_tokens=16)
     e.settle()
-    told = status(e)
-    assert sum(record.num_preempted for record in told.steps) == told.load.num_preemptions > 0
+    answer = status(e)
+    assert sum(record.num_preempted for record in answer.steps) == answer.load.num_preemptions > 0

@@ -6,7 +6,7 @@ import pytest
 from quire.proto.messages.plans import Ready, WorkerHello
 from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
 from quire.scheduler.peers.leases import Leases
-from quire.scheduler.peers.step_watchdog import Watch
+from quire.scheduler.peers.step_watchdog import StepWatchdog
 from quire.scheduler.peers.worker_group import GroupError, WorkerGroup
 from quire.scheduler.state.events import GroupReady
 
@@ -107,7 +107,7 @@ def test_no_lease_ends_while_the_scheduler_itself_stood_still():
 
 
 def test_only_a_plan_that_stays_the_oldest_too_long_means_that_the_group_hangs():
-    watch = Watch(2.0)
+    watch = StepWatchdog(2.0)
     assert not watch.hangs((1, 1), 0.0)
     assert not watch.hangs((1, 1), 1.0)
     assert not watch.hangs((1, 1), 2.0)
@@ -121,7 +121,7 @@ def test_only_a_plan_that_stays_the_oldest_too_long_means_that_the_group_hangs()
 
 
 def test_no_group_hangs_while_the_scheduler_itself_stood_still():
-    watch = Watch(2.0)
+    watch = StepWatchdog(2.0)
     assert not watch.hangs((1, 1), 0.0)
     assert not watch.hangs((1, 1), 3600.0)
     assert not watch.hangs((1, 1), 3600.9)

@@ -1,13 +1,11 @@
-"""Blocks: sharing, copies, the prefix cache, fences."""
+"""Blocks: sharing, copies, the prefix cache at work, fences."""
 
 import msgspec
 import pytest
 
 from quire.proto.messages.plans import StepResult
 from quire.proto.transport.wire import unpack
-from quire.scheduler.state import memory as memory_module
 from quire.scheduler.state.events import StepDone
-from quire.scheduler.state.prefix import PrefixIndex
 
 
 def blocks(plan, slot):
@@ -52,9 +50,9 @@ def test_a_block_is_published_only_after_every_rank_acknowledged(engine):
     e.submit(2, 9, max_tokens=50)
     assert e.plan().admits[1].num_computed == 0
     e.answer(acks=False)
-    assert len(e.core.era.memory.index) == 0
+    assert len(e.core.group_epoch.memory.index) == 0
     e.ack(1, 1)
-    assert len(e.core.era.memory.index) == 2
+    assert len(e.core.group_epoch.memory.index) == 2
     e.submit(3, 9)
     assert e.plan().admits[2].num_computed == 8
 
@@ -64,7 +62,7 @@ def test_an_ended_outputs_blocks_are_published_when_their_fence_falls(engine):
     e.submit(1, 9, max_tokens=1)
     e.plan()
     e.answer(acks=False)
-    memory = e.core.era.memory
+    memory = e.core.group_epoch.memory
     assert e.reason(1) == "length"
     assert (len(memory.pool.fenced), len(memory.index)) == (3, 0)
     e.ack(1, 1)
@@ -83,21 +81,13 @@ def test_another_salt_or_adapter_shares_nothing(engine, other):
     assert e.plan().admits[0].num_computed == 8
 
 
-def test_a_salt_is_not_an_adapter():
-    index = PrefixIndex(8, 4, "r")
-    roots = [index.root(*names) for names in (("lion", ""), ("", "lion"), ("l", "ion"), ("", ""))]
-    assert len({root.key for root in roots}) == 4
-    others = [PrefixIndex(8, 4, "q").root("", ""), PrefixIndex(8, 8, "r").root("", "")]
-    assert len({root.key for root in [*roots, *others]}) == 6
-
-
 def test_the_cache_can_be_turned_off(engine):
     e = engine(enable_prefix_caching=False)
     e.submit(1, 11)
     e.settle()
     e.submit(2, 11)
     assert e.plan().admits[0].num_computed == 0
-    assert len(e.core.era.memory.index) == 0
+    assert len(e.core.group_epoch.memory.index) == 0
 
 
 def test_prompt_logprobs_are_not_read_from_the_cache(engine):
@@ -106,41 +96,6 @@ def test_prompt_logprobs_are_not_read_from_the_cache(engine):
     e.settle()
     e.submit(2, 11, prompt_logprobs=0)
     assert e.plan().admits[0].num_computed == 0
-
-
-def test_a_hash_that_always_collides_costs_hits_but_never_mixes_prefixes(engine, monkeypatch):
-    monkeypatch.setattr(memory_module.PrefixIndex.__init__, "__defaults__", (lambda data: b"same",))
-    monkeypatch.setattr(memory_module.Memory.__init__, "__defaults__", (lambda data: b"same",))
-    e = engine()
-    prompts = [[1, 1, 1, 1, 5, 5, 5, 5, 9], [5, 5, 5, 5, 1, 1, 1, 1, 9], [1, 1, 1, 1, 1, 1, 1, 1, 9], [5, 5, 5, 5, 9]]
-    for number, prompt in enumerate(prompts * 2):
-        e.submit(number, prompt)
-        plan = e.plan()
-        # Only the first block ever published has the one key.
-        shares = prompt[:4] == [1, 1, 1, 1] and number > 0
-        assert plan.admits[0].num_computed == (4 if shares else 0)
-        e.settle()
-    assert len(e.core.era.memory.index) == 1
-
-
-def test_equal_tokens_behind_different_prefixes_are_different_blocks():
-    index = PrefixIndex(8, 1, "r", hash_=lambda data: b"same")
-    root = index.root("", "")
-    first = index.publish(root, b"aaaa", 0)
-    assert index.find(root, b"aaaa") is first
-    assert index.find(first, b"aaaa") is None
-    assert index.find(index.root("", "salt"), b"aaaa") is None
-    assert index.find(index.root("", ""), b"aaaa") is first
-
-
-def test_a_chain_is_recognised_after_its_parent_was_evicted_and_computed_again():
-    index = PrefixIndex(8, 1, "r")
-    parent = index.publish(index.root("", ""), b"aaaa", 0)
-    child = index.publish(parent, b"bbbb", 1)
-    index.forget(0)
-    again = index.publish(index.root("", ""), b"aaaa", 2)
-    assert again is not parent
-    assert index.find(again, b"bbbb") is child
 
 
 def test_duplicates_are_not_replaced(engine):
@@ -160,11 +115,11 @@ def test_idle_blocks_are_evicted_oldest_and_deepest_first(engine, facts):
     e.settle()
     e.submit(2, [3] * 4 + [2], max_tokens=1)
     e.settle()
-    assert len(e.core.era.memory.pool.idle) == 3
+    assert len(e.core.group_epoch.memory.pool.idle) == 3
     # Four new blocks: three free ones, and the tail of the oldest prefix.
     e.submit(3, [7] * 16, max_tokens=1)
     e.plan()
-    assert len(e.core.era.memory.index) == 2
+    assert len(e.core.group_epoch.memory.index) == 2
     e.settle()
     e.submit(4, [1] * 8 + [2], max_tokens=1)
     assert e.plan().admits[0].num_computed in (0, 4)
@@ -176,7 +131,7 @@ def test_blocks_of_an_ended_output_are_fenced_while_a_step_may_touch_them(engine
     e.submit(1, 3, ignore_eos=False, max_tokens=50)
     e.plan(), e.plan()
     e.answer()
-    pool = e.core.era.memory.pool
+    pool = e.core.group_epoch.memory.pool
     assert len(pool.fenced) == 1
     assert pool.available == e.facts.num_blocks - 1
     e.answer()
@@ -215,7 +170,7 @@ def test_siblings_share_the_prompt_and_copy_its_last_block(engine):
         assert blocks(plan, slot)[:2] == parent[:2]
     assert plan.copies == [(parent[2], blocks(plan, slot)[2]) for slot in (1, 2)]
     assert [plan.admits[slot].output_index for slot in (1, 2)] == [1, 2]
-    assert e.core.era.memory.pool.refs[parent[0]] == 3
+    assert e.core.group_epoch.memory.pool.refs[parent[0]] == 3
     e.settle()
     for index in range(3):
         assert e.tokens[1, index] == e.default_tokens(1, 4, index)
@@ -267,12 +222,12 @@ def test_what_is_not_a_number_leaves_the_cache_and_nobody_reads_it(engine):
     e.submit(2, 9, max_tokens=50, cache_salt="other")
     e.plan(), e.plan()
     e.answer()
-    assert len(e.core.era.memory.index) == 4
+    assert len(e.core.group_epoch.memory.index) == 4
     e.answer(bad_rows=(0,))
     finish = e.finishes[1, 0]
     assert (finish.reason, finish.error) == ("error", "NUMERICAL")
     assert e.reason(2) is None
-    assert len(e.core.era.memory.index) == 2
+    assert len(e.core.group_epoch.memory.index) == 2
     e.submit(3, 9)
     assert e.plan().admits[0].num_computed == 0
     e.settle()
@@ -284,12 +239,12 @@ def test_an_output_whose_grammar_is_stuck_ends_alone_and_its_cache_stays(engine)
     e.submit(2, 9, max_tokens=50)
     e.plan(), e.plan()
     e.answer()
-    kept = len(e.core.era.memory.index)
+    kept = len(e.core.group_epoch.memory.index)
     e.answer(stuck_rows=(0,))
     finish = e.finishes[1, 0]
     assert (finish.reason, finish.error) == ("error", "GRAMMAR_FAILED")
     assert e.reason(2) is None
-    assert len(e.core.era.memory.index) == kept
+    assert len(e.core.group_epoch.memory.index) == kept
 
 
 def test_a_token_outside_the_vocabulary_ends_its_output_as_numerical(engine):
@@ -309,7 +264,7 @@ def test_a_cached_block_behind_a_fence_may_be_read_but_is_not_available(engine):
     e.plan(), e.plan()
     e.answer()
     e.abort(1)
-    pool = e.core.era.memory.pool
+    pool = e.core.group_epoch.memory.pool
     fenced, available = len(pool.fenced), pool.available
     assert fenced == 3
     e.submit(2, [*range(10, 18), 99], max_tokens=2)

@@ -3,13 +3,13 @@
 import msgspec
 
 from quire.proto.messages.introspection import ExplainQuery
-from quire.scheduler.state.request_log import MAX_ENDED, MAX_MOMENTS
+from quire.scheduler.state.request_log import MAX_ENDED, MAX_ENTRIES
 
 
 def explain(e, label):
-    told = e.ask(ExplainQuery(5, label))
-    assert (told.query, told.label) == (5, label)
-    return told.stories
+    answer = e.ask(ExplainQuery(5, label))
+    assert (answer.query, answer.label) == (5, label)
+    return answer.stories
 
 
 def one(e, label):
@@ -146,7 +146,7 @@ def test_chunks_of_a_very_long_prompt_are_merged_and_none_is_lost(engine, facts)
     e.submit(1, [5] * 2000, max_tokens=2)
     e.settle()
     story = one(e, "label-1")
-    assert len(story.moments) <= MAX_MOMENTS
+    assert len(story.moments) <= MAX_ENTRIES
     chunks = [moment for moment in story.moments if moment.what == "chunk"]
     assert sum(moment.num_tokens for moment in chunks) == 2000
     assert "chunks, " in chunks[0].detail
@@ -159,7 +159,7 @@ def test_a_story_without_end_keeps_its_beginning_and_its_end(engine):
         e.step()
         e.start()
     story = one(e, "label-1")
-    assert len(story.moments) <= MAX_MOMENTS
+    assert len(story.moments) <= MAX_ENTRIES
     assert words(story)[:2] == ["queued", "admitted"]
     assert words(story)[-1] == "restarted"
     assert any("moments before this one are left out" in moment.detail for moment in story.moments)

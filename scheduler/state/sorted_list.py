@@ -1,4 +1,4 @@
-"""Outputs in the order of a key, however many: to add, find and remove one never touches more than a piece of them."""
+"""A sorted list of outputs in pieces: to add, find and remove one never touches more than a piece of them."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from quire.scheduler.state.sequence import Sequence
 
 Key = tuple[int, ...]
-"""Unique among the members."""
+"""Sort key, unique among the members."""
 MAX_PIECE = 1024
 
 
-class Order:
-    """A sorted list, cut into pieces of at most `MAX_PIECE` members."""
+class SortedList:
+    """Outputs sorted by key, in pieces of at most `MAX_PIECE` members."""
 
     def __init__(self) -> None:
         self._pieces: list[list[tuple[Key, Sequence]]] = []
@@ -36,7 +36,7 @@ class Order:
             self._lasts.insert(place, piece[half - 1][0])
 
     def remove(self, key: Key) -> None:
-        """The member with this key leaves. Raises `KeyError` without it."""
+        """Remove the member with this key. Raises `KeyError` when there is none."""
         place, index = self._find(key)
         piece = self._pieces[place] if place < len(self._pieces) else []
         if index == len(piece) or piece[index][0] != key:
@@ -58,7 +58,7 @@ class Order:
                 yield entry[1]
 
     def num_before(self, key: Key) -> int:
-        """Members whose key is smaller."""
+        """Number of members whose key is smaller."""
         place, index = self._find(key)
         return sum(len(piece) for piece in self._pieces[:place]) + index
 

@@ -1,18 +1,18 @@
-"""The sorted pieces behind the queue."""
+"""The sorted list behind the queue."""
 
 import random
 
 import pytest
 
-from quire.scheduler.state import order
-from quire.scheduler.state.order import Order
+from quire.scheduler.state import sorted_list
+from quire.scheduler.state.sorted_list import SortedList
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_a_sorted_list_whatever_is_added_and_removed(seed, monkeypatch):
-    monkeypatch.setattr(order, "MAX_PIECE", 8)
+    monkeypatch.setattr(sorted_list, "MAX_PIECE", 8)
     rng = random.Random(seed)
-    kept, expected = Order(), {}
+    kept, expected = SortedList(), {}
     for _ in range(2000):
         key = rng.randrange(4), rng.randrange(200)
         if key in expected:
@@ -30,7 +30,7 @@ def test_it_is_a_sorted_list_whatever_is_added_and_removed(seed, monkeypatch):
 
 
 def test_what_is_not_there_cannot_be_removed():
-    kept = Order()
+    kept = SortedList()
     with pytest.raises(KeyError):
         kept.remove((1, 2))
     kept.add((1, 2), "output")
