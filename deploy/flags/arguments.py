@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import yaml
 
 from quire.deploy.flags.options import ServeOptions, Spec, specs
-from quire.deploy.flags.vllm_flags import BARE, FOREIGN, refusal
+from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, refusal
 from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
@@ -75,10 +75,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_flag(groups[title], spec)
-    for name, foreign in FOREIGN.items():
-        how: dict[str, Any] = {"nargs": 0} if foreign.bare else {}
-        how |= {"action": ForeignFlag, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-        parser.add_argument(f"--{name}", *foreign.also, **how)
+    for name, flag in VLLM_FLAGS.items():
+        how: dict[str, Any] = {"nargs": 0} if flag.bare else {}
+        how |= {"action": VllmFlagAction, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        parser.add_argument(f"--{name}", *flag.also, **how)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ class ModelWord(argparse.Action):
         setattr(namespace, MODEL_KEY, values)
 
 
-class ForeignFlag(argparse.Action):
+class VllmFlagAction(argparse.Action):
     """A flag of `vllm serve` alone: it changes nothing, or is refused with the way out."""
 
     def __call__(
@@ -177,8 +177,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         name = str(key).replace("_", "-")
         if name == API_KEY:
             raise UsageError(f"--config {path}: {key}: a configuration is no place for a key; use api-key-file")
-        if name in FOREIGN:
-            unsaid = FOREIGN[name].bare and value is False
+        if name in VLLM_FLAGS:
+            unsaid = VLLM_FLAGS[name].bare and value is False
             if not unsaid and (why := refusal(name, _text(value))):
                 raise UsageError(f"--config {path}: {why}")
             continue

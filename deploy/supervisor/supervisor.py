@@ -13,12 +13,12 @@ from typing import Literal
 
 import zmq
 
-from quire.deploy.supervisor.process import Child
-from quire.deploy.supervisor.process_set import Children
-from quire.deploy.supervisor.process_spec import Engine, Timers
-from quire.deploy.supervisor.pulse import Pulse
+from quire.deploy.supervisor.engine_spec import EngineSpec, Timers
+from quire.deploy.supervisor.liveness import Liveness
+from quire.deploy.supervisor.process import SupervisedProcess
+from quire.deploy.supervisor.process_set import ProcessSet
 from quire.deploy.supervisor.restart_budget import RestartBudget
-from quire.deploy.supervisor.scheduler_channel import SchedulerLink
+from quire.deploy.supervisor.scheduler_channel import SchedulerChannel
 from quire.proto.messages.requests import Drain, Drained, GroupFailed, GroupLost, Refused, SchedulerMessage, Welcome
 from quire.proto.process import exit_codes
 
@@ -29,16 +29,16 @@ class Supervisor:
     """`run` returns the exit code when nothing is left running."""
 
     def __init__(
-        self, engine: Engine, timers: Timers, say: Callable[[str], None], relay: Callable[[str], None],
+        self, engine: EngineSpec, timers: Timers, say: Callable[[str], None], relay: Callable[[str], None],
         on_ready: Callable[[Welcome], None],
     ) -> None:  # fmt: skip
         self._engine = engine
         self._timers = timers
         self._say = say
         self._on_ready = on_ready
-        self._children = Children(relay)
+        self._processes = ProcessSet(relay)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._link: SchedulerLink | None = None
+        self._channel: SchedulerChannel | None = None
         self._budgets: dict[str, RestartBudget] = {}
         self._due: dict[str, float] = {}
         self._phase: Phase = "starting"
@@ -46,8 +46,8 @@ class Supervisor:
         self._epoch = 0
         self._num_signals = 0
         self._welcome: Welcome | None = None
-        self._pulses: dict[str, Pulse] = {}
-        """Of the scheduler and the frontends, by the child's name. A worker's silence is the scheduler's to judge."""
+        self._liveness: dict[str, Liveness] = {}
+        """Of the scheduler and the frontends, by the process's name. A worker's silence is the scheduler's to judge."""
         self._num_heard = 0
         self._group_since = self._next_progress = 0.0
         self._deadline = 0.0
@@ -60,9 +60,9 @@ class Supervisor:
                 while self._phase != "over":
                     self._turn()
             finally:
-                self._children.stop(self._timers.stop_grace, self._timers.stop_tier, lambda: self._num_signals > 1)
-                if self._link is not None:
-                    self._link.close()
+                self._processes.stop(self._timers.stop_grace, self._timers.stop_tier, lambda: self._num_signals > 1)
+                if self._channel is not None:
+                    self._channel.close()
                 self._context.term()
         return self._exit_code
 
@@ -89,41 +89,40 @@ class Supervisor:
             self._start(f"frontend {index}")
 
     def _start(self, unit: str) -> None:
-        """A unit is what is restarted as one: the scheduler, the worker group, or one frontend."""
         now = time.monotonic()
         if unit == "scheduler":
-            self._children.start("scheduler", 0, self._engine.scheduler())
-            if self._link is not None:
-                self._link.close()
+            self._processes.start("scheduler", 0, self._engine.scheduler_command())
+            if self._channel is not None:
+                self._channel.close()
             self._welcome = None
-            self._pulses[unit] = Pulse(now)
+            self._liveness[unit] = Liveness(now)
             self._num_heard = 0
-            self._link = SchedulerLink(self._context, self._engine.supervisor_address(), self._say)
+            self._channel = SchedulerChannel(self._context, self._engine.supervisor_address(), self._say)
             if self._phase == "draining":  # told to while no scheduler was there to hear it, or to the one before
-                self._link.say(Drain(max(0.0, self._deadline - self._timers.drain_margin - now)))
+                self._channel.send(Drain(max(0.0, self._deadline - self._timers.drain_margin - now)))
         elif unit == "group":
             self._epoch += 1
             self._group_since = now
             for rank in range(self._engine.world_size):
-                self._children.start("worker", rank, self._engine.worker(rank, self._epoch))
+                self._processes.start("worker", rank, self._engine.worker_command(rank, self._epoch))
         else:
             index = int(unit.split()[1])
-            self._children.start("frontend", index, self._engine.frontend(index))
-            self._pulses[unit] = Pulse(now)
+            self._processes.start("frontend", index, self._engine.frontend_command(index))
+            self._liveness[unit] = Liveness(now)
 
     def _turn(self) -> None:
-        link = self._link
-        assert link is not None
+        channel = self._channel
+        assert channel is not None
         due = time.monotonic() + self._timers.tick
-        self._children.wait([link.socket], self._timers.tick)
+        self._processes.wait([channel.socket], self._timers.tick)
         # by what the wait took longer we stood still, most likely with everybody else: nobody is late for it
         overslept = max(0.0, time.monotonic() - due)
         self._deadline, self._group_since = self._deadline + overslept, self._group_since + overslept
-        link.flush()
-        for message in link.heard():
+        channel.flush()
+        for message in channel.receive():
             self._on_message(message)
-        for child in self._children.reap():
-            self._on_death(child)
+        for process in self._processes.reap():
+            self._on_death(process)
         now = time.monotonic()
         for unit in [unit for unit, due in self._due.items() if due <= now]:
             del self._due[unit]
@@ -155,7 +154,7 @@ class Supervisor:
             self._fail(welcome.detail, exit_codes.REFUSED)
             return
         broken = welcome.epoch == self._epoch and not welcome.group_lives and welcome.state != "failed"
-        if broken and self._phase != "starting" and self._children.of("worker"):
+        if broken and self._phase != "starting" and self._processes.with_role("worker"):
             self._lose_group(welcome.detail or "the scheduler gave the group up")
         if self._phase in ("serving", "draining") and self._group_ready and not was_ready:
             seconds = time.monotonic() - self._group_since
@@ -168,19 +167,19 @@ class Supervisor:
         welcome = self._welcome
         return welcome is not None and welcome.epoch == self._epoch and welcome.group_lives
 
-    def _on_death(self, child: Child) -> None:
+    def _on_death(self, process: SupervisedProcess) -> None:
         if self._phase == "over":
             return
-        reason = child.obituary
+        reason = process.exit_reason
         if self._phase == "starting":
-            last_lines = "".join(f"\n  {line}" for line in child.last_lines)
-            refused = child.exit_code == exit_codes.WORKER_REFUSED
-            what = f"{child.name} refused this model or configuration" if refused else f"{reason} during the start"
+            last_lines = "".join(f"\n  {line}" for line in process.last_lines)
+            refused = process.exit_code == exit_codes.WORKER_REFUSED
+            what = f"{process.name} refused this model or configuration" if refused else f"{reason} during the start"
             self._fail(f"{what}; its last lines:{last_lines}", exit_codes.REFUSED if refused else exit_codes.FAILED)
-        elif child.role == "worker":
-            self._lose_group(reason, may_restart=child.exit_code != exit_codes.WORKER_REFUSED)
+        elif process.role == "worker":
+            self._lose_group(reason, may_restart=process.exit_code != exit_codes.WORKER_REFUSED)
         else:
-            self._lose(child.name, reason)
+            self._lose(process.name, reason)
 
     def _lose(self, unit: str, reason: str) -> None:
         if unit == "group":
@@ -192,17 +191,17 @@ class Supervisor:
             self._restart(unit, reason)
 
     def _lose_group(self, reason: str, may_restart: bool = True) -> None:
-        self._children.end("worker")
+        self._processes.kill("worker")
         self._say(f"worker group of epoch {self._epoch} lost: {reason}")
-        assert self._link is not None
-        self._link.say(GroupLost(self._epoch, reason))
+        assert self._channel is not None
+        self._channel.send(GroupLost(self._epoch, reason))
         if may_restart:
             self._restart("group", reason)
         else:
             self._give_up(f"{reason}: it refused the model or its configuration")
 
     def _lose_scheduler(self, reason: str) -> None:
-        self._children.end("worker")
+        self._processes.kill("worker")
         self._due.pop("group", None)
         self._say(reason)
         if self._exit_code != exit_codes.SUCCESS:  # it had to give the last word of an engine that has failed
@@ -229,17 +228,17 @@ class Supervisor:
             return
         self._exit_code = exit_codes.FAILED
         self._due.clear()
-        if not self._children.of("scheduler"):
+        if not self._processes.with_role("scheduler"):
             self._fail(reason)
             return
         self._say(f"giving up: {reason}")
-        assert self._link is not None
-        self._link.say(GroupFailed(reason))
+        assert self._channel is not None
+        self._channel.send(GroupFailed(reason))
         self._drain(self._timers.farewell, margin=0.0)
 
     def _drain(self, seconds: float, margin: float) -> None:
-        assert self._link is not None
-        self._link.say(Drain(seconds))
+        assert self._channel is not None
+        self._channel.send(Drain(seconds))
         self._phase = "draining"
         self._deadline = time.monotonic() + seconds + margin
 
@@ -258,20 +257,24 @@ class Supervisor:
             self._say("the drain's time is over")
             self._phase = "over"
         if self._phase in ("serving", "draining"):
-            if self._children.of("worker") and not self._group_ready and now - self._group_since > timers.startup:
+            if (
+                self._processes.with_role("worker")
+                and not self._group_ready
+                and now - self._group_since > timers.startup
+            ):
                 self._lose_group(f"not ready within {timers.startup:g} s")
             self._feel_pulses(now)
 
     def _feel_pulses(self, now: float) -> None:
         """Kill who hangs; its death is seen as any other."""
         timers = self._timers
-        for child in [*self._children.of("scheduler"), *self._children.of("frontend")]:
-            pulse = self._pulses[child.name]
-            is_scheduler = child.role == "scheduler"
-            pulse.look(self._num_heard if is_scheduler else self._engine.frontend_pulse(child.index), now)
-            if pulse.is_lost(timers.first_sign, timers.silence if is_scheduler else timers.frontend_silence):
-                self._say(f"{child.name} gave no sign of life for {pulse.silence:.0f} s; killing it")
-                child.kill()
+        for process in [*self._processes.with_role("scheduler"), *self._processes.with_role("frontend")]:
+            liveness = self._liveness[process.name]
+            is_scheduler = process.role == "scheduler"
+            liveness.update(self._num_heard if is_scheduler else self._engine.frontend_heartbeat(process.index), now)
+            if liveness.is_lost(timers.first_sign, timers.silence if is_scheduler else timers.frontend_silence):
+                self._say(f"{process.name} gave no sign of life for {liveness.silence:.0f} s; killing it")
+                process.kill()
 
     def _look_at_start(self, now: float) -> None:
         if self._welcome is None:

@@ -128,7 +128,7 @@ def _compile() -> None:
     """Run the slowest to compile side by side, unmeasured: Triton keeps what it compiled in files."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from quire.deploy.bench.report.child import measure
+    from quire.deploy.bench.report.measuring_process import measure
 
     def warm(operations: tuple[str, ...]) -> None:
         options = {"device": "cuda", "ops": operations, "seconds": 1e-6, "time_limit": 0.8 * COMPILE_SECONDS}

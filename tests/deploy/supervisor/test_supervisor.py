@@ -274,4 +274,4 @@ def test_nothing_survives_a_killed_supervisor(deploy, moment):
     engine.wait_for(moment)
     engine.process.kill()
     engine.process.wait()
-    engine.until(lambda: not engine.living(), "every child gone")
+    engine.until(lambda: not engine.living(), "every process gone")
