@@ -98,12 +98,13 @@ class Supervisor:
         for process in self._processes.reap():
             self._on_death(process)
         now = time.monotonic()
-        for unit in [unit for unit in self._units if unit.is_due(now)]:
-            unit.due = None
-            try:
-                self._start(unit)
-            except OSError as error:  # a death like any other
-                self._lose(unit, f"{unit.name} cannot be started: {error}")
+        for unit in self._units:
+            if unit.is_due(now):  # asked anew for each: one that cannot be started puts off those after it
+                unit.due = None
+                try:
+                    self._start(unit)
+                except OSError as error:  # a death like any other
+                    self._lose(unit, f"{unit.name} cannot be started: {error}")
         self._on_tick(now)
         if self._signals.count:
             self._on_signal()
