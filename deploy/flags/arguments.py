@@ -117,9 +117,8 @@ class VllmFlagAction(argparse.Action):
 
 
 def _add_flag(group: "argparse._ArgumentGroup", spec: Spec) -> None:
-    shown = spec.flag.default or (("on" if spec.default else "off") if spec.kind == "switch" else spec.default)
     common: dict[str, Any] = {"dest": spec.field, "default": argparse.SUPPRESS}
-    common["help"] = f"{spec.flag.help} (default: {shown})" if shown != "" else spec.flag.help
+    common["help"] = f"{spec.flag.help} (default: {spec.default_text})" if spec.default_text else spec.flag.help
     if spec.kind == "switch":
         common["action"] = argparse.BooleanOptionalAction
     elif spec.kind == "choice":
