@@ -7,7 +7,7 @@ import msgspec
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.flags.options import ServeOptions, specs
 from quire.deploy.model_path import Model
-from quire.deploy.supervisor.process_spec import Timers
+from quire.deploy.supervisor.engine_spec import Timers
 from quire.deploy.supervisor.rundir import RunDir
 from quire.frontend.config import FrontendConfig
 from quire.proto.process.flags import in_flags

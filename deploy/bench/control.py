@@ -13,16 +13,16 @@ from pathlib import Path
 
 import grpc
 
-from quire.deploy.bench.load.stage import Stage, cpu_seconds
-from quire.deploy.bench.load.tally import outcome
-from quire.deploy.bench.report.child import measure
+from quire.deploy.bench.load.bench_processes import BenchProcesses, cpu_seconds
+from quire.deploy.bench.load.control_outcome import outcome
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure
 from quire.deploy.bench.report.report import Outcome
 from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import WORKERS_SOCKET, compose
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.model_path import resolve
-from quire.deploy.supervisor.process import Child
+from quire.deploy.supervisor.process import SupervisedProcess
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
 START_SECONDS = 120.0
@@ -44,16 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Outcome:
     _check(args)
     # the pool is the outer one: when the engine dies, its end is what lets waiting clients end
-    with ThreadPoolExecutor(args.clients) as pool, Stage() as stage:
-        device_file = stage.run_dir.path / "device.json"
-        vocabulary, children, targets = start(stage, args, device_file)
-        stage.wait_for("engine ready", lambda: ready([grpc for grpc, _ in targets]), START_SECONDS)
+    with ThreadPoolExecutor(args.clients) as pool, BenchProcesses() as processes:
+        device_file = processes.run_dir.path / "device.json"
+        vocabulary, started, targets = start(processes, args, device_file)
+        processes.wait_for("engine ready", lambda: ready([grpc for grpc, _ in targets]), START_SECONDS)
         begin = time.monotonic() + args.warmup
         window = (begin, begin + args.seconds)
         clients = _start_clients(pool, args, vocabulary, targets, window)
-        before, after = (_cpu_at(stage, moment, children) for moment in window)
-        read = _collect(stage, clients, args)
-        stage.stop()
+        before, after = (_cpu_at(processes, moment, started) for moment in window)
+        read = _collect(processes, clients, args)
+        processes.stop()
         device = json.loads(device_file.read_text())
     cpu = {name: after[name] - before[name] for name in before}
     cpu |= {f"client {index}": float(str(client["cpu_seconds"])) for index, client in enumerate(read)}
@@ -71,8 +71,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def start(
-    stage: Stage, args: argparse.Namespace, device_file: Path, **changes: int
-) -> tuple[range, list[Child], list[tuple[str, str]]]:
+    processes: BenchProcesses, args: argparse.Namespace, device_file: Path, **changes: int
+) -> tuple[range, list[SupervisedProcess], list[tuple[str, str]]]:
     """Ordinary token ids of the embedded model, the processes, and each frontend's gRPC and HTTP target.
 
     `changes`: options of the engine that are not the bench's.
@@ -89,10 +89,10 @@ def start(
     special = json.loads((model.directory / "tokenizer.json").read_text())["added_tokens"]
     vocab_size = json.loads((model.directory / "config.json").read_text())["vocab_size"]
     vocabulary = range(max((int(token["id"]) for token in special), default=-1) + 1, vocab_size)
-    engine = QuireEngine(compose(options, model, stage.run_dir), stage.run_dir)
+    engine = QuireEngine(compose(options, model, processes.run_dir), processes.run_dir)
     longest = args.prompt_len + args.output_len + 1
     worker: dict[str, object] = {
-        "scheduler_address": stage.run_dir.address(WORKERS_SOCKET),
+        "scheduler_address": processes.run_dir.address(WORKERS_SOCKET),
         "report_file": str(device_file),
         "step_ms": args.step_ms,
         "vocab_size": vocab_size,
@@ -102,13 +102,13 @@ def start(
         "block_size": BLOCK_SIZE,
         "seed": args.seed,
     }
-    children = [
-        stage.start("scheduler", 0, engine.scheduler()),
-        stage.start_module("worker", "quire.worker.bench.fixed_time_worker", worker),
-        *(stage.start("frontend", index, engine.frontend(index)) for index in range(args.frontends)),
+    started = [
+        processes.start("scheduler", 0, engine.scheduler_command()),
+        processes.start_module("worker", "quire.worker.bench.fixed_time_worker", worker),
+        *(processes.start("frontend", index, engine.frontend_command(index)) for index in range(args.frontends)),
     ]
-    ports = stage.wait_for("frontend ports", lambda: _ports(engine, args.frontends), START_SECONDS)
-    return vocabulary, children, [(f"127.0.0.1:{grpc}", f"127.0.0.1:{http}") for grpc, http in ports]
+    ports = processes.wait_for("frontend ports", lambda: _ports(engine, args.frontends), START_SECONDS)
+    return vocabulary, started, [(f"127.0.0.1:{grpc}", f"127.0.0.1:{http}") for grpc, http in ports]
 
 
 def _ports(engine: QuireEngine, num_frontends: int) -> list[tuple[int, int]] | None:
@@ -161,15 +161,15 @@ def _start_clients(
     ]
 
 
-def _cpu_at(stage: Stage, moment: float, children: list[Child]) -> dict[str, float]:
+def _cpu_at(processes: BenchProcesses, moment: float, started: list[SupervisedProcess]) -> dict[str, float]:
     wait = max(0.0, moment - time.monotonic())
-    stage.wait_for("the window", lambda: time.monotonic() >= moment or None, wait + 5.0)
-    return {child.name: cpu_seconds(child.pid) for child in children}
+    processes.wait_for("the window", lambda: time.monotonic() >= moment or None, wait + 5.0)
+    return {process.name: cpu_seconds(process.pid) for process in started}
 
 
 def _collect(
-    stage: Stage, clients: list["Future[dict[str, object]]"], args: argparse.Namespace
+    processes: BenchProcesses, clients: list["Future[dict[str, object]]"], args: argparse.Namespace
 ) -> list[dict[str, object]]:
     drain = 60.0 + 10 * args.output_len * args.step_ms / 1e3
-    stage.wait_for("the last answers", lambda: all(client.done() for client in clients) or None, drain)
+    processes.wait_for("the last answers", lambda: all(client.done() for client in clients) or None, drain)
     return [client.result() for client in clients]

@@ -7,8 +7,8 @@ the same run, over the time taken; `vs_torch` is torch's time over ours. Caches 
 import argparse
 import math
 
-from quire.deploy.bench.report.child import measure
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure
 from quire.deploy.bench.report.report import Figure, Outcome
 from quire.worker.config import MOST_THREADS
 

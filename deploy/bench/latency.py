@@ -17,11 +17,11 @@ from itertools import pairwise
 import numpy as np
 
 from quire.deploy.bench.bandwidth import read_bandwidth
-from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.peer import EnginePeer, first_tokens, num_tokens, start_engine
-from quire.deploy.bench.report.child import measure
-from quire.deploy.bench.report.describe import changed
+from quire.deploy.bench.report.engine_config import changed
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure
 from quire.deploy.bench.report.report import Figure, Outcome, percentile
 from quire.deploy.flags.arguments import add_serve_arguments, gather
 from quire.deploy.model_path import Model, resolve
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> Outcome:
     random = np.random.default_rng(options.seed)
     prefill: list[float] = []
     decode: list[float] = []
-    with Stage() as stage:
-        start_engine(stage, options, model)
-        peer = EnginePeer(stage)
+    with BenchProcesses() as processes:
+        start_engine(processes, options, model)
+        peer = EnginePeer(processes)
         try:
             facts = peer.join(options.startup_timeout)
             for repeat in range(args.repeats + 1):
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> Outcome:
                     decode += decode_ms
         finally:
             peer.close()
-        stage.stop()
+        processes.stop()
     bandwidth = _bandwidth(facts)
     weight_bytes = weight_bytes_per_step(model, facts, options.tensor_parallel_size)
     step_ms = percentile(decode, 50)

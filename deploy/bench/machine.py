@@ -8,8 +8,8 @@ bytes over the bandwidth and its operations over the linear's rate.
 import argparse
 
 from quire.deploy.bench.bandwidth import read_bandwidth
-from quire.deploy.bench.report.child import measure
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure
 from quire.deploy.bench.report.report import Figure, Outcome
 from quire.deploy.flags.sizes import parse_bytes
 

@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 
 from quire.deploy.bench.load import prompts
-from quire.deploy.bench.load.stage import Stage, peak_resident_bytes
+from quire.deploy.bench.load.bench_processes import BenchProcesses, peak_resident_bytes
 from quire.deploy.bench.peer import EnginePeer, num_tokens, start_engine
-from quire.deploy.bench.report.describe import changed
+from quire.deploy.bench.report.engine_config import changed
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import Figure, Outcome
 from quire.deploy.flags.arguments import add_serve_arguments, gather
@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> Outcome:
     model = resolve(asked, options.load_format, options.tokenizer)
     options = replace(options, max_num_queued_reqs=max(options.max_num_queued_reqs, args.num_prompts + 1))
     before = device_bytes_in_use()
-    with Stage() as stage:
-        workers = start_engine(stage, options, model)
-        peer = EnginePeer(stage)
+    with BenchProcesses() as processes:
+        workers = start_engine(processes, options, model)
+        peer = EnginePeer(processes)
         try:
             facts = peer.join(options.startup_timeout)
             drawn = prompts.draw(args, vocab_size=facts.vocab_size, seed=options.seed)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> Outcome:
             memory = _peak_memory(facts, workers, before)
         finally:
             peer.close()
-        stage.stop()
+        processes.stop()
     num_prompt_tokens = sum(len(prompt.token_ids) for prompt in drawn)
     expected = sum(prompt.output_len for prompt in drawn)
     if tokens != expected:

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import zmq
 
-from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import FRONTENDS_SOCKET, compose
@@ -31,20 +31,20 @@ from quire.proto.transport.wire import ints, scheduler_decoder, unpack
 BEAT_SECONDS = 1.0
 
 
-def start_engine(stage: Stage, options: ServeOptions, model: Model) -> list[int]:
+def start_engine(processes: BenchProcesses, options: ServeOptions, model: Model) -> list[int]:
     """Scheduler and workers, without frontends; process ids of the workers by rank."""
-    engine = QuireEngine(compose(options, model, stage.run_dir), stage.run_dir)
-    stage.start("scheduler", 0, engine.scheduler())
-    return [stage.start("worker", rank, engine.worker(rank, 1)).pid for rank in range(engine.world_size)]
+    engine = QuireEngine(compose(options, model, processes.run_dir), processes.run_dir)
+    processes.start("scheduler", 0, engine.scheduler_command())
+    return [processes.start("worker", rank, engine.worker_command(rank, 1)).pid for rank in range(engine.world_size)]
 
 
 class EnginePeer:
     """Submits and listens. Every wait also beats, and looks whether the engine's processes live."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, processes: BenchProcesses) -> None:
+        self._processes = processes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        address = stage.run_dir.address(FRONTENDS_SOCKET)
+        address = processes.run_dir.address(FRONTENDS_SOCKET)
         self._dealer: Dealer[SchedulerMessage] = Dealer(self._context, address, b"bench", scheduler_decoder())
         self._next_beat = 0.0
         self._number = 0
@@ -86,10 +86,10 @@ class EnginePeer:
         if now >= self._next_beat and self._next_beat:
             self._next_beat = now + BEAT_SECONDS
             self._dealer.send(FrontendBeat())
-            self._stage.watch(0.0)
+            self._processes.watch(0.0)
         message = self._dealer.receive(timeout_seconds)
         if message is None:
-            self._stage.watch(0.0)
+            self._processes.watch(0.0)
         elif isinstance(message, Refused):
             raise BenchError(f"the scheduler refused this bench: {message.reason}")
         elif isinstance(message, Outputs):

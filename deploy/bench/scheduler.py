@@ -8,8 +8,8 @@ import argparse
 
 import numpy as np
 
-from quire.deploy.bench.report.child import measure, samples
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure, samples
 from quire.deploy.bench.report.report import Figure, Outcome, percentile, percentiles
 
 OPTIONS = ("running", "waiting", "steps", "probes", "block_size", "prompt_len", "output_len", "seed")

@@ -9,9 +9,9 @@ import asyncio
 from pathlib import Path
 
 from quire.deploy.bench.load import prompts
-from quire.deploy.bench.load.doors import Server, open_grpc, open_http
-from quire.deploy.bench.load.load import closed_loop, open_loop, poisson_arrivals
-from quire.deploy.bench.load.record import Record, first_token_ms, summarize
+from quire.deploy.bench.load.api_clients import Server, open_grpc, open_http
+from quire.deploy.bench.load.loops import closed_loop, open_loop, poisson_arrivals
+from quire.deploy.bench.load.request_record import RequestRecord, first_token_ms, summarize
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import Outcome
 
@@ -58,21 +58,21 @@ def run(args: argparse.Namespace) -> Outcome:
     return Outcome(figures, config, args.seed, {"ttft_ms": first_token_ms(records), "itl_ms": gaps})
 
 
-async def _run(args: argparse.Namespace) -> tuple[Server, list[Record]]:
+async def _run(args: argparse.Namespace) -> tuple[Server, list[RequestRecord]]:
     key = _key(args.api_key_file)
     target = args.target or (HTTP_TARGET if args.http else GRPC_TARGET)
     width = args.num_prompts if args.rate is not None else args.concurrency
-    async with (open_http if args.http else open_grpc)(target, key, width) as door:
-        drawn = prompts.draw(args, vocab_size=door.server.vocab_size, seed=args.seed)
-        inputs = [await door.text(prompt.token_ids) if args.text else prompt.token_ids for prompt in drawn]
+    async with (open_http if args.http else open_grpc)(target, key, width) as api:
+        drawn = prompts.draw(args, vocab_size=api.server.vocab_size, seed=args.seed)
+        inputs = [await api.text(prompt.token_ids) if args.text else prompt.token_ids for prompt in drawn]
         requests = [
-            door.request(given, prompt.output_len, args.temperature, args.model, index)
+            api.request(given, prompt.output_len, args.temperature, args.model, index)
             for index, (given, prompt) in enumerate(zip(inputs, drawn, strict=True))
         ]
         if args.rate is not None:
             arrivals = poisson_arrivals(args.rate, len(requests), args.seed)
-            return door.server, await open_loop(door.send, requests, arrivals)
-        return door.server, await closed_loop(door.send, requests, args.concurrency)
+            return api.server, await open_loop(api.send, requests, arrivals)
+        return api.server, await closed_loop(api.send, requests, args.concurrency)
 
 
 def _key(api_key_file: str) -> str:

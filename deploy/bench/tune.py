@@ -8,8 +8,8 @@ named under `failed`; what has been measured is in the file at once.
 
 import argparse
 
-from quire.deploy.bench.report.child import measure
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure
 from quire.deploy.bench.report.report import Figure, Outcome
 
 

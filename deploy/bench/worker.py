@@ -6,8 +6,8 @@ upload and everything else queued, the result read. It must hide behind the step
 
 import argparse
 
-from quire.deploy.bench.report.child import measure, samples
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure, samples
 from quire.deploy.bench.report.report import Figure, Outcome, percentiles
 
 OPTIONS = ("rows", "steps", "block_size", "prompt_len", "churn", "device", "seed")

@@ -38,19 +38,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(arguments: argparse.Namespace) -> int:
     """0 when every output ended well, 1 otherwise. Raises `UsageError` for a target or file that cannot be used."""
     client = connect(arguments, os.environ.get("QUIRE_API_KEY", "").partition(" ")[0] or None)
-    answer = Answer(stream=not arguments.json and arguments.n in (None, 1))
+    printer = AnswerPrinter(stream=not arguments.json and arguments.n in (None, 1))
     try:
-        answer.take(client.stream(_request(arguments)))
+        printer.take(client.stream(_request(arguments)))
     except RequestError as error:
         print(failure(error), file=sys.stderr)
         return exit_codes.FAILED
     finally:
         client.close()
     if arguments.json:
-        print(msgspec.json.encode(answer.summary()).decode())
+        print(msgspec.json.encode(printer.summary()).decode())
     else:
-        answer.print_rest()
-    return exit_codes.SUCCESS if answer.ended_well else exit_codes.FAILED
+        printer.print_rest()
+    return exit_codes.SUCCESS if printer.ended_well else exit_codes.FAILED
 
 
 def _request(arguments: argparse.Namespace) -> GenerateRequest:
@@ -68,7 +68,7 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     )
 
 
-class Answer:
+class AnswerPrinter:
     """The events of one request, printed as they come or kept for the end."""
 
     def __init__(self, stream: bool) -> None:

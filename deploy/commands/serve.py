@@ -17,7 +17,7 @@ from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, comp
 from quire.deploy.flags.arguments import UsageError, add_serve_arguments, gather
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.model_path import resolve
-from quire.deploy.supervisor.port_claim import Port
+from quire.deploy.supervisor.port_claim import PortClaim
 from quire.deploy.supervisor.process import API_KEY_VARIABLE
 from quire.deploy.supervisor.rundir import RunDir
 from quire.deploy.supervisor.supervisor import Supervisor
@@ -26,7 +26,7 @@ from quire.proto.messages.requests import Welcome
 
 
 class QuireEngine:
-    """The command lines of the three processes. Implements `quire.deploy.supervisor.process_spec.Engine`."""
+    """The command lines of the three processes. Implements `quire.deploy.supervisor.engine_spec.EngineSpec`."""
 
     def __init__(self, composed: Composed, run_dir: RunDir) -> None:
         self.world_size = composed.scheduler.world_size
@@ -35,16 +35,16 @@ class QuireEngine:
         self._run_dir = run_dir
         self._written: dict[str, Path] = {}
 
-    def scheduler(self) -> list[str]:
+    def scheduler_command(self) -> list[str]:
         self._run_dir.remove_socket(FRONTENDS_SOCKET)
         self._run_dir.remove_socket(WORKERS_SOCKET)
         return _module("scheduler", self._write("scheduler", self._composed.scheduler))
 
-    def worker(self, rank: int, epoch: int) -> list[str]:
+    def worker_command(self, rank: int, epoch: int) -> list[str]:
         config = self._write("worker", self._composed.worker)
         return [*_module("worker", config), "--rank", str(rank), "--epoch", str(epoch)]
 
-    def frontend(self, index: int) -> list[str]:
+    def frontend_command(self, index: int) -> list[str]:
         ready_file = self.ready_file(index)
         ready_file.unlink(missing_ok=True)
         config = msgspec.structs.replace(self._composed.frontend, index=index, ready_file=str(ready_file))
@@ -57,7 +57,7 @@ class QuireEngine:
             return False
         return said["ready"] is True
 
-    def frontend_pulse(self, index: int) -> int:
+    def frontend_heartbeat(self, index: int) -> int:
         try:
             return self.ready_file(index).stat().st_mtime_ns
         except FileNotFoundError:
@@ -155,10 +155,10 @@ def run(namespace: argparse.Namespace) -> int:
     model = resolve(asked, options.load_format, options.tokenizer)
     with ExitStack() as held:
         run_dir = held.enter_context(closing(RunDir(options.run_dir)))
-        grpc_port = held.enter_context(closing(Port(options.host, options.grpc_port))).number
+        grpc_port = held.enter_context(closing(PortClaim(options.host, options.grpc_port))).number
         http_port = -1
         if options.http_port >= 0:
-            http_port = held.enter_context(closing(Port(options.host, options.http_port, "--http-port"))).number
+            http_port = held.enter_context(closing(PortClaim(options.host, options.http_port, "--http-port"))).number
         options = replace(options, grpc_port=grpc_port, http_port=http_port)
         composed = compose(options, model, run_dir)
         out(show(composed))

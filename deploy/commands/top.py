@@ -29,11 +29,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(arguments: argparse.Namespace) -> int:
     """0 after Ctrl-C or one print, 1 when the server cannot be asked. Raises `UsageError` for an argument."""
-    from quire.deploy.commands.top_screen import Screen  # loads rich, which no other command needs
+    from quire.deploy.commands.top_screen import TopScreen  # loads rich, which no other command needs
 
     if not 0.1 <= arguments.interval <= 3600:
         raise UsageError(f"--interval: must be in [0.1, 3600] seconds, got {arguments.interval:g}")
-    screen = Screen(arguments.target)
+    screen = TopScreen(arguments.target)
     keys = os.environ.get(KEY_VARIABLE, "").split()  # a server takes several from it
     with connect(arguments, keys[0] if keys else None, TIMEOUT_SECONDS) as client:
         try:

@@ -18,7 +18,7 @@ STYLES = {"ready": "green", "starting": "yellow", "recovering": "yellow", "drain
 PLAIN_LINES = 1000
 
 
-class Screen:
+class TopScreen:
     """Give it what the server told; it draws what fits."""
 
     def __init__(self, target: str) -> None:

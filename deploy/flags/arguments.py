@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import yaml
 
 from quire.deploy.flags.options import ServeOptions, Spec, specs
-from quire.deploy.flags.vllm_flags import BARE, FOREIGN, refusal
+from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, refusal
 from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
@@ -75,10 +75,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
         _add_flag(groups[title], spec)
-    for name, foreign in FOREIGN.items():
-        how: dict[str, Any] = {"nargs": 0} if foreign.bare else {}
-        how |= {"action": ForeignFlag, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
-        parser.add_argument(f"--{name}", *foreign.also, **how)
+    for name, flag in VLLM_FLAGS.items():
+        how: dict[str, Any] = {"nargs": 0} if flag.bare else {}
+        how |= {"action": VllmFlagAction, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+        parser.add_argument(f"--{name}", *flag.also, **how)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ class ModelWord(argparse.Action):
         setattr(namespace, MODEL_KEY, values)
 
 
-class ForeignFlag(argparse.Action):
+class VllmFlagAction(argparse.Action):
     """A flag of `vllm serve` alone: it changes nothing, or is refused with the way out."""
 
     def __call__(
@@ -117,9 +117,8 @@ class ForeignFlag(argparse.Action):
 
 
 def _add_flag(group: "argparse._ArgumentGroup", spec: Spec) -> None:
-    shown = spec.flag.default or (("on" if spec.default else "off") if spec.kind == "switch" else spec.default)
     common: dict[str, Any] = {"dest": spec.field, "default": argparse.SUPPRESS}
-    common["help"] = f"{spec.flag.help} (default: {shown})" if shown != "" else spec.flag.help
+    common["help"] = f"{spec.flag.help} (default: {spec.default_text})" if spec.default_text else spec.flag.help
     if spec.kind == "switch":
         common["action"] = argparse.BooleanOptionalAction
     elif spec.kind == "choice":
@@ -177,8 +176,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         name = str(key).replace("_", "-")
         if name == API_KEY:
             raise UsageError(f"--config {path}: {key}: a configuration is no place for a key; use api-key-file")
-        if name in FOREIGN:
-            unsaid = FOREIGN[name].bare and value is False
+        if name in VLLM_FLAGS:
+            unsaid = VLLM_FLAGS[name].bare and value is False
             if not unsaid and (why := refusal(name, _text(value))):
                 raise UsageError(f"--config {path}: {why}")
             continue

@@ -42,12 +42,12 @@ class ServeOptions:
     served_model_name: Annotated[
         tuple[str, ...], Flag("server", "names clients may use; the first is reported", "NAME", default="MODEL")
     ] = ()
-    max_body_bytes: Annotated[int, Flag("server", "of one request", "SIZE", parse_bytes)] = 8 << 20
+    max_body_bytes: Annotated[int, Flag("server", "largest body of one request", "SIZE", parse_bytes)] = 8 << 20
     max_connections: Annotated[
         int,
         Flag(
             "server",
-            "of one frontend, both APIs together; idle ones make room",
+            "open connections of one frontend, both APIs together; idle ones make room",
             "N",
             default="what the limit of open files allows, at most 32768",
         ),
@@ -56,10 +56,13 @@ class ServeOptions:
         int, Flag("server", "calls open at once on one gRPC connection; 16 times as many on all", "N")
     ] = 1024
     max_preparing_bytes: Annotated[
-        int, Flag("server", "of bodies that one frontend reads and prepares at once", "SIZE", parse_bytes)
+        int, Flag("server", "bodies that one frontend reads and prepares at once", "SIZE", parse_bytes)
     ] = 256 << 20
     tokenizer_memory_bytes: Annotated[
-        int, Flag("server", "of a process that tokenizes long texts; a frontend has two at most", "SIZE", parse_bytes)
+        int,
+        Flag(
+            "server", "memory of a process that tokenizes long texts; a frontend has two at most", "SIZE", parse_bytes
+        ),
     ] = 2 << 30
     max_num_queued_reqs: Annotated[int, Flag("server", "waiting requests; more are refused", "N")] = 10_000
     max_num_queued_tokens: Annotated[int, Flag("server", "waiting prompt tokens; more are refused", "N")] = 10_000_000
@@ -109,7 +112,7 @@ class ServeOptions:
     ] = "auto"
     dtype: Annotated[
         Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
-        Flag("model", "of weights and activations; auto: the checkpoint's on CUDA, float32 on CPU"),
+        Flag("model", "type of weights and activations; auto: the checkpoint's on CUDA, float32 on CPU"),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "int8"],
@@ -132,7 +135,7 @@ class ServeOptions:
             default="the model's, or what the memory holds",
         ),
     ] = 0
-    seed: Annotated[int, Flag("model", "for requests without a seed and for dummy weights", "N", parse=parse_seed)] = 0
+    seed: Annotated[int, Flag("model", "seed of requests without one, and of dummy weights", "N", parse=parse_seed)] = 0
 
     max_num_seqs: Annotated[int, Flag("scheduling", "sequences that run at once", "N")] = 256
     max_num_batched_tokens: Annotated[
@@ -160,7 +163,9 @@ class ServeOptions:
     enforce_eager: Annotated[bool, Flag("device", "run without captured CUDA graphs")] = False
     prefill_body: Annotated[
         Literal["auto", "plain", "specialized"],
-        Flag("device", "of attention on Hopper; auto: the specialized one where a run of it is on record"),
+        Flag(
+            "device", "attention kernel of prefills on Hopper; auto: the specialized one where a run of it is on record"
+        ),
     ] = "auto"
     num_threads: Annotated[int, Flag("device", "CPU threads of one worker", "N", default="cores / workers")] = 0
 
@@ -172,14 +177,16 @@ class ServeOptions:
     run_dir: Annotated[
         str, Flag("process", "private directory for sockets and lock", "DIR", default="a new temporary one")
     ] = ""
-    startup_timeout: Annotated[float, Flag("process", "until everything must be ready", "SECONDS")] = 600.0
-    drain_timeout: Annotated[float, Flag("process", "for running requests after SIGTERM", "SECONDS")] = 45.0
+    startup_timeout: Annotated[float, Flag("process", "time until everything must be ready", "SECONDS")] = 600.0
+    drain_timeout: Annotated[float, Flag("process", "time for running requests after SIGTERM", "SECONDS")] = 45.0
     step_timeout: Annotated[
-        float, Flag("process", "until workers that leave a step unanswered are replaced", "SECONDS")
+        float, Flag("process", "time until workers that leave a step unanswered are replaced", "SECONDS")
     ] = 300.0
     max_restarts: Annotated[int, Flag("process", "restarts of a dead process per restart window", "N")] = 3
-    restart_window: Annotated[float, Flag("process", "see --max-restarts", "SECONDS")] = 300.0
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Flag("process", "of every process")] = "info"
+    restart_window: Annotated[float, Flag("process", "time in which --max-restarts are counted", "SECONDS")] = 300.0
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Flag("process", "log level of every process")
+    ] = "info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +209,15 @@ class Spec:
     def names(self) -> tuple[str, ...]:
         """Every long spelling, without dashes in front: keys of the YAML file."""
         return (self.name, *(also[2:] for also in self.flag.also if also.startswith("--")))
+
+    @property
+    def default_text(self) -> str:
+        """The default as a person reads it; empty where there is nothing to say."""
+        if self.flag.default:
+            return self.flag.default
+        if self.kind == "switch":
+            return "on" if self.default else "off"
+        return "" if self.default == () else str(self.default)
 
 
 _PARSE_BY_TYPE: dict[Any, Parse] = {int: parse_count, float: float, str: str}

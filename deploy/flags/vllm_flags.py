@@ -10,7 +10,7 @@ BARE = "true"
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class VllmFlag:
     """`same`: the values with which quire behaves as vLLM would; every other is refused."""
 
     why: str
@@ -20,12 +20,12 @@ class Foreign:
     """Short spellings of the flag."""
 
 
-def _always(why: str) -> Foreign:
-    return Foreign(why, (BARE,), bare=True)
+def _always(why: str) -> VllmFlag:
+    return VllmFlag(why, (BARE,), bare=True)
 
 
-def _never(why: str, *also: str) -> Foreign:
-    return Foreign(why, bare=True, also=also)
+def _never(why: str, *also: str) -> VllmFlag:
+    return VllmFlag(why, bare=True, also=also)
 
 
 _NO_ADAPTERS = "quire serves no adapters yet"
@@ -34,7 +34,7 @@ _NO_SHARED_CONTEXT = "quire shares no context over devices; use --tensor-paralle
 _ONE_HOST = "quire runs on one host; start one `quire serve` per host behind a load balancer"
 _NOT_LOGGED = "requests are never logged"
 
-FOREIGN: dict[str, Foreign] = {
+VLLM_FLAGS: dict[str, VllmFlag] = {
     # no effect
     "async-scheduling": _always("steps always overlap"),
     "disable-fastapi-docs": _always("there are no such pages"),
@@ -46,75 +46,75 @@ FOREIGN: dict[str, Foreign] = {
     "enable-server-load-tracking": _always("/load always tells"),
     "enable-ssl-refresh": _always("certificates are always read again when their files change"),
     "no-enable-log-requests": _always(_NOT_LOGGED),
-    "uvicorn-log-level": Foreign(
+    "uvicorn-log-level": VllmFlag(
         "use --log-level", ("debug", "info", "warning", "error", "critical", "trace")
     ),
     # one value has no effect
-    "allowed-headers": Foreign(_NO_CORS_DETAIL, ('["*"]',)),
-    "allowed-methods": Foreign(_NO_CORS_DETAIL, ('["*"]',)),
-    "chat-template-content-format": Foreign("found out from the template", ("auto",)),
-    "cpu-offload-gb": Foreign("weights stay on the device; use more devices or --quantization", ("0",)),
-    "data-parallel-size": Foreign(
+    "allowed-headers": VllmFlag(_NO_CORS_DETAIL, ('["*"]',)),
+    "allowed-methods": VllmFlag(_NO_CORS_DETAIL, ('["*"]',)),
+    "chat-template-content-format": VllmFlag("found out from the template", ("auto",)),
+    "cpu-offload-gb": VllmFlag("weights stay on the device; use more devices or --quantization", ("0",)),
+    "data-parallel-size": VllmFlag(
         "quire has no data parallelism; start one `quire serve` per replica behind a load balancer",
         ("1",),
         also=("-dp",),
     ),
-    "decode-context-parallel-size": Foreign(_NO_SHARED_CONTEXT, ("1",), also=("-dcp",)),
-    "distributed-executor-backend": Foreign("workers are processes of this host", ("mp",)),
-    "guided-decoding-backend": Foreign("grammars are always compiled by llguidance", ("auto", "guidance")),
-    "long-prefill-token-threshold": Foreign(
+    "decode-context-parallel-size": VllmFlag(_NO_SHARED_CONTEXT, ("1",), also=("-dcp",)),
+    "distributed-executor-backend": VllmFlag("workers are processes of this host", ("mp",)),
+    "guided-decoding-backend": VllmFlag("grammars are always compiled by llguidance", ("auto", "guidance")),
+    "long-prefill-token-threshold": VllmFlag(
         "half of every step goes to the shortest prompts, whatever their length; see --max-num-partial-prefills", ("0",)
     ),
-    "max-logprobs": Foreign("a request may always ask for 20 logprobs of a token", ("20",)),
-    "max-long-partial-prefills": Foreign(
+    "max-logprobs": VllmFlag("a request may always ask for 20 logprobs of a token", ("20",)),
+    "max-long-partial-prefills": VllmFlag(
         "no length is long by itself: half of every step goes to the shortest prompts; see --max-num-partial-prefills",
         ("1",),
     ),
-    "nnodes": Foreign(_ONE_HOST, ("1",), also=("-n",)),
-    "node-rank": Foreign(_ONE_HOST, ("0",), also=("-r",)),
-    "pipeline-parallel-size": Foreign(
+    "nnodes": VllmFlag(_ONE_HOST, ("1",), also=("-n",)),
+    "node-rank": VllmFlag(_ONE_HOST, ("0",), also=("-r",)),
+    "pipeline-parallel-size": VllmFlag(
         "quire has no pipeline parallelism; --tensor-parallel-size shares every layer", ("1",), also=("-pp",)
     ),
-    "prefill-context-parallel-size": Foreign(_NO_SHARED_CONTEXT, ("1",), also=("-pcp",)),
-    "response-role": Foreign("answers are the assistant's", ("assistant",)),
-    "ssl-cert-reqs": Foreign("--ssl-ca-certs alone makes clients show a certificate", ("0",)),
-    "swap-space": Foreign("nothing is swapped: a preempted request is computed again", ("0",)),
-    "tokenizer-mode": Foreign("tokenizer.json is read", ("auto", "hf")),
+    "prefill-context-parallel-size": VllmFlag(_NO_SHARED_CONTEXT, ("1",), also=("-pcp",)),
+    "response-role": VllmFlag("answers are the assistant's", ("assistant",)),
+    "ssl-cert-reqs": VllmFlag("--ssl-ca-certs alone makes clients show a certificate", ("0",)),
+    "swap-space": VllmFlag("nothing is swapped: a preempted request is computed again", ("0",)),
+    "tokenizer-mode": VllmFlag("tokenizer.json is read", ("auto", "hf")),
     # refused
     "allow-credentials": _never("browsers send no cookies here; use keys"),
-    "compilation-config": Foreign("--enforce-eager is the only choice", also=("-cc",)),
-    "default-chat-template-kwargs": Foreign("send chat_template_kwargs with the request"),
-    "download-dir": Foreign("set HF_HOME in the environment"),
+    "compilation-config": VllmFlag("--enforce-eager is the only choice", also=("-cc",)),
+    "default-chat-template-kwargs": VllmFlag("send chat_template_kwargs with the request"),
+    "download-dir": VllmFlag("set HF_HOME in the environment"),
     "enable-expert-parallel": _never("quire serves no mixture of experts yet; leave it out", "-ep"),
     "enable-log-requests": _never("prompts never reach the log; use --otlp-traces-endpoint and request ids"),
     "enable-lora": _never(_NO_ADAPTERS),
     "enable-reasoning": _never("reasoning is always split off; see --reasoning-parser"),
     "headless": _never(_ONE_HOST),
-    "hf-overrides": Foreign("edit the checkpoint's config.json"),
-    "limit-mm-per-prompt": Foreign("quire takes text only"),
-    "lora-modules": Foreign(_NO_ADAPTERS),
-    "logits-processors": Foreign("quire imports no code named on the command line; see structured_outputs"),
-    "master-addr": Foreign(_ONE_HOST),
-    "master-port": Foreign(_ONE_HOST),
-    "max-log-len": Foreign(_NOT_LOGGED),
-    "middleware": Foreign("quire imports no code named on the command line; use a reverse proxy"),
-    "num-gpu-blocks-override": Foreign("use --kv-cache-memory-bytes"),
-    "optimization-level": Foreign("there are no levels; leave it out, or say --enforce-eager", also=("-O",)),
-    "override-generation-config": Foreign("send the values with the request, or edit generation_config.json"),
-    "revision": Foreign("write it behind the hub id, MODEL@REVISION"),
-    "root-path": Foreign("let the reverse proxy strip the prefix"),
-    "runner": Foreign("use --task: pooling is embed", ("auto",)),
-    "speculative-config": Foreign("quire does not speculate yet", also=("-sc",)),
-    "structured-outputs-config": Foreign("grammars are always compiled by llguidance"),
-    "tokenizer-revision": Foreign("write it behind the hub id, MODEL@REVISION"),
-    "tool-parser-plugin": Foreign("quire imports no code named on the command line; see --tool-call-parser"),
+    "hf-overrides": VllmFlag("edit the checkpoint's config.json"),
+    "limit-mm-per-prompt": VllmFlag("quire takes text only"),
+    "lora-modules": VllmFlag(_NO_ADAPTERS),
+    "logits-processors": VllmFlag("quire imports no code named on the command line; see structured_outputs"),
+    "master-addr": VllmFlag(_ONE_HOST),
+    "master-port": VllmFlag(_ONE_HOST),
+    "max-log-len": VllmFlag(_NOT_LOGGED),
+    "middleware": VllmFlag("quire imports no code named on the command line; use a reverse proxy"),
+    "num-gpu-blocks-override": VllmFlag("use --kv-cache-memory-bytes"),
+    "optimization-level": VllmFlag("there are no levels; leave it out, or say --enforce-eager", also=("-O",)),
+    "override-generation-config": VllmFlag("send the values with the request, or edit generation_config.json"),
+    "revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),
+    "root-path": VllmFlag("let the reverse proxy strip the prefix"),
+    "runner": VllmFlag("use --task: pooling is embed", ("auto",)),
+    "speculative-config": VllmFlag("quire does not speculate yet", also=("-sc",)),
+    "structured-outputs-config": VllmFlag("grammars are always compiled by llguidance"),
+    "tokenizer-revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),
+    "tool-parser-plugin": VllmFlag("quire imports no code named on the command line; see --tool-call-parser"),
     "trust-remote-code": _never("quire runs no code of a checkpoint; leave it out (see `quire doctor MODEL`)"),
     "trust-request-chat-template": _never("a template never comes from a request; use --chat-template"),
-    "uds": Foreign("use --host and --http-port"),
+    "uds": VllmFlag("use --host and --http-port"),
 }  # fmt: skip
 
 
 def refusal(name: str, value: str) -> str:
-    """Why a foreign flag cannot be had with that value; empty when it changes nothing."""
-    foreign = FOREIGN[name]
-    return "" if value in foreign.same else f"--{name}: {foreign.why}"
+    """Why a flag of vLLM cannot be had with that value; empty when it changes nothing."""
+    flag = VLLM_FLAGS[name]
+    return "" if value in flag.same else f"--{name}: {flag.why}"

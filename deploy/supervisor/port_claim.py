@@ -10,7 +10,7 @@ import socket
 from quire.deploy.flags.arguments import UsageError
 
 
-class Port:
+class PortClaim:
     """`number` is the port that was asked for, or for 0 a free one. Raises `UsageError` when it is taken."""
 
     def __init__(self, host: str, asked: int, flag: str = "--grpc-port") -> None:

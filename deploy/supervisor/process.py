@@ -10,7 +10,7 @@ from typing import Literal
 
 from quire.proto.process.parent_death import PARENT_VARIABLE
 
-Role = Literal["scheduler", "worker", "frontend"]
+ProcessRole = Literal["scheduler", "worker", "frontend"]
 
 # How long threads of a CPU worker spin for each other before they sleep: as long as passes between two operations of a
 # step, some tens of microseconds. Without end, as is the default, they cost the other processes of the engine their
@@ -29,14 +29,14 @@ LINES_PER_SECOND = 500
 """Of one process, passed on; the rest is counted. Writing them on costs more than it cost to write them."""
 
 
-class Child:
+class SupervisedProcess:
     """Starts at construction, in a session of its own so that Ctrl-C reaches the supervisor alone.
 
-    Construct it on the main thread: the kernel ties a child to the thread that started it (see
+    Construct it on the main thread: the kernel ties a process to the thread that started it (see
     `quire.proto.process.parent_death`).
     """
 
-    def __init__(self, role: Role, index: int, command: list[str], relay: Callable[[str], None]) -> None:
+    def __init__(self, role: ProcessRole, index: int, command: list[str], relay: Callable[[str], None]) -> None:
         self.role = role
         self.index = index
         self.name = role if role == "scheduler" else f"{role} {index}"
@@ -79,7 +79,7 @@ class Child:
         return self._process.poll()
 
     @property
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How it ended, for a person."""
         code = self._process.returncode
         if code is None:

@@ -1,4 +1,4 @@
-"""The private directory of one engine: sockets, child configurations and the lock that keeps a second engine out."""
+"""The private directory of one engine: sockets, configurations, and the lock that keeps a second engine out."""
 
 import fcntl
 import os

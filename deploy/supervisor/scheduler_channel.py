@@ -12,21 +12,19 @@ from quire.proto.transport.wire import WireError, scheduler_decoder
 IDENTITY = b"supervisor"
 
 
-class SchedulerLink:
+class SchedulerChannel:
     """One scheduler's life. Words wait, in order, until it listens; nothing here blocks."""
 
-    def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, complain: Callable[[str], None]
-    ) -> None:
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, log: Callable[[str], None]) -> None:
         self._dealer: Dealer[SchedulerMessage] = Dealer(context, address, IDENTITY, scheduler_decoder())
-        self._complain = complain
+        self._log = log
         self._outbox: deque[FrontendMessage] = deque([Hello("supervisor", PROTOCOL_VERSION)])
 
     @property
     def socket(self) -> "zmq.Socket[bytes]":
         return self._dealer.socket
 
-    def say(self, message: FrontendMessage) -> None:
+    def send(self, message: FrontendMessage) -> None:
         self._outbox.append(message)
         self.flush()
 
@@ -39,13 +37,13 @@ class SchedulerLink:
                 return  # it is not up yet, or gone: the death watch will tell, the words wait
             self._outbox.popleft()
 
-    def heard(self) -> Iterator[SchedulerMessage]:
-        """Every message that has arrived. An undecodable one is complained about and dropped."""
+    def receive(self) -> Iterator[SchedulerMessage]:
+        """Every message that has arrived. An undecodable one is logged and dropped."""
         while True:
             try:
                 message = self._dealer.receive(timeout_seconds=0)
             except WireError as error:
-                self._complain(f"message of the scheduler dropped: {error}")
+                self._log(f"message of the scheduler dropped: {error}")
                 continue
             if message is None:
                 return

@@ -1,25 +1,26 @@
-"""Keeps one engine alive: starts its processes, watches for deaths, restarts what may be restarted, drains at the end.
+"""The supervisor keeps one engine alive: starts its units, watches for deaths, restarts, drains at the end.
 
 A peer of the scheduler, never in the way of a token. One loop, one thread; every wait has a bound.
-The worker ranks are one failure unit: one death ends all, and the next group has a higher epoch.
 """
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Literal
 
-import zmq
-
-from quire.deploy.supervisor.process import Child
-from quire.deploy.supervisor.process_set import Children
-from quire.deploy.supervisor.process_spec import Engine, Timers
-from quire.deploy.supervisor.pulse import Pulse
-from quire.deploy.supervisor.restart_budget import RestartBudget
-from quire.deploy.supervisor.scheduler_channel import SchedulerLink
-from quire.proto.messages.requests import Drain, Drained, GroupFailed, GroupLost, Refused, SchedulerMessage, Welcome
+from quire.deploy.supervisor.engine_spec import EngineSpec, Timers
+from quire.deploy.supervisor.process import SupervisedProcess
+from quire.deploy.supervisor.process_set import ProcessSet
+from quire.deploy.supervisor.signals import SignalCounter
+from quire.deploy.supervisor.units import FrontendUnit, GroupUnit, SchedulerUnit, Unit, UnitContext
+from quire.proto.messages.requests import (
+    Drain,
+    Drained,
+    FrontendMessage,
+    GroupFailed,
+    Refused,
+    SchedulerMessage,
+    Welcome,
+)
 from quire.proto.process import exit_codes
 
 Phase = Literal["starting", "serving", "draining", "over"]
@@ -29,269 +30,197 @@ class Supervisor:
     """`run` returns the exit code when nothing is left running."""
 
     def __init__(
-        self, engine: Engine, timers: Timers, say: Callable[[str], None], relay: Callable[[str], None],
+        self,
+        engine: EngineSpec,
+        timers: Timers,
+        log: Callable[[str], None],
+        relay: Callable[[str], None],
         on_ready: Callable[[Welcome], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._timers = timers
-        self._say = say
+        self._log = log
         self._on_ready = on_ready
-        self._children = Children(relay)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._link: SchedulerLink | None = None
-        self._budgets: dict[str, RestartBudget] = {}
-        self._due: dict[str, float] = {}
+        self._processes = ProcessSet(relay)
+        context = UnitContext(engine, timers, self._processes, log, self._notify_scheduler, self._give_up)
+        self._group = GroupUnit(context)
+        self._scheduler = SchedulerUnit(context, self._group)
+        self._frontends = [FrontendUnit(index, context) for index in range(engine.num_frontends)]
+        self._units: list[Unit] = [self._scheduler, self._group, *self._frontends]
+        """In the order of their start."""
         self._phase: Phase = "starting"
         self._exit_code = exit_codes.SUCCESS
-        self._epoch = 0
-        self._num_signals = 0
-        self._welcome: Welcome | None = None
-        self._pulses: dict[str, Pulse] = {}
-        """Of the scheduler and the frontends, by the child's name. A worker's silence is the scheduler's to judge."""
-        self._num_heard = 0
-        self._group_since = self._next_progress = 0.0
+        self._signals = SignalCounter()
+        self._next_progress = 0.0
         self._deadline = 0.0
-        """Of the phase: the start's or the drain's end."""
+        """End of the phase: of the start or of the drain."""
 
     def run(self) -> int:
-        with self._signals():
+        with self._signals:
             try:
                 self._begin()
                 while self._phase != "over":
-                    self._turn()
+                    self._run_once()
             finally:
-                self._children.stop(self._timers.stop_grace, self._timers.stop_tier, lambda: self._num_signals > 1)
-                if self._link is not None:
-                    self._link.close()
-                self._context.term()
+                self._processes.stop(self._timers.stop_grace, self._timers.stop_tier, lambda: self._signals.count > 1)
+                self._scheduler.close()
         return self._exit_code
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def count(_number: int, _frame: FrameType | None) -> None:
-            self._num_signals += 1
-
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        before = [signal.signal(number, count) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
 
     def _begin(self) -> None:
         now = time.monotonic()
         self._deadline = now + self._timers.startup
         self._next_progress = now + self._timers.progress
-        self._start("scheduler")
-        self._start("group")
-        for index in range(self._engine.num_frontends):
-            self._start(f"frontend {index}")
+        for unit in self._units:
+            self._start(unit)
 
-    def _start(self, unit: str) -> None:
-        """A unit is what is restarted as one: the scheduler, the worker group, or one frontend."""
+    def _start(self, unit: Unit) -> None:
         now = time.monotonic()
-        if unit == "scheduler":
-            self._children.start("scheduler", 0, self._engine.scheduler())
-            if self._link is not None:
-                self._link.close()
-            self._welcome = None
-            self._pulses[unit] = Pulse(now)
-            self._num_heard = 0
-            self._link = SchedulerLink(self._context, self._engine.supervisor_address(), self._say)
-            if self._phase == "draining":  # told to while no scheduler was there to hear it, or to the one before
-                self._link.say(Drain(max(0.0, self._deadline - self._timers.drain_margin - now)))
-        elif unit == "group":
-            self._epoch += 1
-            self._group_since = now
-            for rank in range(self._engine.world_size):
-                self._children.start("worker", rank, self._engine.worker(rank, self._epoch))
-        else:
-            index = int(unit.split()[1])
-            self._children.start("frontend", index, self._engine.frontend(index))
-            self._pulses[unit] = Pulse(now)
+        unit.start(now)
+        if unit is self._scheduler and self._phase == "draining":
+            # told to while no scheduler was there to receive it, or to the one before
+            self._notify_scheduler(Drain(max(0.0, self._deadline - self._timers.drain_margin - now)))
 
-    def _turn(self) -> None:
-        link = self._link
-        assert link is not None
+    def _notify_scheduler(self, message: FrontendMessage) -> None:
+        self._scheduler.send(message)
+
+    def _run_once(self) -> None:
+        channel = self._scheduler.channel
+        assert channel is not None
         due = time.monotonic() + self._timers.tick
-        self._children.wait([link.socket], self._timers.tick)
+        self._processes.wait([channel.socket], self._timers.tick)
         # by what the wait took longer we stood still, most likely with everybody else: nobody is late for it
         overslept = max(0.0, time.monotonic() - due)
-        self._deadline, self._group_since = self._deadline + overslept, self._group_since + overslept
-        link.flush()
-        for message in link.heard():
+        self._deadline += overslept
+        self._group.started_at += overslept
+        channel.flush()
+        for message in channel.receive():
             self._on_message(message)
-        for child in self._children.reap():
-            self._on_death(child)
+        for process in self._processes.reap():
+            self._on_death(process)
         now = time.monotonic()
-        for unit in [unit for unit, due in self._due.items() if due <= now]:
-            del self._due[unit]
-            try:
-                self._start(unit)
-            except OSError as error:  # no process, descriptor or room on the disk: a death like any other
-                self._lose(unit, f"{unit} cannot be started: {error}")
-        self._look_at_clock(now)
-        if self._num_signals:
-            self._on_signal(now)
+        for unit in self._units:
+            if unit.is_due(now):  # asked anew for each: one that cannot be started puts off those after it
+                unit.due = None
+                try:
+                    self._start(unit)
+                except OSError as error:  # a death like any other
+                    self._lose(unit, f"{unit.name} cannot be started: {error}")
+        self._on_tick(now)
+        if self._signals.count:
+            self._on_signal()
 
     def _on_message(self, message: SchedulerMessage) -> None:
-        self._num_heard += 1
+        self._scheduler.num_received += 1
         if self._phase == "over":
             return
         match message:
             case Welcome():
                 self._on_welcome(message)
             case Drained() if self._phase == "draining":
-                self._say(f"drained; {message.num_ended} outputs were ended by the time-out")
+                self._log(f"drained; {message.num_ended} outputs were ended by the time-out")
                 self._phase = "over"
             case Refused():
                 self._fail(f"the scheduler refused the supervisor: {message.reason}")
 
     def _on_welcome(self, welcome: Welcome) -> None:
+        group = self._group
         was_ready = self._group_ready
-        self._welcome = welcome
+        self._scheduler.welcome = welcome
         if self._phase == "starting" and welcome.state == "failed":
             self._fail(welcome.detail, exit_codes.REFUSED)
             return
-        broken = welcome.epoch == self._epoch and not welcome.group_lives and welcome.state != "failed"
-        if broken and self._phase != "starting" and self._children.of("worker"):
-            self._lose_group(welcome.detail or "the scheduler gave the group up")
+        broken = welcome.epoch == group.epoch and not welcome.group_lives and welcome.state != "failed"
+        if broken and self._phase != "starting" and group.has_processes:
+            group.on_death(welcome.detail or "the scheduler gave the group up")
         if self._phase in ("serving", "draining") and self._group_ready and not was_ready:
-            seconds = time.monotonic() - self._group_since
-            self._say(f"ready again: epoch {self._epoch} after {seconds:.1f} s")
-            for unit in {"scheduler", "group"} & self._budgets.keys():
-                self._budgets[unit].pass_over(seconds)
+            seconds = time.monotonic() - group.started_at
+            self._log(f"ready again: epoch {group.epoch} after {seconds:.1f} s")
+            for unit in (self._scheduler, group):
+                unit.budget.pass_over(seconds)
 
     @property
     def _group_ready(self) -> bool:
-        welcome = self._welcome
-        return welcome is not None and welcome.epoch == self._epoch and welcome.group_lives
+        return self._group.is_ready(self._scheduler.welcome)
 
-    def _on_death(self, child: Child) -> None:
+    def _on_death(self, process: SupervisedProcess) -> None:
         if self._phase == "over":
             return
-        reason = child.obituary
+        reason = process.exit_reason
         if self._phase == "starting":
-            last_lines = "".join(f"\n  {line}" for line in child.last_lines)
-            refused = child.exit_code == exit_codes.WORKER_REFUSED
-            what = f"{child.name} refused this model or configuration" if refused else f"{reason} during the start"
+            last_lines = "".join(f"\n  {line}" for line in process.last_lines)
+            refused = process.exit_code == exit_codes.WORKER_REFUSED
+            what = f"{process.name} refused this model or configuration" if refused else f"{reason} during the start"
             self._fail(f"{what}; its last lines:{last_lines}", exit_codes.REFUSED if refused else exit_codes.FAILED)
-        elif child.role == "worker":
-            self._lose_group(reason, may_restart=child.exit_code != exit_codes.WORKER_REFUSED)
-        else:
-            self._lose(child.name, reason)
+            return
+        unit_of: dict[str, Unit] = {"scheduler": self._scheduler, "worker": self._group}
+        self._lose(unit_of.get(process.role) or self._frontends[process.index], reason, process.exit_code)
 
-    def _lose(self, unit: str, reason: str) -> None:
-        if unit == "group":
-            self._lose_group(reason)
-        elif unit == "scheduler":
-            self._lose_scheduler(reason)
-        else:
-            self._say(reason)
-            self._restart(unit, reason)
-
-    def _lose_group(self, reason: str, may_restart: bool = True) -> None:
-        self._children.end("worker")
-        self._say(f"worker group of epoch {self._epoch} lost: {reason}")
-        assert self._link is not None
-        self._link.say(GroupLost(self._epoch, reason))
-        if may_restart:
-            self._restart("group", reason)
-        else:
-            self._give_up(f"{reason}: it refused the model or its configuration")
-
-    def _lose_scheduler(self, reason: str) -> None:
-        self._children.end("worker")
-        self._due.pop("group", None)
-        self._say(reason)
-        if self._exit_code != exit_codes.SUCCESS:  # it had to give the last word of an engine that has failed
+    def _lose(self, unit: Unit, reason: str, exit_code: int | None = None) -> None:
+        if unit is self._scheduler and self._exit_code != exit_codes.SUCCESS:
+            # it had to give the last word of an engine that has failed
+            self._group.stop()
+            self._log(reason)
             self._phase = "over"
-        elif self._restart("scheduler", reason):
-            # the group belongs to the scheduler's life and follows it without a budget of its own
-            self._due["group"] = self._due["scheduler"]
-
-    def _restart(self, unit: str, reason: str) -> bool:
-        timers = self._timers
-        fresh = RestartBudget(timers.max_restarts, timers.restart_window, timers.first_pause)
-        budget, now = self._budgets.setdefault(unit, fresh), time.monotonic()
-        pause = budget.spend(now)
-        if pause is None:
-            self._give_up(f"{unit}: more than {timers.max_restarts} deaths in {timers.restart_window:g} s; {reason}")
-            return False
-        self._say(f"restarting {unit}" + (f" in {pause:g} s" if pause else ""))
-        self._due[unit] = now + pause
-        return True
+        else:
+            unit.on_death(reason, exit_code)
 
     def _give_up(self, reason: str) -> None:
-        """Let clients hear why, then end."""
+        """Let clients know why, then end."""
         if self._exit_code != exit_codes.SUCCESS:
             return
         self._exit_code = exit_codes.FAILED
-        self._due.clear()
-        if not self._children.of("scheduler"):
+        for unit in self._units:
+            unit.due = None
+        if not self._processes.with_role("scheduler"):
             self._fail(reason)
             return
-        self._say(f"giving up: {reason}")
-        assert self._link is not None
-        self._link.say(GroupFailed(reason))
+        self._log(f"giving up: {reason}")
+        self._notify_scheduler(GroupFailed(reason))
         self._drain(self._timers.farewell, margin=0.0)
 
     def _drain(self, seconds: float, margin: float) -> None:
-        assert self._link is not None
-        self._link.say(Drain(seconds))
+        self._notify_scheduler(Drain(seconds))
         self._phase = "draining"
         self._deadline = time.monotonic() + seconds + margin
 
-    def _on_signal(self, now: float) -> None:
-        if self._phase in ("starting", "over") or self._num_signals > 1:
+    def _on_signal(self) -> None:
+        if self._phase in ("starting", "over") or self._signals.count > 1:
             self._phase = "over"
         elif self._phase == "serving":
-            self._say(f"draining for up to {self._timers.drain:g} s; a second signal stops at once")
+            self._log(f"draining for up to {self._timers.drain:g} s; a second signal stops at once")
             self._drain(self._timers.drain, self._timers.drain_margin)
 
-    def _look_at_clock(self, now: float) -> None:
-        timers = self._timers
+    def _on_tick(self, now: float) -> None:
+        timers, group = self._timers, self._group
         if self._phase == "starting":
-            self._look_at_start(now)
+            self._check_start(now)
         elif self._phase == "draining" and now >= self._deadline:
-            self._say("the drain's time is over")
+            self._log("the drain's time is over")
             self._phase = "over"
         if self._phase in ("serving", "draining"):
-            if self._children.of("worker") and not self._group_ready and now - self._group_since > timers.startup:
-                self._lose_group(f"not ready within {timers.startup:g} s")
-            self._feel_pulses(now)
+            if group.has_processes and not self._group_ready and now - group.started_at > timers.startup:
+                group.on_death(f"not ready within {timers.startup:g} s")
+            for unit in (self._scheduler, *self._frontends):
+                unit.kill_if_silent(now)
 
-    def _feel_pulses(self, now: float) -> None:
-        """Kill who hangs; its death is seen as any other."""
-        timers = self._timers
-        for child in [*self._children.of("scheduler"), *self._children.of("frontend")]:
-            pulse = self._pulses[child.name]
-            is_scheduler = child.role == "scheduler"
-            pulse.look(self._num_heard if is_scheduler else self._engine.frontend_pulse(child.index), now)
-            if pulse.is_lost(timers.first_sign, timers.silence if is_scheduler else timers.frontend_silence):
-                self._say(f"{child.name} gave no sign of life for {pulse.silence:.0f} s; killing it")
-                child.kill()
-
-    def _look_at_start(self, now: float) -> None:
-        if self._welcome is None:
+    def _check_start(self, now: float) -> None:
+        welcome = self._scheduler.welcome
+        if welcome is None:
             late = ["scheduler"]
         elif not self._group_ready:
             late = [f"{self._engine.world_size} worker(s)"]
         else:  # they take requests once they have heard of the group
-            ready = self._engine.frontend_ready
-            late = [f"frontend {index}" for index in range(self._engine.num_frontends) if not ready(index)]
-        if not late:
+            late = [frontend.name for frontend in self._frontends if not frontend.is_ready]
+        if welcome is not None and not late:
             self._phase = "serving"
-            assert self._welcome is not None
-            self._on_ready(self._welcome)
+            self._on_ready(welcome)
         elif now >= self._deadline:
             self._fail(f"not ready within {self._timers.startup:g} s: {', '.join(late)}")
         elif now >= self._next_progress:
             self._next_progress = now + self._timers.progress
-            self._say(f"waiting for {', '.join(late)}")
+            self._log(f"waiting for {', '.join(late)}")
 
     def _fail(self, reason: str, exit_code: int = exit_codes.FAILED) -> None:
-        self._say(f"error: {reason}")
+        self._log(f"error: {reason}")
         self._exit_code = exit_code
         self._phase = "over"

@@ -22,7 +22,7 @@ from typing import Any
 import lone_frontend
 
 from quire.deploy.bench import control
-from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.report.report import commit, machine
 
 PARTS = ("ttft", "tokenize-long", "http", "structured")
@@ -67,19 +67,19 @@ def http(args: argparse.Namespace) -> dict[str, Any]:
         "--input-len", "32", "--output-len", str(args.output_len), "--temperature", "1", "--seed", str(args.seed),
     ]  # fmt: skip
     rates: dict[str, list[float]] = {door: [] for door in lone_frontend.DOORS}
-    with ThreadPoolExecutor(1) as pool, Stage() as stage:
-        _, _, [(grpc, web)] = control.start(stage, shape, stage.run_dir.path / "device.json")
-        stage.wait_for("engine ready", lambda: control.ready([grpc]), START_SECONDS)
+    with ThreadPoolExecutor(1) as pool, BenchProcesses() as processes:
+        _, _, [(grpc, web)] = control.start(processes, shape, processes.run_dir.path / "device.json")
+        processes.wait_for("engine ready", lambda: control.ready([grpc]), START_SECONDS)
         for number in range(args.rounds + 1):
             for door, flags in (("grpc", ["--target", grpc]), ("http", ["--http", "--target", web])):
                 one = pool.submit(command, "-m", "quire.deploy", "bench", "serve", *flags, *load, "--json")
-                stage.wait_for("bench serve", lambda one=one: one.done() or None, RUN_SECONDS)
+                processes.wait_for("bench serve", lambda one=one: one.done() or None, RUN_SECONDS)
                 found = one.result()
                 if found["errors"]:
                     raise RuntimeError(f"bench serve over {door}: {found['errors']}")
                 if number:  # the first round warms up
                     rates[door].append(found["output_tokens_per_s"])
-        stage.stop()
+        processes.stop()
     # rounds stand side by side, so that what else the machine does weighs on both
     ratio = statistics.median(g / h for g, h in zip(rates["grpc"], rates["http"], strict=True))
     return {f"{door}_tokens_per_s": statistics.median(found) for door, found in rates.items()} | {"value": ratio}

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.grpc_channels import connect
+from quire.deploy.bench.load.http_client import HttpClient, body_of
 from quire.deploy.bench.load.prompts import Prompt
-from quire.deploy.bench.load.record import OK, Record, request_of, stream
-from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.load.request_record import OK, RequestRecord, request_of, stream
 from quire.deploy.bench.report.report import percentiles
 from quire.frontend.config import FrontendConfig
 from quire.frontend.text.tokenizer import TextTokenizer
@@ -195,7 +195,7 @@ MARGIN = 0.05
 
 async def _beside(
     frontend: Frontend, door: str, prompts: list[str], num_streams: int, num_tokens: int
-) -> tuple[list[Record], list[float]]:
+) -> tuple[list[RequestRecord], list[float]]:
     """The streams' records, and when the long prompts were sent while all streams were alive."""
     sent: list[float] = []
     ended = False
@@ -221,13 +221,13 @@ async def _beside(
 @asynccontextmanager
 async def _opened(
     frontend: Frontend, door: str, num_streams: int
-) -> AsyncIterator[Callable[[Prompt], Awaitable[Record]]]:
+) -> AsyncIterator[Callable[[Prompt], Awaitable[RequestRecord]]]:
     """Opens one stream of a door and reads it to its end."""
     if door == "grpc":
         async with connect([frontend.grpc], num_streams) as stubs:
             yield lambda prompt: stream(next(stubs), request_of(prompt, 0.0, "", 0))
         return
-    client = WebClient([frontend.http], {})
+    client = HttpClient([frontend.http], {})
     try:
         yield lambda prompt: client.stream(body_of(prompt.token_ids, prompt.output_len, 0.0, "", 0))
     finally:

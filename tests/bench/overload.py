@@ -28,11 +28,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.deploy.bench import control
-from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.bench_processes import BenchProcesses, cpu_seconds
+from quire.deploy.bench.load.grpc_channels import connect
+from quire.deploy.bench.load.http_client import HttpClient, body_of
 from quire.deploy.bench.load.prompts import Prompt
-from quire.deploy.bench.load.record import OK, Record, request_of, stream
-from quire.deploy.bench.load.stage import Stage, cpu_seconds
-from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.load.request_record import OK, RequestRecord, request_of, stream
 from quire.deploy.bench.report.report import commit, machine, percentiles
 
 START_SECONDS = 120.0
@@ -42,7 +42,7 @@ REFUSED = ("RESOURCE_EXHAUSTED", "QUEUE_FULL")
 SPREAD = (0.5, 1.5)
 """A refused stream waits so many times --again, at least and at most."""
 
-Send = Callable[[Prompt], Awaitable[Record]]
+Send = Callable[[Prompt], Awaitable[RequestRecord]]
 
 
 # ---- the clients, in a process of their own
@@ -50,7 +50,7 @@ Send = Callable[[Prompt], Awaitable[Record]]
 
 async def load(options: dict[str, Any]) -> dict[str, Any]:
     """Every stream asks until the window is over; figures of what ended in it."""
-    records: list[Record] = []
+    records: list[RequestRecord] = []
     begin = time.monotonic() + SETTLE_SECONDS
     end = begin + options["seconds"]
     ids, mean = list(range(200, 232)), options["output_len"]
@@ -66,7 +66,7 @@ async def load(options: dict[str, Any]) -> dict[str, Any]:
                 await asyncio.sleep(options["again"] * random.uniform(*SPREAD))
 
     if options["door"] == "http":
-        client = WebClient([options["target"]], {})
+        client = HttpClient([options["target"]], {})
         bodies = {one: body_of(ids, one, 1.0, "", 0) for one in spread}
         streams = [
             asyncio.create_task(one(lambda prompt: client.stream(bodies[prompt.output_len])))
@@ -135,24 +135,26 @@ def run(args: argparse.Namespace, door: str) -> dict[str, Any]:
         output_len=longest(args.output_len),
     )  # fmt: skip
     rounds: list[dict[str, Any]] = []
-    with Stage() as stage:
+    with BenchProcesses() as processes:
         os.sched_setaffinity(0, cores(args)[0])  # of the engine, too, which inherits it
         waiting = args.places - args.places // 2
-        _, children, targets = control.start(
-            stage, shape, stage.run_dir.path / "device.json", max_num_queued_reqs=waiting
+        _, started, targets = control.start(
+            processes, shape, processes.run_dir.path / "device.json", max_num_queued_reqs=waiting
         )
-        stage.wait_for("engine ready", lambda: control.ready([grpc for grpc, _ in targets]), START_SECONDS)
+        processes.wait_for("engine ready", lambda: control.ready([grpc for grpc, _ in targets]), START_SECONDS)
         for _ in range(args.rounds):
             peak = measure(args, door, targets[0], args.places)
-            before = {child.name: cpu_seconds(child.pid) for child in children}
+            before = {process.name: cpu_seconds(process.pid) for process in started}
             excess = measure(args, door, targets[0], args.streams)
             span = args.seconds + SETTLE_SECONDS
-            excess["cpu"] = {child.name: (cpu_seconds(child.pid) - before[child.name]) / span for child in children}
+            excess["cpu"] = {
+                process.name: (cpu_seconds(process.pid) - before[process.name]) / span for process in started
+            }
             excess["peak_tokens_per_s"] = peak["tokens_per_s"]
             excess["goodput"] = excess["tokens_per_s"] / peak["tokens_per_s"]
             rounds.append(excess | {"peak_itl_ms_p99": peak["itl_ms_p99"], "load": os.getloadavg()[0]})
             print(f"{door}: {rounds[-1]}", flush=True)
-        stage.stop()
+        processes.stop()
     names = ("refusal_ms_p50", "refusal_ms_p99", "goodput", "itl_ms_p99", "peak_itl_ms_p99")
     return {name: statistics.median(one[name] for one in rounds) for name in names} | {"rounds": rounds}
 

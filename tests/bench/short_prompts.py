@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.peer import EnginePeer, start_engine
 from quire.deploy.bench.report.report import commit, machine
 from quire.deploy.flags.options import ServeOptions
@@ -162,9 +162,9 @@ def engine(args: argparse.Namespace) -> dict[str, Any]:
     options = ServeOptions(max_num_batched_tokens=args.budget, enable_prefix_caching=False)
     chosen = resolve("", options.load_format)
     tokens = Tokens()
-    with Stage() as stage:
-        start_engine(stage, options, chosen)
-        peer = EnginePeer(stage)
+    with BenchProcesses() as processes:
+        start_engine(processes, options, chosen)
+        peer = EnginePeer(processes)
         try:
             facts = peer.join(START_SECONDS)
             load = Load(args, np.random.default_rng(args.seed), facts.vocab_size)
@@ -195,7 +195,7 @@ def engine(args: argparse.Namespace) -> dict[str, Any]:
                 listen(min(next_short, time.monotonic() + 0.1))
         finally:
             peer.close()
-        stage.stop()
+        processes.stop()
     return load.report(tokens, args.budget, begin)
 
 

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from quire.deploy.__main__ import main
-from quire.deploy.bench.load.tally import OPTIONS, busy_seconds, check_delivery, outcome
+from quire.deploy.bench.load.control_outcome import OPTIONS, busy_seconds, check_delivery, outcome
 from quire.deploy.bench.report.errors import BenchError
 
 KEYS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quire.deploy.bench.load import prompts
-from quire.deploy.bench.load.load import closed_loop, lengths, open_loop, poisson_arrivals
+from quire.deploy.bench.load.loops import closed_loop, lengths, open_loop, poisson_arrivals
 from quire.deploy.bench.report.errors import BenchError
 
 

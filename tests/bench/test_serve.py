@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quire.deploy.__main__ import main
-from quire.deploy.bench.load.record import OK, Record, summarize
+from quire.deploy.bench.load.request_record import OK, RequestRecord, summarize
 
 KEYS = {
     "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p95", "itl_ms_p99", "tpot_ms_p50", "e2e_ms_p50",
@@ -14,7 +14,9 @@ KEYS = {
 
 
 def test_figures_follow_from_what_one_client_saw() -> None:
-    record = Record(sent=10.0, ended=11.0, status=OK, moments=[10.1, 10.3, 10.7], counts=[1, 2, 3], completion_tokens=6)
+    record = RequestRecord(
+        sent=10.0, ended=11.0, status=OK, moments=[10.1, 10.3, 10.7], counts=[1, 2, 3], completion_tokens=6
+    )
     figures = summarize([record])
     assert figures["ttft_ms_p50"] == pytest.approx(100)
     assert figures["itl_ms_p50"] == pytest.approx(300), "the median of gaps of 200 and 400 ms"
@@ -25,9 +27,9 @@ def test_figures_follow_from_what_one_client_saw() -> None:
 
 
 def test_failures_are_counted_by_status_and_give_no_latency() -> None:
-    good = Record(sent=0.0, ended=2.0, status=OK, moments=[1.0], counts=[4], completion_tokens=4)
-    refused = [Record(sent=0.0, ended=0.1, status="RESOURCE_EXHAUSTED") for _ in range(3)]
-    figures = summarize([good, *refused, Record(sent=0.0, ended=4.0)])
+    good = RequestRecord(sent=0.0, ended=2.0, status=OK, moments=[1.0], counts=[4], completion_tokens=4)
+    refused = [RequestRecord(sent=0.0, ended=0.1, status="RESOURCE_EXHAUSTED") for _ in range(3)]
+    figures = summarize([good, *refused, RequestRecord(sent=0.0, ended=4.0)])
     assert figures["errors"] == {"RESOURCE_EXHAUSTED": 3, "INCOMPLETE": 1}
     assert figures["requests_per_s"] == pytest.approx(1 / 4), "one success in the four seconds of the whole run"
     assert figures["ttft_ms_p99"] == pytest.approx(1000)

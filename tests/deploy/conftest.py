@@ -22,7 +22,7 @@ DEADLINE_SECONDS = 30.0
 
 
 class Deployment:
-    """A supervisor process over stand-in children; every process leaves its pid and its doings in `journal`."""
+    """A supervisor process over stand-in processes; every process leaves its pid and its doings in `journal`."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
@@ -65,7 +65,7 @@ class Deployment:
         return self.process.returncode, output
 
     def living(self) -> list[str]:
-        """Children that are still there."""
+        """Processes that are still there."""
         return [entry[1] for entry in self.events("start") if is_alive(int(entry[2]))]
 
 

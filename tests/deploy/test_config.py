@@ -168,10 +168,10 @@ def test_words_of_a_message_that_only_look_like_fields_stay() -> None:
 def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir) -> None:
     whole = composed(run_dir, tensor_parallel_size=2)
     engine = QuireEngine(whole, run_dir)
-    scheduler = engine.scheduler()
+    scheduler = engine.scheduler_command()
     assert scheduler[1:4] == ["-P", "-m", "quire.scheduler"]
     assert msgspec.json.decode(Path(scheduler[4]).read_bytes(), type=SchedulerConfig) == whole.scheduler
-    worker = engine.worker(1, 7)
+    worker = engine.worker_command(1, 7)
     assert worker[3] == "quire.worker"
     assert worker[5:] == ["--rank", "1", "--epoch", "7"]
     assert msgspec.json.decode(Path(worker[4]).read_bytes(), type=WorkerConfig) == whole.worker
@@ -179,32 +179,32 @@ def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir
 
 def test_a_rank_that_reads_its_configuration_is_not_disturbed_by_the_start_of_the_next(run_dir: RunDir) -> None:
     engine = QuireEngine(composed(run_dir, tensor_parallel_size=2), run_dir)
-    with open(engine.worker(0, 1)[4], "rb") as reading:
-        engine.worker(1, 1)
+    with open(engine.worker_command(0, 1)[4], "rb") as reading:
+        engine.worker_command(1, 1)
         assert os.fstat(reading.fileno()).st_nlink == 1
         msgspec.json.decode(reading.read(), type=WorkerConfig)
 
 
 def test_a_restart_needs_no_room_on_the_disk(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = QuireEngine(composed(run_dir), run_dir)
-    first = [engine.scheduler(), engine.worker(0, 1), engine.frontend(0)]
+    first = [engine.scheduler_command(), engine.worker_command(0, 1), engine.frontend_command(0)]
 
     def full(path: Path, content: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    again = [engine.scheduler(), engine.worker(0, 2), engine.frontend(0)]
+    again = [engine.scheduler_command(), engine.worker_command(0, 2), engine.frontend_command(0)]
     assert [words[:5] for words in again] == [words[:5] for words in first]
 
 
 def test_a_started_frontend_is_not_ready_because_its_predecessor_was(run_dir: RunDir) -> None:
     engine = QuireEngine(composed(run_dir), run_dir)
-    engine.frontend(0)
+    engine.frontend_command(0)
     engine.ready_file(0).write_text('{"ready": false}')
     assert not engine.frontend_ready(0)
     engine.ready_file(0).write_text('{"ready": true}')
     assert engine.frontend_ready(0)
-    engine.frontend(0)
+    engine.frontend_command(0)
     assert not engine.frontend_ready(0)
 
 

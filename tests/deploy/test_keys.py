@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.deploy.__main__ import main
-from quire.deploy.supervisor.process import Child, Role
+from quire.deploy.supervisor.process import ProcessRole, SupervisedProcess
 
 KEY = "secret-key-1234"
 TELL = "import os, sys; print(os.environ.get('QUIRE_API_KEY'), os.environ.get('QUIRE_ADMIN_KEY'))"
@@ -23,13 +23,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("role", "said"), [("frontend", f"{KEY} admin-key-1234"), ("scheduler", "None None"), ("worker", "None None")]
 )
-def test_only_frontends_are_given_the_keys(monkeypatch, role: Role, said: str) -> None:
+def test_only_frontends_are_given_the_keys(monkeypatch, role: ProcessRole, said: str) -> None:
     monkeypatch.setenv("QUIRE_API_KEY", KEY)
     monkeypatch.setenv("QUIRE_ADMIN_KEY", "admin-key-1234")
     lines: list[str] = []
-    child = Child(role, 0, [sys.executable, "-c", TELL], lines.append)
-    child._process.wait(30)
-    child.close()
+    process = SupervisedProcess(role, 0, [sys.executable, "-c", TELL], lines.append)
+    process._process.wait(30)
+    process.close()
     assert [line.partition("] ")[2] for line in lines] == [said]
 
 

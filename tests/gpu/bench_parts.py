@@ -137,8 +137,8 @@ def _compile(report: Report, given: Given) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    from quire.deploy.bench.report.child import measure
     from quire.deploy.bench.report.errors import BenchError
+    from quire.deploy.bench.report.measuring_process import measure
 
     chosen, begins = TO_COMPILE, 0.8 * COMPILE_SECONDS
     if given.stands_in:  # it compiles nothing: that two processes start and end is all there is to see

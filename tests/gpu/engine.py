@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from quire.deploy.bench.load.stage import Stage
+from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.peer import EnginePeer, start_engine
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.flags.options import ServeOptions
@@ -97,12 +97,12 @@ def engine(folder: Path, seconds: float, **options: object) -> Iterator[Engine]:
     """`options` of `quire serve`; ready within `seconds`."""
     chosen = ServeOptions(load_format="dummy", startup_timeout=seconds, **options)
     begun = time.monotonic()
-    with Stage() as stage:
-        start_engine(stage, chosen, resolve(str(folder), "dummy"))
-        peer = Peer(stage)
+    with BenchProcesses() as processes:
+        start_engine(processes, chosen, resolve(str(folder), "dummy"))
+        peer = Peer(processes)
         try:
             facts = peer.join(seconds)
             yield Engine(peer, facts, time.monotonic() - begun)
         finally:
             peer.close()
-        stage.stop()
+        processes.stop()

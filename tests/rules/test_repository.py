@@ -26,7 +26,15 @@ def code_lines(text: str) -> list[str]:
     return [line.removeprefix("$ ").split("  #")[0].strip() for line in joined.splitlines()]
 
 
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "frontend/API.md", "deploy/OPERATING.md")
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "frontend/API.md",
+    "frontend/METRICS.md",
+    "deploy/OPERATING.md",
+    "deploy/OPTIONS.md",
+)
 
 
 def accepts(words: list[str]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.deploy.bench.load.load import lengths
+from quire.deploy.bench.load.loops import lengths
 from quire.deploy.bench.report.errors import BenchError
 
 

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import numpy as np
 
-from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.grpc_channels import connect
+from quire.deploy.bench.load.http_client import HttpClient, body_of
 from quire.deploy.bench.load.prompts import Prompt
-from quire.deploy.bench.load.record import OK, Record, first_token_ms, request_of, stream
-from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.load.request_record import OK, RequestRecord, first_token_ms, request_of, stream
 
-Send = Callable[[Prompt, int], Awaitable[Record]]
+Send = Callable[[Prompt, int], Awaitable[RequestRecord]]
 """Takes a prompt and a seed, and reads the answer to its end."""
 
 
@@ -39,20 +39,20 @@ class StreamsOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     seed: int
 
 
-class Clients:
+class StreamingClients:
     """All streams of this process, and what they received."""
 
     def __init__(self, options: StreamsOptions) -> None:
         self._options = options
         self._random = np.random.default_rng(options.seed)
-        self.records: list[Record] = []
+        self.records: list[RequestRecord] = []
         self.expected: list[int] = []
         self.cpu_seconds = 0.0
 
     async def run(self) -> None:
         options = self._options
         if options.http:
-            client = WebClient(options.targets, {})
+            client = HttpClient(options.targets, {})
             await self._all(
                 lambda prompt, seed: client.stream(body_of(prompt.token_ids, prompt.output_len, 1.0, "", seed))
             )
@@ -109,7 +109,7 @@ class Clients:
 
 
 def main() -> int:
-    clients = Clients(msgspec.json.decode(sys.argv[1], type=StreamsOptions))
+    clients = StreamingClients(msgspec.json.decode(sys.argv[1], type=StreamsOptions))
     asyncio.run(clients.run())
     print(json.dumps(clients.result()))
     return 0

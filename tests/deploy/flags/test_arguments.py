@@ -8,7 +8,7 @@ import pytest
 from quire.deploy.__main__ import build_parser, main
 from quire.deploy.flags.arguments import UsageError, gather
 from quire.deploy.flags.options import ServeOptions, specs
-from quire.deploy.flags.vllm_flags import FOREIGN
+from quire.deploy.flags.vllm_flags import VLLM_FLAGS
 
 GOLDEN = Path(__file__).parents[1] / "golden_cli.txt"
 
@@ -112,7 +112,7 @@ def test_flags_of_vllm_that_quire_lacks_are_refused_with_the_way_out(capsys, arg
 
 
 def test_no_foreign_flag_is_also_one_of_ours() -> None:
-    assert not {name for spec in specs() for name in spec.names} & set(FOREIGN)
+    assert not {name for spec in specs() for name in spec.names} & set(VLLM_FLAGS)
 
 
 @pytest.mark.parametrize(

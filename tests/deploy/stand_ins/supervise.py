@@ -1,11 +1,11 @@
-"""The real supervisor over stand-in children: `supervise.py DIRECTORY`, settings in DIRECTORY/settings.json."""
+"""The real supervisor over stand-in processes: `supervise.py DIRECTORY`, settings in DIRECTORY/settings.json."""
 
 import errno
 import json
 import sys
 from pathlib import Path
 
-from quire.deploy.supervisor.process_spec import Timers
+from quire.deploy.supervisor.engine_spec import Timers
 from quire.deploy.supervisor.supervisor import Supervisor
 from quire.proto.messages.requests import Welcome
 from quire.proto.transport.channel import ipc_address
@@ -26,17 +26,17 @@ class StandInEngine:
         if (self.directory / "full").exists():
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def scheduler(self) -> list[str]:
+    def scheduler_command(self) -> list[str]:
         self._need_room()
         (self.directory / "frontends.sock").unlink(missing_ok=True)
         (self.directory / "workers.sock").unlink(missing_ok=True)
         return self._command("scheduler", self.world_size)
 
-    def worker(self, rank: int, epoch: int) -> list[str]:
+    def worker_command(self, rank: int, epoch: int) -> list[str]:
         self._need_room()
         return self._command("worker", rank, epoch, self.world_size)
 
-    def frontend(self, index: int) -> list[str]:
+    def frontend_command(self, index: int) -> list[str]:
         self._need_room()
         (self.directory / f"frontend-{index}.ready").unlink(missing_ok=True)
         return self._command("frontend", index)
@@ -44,7 +44,7 @@ class StandInEngine:
     def frontend_ready(self, index: int) -> bool:
         return (self.directory / f"frontend-{index}.ready").exists()
 
-    def frontend_pulse(self, index: int) -> int:
+    def frontend_heartbeat(self, index: int) -> int:
         path = self.directory / f"frontend-{index}.ready"
         return path.stat().st_mtime_ns if path.exists() else 0
 

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from quire.deploy.flags.arguments import UsageError
-from quire.deploy.supervisor.port_claim import Port
+from quire.deploy.supervisor.port_claim import PortClaim
 
 
 def listener(host: str, number: int, shared: bool) -> socket.socket:
@@ -19,7 +19,7 @@ def listener(host: str, number: int, shared: bool) -> socket.socket:
 
 
 def test_zero_finds_a_free_port_that_several_frontends_can_share() -> None:
-    port = Port("127.0.0.1", 0)
+    port = PortClaim("127.0.0.1", 0)
     assert port.number > 0
     first, second = (listener("127.0.0.1", port.number, shared=True) for _ in range(2))
     with socket.create_connection(("127.0.0.1", port.number), timeout=5):  # the claim itself takes no connections
@@ -30,22 +30,22 @@ def test_zero_finds_a_free_port_that_several_frontends_can_share() -> None:
 
 
 def test_a_second_engine_is_refused_before_and_after_the_first_listens() -> None:
-    port = Port("127.0.0.1", 0)
+    port = PortClaim("127.0.0.1", 0)
     with pytest.raises(UsageError, match=str(port.number)):
-        Port("127.0.0.1", port.number)
+        PortClaim("127.0.0.1", port.number)
     with listener("127.0.0.1", port.number, shared=True), pytest.raises(UsageError, match="in use"):
-        Port("127.0.0.1", port.number)
+        PortClaim("127.0.0.1", port.number)
     port.close()
-    Port("127.0.0.1", port.number).close()
+    PortClaim("127.0.0.1", port.number).close()
 
 
 def test_a_port_of_another_program_is_refused() -> None:
     with listener("127.0.0.1", 0, shared=False) as other, pytest.raises(UsageError, match="in use"):
-        Port("127.0.0.1", other.getsockname()[1])
+        PortClaim("127.0.0.1", other.getsockname()[1])
 
 
 def test_a_restart_does_not_wait_for_old_connections_to_be_forgotten() -> None:
-    port = Port("127.0.0.1", 0)
+    port = PortClaim("127.0.0.1", 0)
     with (
         listener("127.0.0.1", port.number, shared=True) as server,
         socket.create_connection(("127.0.0.1", port.number)) as client,
@@ -54,13 +54,13 @@ def test_a_restart_does_not_wait_for_old_connections_to_be_forgotten() -> None:
         accepted.close()  # the side that closes first keeps the address in TIME_WAIT
         assert client.recv(1) == b""
     port.close()
-    again = Port("127.0.0.1", port.number)
+    again = PortClaim("127.0.0.1", port.number)
     with pytest.raises(UsageError, match="in use"):  # though nobody listens yet
-        Port("127.0.0.1", port.number)
+        PortClaim("127.0.0.1", port.number)
     listener("127.0.0.1", port.number, shared=True).close()
     again.close()
 
 
 def test_an_unknown_host_is_a_user_error() -> None:
     with pytest.raises(UsageError, match=r"no\.such\.host\.invalid"):
-        Port("no.such.host.invalid", 0)
+        PortClaim("no.such.host.invalid", 0)

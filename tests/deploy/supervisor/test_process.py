@@ -4,7 +4,7 @@ import re
 import sys
 import time
 
-from quire.deploy.supervisor.process import KEPT_LINES, LINES_PER_SECOND, Child
+from quire.deploy.supervisor.process import KEPT_LINES, LINES_PER_SECOND, SupervisedProcess
 
 NUM_LINES = 200_000
 FLOOD = f"for number in range({NUM_LINES}): print('line', number)"
@@ -12,38 +12,40 @@ FLOOD = f"for number in range({NUM_LINES}): print('line', number)"
 
 def test_a_flood_of_lines_is_counted_not_relayed_and_the_last_ones_are_kept():
     told: list[str] = []
-    child = Child("frontend", 0, [sys.executable, "-c", FLOOD], told.append)
+    process = SupervisedProcess("frontend", 0, [sys.executable, "-c", FLOOD], told.append)
     began = time.monotonic()
     try:
-        while child.exit_code is None:
-            child.relay_log()
+        while process.exit_code is None:
+            process.relay_log()
             assert time.monotonic() - began < 60
             time.sleep(0.001)
-        while child.log_open:
-            child.relay_log()
+        while process.log_open:
+            process.relay_log()
         seconds = 1 + int(time.monotonic() - began)
         time.sleep(1)
-        child.relay_log()
+        process.relay_log()
     finally:
-        child.kill()
-        child.close()
+        process.kill()
+        process.close()
     left_out = [
         int(found[1]) for line in told if (found := re.search(r"(\d+) more lines in a second were left out", line))
     ]
     assert 1 <= len(left_out) <= seconds
     assert sum(left_out) + len(told) - len(left_out) == NUM_LINES
     assert len(told) <= seconds * (LINES_PER_SECOND + 1)
-    assert list(child.last_lines) == [f"line {NUM_LINES - KEPT_LINES + index}" for index in range(KEPT_LINES)]
+    assert list(process.last_lines) == [f"line {NUM_LINES - KEPT_LINES + index}" for index in range(KEPT_LINES)]
 
 
 def test_a_process_that_writes_without_end_does_not_keep_its_reader():
-    child = Child("frontend", 0, [sys.executable, "-c", "while True: print('x' * 1000)"], lambda line: None)
+    process = SupervisedProcess(
+        "frontend", 0, [sys.executable, "-c", "while True: print('x' * 1000)"], lambda line: None
+    )
     try:
         time.sleep(0.5)
         began = time.monotonic()
         for _ in range(20):
-            child.relay_log()
+            process.relay_log()
         assert time.monotonic() - began < 20
     finally:
-        child.kill()
-        child.close()
+        process.kill()
+        process.close()

@@ -177,6 +177,20 @@ def test_what_cannot_be_started_again_is_tried_later_and_ends_nobody_else(deploy
     assert "cannot be started: [Errno 28]" in output
 
 
+def test_a_scheduler_that_can_never_be_started_again_ends_the_engine_in_order(deploy):
+    """The group was due in the same turn: it waits for its scheduler, and is not missed when all is given up."""
+    deployment = deploy(timers=FAST | {"max_restarts": 2})
+    deployment.wait_for("ready")
+    (deployment.directory / "full").touch()
+    deployment.kill("scheduler")
+    code, output = deployment.finish()
+    assert code == 1
+    assert "error: scheduler: more than 2 deaths in 300 s; scheduler cannot be started: [Errno 28]" in output
+    assert "Traceback" not in output
+    assert "group cannot be started" not in output
+    assert deployment.living() == []
+
+
 def test_a_group_the_scheduler_gives_up_during_a_drain_is_replaced(deploy):
     engine = deploy(never_drained=True, timers=FAST | {"drain": 20.0})
     engine.wait_for("ready")
@@ -274,4 +288,4 @@ def test_nothing_survives_a_killed_supervisor(deploy, moment):
     engine.wait_for(moment)
     engine.process.kill()
     engine.process.wait()
-    engine.until(lambda: not engine.living(), "every child gone")
+    engine.until(lambda: not engine.living(), "every process gone")

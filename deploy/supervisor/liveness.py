@@ -6,8 +6,8 @@ suspended, a stopped container, a debugger on the watcher.
 """
 
 
-class Pulse:
-    """Of one process, from its start. Call `look` every turn."""
+class Liveness:
+    """Of one process, from its start. Call `update` every turn."""
 
     def __init__(self, now: float) -> None:
         self.silence = 0.0
@@ -17,7 +17,7 @@ class Pulse:
         self._looked_at = now
         self._sign = 0
 
-    def look(self, sign: int, now: float) -> None:
+    def update(self, sign: int, now: float) -> None:
         """`sign`: any number that changes as long as the process lives and is not held up; 0 before the first."""
         self.silence += min(now - self._looked_at, LONGEST_TURN)
         self._looked_at = now

@@ -11,7 +11,7 @@ from quire.deploy.bench.report.errors import BenchError
 def measure(module: str, options: Mapping[str, object], timeout_seconds: float = 3600.0) -> dict[str, object]:
     """Run `python -m module OPTIONS` (options as one JSON argument); the JSON object on its last line of output.
 
-    Raises `BenchError` with the end of the child's standard error when it fails.
+    Raises `BenchError` with the end of the process's standard error when it fails.
     """
     command = [sys.executable, "-P", "-m", module, json.dumps(options)]
     try:
@@ -32,7 +32,7 @@ def measure(module: str, options: Mapping[str, object], timeout_seconds: float =
 
 
 def samples(measured: Mapping[str, object], name: str) -> list[float]:
-    """One series out of a child's result. Raises `BenchError` when it is missing or is none."""
+    """One series out of a process's result. Raises `BenchError` when it is missing or is none."""
     series = measured.get(name)
     if not isinstance(series, list):
         raise BenchError(f"the measuring process printed no series {name!r}")

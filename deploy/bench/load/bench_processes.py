@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from quire.deploy.bench.report.errors import BenchError
-from quire.deploy.supervisor.process import Child, Role
-from quire.deploy.supervisor.process_set import STOP_ORDER, Children
+from quire.deploy.supervisor.process import ProcessRole, SupervisedProcess
+from quire.deploy.supervisor.process_set import STOP_ORDER, ProcessSet
 from quire.deploy.supervisor.rundir import RunDir
 
 T = TypeVar("T")
@@ -22,33 +22,33 @@ POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
 
 
-class Stage:
-    """A context manager: a private run directory and the children in it. Leaving it ends them all.
+class BenchProcesses:
+    """A context manager: a private run directory and the processes in it. Leaving it ends them all.
 
-    Use it on the main thread: the kernel ties the children to the thread that started them.
+    Use it on the main thread: the kernel ties the processes to the thread that started them.
     """
 
     def __init__(self) -> None:
         self.run_dir = RunDir("")
-        self._children = Children(lambda line: None)
-        self._started: list[Child] = []
+        self._processes = ProcessSet(lambda line: None)
+        self._started: list[SupervisedProcess] = []
 
-    def __enter__(self) -> "Stage":
+    def __enter__(self) -> "BenchProcesses":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for role in STOP_ORDER:
-            self._children.end(role)
+            self._processes.kill(role)
         self.run_dir.close()
 
-    def start(self, role: Role, index: int, command: list[str]) -> Child:
-        child = self._children.start(role, index, command)
-        self._started.append(child)
-        return child
+    def start(self, role: ProcessRole, index: int, command: list[str]) -> SupervisedProcess:
+        process = self._processes.start(role, index, command)
+        self._started.append(process)
+        return process
 
-    def start_module(self, role: Role, module: str, config: dict[str, object]) -> Child:
+    def start_module(self, role: ProcessRole, module: str, config: dict[str, object]) -> SupervisedProcess:
         """Write `config` into the run directory and run `python -m module CONFIG.json`."""
         path = self.run_dir.path / f"{role}-bench.json"
         path.write_bytes(msgspec.json.encode(config))
@@ -63,23 +63,25 @@ class Stage:
             if answer is not None:
                 return answer
             if time.monotonic() > deadline:
-                words = "\n".join(f"[{child.name}] {line}" for child in self._started for line in child.last_lines)
+                words = "\n".join(
+                    f"[{process.name}] {line}" for process in self._started for line in process.last_lines
+                )
                 raise BenchError(f"{what}: not within {timeout_seconds:g} s\n{words}")
             self.watch(POLL_SECONDS)
 
     def watch(self, timeout_seconds: float) -> None:
-        """Take the children's log lines for at most so long. Raises `BenchError` when one has died."""
-        self._children.wait([], timeout_seconds)
-        for child in self._children.reap():
-            raise BenchError(f"{child.obituary}; its last lines:\n" + "\n".join(child.last_lines))
+        """Take the processes's log lines for at most so long. Raises `BenchError` when one has died."""
+        self._processes.wait([], timeout_seconds)
+        for process in self._processes.reap():
+            raise BenchError(f"{process.exit_reason}; its last lines:\n" + "\n".join(process.last_lines))
 
     def stop(self) -> None:
         """SIGTERM to all in order: frontends, scheduler, workers. Raises `BenchError` when one did not end well."""
-        self._children.stop(STOP_SECONDS, STOP_SECONDS, lambda: False)
-        for child in self._started:
+        self._processes.stop(STOP_SECONDS, STOP_SECONDS, lambda: False)
+        for process in self._started:
             # a process that was about to end by itself may die of the signal while the interpreter shuts down
-            if child.exit_code not in (0, -signal.SIGTERM):
-                raise BenchError(f"{child.obituary} when told to stop:\n" + "\n".join(child.last_lines))
+            if process.exit_code not in (0, -signal.SIGTERM):
+                raise BenchError(f"{process.exit_reason} when told to stop:\n" + "\n".join(process.last_lines))
 
 
 def cpu_seconds(pid: int) -> float:

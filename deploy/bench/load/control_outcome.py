@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from quire.deploy.bench.report.child import samples
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import samples
 from quire.deploy.bench.report.report import Figure, Outcome, percentile, percentiles
 
 OPTIONS = ("http", "streams", "step_ms", "seconds", "frontends", "clients", "prompt_len", "output_len")

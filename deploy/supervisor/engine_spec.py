@@ -33,19 +33,19 @@ class Timers:
     max_restarts: int = 3
 
 
-class Engine(Protocol):
+class EngineSpec(Protocol):
     """What to run. The supervisor knows no configuration."""
 
     world_size: int
     num_frontends: int
 
-    def scheduler(self) -> list[str]:
+    def scheduler_command(self) -> list[str]:
         """Command line; called before each start, so that a stale socket can be removed."""
         ...
 
-    def worker(self, rank: int, epoch: int) -> list[str]: ...
+    def worker_command(self, rank: int, epoch: int) -> list[str]: ...
 
-    def frontend(self, index: int) -> list[str]:
+    def frontend_command(self, index: int) -> list[str]:
         """Command line; forgets that an earlier process of this index was ready."""
         ...
 
@@ -53,7 +53,7 @@ class Engine(Protocol):
         """Whether it would take a request."""
         ...
 
-    def frontend_pulse(self, index: int) -> int:
+    def frontend_heartbeat(self, index: int) -> int:
         """A number that changes with every turn of its event loop, about once a second; 0 before the first."""
         ...
 

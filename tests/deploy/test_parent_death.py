@@ -1,4 +1,4 @@
-"""A child that comes too late to be tied must not live."""
+"""A process that comes too late to be tied must not live."""
 
 import os
 import subprocess

@@ -8,7 +8,7 @@ from itertools import count
 import httptools
 import msgspec
 
-from quire.deploy.bench.load.record import OK, Record
+from quire.deploy.bench.load.request_record import OK, RequestRecord
 
 GOOD_ENDS = ("length", "stop")
 
@@ -45,10 +45,10 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[bytes] | None = None
-        self._record: Record | None = None
+        self._record: RequestRecord | None = None
         self._rest = b""
 
-    async def ask(self, request: bytes, record: Record | None) -> bytes:
+    async def ask(self, request: bytes, record: RequestRecord | None) -> bytes:
         """The body; of a stream, what is left when its items are in `record`. Raises `ConnectionError`."""
         assert self._transport is not None
         self._done = asyncio.get_running_loop().create_future()
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self._done.set_result(self._rest)
 
 
-def note(record: Record, item: _Item) -> None:
+def note(record: RequestRecord, item: _Item) -> None:
     """Take one item of a stream."""
     if item.error is not None:
         record.status = item.error.code.upper()
@@ -108,7 +108,7 @@ def note(record: Record, item: _Item) -> None:
             record.status = OK if choice.finish_reason in GOOD_ENDS else choice.finish_reason.upper()
 
 
-class WebClient:
+class HttpClient:
     """Connections to one or more servers, taken in turn; an idle one is used again."""
 
     def __init__(self, targets: Sequence[str], headers: Mapping[str, str]) -> None:
@@ -117,9 +117,9 @@ class WebClient:
         self._turns = count()
         self._idle: dict[str, list[Connection]] = {target: [] for target in targets}
 
-    async def stream(self, body: bytes) -> Record:
+    async def stream(self, body: bytes) -> RequestRecord:
         """Send one completion and read its stream to the end; failures are in the record's status, never raised."""
-        record = Record(sent=time.monotonic())
+        record = RequestRecord(sent=time.monotonic())
         try:
             await self.ask("POST", "/v1/completions", body, record)
         except OSError:
@@ -127,7 +127,7 @@ class WebClient:
         record.ended = time.monotonic()
         return record
 
-    async def ask(self, method: str, path: str, body: bytes = b"", record: Record | None = None) -> bytes:
+    async def ask(self, method: str, path: str, body: bytes = b"", record: RequestRecord | None = None) -> bytes:
         """The answer's body. Raises `OSError` when no server answers."""
         target = self._targets[next(self._turns) % len(self._targets)]
         head = f"{method} {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\n{self._headers}"

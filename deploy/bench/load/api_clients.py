@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import grpc
 import msgspec
 
-from quire.deploy.bench.load.connection import connect
+from quire.deploy.bench.load.grpc_channels import connect
+from quire.deploy.bench.load.http_client import HttpClient, body_of
 from quire.deploy.bench.load.prompts import Prompt
-from quire.deploy.bench.load.record import Metadata, Record, request_of, stream
-from quire.deploy.bench.load.web import WebClient, body_of
+from quire.deploy.bench.load.request_record import Metadata, RequestRecord, request_of, stream
 from quire.deploy.bench.report.errors import BenchError
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
@@ -30,20 +30,20 @@ class Server:
     dtype: str | None = None
 
 
-class Door(Protocol):
+class ApiClient(Protocol):
     """A request is opaque: made by `request`, taken by `send`."""
 
     server: Server
 
     def request(self, prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int) -> Any: ...
 
-    async def send(self, request: Any) -> Record: ...
+    async def send(self, request: Any) -> RequestRecord: ...
 
     async def text(self, token_ids: list[int]) -> str:
         """What the tokens stand for, so that the server tokenizes as it does for people. Raises `BenchError`."""
 
 
-class GrpcDoor:
+class GrpcApiClient:
     def __init__(self, server: Server, stubs: Iterator[quire_pb2_grpc.InferenceStub], metadata: Metadata) -> None:
         self.server = server
         self._stubs = stubs
@@ -59,7 +59,7 @@ class GrpcDoor:
             request.prompt_token_ids.ids.extend(prompt)
         return request
 
-    async def send(self, request: quire_pb2.GenerateRequest) -> Record:
+    async def send(self, request: quire_pb2.GenerateRequest) -> RequestRecord:
         return await stream(next(self._stubs), request, self._metadata)
 
     async def text(self, token_ids: list[int]) -> str:
@@ -71,8 +71,8 @@ class GrpcDoor:
         return str(answer.text)
 
 
-class HttpDoor:
-    def __init__(self, server: Server, client: WebClient) -> None:
+class HttpApiClient:
+    def __init__(self, server: Server, client: HttpClient) -> None:
         self.server = server
         self._client = client
         self.request = body_of
@@ -87,7 +87,7 @@ class HttpDoor:
 
 
 @asynccontextmanager
-async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[Door]:
+async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[ApiClient]:
     """For `width` streams at a time. Raises `BenchError` when no ready server answers."""
     metadata: Metadata = (("authorization", f"Bearer {key}"),) if key else ()
     async with grpc.aio.insecure_channel(target) as channel:
@@ -102,13 +102,13 @@ async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[Door]:
         raise BenchError(f"--target {target}: the server is {info.state!r}; wait until it is ready")
     server = Server(info.version, list(info.model_names), info.vocab_size, info.device, info.dtype)
     async with connect([target], width) as stubs:
-        yield GrpcDoor(server, stubs, metadata)
+        yield GrpcApiClient(server, stubs, metadata)
 
 
 @asynccontextmanager
-async def open_http(target: str, key: str, width: int) -> AsyncIterator[Door]:
+async def open_http(target: str, key: str, width: int) -> AsyncIterator[ApiClient]:
     """Raises `BenchError` when no ready server answers. HTTP/1.1 opens a connection per stream as it needs them."""
-    client = WebClient([target], {"authorization": f"Bearer {key}"} if key else {})
+    client = HttpClient([target], {"authorization": f"Bearer {key}"} if key else {})
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             ready, version, models = [
@@ -122,6 +122,6 @@ async def open_http(target: str, key: str, width: int) -> AsyncIterator[Door]:
         raise BenchError(f"--target {target}: the server is {ready.get('status')!r}; wait until it is ready")
     cards = models["data"]
     try:
-        yield HttpDoor(Server(version["version"], [card["id"] for card in cards], cards[0]["vocab_size"]), client)
+        yield HttpApiClient(Server(version["version"], [card["id"] for card in cards], cards[0]["vocab_size"]), client)
     finally:
         client.close()

@@ -18,7 +18,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """Moments are of `time.monotonic`, in seconds."""
 
     sent: float
@@ -44,9 +44,9 @@ class Record:
 
 async def stream(
     stub: quire_pb2_grpc.InferenceStub, request: quire_pb2.GenerateRequest, metadata: Metadata = ()
-) -> Record:
+) -> RequestRecord:
     """Send one request and read its stream to the end; failures are in the record's status, never raised."""
-    record = Record(sent=time.monotonic())
+    record = RequestRecord(sent=time.monotonic())
     try:
         async for event in stub.Stream(request, metadata=metadata):
             if event.HasField("delta"):
@@ -77,7 +77,7 @@ def request_of(prompt: Prompt, temperature: float, model: str, seed: int) -> qui
     return request
 
 
-def summarize(records: Sequence[Record]) -> dict[str, Figure]:
+def summarize(records: Sequence[RequestRecord]) -> dict[str, Figure]:
     """The figures of `quire bench serve`, over the requests that succeeded; `errors` counts the others by status.
 
     Rates count from the first request sent to the last one ended. `tpot` is the mean time per token after the first.
@@ -99,11 +99,11 @@ def summarize(records: Sequence[Record]) -> dict[str, Figure]:
     }
 
 
-def first_token_ms(records: Sequence[Record]) -> list[float]:
+def first_token_ms(records: Sequence[RequestRecord]) -> list[float]:
     return [(record.moments[0] - record.sent) * 1e3 for record in records if record.moments]
 
 
-def time_per_token_ms(records: Sequence[Record]) -> list[float]:
+def time_per_token_ms(records: Sequence[RequestRecord]) -> list[float]:
     """Of every record: milliseconds from its first to its last message, per token that came after the first message."""
     return [
         (record.moments[-1] - record.moments[0]) * 1e3 / (record.num_tokens - record.counts[0])

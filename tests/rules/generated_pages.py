@@ -1,0 +1,125 @@
+"""Pages of the documentation that are made from the code: `python tests/rules/generated_pages.py` writes them.
+
+It stands here because it reads tables of several folders, which may not import each other.
+"""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from quire.deploy.commands import serve
+from quire.deploy.flags.options import Spec, specs
+from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
+from quire.frontend.metrics.families import FAMILIES
+from quire.frontend.telemetry import vllm_names
+from quire.frontend.telemetry.scrape import PREFIX
+from quire.proto.metrics.families import SCHEDULER_FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = "python tests/rules/generated_pages.py"
+MADE = f"<!-- Made by `{COMMAND}`; a test compares it with the code. -->"
+
+Row = tuple[str, ...]
+
+
+def table(head: Row, rows: Iterable[Row]) -> str:
+    """A Markdown table; a bar inside a cell is escaped."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def code(*words: str) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def options_page() -> str:
+    """Every flag of `quire serve`."""
+    subparsers = argparse.ArgumentParser().add_subparsers()
+    serve.add_parser(subparsers)
+    fields = {spec.field for spec in specs()}
+    shown = [
+        one for one in subparsers.choices["serve"]._actions if one.dest != "help" and one.help != argparse.SUPPRESS
+    ]
+    others = [one for one in shown if one.dest not in fields]
+    text = f"""{MADE}
+# Options of `quire serve`
+
+Each option is a flag and, without the dashes in front, a key of the YAML file that `--config` names; the command line
+wins. `--max_model_len` is `--max-model-len`. A switch is turned off by `--no-` before its name. Sizes read `4K`, `12K`,
+`8GiB`. What the most important ones do together stands in [OPERATING.md](OPERATING.md).
+
+## command
+
+{table(("option", "meaning"), (_other_row(one) for one in others))}"""
+    for group in dict.fromkeys(spec.flag.group for spec in specs()):
+        rows = (_option_row(spec) for spec in specs() if spec.flag.group == group)
+        text += f"\n## {group}\n\n{table(('option', 'default', 'meaning'), rows)}"
+    return f"""{text}
+## Flags of vLLM alone
+
+Flags of `vllm serve` that quire has under no name. With a value of the second column they change nothing here; with any
+other they are refused, and the refusal says the third.
+
+{table(("flag", "taken with", "otherwise"), (_vllm_row(name, flag) for name, flag in VLLM_FLAGS.items()))}"""
+
+
+def _other_row(action: argparse.Action) -> Row:
+    return code(*action.option_strings or [str(action.metavar)]), action.help or ""
+
+
+def _option_row(spec: Spec) -> Row:
+    value = " ".join(filter(None, ["|".join(spec.choices), spec.flag.metavar]))
+    is_value = spec.default_text and not spec.flag.default and spec.kind != "switch"
+    name = code(f"--{spec.name} {value}".strip(), *spec.flag.also)
+    return name, code(spec.default_text) if is_value else spec.default_text, spec.flag.help
+
+
+def _vllm_row(name: str, flag: VllmFlag) -> Row:
+    same = ["no value" if value == BARE else f"`{value}`" for value in flag.same]
+    return code(f"--{name}", *flag.also), ", ".join(same), flag.why
+
+
+def metrics_page() -> str:
+    """Every series of `/metrics`."""
+    own = ((name, one.kind, one.labels, one.help) for name, one in FAMILIES.items())
+    scheduler = ((name, one.kind, one.labels, one.help) for name, one in SCHEDULER_FAMILIES.items())
+    head = ("name", "kind", "labels", "meaning")
+    sources = {name: source for name, (source, _) in vllm_names.SAME.items()}
+    vllm = (
+        (code(vllm_names.PREFIX + name), kind, code(PREFIX + sources[name]) if name in sources else "", help)
+        for name, (kind, help) in vllm_names.MEANINGS.items()
+    )
+    return f"""{MADE}
+# Metrics
+
+The series of `GET /metrics`, in Prometheus' text format or OpenMetrics. One scrape of any frontend yields those of all
+frontends of the engine and of its scheduler. A histogram `x` has the samples `x_bucket`, `x_sum` and `x_count`. What to
+watch, dashboards and alerts: [OPERATING.md](../deploy/OPERATING.md).
+
+## Frontends
+
+{table(head, (_metric_row(*row) for row in own))}
+## Scheduler and workers
+
+{table(head, (_metric_row(*row) for row in scheduler))}
+## Names of vLLM
+
+With `--vllm-metric-names` the page also has these, each with the labels `engine` and `model_name`.
+
+{table(("name", "kind", "the same as", "meaning"), vllm)}"""
+
+
+def _metric_row(name: str, kind: str, labels: tuple[str, ...], help: str) -> Row:
+    return code(PREFIX + name), kind, code(*labels) if labels else "", help
+
+
+PAGES = {"deploy/OPTIONS.md": options_page, "frontend/METRICS.md": metrics_page}
+
+
+def main() -> None:
+    for path, make in PAGES.items():
+        (ROOT / path).write_text(make(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
