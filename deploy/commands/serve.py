@@ -108,9 +108,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_serve_arguments(parser)
     parser.add_argument(
-        "--api-key", nargs="+", default=[], metavar="KEY",
+        "--api-key",
+        nargs="+",
+        default=[],
+        metavar="KEY",
         help="accepted API keys; other users of this machine can read a command line: prefer --api-key-file",
-    )  # fmt: skip
+    )
     parser.set_defaults(func=run)
 
 

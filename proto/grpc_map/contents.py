@@ -22,12 +22,17 @@ MAX_VALUES = (1 << 20) + MAX_PARTS
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}
 _WIRE_TYPES = {
-    FieldDescriptor.CPPTYPE_INT32: VARINT, FieldDescriptor.CPPTYPE_INT64: VARINT,
-    FieldDescriptor.CPPTYPE_UINT32: VARINT, FieldDescriptor.CPPTYPE_UINT64: VARINT,
-    FieldDescriptor.CPPTYPE_BOOL: VARINT, FieldDescriptor.CPPTYPE_ENUM: VARINT,
-    FieldDescriptor.CPPTYPE_DOUBLE: FIXED64, FieldDescriptor.CPPTYPE_FLOAT: FIXED32,
-    FieldDescriptor.CPPTYPE_STRING: BYTES, FieldDescriptor.CPPTYPE_MESSAGE: BYTES,
-}  # fmt: skip
+    FieldDescriptor.CPPTYPE_INT32: VARINT,
+    FieldDescriptor.CPPTYPE_INT64: VARINT,
+    FieldDescriptor.CPPTYPE_UINT32: VARINT,
+    FieldDescriptor.CPPTYPE_UINT64: VARINT,
+    FieldDescriptor.CPPTYPE_BOOL: VARINT,
+    FieldDescriptor.CPPTYPE_ENUM: VARINT,
+    FieldDescriptor.CPPTYPE_DOUBLE: FIXED64,
+    FieldDescriptor.CPPTYPE_FLOAT: FIXED32,
+    FieldDescriptor.CPPTYPE_STRING: BYTES,
+    FieldDescriptor.CPPTYPE_MESSAGE: BYTES,
+}
 """No field of ours is of a fixed or zig-zag integer type."""
 _NOT_LAST = bytes(range(0x80, 0x100))
 

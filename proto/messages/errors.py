@@ -3,9 +3,17 @@
 from typing import Final, Literal, NamedTuple
 
 StatusName = Literal[
-    "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED",
-    "UNAUTHENTICATED", "PERMISSION_DENIED", "ABORTED",
-]  # fmt: skip
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "CANCELLED",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
+    "ABORTED",
+]
 
 
 class Reason(NamedTuple):

@@ -101,9 +101,19 @@ class GroupFailed(WireMessage, frozen=True):
 
 
 FrontendMessage = (
-    Submit | Abort | AbortLabels | LoadQuery | MetricsQuery | StatusQuery | ExplainQuery | FrontendBeat | Hello | Drain
-    | GroupLost | GroupFailed
-)  # fmt: skip
+    Submit
+    | Abort
+    | AbortLabels
+    | LoadQuery
+    | MetricsQuery
+    | StatusQuery
+    | ExplainQuery
+    | FrontendBeat
+    | Hello
+    | Drain
+    | GroupLost
+    | GroupFailed
+)
 """Everything a scheduler accepts on its request socket."""
 
 

@@ -21,8 +21,10 @@ MAX_TAGS = 128
 _LIMITS: Final = LLParserLimits(verbose_errors=False)
 """The library's own: counts of steps and items, never time, so that every rank gives up at the same token or none."""
 _JSON_STYLE: Final[dict[str, Any]] = {
-    "whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?",
-}  # fmt: skip
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+}
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 

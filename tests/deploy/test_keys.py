@@ -40,9 +40,7 @@ def test_keys_of_the_command_line_go_by_the_environment_with_a_warning(monkeypat
     captured = capsys.readouterr()
     assert "warning: --api-key is visible to every user of this machine" in captured.out
     assert KEY not in captured.out + captured.err
-    assert os.environ["QUIRE_API_KEY"].split() == [
-        "first-key-1234", "second-key-1234", KEY, "fourth-key-1234"
-    ]  # fmt: skip
+    assert os.environ["QUIRE_API_KEY"].split() == ["first-key-1234", "second-key-1234", KEY, "fourth-key-1234"]
 
 
 @pytest.mark.parametrize("key", ["", "short", "two words of it", "schlüssel-1234"])

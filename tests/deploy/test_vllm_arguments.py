@@ -20,8 +20,13 @@ COMMANDS = {
         MODULE.split("api_server", 1)[1],
         "/models/Llama-3.1-8B-Instruct",
         {
-            "host": "0.0.0.0", "http_port": 9000, "tensor_parallel_size": 2, "gpu_memory_utilization": 0.95,
-            "max_model_len": 8192, "dtype": "bfloat16", "served_model_name": ("llama",),
+            "host": "0.0.0.0",
+            "http_port": 9000,
+            "tensor_parallel_size": 2,
+            "gpu_memory_utilization": 0.95,
+            "max_model_len": 8192,
+            "dtype": "bfloat16",
+            "served_model_name": ("llama",),
         },
     ),
     "docker": (
@@ -29,7 +34,7 @@ COMMANDS = {
         "mistralai/Mistral-7B-v0.1",
         {"dtype": "half", "max_model_len": 4096, "enforce_eager": True},
     ),
-}  # fmt: skip
+}
 
 
 def built(**settings: object) -> list[str]:
@@ -57,9 +62,13 @@ def test_the_arguments_of_a_command_are_taken_as_they_are(where: str) -> None:
 
 def test_a_list_of_strings_is_taken_as_it_is() -> None:
     words = built(
-        model="meta-llama/Llama-3.1-8B", port=8001, max_num_batched_tokens=1024, enable_chunked_prefill=True,
-        gpu_memory_utilization=0.9, api_server_count=2,
-    )  # fmt: skip
+        model="meta-llama/Llama-3.1-8B",
+        port=8001,
+        max_num_batched_tokens=1024,
+        enable_chunked_prefill=True,
+        gpu_memory_utilization=0.9,
+        api_server_count=2,
+    )
     assert serve(*words) == (
         "meta-llama/Llama-3.1-8B",
         {"http_port": 8001, "max_num_batched_tokens": 1024, "gpu_memory_utilization": 0.9, "frontends": 2},
@@ -141,21 +150,38 @@ def test_the_value_of_an_unknown_flag_is_no_second_model_and_is_not_printed(word
 
 
 TAKEN = {
-    "-pp 1": {}, "--pipeline-parallel-size 1": {}, "-dp 1": {}, "-dp=1": {}, "-dcp 1": {}, "-pcp 1": {},
-    "--nnodes 1": {}, "-n 1 -r 0": {}, "--node-rank 0": {},
-    "-tp 2": {"tensor_parallel_size": 2}, "-tp=2": {"tensor_parallel_size": 2},
-    "-asc 2": {"frontends": 2}, "-q int8": {"quantization": "int8"},
+    "-pp 1": {},
+    "--pipeline-parallel-size 1": {},
+    "-dp 1": {},
+    "-dp=1": {},
+    "-dcp 1": {},
+    "-pcp 1": {},
+    "--nnodes 1": {},
+    "-n 1 -r 0": {},
+    "--node-rank 0": {},
+    "-tp 2": {"tensor_parallel_size": 2},
+    "-tp=2": {"tensor_parallel_size": 2},
+    "-asc 2": {"frontends": 2},
+    "-q int8": {"quantization": "int8"},
     "--kv-cache-dtype fp8": {"kv_cache_dtype": "fp8"},
     "--kv-cache-dtype fp8_e4m3": {"kv_cache_dtype": "fp8_e4m3"},
-    "--max-model-len auto": {}, "--max-model-len -1": {}, "--max-model-len=-1": {},
-    "--max-model-len 32k": {"max_model_len": 32_000}, "--max-model-len 32K": {"max_model_len": 32_768},
-    "--max-model-len 16Ki": {"max_model_len": 16_384}, "--max-model-len 25.6k": {"max_model_len": 25_600},
-    "--max-model-len 1M": {"max_model_len": 1 << 20}, "--max-model-len=8192": {"max_model_len": 8192},
+    "--max-model-len auto": {},
+    "--max-model-len -1": {},
+    "--max-model-len=-1": {},
+    "--max-model-len 32k": {"max_model_len": 32_000},
+    "--max-model-len 32K": {"max_model_len": 32_768},
+    "--max-model-len 16Ki": {"max_model_len": 16_384},
+    "--max-model-len 25.6k": {"max_model_len": 25_600},
+    "--max-model-len 1M": {"max_model_len": 1 << 20},
+    "--max-model-len=8192": {"max_model_len": 8192},
     "--gpu-memory-utilization .9": {"gpu_memory_utilization": 0.9},
-    "--dtype half": {"dtype": "half"}, "--load-format safetensors": {"load_format": "safetensors"},
-    "--enforce-eager": {"enforce_eager": True}, "--disable-log-requests": {}, "--port=8000": {},
+    "--dtype half": {"dtype": "half"},
+    "--load-format safetensors": {"load_format": "safetensors"},
+    "--enforce-eager": {"enforce_eager": True},
+    "--disable-log-requests": {},
+    "--port=8000": {},
     "--served-model-name a b": {"served_model_name": ("a", "b")},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("words", TAKEN)
