@@ -41,12 +41,12 @@ _DTYPES: Final[dict[str, Dtype]] = {"half": "float16", "float": "float32"}
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine was told, all of it. Printed once at the start."""
+    """All configurations of one engine. Printed once at the start."""
 
     scheduler: SchedulerConfig
     worker: WorkerConfig
     frontend: FrontendConfig
-    """Of frontend 0; the others differ in `index` and `ready_file`."""
+    """Configuration of frontend 0; the others differ in `index` and `ready_file`."""
     num_frontends: int
     timers: Timers
 

@@ -24,9 +24,9 @@ _REMEDY = "give the path of a local directory with config.json, tokenizer.json a
 class Model:
     directory: Path
     name: str
-    """What clients call it unless --served-model-name says otherwise."""
+    """Name for clients unless --served-model-name says otherwise."""
     step_tokens: int = DEFAULT_STEP_TOKENS
-    """What one step runs unless --max-num-batched-tokens says otherwise."""
+    """Tokens one step may run unless --max-num-batched-tokens says otherwise."""
 
 
 def resolve(asked: str, load_format: str, tokenizer: str = "") -> Model:

@@ -67,11 +67,11 @@ class QuireEngine:
         return self._run_dir.address(FRONTENDS_SOCKET)
 
     def ready_file(self, index: int) -> Path:
-        """Where frontend `index` says that its ports are open, which ports those are, and whether it takes requests."""
+        """File in which frontend `index` reports its open ports and whether it takes requests."""
         return self._run_dir.path / f"frontend-{index}.ready"
 
     def _write(self, name: str, config: msgspec.Struct) -> Path:
-        """Once: a configuration never changes, other ranks may be reading it, and a restart must not need a disk."""
+        """Write a configuration once: it never changes, other ranks may read it, a restart must not need a disk."""
         if name not in self._written:
             path = self._run_dir.path / f"{name}.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
@@ -85,7 +85,7 @@ def _module(name: str, config: Path) -> list[str]:
 
 
 class Lines:
-    """Whole lines to a stream, until nobody reads it: serving goes on without a reader."""
+    """Writer of whole lines to a stream, until nobody reads it: serving goes on without a reader."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -129,7 +129,7 @@ def _check_files(options: ServeOptions) -> None:
 
 
 def _pass_keys_on(keys: list[str]) -> None:
-    """To the frontends, by the environment; vLLM's variable counts too, or a door believed locked would stand open.
+    """Hand keys to the frontends by the environment; vLLM's variable counts too, or a server believed locked were open.
 
     Raises `UsageError`, also for the empty key of a shell's unset variable.
     """

@@ -16,7 +16,7 @@ from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
 MODELS = "models"
-"""Every MODEL that was said, while words are parsed."""
+"""Attribute that holds every MODEL while words are parsed."""
 API_KEY = "api-key"
 
 
@@ -96,7 +96,7 @@ def _model(text: str) -> str:
 
 
 class ModelWord(argparse.Action):
-    """However often it is said, it is one model."""
+    """MODEL or --model: however often it is given, it is one model."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -194,7 +194,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """As the command line would say it."""
+    """A YAML value as the command line would say it."""
     return BARE if value is True else str(value)
 
 

@@ -6,12 +6,12 @@ Flags of the same meaning are spellings in `quire.deploy.flags.options`.
 from dataclasses import dataclass
 
 BARE = "true"
-"""What a flag without a value says."""
+"""Value of a flag that has none on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
-    """`same`: the values with which quire behaves as vLLM would; every other is refused."""
+    """A flag of vLLM alone. `same`: the values with which quire behaves as vLLM would; every other is refused."""
 
     why: str
     same: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from quire.proto.transport.channel import ChannelError, ipc_address
 LOCK_NAME = "lock"
 PREFIX = "quire-"
 TEMPORARY = "temporary"
-"""In the lock file, after the process id, when the directory dies with its engine."""
+"""Word in the lock file, after the process id, of a directory that dies with its engine."""
 LONGEST_SOCKET_NAME = "frontends"
 
 

@@ -71,7 +71,7 @@ CHECKPOINT_SECONDS = 300.0
 
 @dataclass
 class Progress:
-    """What the log and the model card say about the training so far."""
+    """Progress of the training, for the log and the model card."""
 
     step: int = 0
     tokens: int = 0
@@ -81,7 +81,7 @@ class Progress:
     corpus: str = ""
 
     def metadata(self) -> dict[str, str]:
-        """What a resumed run needs to know; it travels in the header of the weights."""
+        """State a resumed run needs; it travels in the header of the weights."""
         return {"format": "pt", "step": str(self.step), "tokens": str(self.tokens), "seconds": str(self.seconds)}
 
 

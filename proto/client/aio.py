@@ -111,18 +111,18 @@ class AsyncClient:
         return grpc_map.embeddings(await self._call(self._inference.Embed, message, timeout_seconds))
 
     async def score(self, request: api.ScoreRequest, timeout_seconds: float | None = None) -> api.Scores:
-        """How near each document is to the query; needs an embedding model."""
+        """Similarity of each document to the query; needs an embedding model."""
         message = grpc_map.score_request_message(request)
         return grpc_map.scores(await self._call(self._inference.Score, message, timeout_seconds))
 
     async def explain(self, request_id: str) -> api.Explained:
-        """Why a live or lately ended request waits, or how it went."""
+        """History of a live or lately ended request: why it waits, or how it went."""
         return grpc_map.explanation(
             await self._call(self._control.ExplainRequest, pb.ExplainRequestRequest(request_id=request_id))
         )
 
     async def status(self, after_step: int | None = None) -> api.EngineStatus:
-        """What the status page shows, with step records newer than `after_step`."""
+        """The engine at one instant, with step records newer than `after_step`."""
         return grpc_map.status(await self._call(self._control.GetStatus, pb.GetStatusRequest(after_step=after_step)))
 
     async def _call(self, method: Any, message: Any, timeout_seconds: float | None = None) -> Any:

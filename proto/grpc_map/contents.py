@@ -37,7 +37,7 @@ _WIRE_TYPES = {
 _NOT_LAST = bytes(range(0x80, 0x100))
 
 Fields = Mapping[int, tuple[str, int, bool, Descriptor | None]]
-"""By number: name, wire type, whether several values may come in one piece, and what a message consists of."""
+"""Field number -> name, wire type, whether several values may come in one piece, fields of a message."""
 
 
 def check_contents(raw: bytes, kind: type[Message], is_stopped: Callable[[], bool] = bool) -> None:

@@ -17,7 +17,7 @@ StatusName = Literal[
 
 
 class Reason(NamedTuple):
-    """What a reason tells a client."""
+    """Meaning of one reason word to a client."""
 
     status: StatusName
     http: int

@@ -38,7 +38,7 @@ def leave_after(main: Callable[[], int]) -> NoReturn:
 
 
 def leave_on(number: signal.Signals, code: int) -> None:
-    """From now on this signal ends the process with `code`. Call it from the main thread.
+    """Let this signal end the process with `code` from now on. Call it from the main thread.
 
     Also while the main thread is inside a library's call, as in a collective whose other rank is gone: Python runs a
     handler between two instructions of that thread, but writes the signal's number to a pipe at once, and a thread of
