@@ -77,7 +77,7 @@ def _scheduler(options: ServeOptions, model: Model, frontends_address: str, work
         "workers_address": workers_address,
         "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
     }
-    return SchedulerConfig(**_said(SchedulerConfig, options) | computed)
+    return SchedulerConfig(**_option_fields(SchedulerConfig, options) | computed)
 
 
 def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: str) -> WorkerConfig:
@@ -90,7 +90,7 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
         "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
         "flags": FLAGS,
     }
-    return WorkerConfig(**_said(WorkerConfig, options) | computed)
+    return WorkerConfig(**_option_fields(WorkerConfig, options) | computed)
 
 
 def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_dir: str) -> FrontendConfig:
@@ -108,10 +108,10 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         "use_generation_config": options.generation_config == "auto",
         "flags": FLAGS,
     }
-    return FrontendConfig(**_said(FrontendConfig, options) | computed)
+    return FrontendConfig(**_option_fields(FrontendConfig, options) | computed)
 
 
-def _said(kind: type[msgspec.Struct], options: ServeOptions) -> dict[str, Any]:
+def _option_fields(kind: type[msgspec.Struct], options: ServeOptions) -> dict[str, Any]:
     """The fields of a configuration that are options, under their own names or others."""
     named = {field: RENAMED.get(field, field) for field in kind.__struct_fields__}
     return {field: getattr(options, option) for field, option in named.items() if hasattr(options, option)}

@@ -143,10 +143,10 @@ def _argparse_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
     """MODEL ("" for the embedded one) and the options. Raises `UsageError`."""
-    said = vars(namespace)
+    given = vars(namespace)
     written = read_yaml(Path(namespace.config)) if namespace.config else {}
     known = {spec.field for spec in specs()}
-    values = written | {key: value for key, value in said.items() if key in known or key == MODEL_KEY}
+    values = written | {key: value for key, value in given.items() if key in known or key == MODEL_KEY}
     model = values.pop(MODEL_KEY, "")
     for key, value in values.items():
         if isinstance(value, list):  # of several words, each a name or a list of names

@@ -200,10 +200,10 @@ def test_whatever_value_a_configuration_refuses_it_is_refused_by_its_flag(run_di
 
 
 def test_words_of_a_message_that_only_look_like_fields_stay() -> None:
-    said = "seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower max_model_len."
-    assert in_flags(said, FLAGS) == "--seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower --max-model-len."
-    assert in_flags(in_flags(said, FLAGS), FLAGS) == in_flags(said, FLAGS)
-    assert in_flags(said, {}) == said
+    text = "seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower max_model_len."
+    assert in_flags(text, FLAGS) == "--seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower --max-model-len."
+    assert in_flags(in_flags(text, FLAGS), FLAGS) == in_flags(text, FLAGS)
+    assert in_flags(text, {}) == text
 
 
 def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir) -> None:

@@ -95,11 +95,11 @@ def test_two_models_are_refused_in_one_sentence(capsys, command: str, words: lis
     with pytest.raises(SystemExit) as stop:
         build_parser().parse_args([*command.split(), *words])
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "MODEL" in said
-    assert "'a'" in said
-    assert "'b'" in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "MODEL" in printed
+    assert "'a'" in printed
+    assert "'b'" in printed
 
 
 @pytest.mark.parametrize("words", [[""], ["--model", ""], ["--model="]])
@@ -123,12 +123,12 @@ def test_a_hub_id_that_is_not_here_is_refused_as_the_word_is(capsys, monkeypatch
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    told = []
+    printed_lines = []
     for words in (["mistralai/Mistral-7B-v0.1"], ["--model", "mistralai/Mistral-7B-v0.1"]):
         assert main(["serve", *words]) == 2
-        told.append(capsys.readouterr().err)
-    assert told[0] == told[1]
-    assert told[0].startswith("quire: error: MODEL 'mistralai/Mistral-7B-v0.1': neither a directory here")
+        printed_lines.append(capsys.readouterr().err)
+    assert printed_lines[0] == printed_lines[1]
+    assert printed_lines[0].startswith("quire: error: MODEL 'mistralai/Mistral-7B-v0.1': neither a directory here")
 
 
 def test_flags_may_be_written_with_underscores_and_values_stay_what_they_are() -> None:
@@ -136,8 +136,8 @@ def test_flags_may_be_written_with_underscores_and_values_stay_what_they_are() -
         "max_model_len": 8192,
         "served_model_name": ("my_name",),
     }
-    asked = build_parser().parse_args(["generate", "--max_tokens", "3", "--", "--my_prompt"])
-    assert (asked.max_tokens, asked.text) == (3, "--my_prompt")
+    parsed = build_parser().parse_args(["generate", "--max_tokens", "3", "--", "--my_prompt"])
+    assert (parsed.max_tokens, parsed.text) == (3, "--my_prompt")
 
 
 @pytest.mark.parametrize("words", [["--model", "Q/M", "--hf-key", "sk-secret"], ["Q/M", "--hf_key=sk-secret"]])
@@ -215,18 +215,18 @@ def test_a_flag_for_what_is_missing_is_answered_with_one_sentence_about_it(capsy
     with pytest.raises(SystemExit) as stop:
         serve("m", *words.split())
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert REFUSED[words] in said
-    assert "did you mean" not in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert REFUSED[words] in printed
+    assert "did you mean" not in printed
 
 
 @pytest.mark.parametrize("words", ["-t 2", "-d 2", "-p 2", "-xy 1", "--convert none", "--rope-scaling x"])
 def test_a_flag_that_nobody_knows_is_not_taken_for_another(capsys, words: str) -> None:
     with pytest.raises(SystemExit):
         serve("m", *words.split())
-    said = capsys.readouterr().err
-    assert f"unknown argument {words.split()[0]!r}  (see" in said
+    printed = capsys.readouterr().err
+    assert f"unknown argument {words.split()[0]!r}  (see" in printed
 
 
 def test_the_file_says_the_same(tmp_path) -> None:

@@ -63,9 +63,9 @@ class GrpcApiClient:
         return await stream(next(self._stubs), request, self._metadata)
 
     async def text(self, token_ids: list[int]) -> str:
-        asked = quire_pb2.DetokenizeRequest(token_ids=token_ids)
+        request = quire_pb2.DetokenizeRequest(token_ids=token_ids)
         try:
-            answer = await next(self._stubs).Detokenize(asked, metadata=self._metadata)
+            answer = await next(self._stubs).Detokenize(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise BenchError(f"--text: Detokenize: {error.code().name}: {error.details()}") from error
         return str(answer.text)
@@ -80,10 +80,10 @@ class HttpApiClient:
 
     async def text(self, token_ids: list[int]) -> str:
         answer = await self._client.ask("POST", "/detokenize", msgspec.json.encode({"tokens": token_ids}))
-        told = msgspec.json.decode(answer)
-        if "prompt" not in told:
-            raise BenchError(f"--text: /detokenize: {told}")
-        return str(told["prompt"])
+        body = msgspec.json.decode(answer)
+        if "prompt" not in body:
+            raise BenchError(f"--text: /detokenize: {body}")
+        return str(body["prompt"])
 
 
 @asynccontextmanager
