@@ -1,1 +1,1 @@
-"""Begin and end of an engine's processes: parent death, departure, exit codes, version."""
+"""Begin and end of an engine's processes: parent death, exit, exit codes, version."""
