@@ -41,12 +41,12 @@ _DTYPES: Final[dict[str, Dtype]] = {"half": "float16", "float": "float32"}
 
 
 class Composed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine was told, all of it. Printed once at the start."""
+    """All configurations of one engine. Printed once at the start."""
 
     scheduler: SchedulerConfig
     worker: WorkerConfig
     frontend: FrontendConfig
-    """Of frontend 0; the others differ in `index` and `ready_file`."""
+    """Configuration of frontend 0; the others differ in `index` and `ready_file`."""
     num_frontends: int
     timers: Timers
 
@@ -77,7 +77,7 @@ def _scheduler(options: ServeOptions, model: Model, frontends_address: str, work
         "workers_address": workers_address,
         "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
     }
-    return SchedulerConfig(**_said(SchedulerConfig, options) | computed)
+    return SchedulerConfig(**_option_fields(SchedulerConfig, options) | computed)
 
 
 def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: str) -> WorkerConfig:
@@ -90,7 +90,7 @@ def _worker(options: ServeOptions, model: Model, workers_address: str, run_dir: 
         "max_num_batched_tokens": options.max_num_batched_tokens or model.step_tokens,
         "flags": FLAGS,
     }
-    return WorkerConfig(**_said(WorkerConfig, options) | computed)
+    return WorkerConfig(**_option_fields(WorkerConfig, options) | computed)
 
 
 def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_dir: str) -> FrontendConfig:
@@ -108,10 +108,10 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         "use_generation_config": options.generation_config == "auto",
         "flags": FLAGS,
     }
-    return FrontendConfig(**_said(FrontendConfig, options) | computed)
+    return FrontendConfig(**_option_fields(FrontendConfig, options) | computed)
 
 
-def _said(kind: type[msgspec.Struct], options: ServeOptions) -> dict[str, Any]:
+def _option_fields(kind: type[msgspec.Struct], options: ServeOptions) -> dict[str, Any]:
     """The fields of a configuration that are options, under their own names or others."""
     named = {field: RENAMED.get(field, field) for field in kind.__struct_fields__}
     return {field: getattr(options, option) for field, option in named.items() if hasattr(options, option)}

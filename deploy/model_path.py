@@ -24,26 +24,26 @@ _REMEDY = "give the path of a local directory with config.json, tokenizer.json a
 class Model:
     directory: Path
     name: str
-    """What clients call it unless --served-model-name says otherwise."""
+    """Name for clients unless --served-model-name says otherwise."""
     step_tokens: int = DEFAULT_STEP_TOKENS
-    """What one step runs unless --max-num-batched-tokens says otherwise."""
+    """Tokens one step may run unless --max-num-batched-tokens says otherwise."""
 
 
-def resolve(asked: str, load_format: str, tokenizer: str = "") -> Model:
+def resolve(given: str, load_format: str, tokenizer: str = "") -> Model:
     """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`.
 
     It needs no tokenizer.json where `tokenizer` is the directory of another one.
     """
     if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
         raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
-    if not asked:
+    if not given:
         model = Model(EMBEDDED, EMBEDDED_NAME)
-    elif Path(asked).expanduser().is_dir():
-        model = Model(Path(asked).expanduser().absolute(), asked.rstrip("/"))
-    elif match := _HUB_ID.fullmatch(asked):
-        model = Model(_download(match["repository"], match["revision"]), asked)
+    elif Path(given).expanduser().is_dir():
+        model = Model(Path(given).expanduser().absolute(), given.rstrip("/"))
+    elif match := _HUB_ID.fullmatch(given):
+        model = Model(_download(match["repository"], match["revision"]), given)
     else:
-        raise UsageError(f"MODEL {asked!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
+        raise UsageError(f"MODEL {given!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
     check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
     return replace(model, step_tokens=_step_tokens(model.directory))
 

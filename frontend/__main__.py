@@ -13,9 +13,9 @@ import msgspec
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer, ListenError
 from quire.proto.process import exit_codes
-from quire.proto.process.departure import leave_after
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
+from quire.proto.process.process_exit import exit_after
 
 SWITCH_SECONDS = 0.0005
 """After so long another thread, which prepares somebody's long prompt, gives the interpreter back to the event loop."""
@@ -50,4 +50,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave_after(main)
+    exit_after(main)

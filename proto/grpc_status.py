@@ -22,7 +22,7 @@ MAX_MESSAGE = 600
 
 Trailers = tuple[tuple[str, str | bytes], ...]
 Answer = tuple[grpc.StatusCode, str, Trailers]
-"""What `context.abort` takes."""
+"""Code, message and trailers, as `context.abort` takes them."""
 
 
 def to_status(error: RequestError) -> Answer:

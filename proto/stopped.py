@@ -1,4 +1,4 @@
-"""What long work raises when nobody waits for its result any more."""
+"""The exception of long work whose result nobody waits for any more."""
 
 
 class Stopped(Exception):

@@ -8,7 +8,7 @@ STEP = 4096
 
 
 def token_column(ids: Sequence[int]) -> Sequence[int]:
-    """The same ids as int64; as they are where one of them is wider, which no vocabulary has."""
+    """Token ids as an int64 column; unchanged where one of them is wider, which no vocabulary has."""
     column = array("q")
     try:
         for start in range(0, len(ids), STEP):

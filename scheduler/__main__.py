@@ -9,8 +9,8 @@ import msgspec
 import zmq
 
 from quire.proto.process import exit_codes
-from quire.proto.process.departure import leave_after
 from quire.proto.process.parent_death import tie_to_parent
+from quire.proto.process.process_exit import exit_after
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.loop import SchedulerLoop
 
@@ -29,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave_after(main)
+    exit_after(main)

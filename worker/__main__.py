@@ -15,9 +15,9 @@ import zmq
 from quire.kernels.cpu.native import NativeLibraryMissingError
 from quire.kernels.gpu.tuning.tiles import TileTableError
 from quire.proto.process import exit_codes
-from quire.proto.process.departure import leave, leave_after, leave_on
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
+from quire.proto.process.process_exit import exit_after, exit_now, exit_on
 from quire.proto.transport.channel import Dealer
 from quire.proto.transport.wire import plan_decoder
 from quire.worker.config import WorkerConfig
@@ -59,7 +59,7 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     )
     # Ctrl-C reaches the whole terminal; the supervisor decides how the group ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leave_on(signal.SIGTERM, exit_codes.SUCCESS)
+    exit_on(signal.SIGTERM, exit_codes.SUCCESS)
 
     def begin() -> Started[InFlight]:
         try:
@@ -96,9 +96,9 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
         context.term()
     if code != exit_codes.SUCCESS:
         # a collective may never end on another rank, and what recorded it cannot be taken apart meanwhile
-        leave(code)
+        exit_now(code)
     return code
 
 
 if __name__ == "__main__":
-    leave_after(main)
+    exit_after(main)

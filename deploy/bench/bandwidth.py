@@ -1,4 +1,4 @@
-"""How fast this machine's cores read memory together: the limit of decoding on a CPU. numpy only."""
+"""Read bandwidth of all cores of this machine together: the limit of decoding on a CPU. numpy only."""
 
 import os
 import time

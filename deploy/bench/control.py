@@ -114,8 +114,8 @@ def start(
 def _ports(engine: QuireEngine, num_frontends: int) -> list[tuple[int, int]] | None:
     """For gRPC and HTTP; None until every frontend has said which are its own."""
     try:
-        said = [json.loads(engine.ready_file(index).read_text()) for index in range(num_frontends)]
-        return [(ports["grpc_port"], ports["http_port"]) for ports in said]
+        reported = [json.loads(engine.ready_file(index).read_text()) for index in range(num_frontends)]
+        return [(ports["grpc_port"], ports["http_port"]) for ports in reported]
     except (FileNotFoundError, json.JSONDecodeError):
         return None
 

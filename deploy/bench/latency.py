@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> Outcome:
     for option, least in (("batch_size", 1), ("input_len", 1), ("output_len", 2), ("repeats", 1)):
         if getattr(args, option) < least:
             raise BenchError(f"--{option.replace('_', '-')}: must be at least {least}, got {getattr(args, option)}")
-    asked, options = gather(args)
-    model = resolve(asked, options.load_format, options.tokenizer)
+    given_model, options = gather(args)
+    model = resolve(given_model, options.load_format, options.tokenizer)
     options = replace(options, max_num_seqs=max(options.max_num_seqs, args.batch_size))
     random = np.random.default_rng(options.seed)
     prefill: list[float] = []

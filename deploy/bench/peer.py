@@ -1,4 +1,4 @@
-"""A bench as a peer of the scheduler: it says what a frontend says, with token ids and without text or gRPC."""
+"""A bench as a peer of the scheduler: it speaks as a frontend does, with token ids and without text or gRPC."""
 
 import time
 from collections import Counter
@@ -39,7 +39,7 @@ def start_engine(processes: BenchProcesses, options: ServeOptions, model: Model)
 
 
 class EnginePeer:
-    """Submits and listens. Every wait also beats, and looks whether the engine's processes live."""
+    """A peer that submits and receives. Every wait also sends beats and checks that the engine's processes live."""
 
     def __init__(self, processes: BenchProcesses) -> None:
         self._processes = processes
@@ -66,7 +66,7 @@ class EnginePeer:
         raise BenchError(f"the engine was not ready within {timeout_seconds:g} s")
 
     def idle(self) -> bool:
-        """Whether everything submitted has finished."""
+        """Everything submitted has finished."""
         return not self._num_live
 
     def submit(self, token_ids: list[int], max_tokens: int) -> None:
@@ -104,7 +104,7 @@ class EnginePeer:
 
 
 def first_tokens(outputs: Outputs) -> int:
-    """How many outputs got their first token in this step."""
+    """Number of outputs that got their first token in this step."""
     return Counter(unpack(outputs.positions).tolist())[0]
 
 

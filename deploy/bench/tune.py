@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> Outcome:
     figures: dict[str, Figure] = {
         operation: {shape: _figure(choice) for shape, choice in shapes.items()} for operation, shapes in chosen.items()
     }
-    told = {name: measured[name] for name in ("device", "file", "failed")}
-    return Outcome(figures, {**options, **told}, args.seed)
+    facts = {name: measured[name] for name in ("device", "file", "failed")}
+    return Outcome(figures, {**options, **facts}, args.seed)
 
 
 def _figure(choice: dict[str, object]) -> Figure:

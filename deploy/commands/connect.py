@@ -1,4 +1,4 @@
-"""How a command reaches a running server: target, key, TLS."""
+"""Connection of a command to a running server: target, key, TLS."""
 
 import argparse
 import re

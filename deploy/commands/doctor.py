@@ -1,4 +1,4 @@
-"""`quire doctor`: what this machine offers, what would run on it, and what would be refused and why."""
+"""`quire doctor`: this machine's devices and versions, and what would be refused on it and why."""
 
 import argparse
 import importlib.metadata
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _inspect(config: WorkerConfig) -> dict[str, Any]:
-    """Asked of a process of its own: only workers import torch."""
+    """Facts of device and model from a process of its own: only workers import torch."""
     command = [sys.executable, "-P", "-m", "quire.worker.inspect", msgspec.json.encode(config).decode()]
     try:
         done = subprocess.run(

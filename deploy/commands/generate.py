@@ -99,7 +99,7 @@ class AnswerPrinter:
         )
 
     def print_rest(self) -> None:
-        """What was not streamed, then one line of figures on standard error."""
+        """Print what was not streamed, then one line of figures on standard error."""
         if self._stream:
             print()
         else:

@@ -1,4 +1,4 @@
-"""What a person reads once the engine is ready."""
+"""Summary of a ready engine for a person: model, memory, addresses, examples."""
 
 import json
 import shlex
@@ -43,12 +43,12 @@ def addresses(frontend: FrontendConfig) -> str:
 
 
 def url_of(frontend: FrontendConfig) -> str:
-    """Of the HTTP API, as a client on this machine reaches it."""
+    """Address of the HTTP API, as a client on this machine reaches it."""
     return f"{'https' if frontend.tls_cert_file else 'http'}://{target_of(frontend.host, frontend.http_port)}"
 
 
 def ready_to_paste(frontend: FrontendConfig, task: str = "generate") -> str:
-    """Ways to ask for the first tokens, or for the first vector. The names of PEM files are the reader's to fill in."""
+    """Examples that ask for the first tokens or the first vector. The reader fills in the names of PEM files."""
     flags, python, curl = _credentials(frontend)
     target = target_of(frontend.host, frontend.grpc_port)
     text = (
@@ -82,7 +82,7 @@ Over HTTP, as OpenAI's clients do:
 
 
 def _credentials(frontend: FrontendConfig) -> tuple[str, str, str]:
-    """What the examples need to be let in: flags of `quire generate`, arguments of `Client`, flags of curl."""
+    """Credentials for the examples: flags of `quire generate`, arguments of `Client`, flags of curl."""
     flags = python = curl = ""
     if path := frontend.api_key_file:
         flags += f" --api-key-file {shlex.quote(path)}"
@@ -100,7 +100,7 @@ def _credentials(frontend: FrontendConfig) -> tuple[str, str, str]:
 
 
 def _command() -> str:
-    """How this very quire is called from the shell that reads the example."""
+    """The word by which the shell of the reader calls this very quire."""
     called = Path(sys.argv[0])
     on_path = shutil.which("quire")
     if called.name != "quire" or (on_path and Path(on_path).samefile(called)):

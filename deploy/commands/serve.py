@@ -52,10 +52,10 @@ class QuireEngine:
 
     def frontend_ready(self, index: int) -> bool:
         try:
-            said: dict[str, object] = msgspec.json.decode(self.ready_file(index).read_bytes())
+            state: dict[str, object] = msgspec.json.decode(self.ready_file(index).read_bytes())
         except FileNotFoundError:
             return False
-        return said["ready"] is True
+        return state["ready"] is True
 
     def frontend_heartbeat(self, index: int) -> int:
         try:
@@ -67,11 +67,11 @@ class QuireEngine:
         return self._run_dir.address(FRONTENDS_SOCKET)
 
     def ready_file(self, index: int) -> Path:
-        """Where frontend `index` says that its ports are open, which ports those are, and whether it takes requests."""
+        """File in which frontend `index` reports its open ports and whether it takes requests."""
         return self._run_dir.path / f"frontend-{index}.ready"
 
     def _write(self, name: str, config: msgspec.Struct) -> Path:
-        """Once: a configuration never changes, other ranks may be reading it, and a restart must not need a disk."""
+        """Write a configuration once: it never changes, other ranks may read it, a restart must not need a disk."""
         if name not in self._written:
             path = self._run_dir.path / f"{name}.json"
             path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
@@ -84,8 +84,8 @@ def _module(name: str, config: Path) -> list[str]:
     return [sys.executable, "-P", "-m", f"quire.{name}", str(config)]
 
 
-class Lines:
-    """Whole lines to a stream, until nobody reads it: serving goes on without a reader."""
+class LineWriter:
+    """Writer of whole lines to a stream, until nobody reads it: serving goes on without a reader."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -108,9 +108,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_serve_arguments(parser)
     parser.add_argument(
-        "--api-key", nargs="+", default=[], metavar="KEY",
+        "--api-key",
+        nargs="+",
+        default=[],
+        metavar="KEY",
         help="accepted API keys; other users of this machine can read a command line: prefer --api-key-file",
-    )  # fmt: skip
+    )
     parser.set_defaults(func=run)
 
 
@@ -126,7 +129,7 @@ def _check_files(options: ServeOptions) -> None:
 
 
 def _pass_keys_on(keys: list[str]) -> None:
-    """To the frontends, by the environment; vLLM's variable counts too, or a door believed locked would stand open.
+    """Hand keys to the frontends by the environment; vLLM's variable counts too, or a server believed locked were open.
 
     Raises `UsageError`, also for the empty key of a shell's unset variable.
     """
@@ -141,18 +144,18 @@ def _pass_keys_on(keys: list[str]) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """The exit code. Raises `UsageError` before anything has started."""
     started = time.monotonic()
-    out = Lines(sys.stdout)
+    out = LineWriter(sys.stdout)
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         out(f"[{time.monotonic() - started:6.1f} s] {line}")
 
-    asked, options = gather(namespace)
+    given_model, options = gather(namespace)
     _check_files(options)
     if namespace.api_key:
-        say("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
+        log("warning: --api-key is visible to every user of this machine; use --api-key-file or $QUIRE_API_KEY")
     _pass_keys_on(namespace.api_key)
-    say(f"model: {asked or 'the one that ships with quire'}")
-    model = resolve(asked, options.load_format, options.tokenizer)
+    log(f"model: {given_model or 'the one that ships with quire'}")
+    model = resolve(given_model, options.load_format, options.tokenizer)
     with ExitStack() as held:
         run_dir = held.enter_context(closing(RunDir(options.run_dir)))
         grpc_port = held.enter_context(closing(PortClaim(options.host, options.grpc_port))).number
@@ -163,15 +166,15 @@ def run(namespace: argparse.Namespace) -> int:
         composed = compose(options, model, run_dir)
         out(show(composed))
         engine = QuireEngine(composed, run_dir)
-        say(f"starting 1 scheduler, {engine.world_size} worker(s), {engine.num_frontends} frontend(s)")
+        log(f"starting 1 scheduler, {engine.world_size} worker(s), {engine.num_frontends} frontend(s)")
 
         def on_ready(welcome: Welcome) -> None:
             assert welcome.facts is not None
             for line in engine_summary(welcome.facts):
-                say(line)
-            say(addresses(composed.frontend))
+                log(line)
+            log(addresses(composed.frontend))
             out(ready_to_paste(composed.frontend, welcome.facts.task))
 
-        code = Supervisor(engine, composed.timers, say, Lines(sys.stderr), on_ready).run()
-        say(f"stopped, exit code {code}")
+        code = Supervisor(engine, composed.timers, log, LineWriter(sys.stderr), on_ready).run()
+        log(f"stopped, exit code {code}")
         return code

@@ -19,7 +19,7 @@ PLAIN_LINES = 1000
 
 
 class TopScreen:
-    """Give it what the server told; it draws what fits."""
+    """The screen of `quire top`: it draws as much of a status as fits."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -32,7 +32,7 @@ class TopScreen:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def live(self) -> AbstractContextManager[Live]:
-        """While inside, every `show` is seen at once."""
+        """A context in which every `show` is seen at once."""
         self._live = Live(self._drawn, console=self._console, screen=True, auto_refresh=False)
         return self._live
 
@@ -42,7 +42,7 @@ class TopScreen:
         self._refresh()
 
     def lose(self, message: str) -> None:
-        """The server does not answer any more: say so under what was known last."""
+        """Show that the server does not answer any more, above what was known last."""
         self._drawn = Group(Text(f"no answer: {message}", "bold red"), self._drawn)
         self._refresh()
 

@@ -16,7 +16,7 @@ from quire.proto.process import exit_codes
 
 MODEL_KEY = "model"
 MODELS = "models"
-"""Every MODEL that was said, while words are parsed."""
+"""Attribute that holds every MODEL while words are parsed."""
 API_KEY = "api-key"
 
 
@@ -96,7 +96,7 @@ def _model(text: str) -> str:
 
 
 class ModelWord(argparse.Action):
-    """However often it is said, it is one model."""
+    """MODEL or --model: however often it is given, it is one model."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -143,10 +143,10 @@ def _argparse_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def gather(namespace: argparse.Namespace) -> tuple[str, ServeOptions]:
     """MODEL ("" for the embedded one) and the options. Raises `UsageError`."""
-    said = vars(namespace)
+    given = vars(namespace)
     written = read_yaml(Path(namespace.config)) if namespace.config else {}
     known = {spec.field for spec in specs()}
-    values = written | {key: value for key, value in said.items() if key in known or key == MODEL_KEY}
+    values = written | {key: value for key, value in given.items() if key in known or key == MODEL_KEY}
     model = values.pop(MODEL_KEY, "")
     for key, value in values.items():
         if isinstance(value, list):  # of several words, each a name or a list of names
@@ -194,7 +194,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """As the command line would say it."""
+    """A YAML value as the command line would say it."""
     return BARE if value is True else str(value)
 
 

@@ -14,7 +14,7 @@ Parse = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """What a field's type and default do not say."""
+    """Properties of a flag that its field's type and default do not say."""
 
     group: str
     help: str
@@ -29,7 +29,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Everything a user can say to `quire serve`. 0 and "" stand for "decide at the start"."""
+    """All options of `quire serve`. 0 and "" stand for "decide at the start"."""
 
     host: Annotated[str, Flag("server", "address to listen on; 0.0.0.0 for every interface")] = "127.0.0.1"
     http_port: Annotated[

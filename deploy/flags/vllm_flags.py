@@ -6,12 +6,12 @@ Flags of the same meaning are spellings in `quire.deploy.flags.options`.
 from dataclasses import dataclass
 
 BARE = "true"
-"""What a flag without a value says."""
+"""Value of a flag that has none on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmFlag:
-    """`same`: the values with which quire behaves as vLLM would; every other is refused."""
+    """A flag of vLLM alone. `same`: the values with which quire behaves as vLLM would; every other is refused."""
 
     why: str
     same: tuple[str, ...] = ()
@@ -46,9 +46,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "enable-server-load-tracking": _always("/load always tells"),
     "enable-ssl-refresh": _always("certificates are always read again when their files change"),
     "no-enable-log-requests": _always(_NOT_LOGGED),
-    "uvicorn-log-level": VllmFlag(
-        "use --log-level", ("debug", "info", "warning", "error", "critical", "trace")
-    ),
+    "uvicorn-log-level": VllmFlag("use --log-level", ("debug", "info", "warning", "error", "critical", "trace")),
     # one value has no effect
     "allowed-headers": VllmFlag(_NO_CORS_DETAIL, ('["*"]',)),
     "allowed-methods": VllmFlag(_NO_CORS_DETAIL, ('["*"]',)),
@@ -111,7 +109,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "trust-remote-code": _never("quire runs no code of a checkpoint; leave it out (see `quire doctor MODEL`)"),
     "trust-request-chat-template": _never("a template never comes from a request; use --chat-template"),
     "uds": VllmFlag("use --host and --http-port"),
-}  # fmt: skip
+}
 
 
 def refusal(name: str, value: str) -> str:

@@ -1,4 +1,4 @@
-"""What a supervisor is told: which processes make an engine, and how long everything may take."""
+"""Specification of an engine for its supervisor: command lines of its processes, and how long everything may take."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,21 +11,21 @@ class Timers:
     startup: float = 600.0
     drain: float = 45.0
     drain_margin: float = 5.0
-    """Beyond the drain, for the scheduler's word that it is over."""
+    """Time beyond the drain for the scheduler's `Drained`."""
     farewell: float = 5.0
-    """For the last replies once the engine has failed."""
+    """Time for the last replies once the engine has failed."""
     stop_grace: float = 5.0
     stop_tier: float = 2.0
     silence: float = 10.0
-    """Without a beat, the scheduler counts as hung. Frontends miss it 3 s later than it fell silent and then wait 15 s
+    """Silence after which the scheduler counts as hung. Frontends miss it 3 s later than it fell silent and wait 15 s
     for another one: so much less that one can be there in time.
     """
     frontend_silence: float = 20.0
-    """Without a turn of its event loop, a frontend counts as hung. Longer than any work that holds the loop, and than
-    the lease its requests lose meanwhile: one that is only busy gets those back.
+    """Silence of its event loop after which a frontend counts as hung. Longer than any work that holds the loop and
+    than the lease its requests lose meanwhile: one that is only busy gets those back.
     """
     first_sign: float = 120.0
-    """The same for one that was restarted and has not said anything yet."""
+    """Longest silence of a restarted process before its first sign of life."""
     progress: float = 5.0
     tick: float = 0.2
     restart_window: float = 300.0
@@ -34,7 +34,7 @@ class Timers:
 
 
 class EngineSpec(Protocol):
-    """What to run. The supervisor knows no configuration."""
+    """Command lines and signs of life of an engine's processes. The supervisor knows no configuration."""
 
     world_size: int
     num_frontends: int
@@ -50,7 +50,7 @@ class EngineSpec(Protocol):
         ...
 
     def frontend_ready(self, index: int) -> bool:
-        """Whether it would take a request."""
+        """It would take a request."""
         ...
 
     def frontend_heartbeat(self, index: int) -> int:

@@ -1,4 +1,4 @@
-"""How long a process has given no sign of life, as counted by a watcher that may itself be held up."""
+"""Silence of a process, counted by a watcher that may itself be held up."""
 
 LONGEST_TURN = 1.0
 """Seconds that one turn of the watcher counts at most. What both slept through is nobody's silence: a machine that was
@@ -7,7 +7,7 @@ suspended, a stopped container, a debugger on the watcher.
 
 
 class Liveness:
-    """Of one process, from its start. Call `update` every turn."""
+    """Silence of one process since its start or its last sign of life. Call `update` every turn."""
 
     def __init__(self, now: float) -> None:
         self.silence = 0.0

@@ -13,8 +13,8 @@ from quire.deploy.flags.arguments import UsageError
 class PortClaim:
     """`number` is the port that was asked for, or for 0 a free one. Raises `UsageError` when it is taken."""
 
-    def __init__(self, host: str, asked: int, flag: str = "--grpc-port") -> None:
-        self.number = asked
+    def __init__(self, host: str, port: int, flag: str = "--grpc-port") -> None:
+        self.number = port
         self._claims = contextlib.ExitStack()
         try:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -22,7 +22,7 @@ class PortClaim:
                 self._claim(family, str(address[0]), address[2:])
         except OSError as error:
             self.close()
-            raise UsageError(f"--host {host} {flag} {asked}: {error.strerror or error}; name another") from error
+            raise UsageError(f"--host {host} {flag} {port}: {error.strerror or error}; name another") from error
 
     def _claim(self, family: socket.AddressFamily, address: str, scope: tuple[int | bytes, ...]) -> None:
         claim = self._claims.enter_context(socket.socket(family, socket.SOCK_STREAM))

@@ -24,9 +24,9 @@ ADMIN_KEY_VARIABLE = "QUIRE_ADMIN_KEY"
 KEPT_LINES = 30
 LONGEST_LINE = 64 << 10
 READS_PER_TURN = 16
-"""Of so many bytes each: a process that writes without end must not keep the supervisor from the others."""
+"""Reads of `LONGEST_LINE` bytes: a process that writes without end must not keep the supervisor from the others."""
 LINES_PER_SECOND = 500
-"""Of one process, passed on; the rest is counted. Writing them on costs more than it cost to write them."""
+"""Lines of one process that are relayed; the rest is counted. Relaying costs more than writing did."""
 
 
 class SupervisedProcess:
@@ -80,7 +80,7 @@ class SupervisedProcess:
 
     @property
     def exit_reason(self) -> str:
-        """How it ended, for a person."""
+        """End of the process in words for a person."""
         code = self._process.returncode
         if code is None:
             return f"{self.name} lives"

@@ -8,11 +8,11 @@ import zmq
 from quire.deploy.supervisor.process import ProcessRole, SupervisedProcess
 
 STOP_ORDER: tuple[ProcessRole, ...] = ("frontend", "scheduler", "worker")
-"""First those who hold clients, last those who hold nothing of anybody's."""
+"""Roles in the order of their SIGTERM: first those that hold clients, last those that hold nothing of anybody's."""
 
 
 class ProcessSet:
-    """Keyed by name. `kill` makes a process a stranger: its death is not reported any more."""
+    """Processes by name. One that `kill` ended is not reported by `reap`."""
 
     def __init__(self, relay: Callable[[str], None]) -> None:
         self._relay = relay
@@ -31,7 +31,7 @@ class ProcessSet:
         return [process for process in self._living.values() if process.role == role]
 
     def wait(self, sockets: list["zmq.Socket[bytes]"], timeout_seconds: float) -> None:
-        """Until a log line, a death, a message or the timeout; then relay the lines."""
+        """Wait for a log line, a death, a message or the timeout; then relay the lines."""
         poller = zmq.Poller()
         for socket in sockets:
             poller.register(socket, zmq.POLLIN)

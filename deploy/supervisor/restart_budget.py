@@ -1,4 +1,4 @@
-"""How often a dead process may come back: at once, then after a growing pause, then not any more."""
+"""Restarts of a dead process: the first at once, then after a growing pause, then none any more."""
 
 from collections import deque
 

@@ -13,7 +13,7 @@ from quire.proto.transport.channel import ChannelError, ipc_address
 LOCK_NAME = "lock"
 PREFIX = "quire-"
 TEMPORARY = "temporary"
-"""In the lock file, after the process id, when the directory dies with its engine."""
+"""Word in the lock file, after the process id, of a directory that dies with its engine."""
 LONGEST_SOCKET_NAME = "frontends"
 
 
@@ -24,15 +24,15 @@ class RunDir:
     lock. Raises `UsageError` when another process holds it or when a socket path in it would be too long.
     """
 
-    def __init__(self, asked: str) -> None:
-        self._temporary = not asked
+    def __init__(self, given: str) -> None:
+        self._temporary = not given
         if self._temporary:
             named = os.environ.get("XDG_RUNTIME_DIR", "")
             parent = named if os.access(named, os.W_OK) else tempfile.gettempdir()
             _remove_abandoned(Path(parent))
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         else:
-            self.path = Path(asked).absolute()
+            self.path = Path(given).absolute()
         try:
             ipc_address(str(self.path), LONGEST_SOCKET_NAME)
         except ChannelError as error:
@@ -57,7 +57,7 @@ class RunDir:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = (_said(descriptor) or ["unknown"])[0]
+            holder = (_lock_words(descriptor) or ["unknown"])[0]
             os.close(descriptor)
             raise UsageError(
                 f"--run-dir {self.path}: held by the quire with process id {holder}; stop it or name another"
@@ -100,7 +100,7 @@ def _remove_abandoned(parent: Path) -> None:
             continue  # another user's, or removed this moment
         try:
             # without the word it is a user's, or of a quire that starts at this moment and needs the lock itself
-            if os.fstat(descriptor).st_uid == os.getuid() and TEMPORARY in _said(descriptor):
+            if os.fstat(descriptor).st_uid == os.getuid() and TEMPORARY in _lock_words(descriptor):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(lock.parent, ignore_errors=True)
         except BlockingIOError:
@@ -109,6 +109,6 @@ def _remove_abandoned(parent: Path) -> None:
             os.close(descriptor)
 
 
-def _said(descriptor: int) -> list[str]:
+def _lock_words(descriptor: int) -> list[str]:
     """The words of a lock file: process id, and what its directory is."""
     return os.pread(descriptor, 32, 0).decode(errors="replace").split()

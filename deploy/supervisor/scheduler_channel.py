@@ -13,7 +13,7 @@ IDENTITY = b"supervisor"
 
 
 class SchedulerChannel:
-    """One scheduler's life. Words wait, in order, until it listens; nothing here blocks."""
+    """Channel to one scheduler process. Messages wait, in order, until it takes them; nothing here blocks."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, log: Callable[[str], None]) -> None:
         self._dealer: Dealer[SchedulerMessage] = Dealer(context, address, IDENTITY, scheduler_decoder())
@@ -34,7 +34,7 @@ class SchedulerChannel:
             try:
                 self._dealer.send(self._outbox[0], timeout_seconds=0)
             except PeerUnreachable:
-                return  # it is not up yet, or gone: the death watch will tell, the words wait
+                return  # it is not up yet, or gone: its death is seen elsewhere, the messages wait
             self._outbox.popleft()
 
     def receive(self) -> Iterator[SchedulerMessage]:

@@ -47,7 +47,7 @@ class Supervisor:
         self._scheduler = SchedulerUnit(context, self._group)
         self._frontends = [FrontendUnit(index, context) for index in range(engine.num_frontends)]
         self._units: list[Unit] = [self._scheduler, self._group, *self._frontends]
-        """In the order of their start."""
+        """All units in the order of their start."""
         self._phase: Phase = "starting"
         self._exit_code = exit_codes.SUCCESS
         self._signals = SignalCounter()

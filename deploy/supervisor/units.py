@@ -21,7 +21,7 @@ from quire.proto.process import exit_codes
 
 @dataclass(frozen=True, slots=True)
 class UnitContext:
-    """What all units of one engine share."""
+    """Parts of one engine that all its units share."""
 
     engine: EngineSpec
     timers: Timers

@@ -1,1 +1,1 @@
-"""How the embedded model was made."""
+"""Training of the embedded model."""

@@ -17,8 +17,19 @@ END_OF_TEXT, _, IM_END = range(3)
 VOCABULARY = 4096
 
 # Character-map tables and help-text dumps are large, repetitive and hardly code; the rest is tests and third parties.
-SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "lib2to3", "site-packages", "dist-packages", "encodings",
-                   "pydoc_data", "__pycache__", "ensurepip"}  # fmt: skip
+SKIPPED_FOLDERS = {
+    "test",
+    "tests",
+    "idle_test",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "dist-packages",
+    "encodings",
+    "pydoc_data",
+    "__pycache__",
+    "ensurepip",
+}
 CHAT_SHARE = 0.10
 TOKENS_PER_STEP = 4096
 
@@ -47,9 +58,14 @@ def chat_documents(text: str, rng: random.Random) -> Iterator[str]:
         doc, source = ast.get_docstring(node), "".join(lines[node.lineno - 1 : node.end_lineno])
         if not doc or len(doc) > 600 or len(source) > 2400:
             continue
-        question = rng.choice([doc, f"Write a Python function.\n\n{doc}",
-                               f"Write a Python function named `{node.name}`.\n\n{doc}",
-                               "Write the function `{}`: {}".format(node.name, doc.split("\n\n")[0])])  # fmt: skip
+        question = rng.choice(
+            [
+                doc,
+                f"Write a Python function.\n\n{doc}",
+                f"Write a Python function named `{node.name}`.\n\n{doc}",
+                "Write the function `{}`: {}".format(node.name, doc.split("\n\n")[0]),
+            ]
+        )
         turns = [("user", question), ("assistant", textwrap.dedent(source).strip())]
         if rng.random() < 0.25:
             turns.insert(0, ("system", "You are a helpful assistant that writes Python."))
@@ -61,8 +77,12 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=list(SPECIAL), show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -93,9 +113,11 @@ def make_streams(seed: int, tokenizer: Tokenizer | None) -> tuple[Tokenizer, tor
     documents = kept + chosen
     rng.shuffle(documents)
     training, validation = encode(tokenizer, documents), encode(tokenizer, held_out)
-    corpus = (f"{len(kept)} modules and {len(chosen)} conversations made from their docstrings "
-              f"({len(training) / 1e6:.2f} M tokens); {len(held_out)} modules held out "
-              f"({len(validation) / 1e3:.0f} k tokens)")  # fmt: skip
+    corpus = (
+        f"{len(kept)} modules and {len(chosen)} conversations made from their docstrings "
+        f"({len(training) / 1e6:.2f} M tokens); {len(held_out)} modules held out "
+        f"({len(validation) / 1e3:.0f} k tokens)"
+    )
     return tokenizer, training, validation, sum(len(t.encode()) for t in held_out) / len(validation), corpus
 
 

@@ -34,13 +34,28 @@ from quire.deploy.training.corpus import END_OF_TEXT, IM_END, SPECIAL, VOCABULAR
 CONTEXT = 4096
 
 CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": VOCABULARY,
-    "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 6, "hidden_act": "silu", "mlp_bias": False,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "attention_bias": False,
-    "max_position_embeddings": CONTEXT, "rope_theta": 10000.0,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "rms_norm_eps": 1e-5,
-    "initializer_range": 0.02, "tie_word_embeddings": True, "bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 640,
+    "num_hidden_layers": 6,
+    "hidden_act": "silu",
+    "mlp_bias": False,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "attention_bias": False,
+    "max_position_embeddings": CONTEXT,
+    "rope_theta": 10000.0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": True,
+    "bos_token_id": END_OF_TEXT,
+    "eos_token_id": END_OF_TEXT,
+}
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
@@ -56,7 +71,7 @@ CHECKPOINT_SECONDS = 300.0
 
 @dataclass
 class Progress:
-    """What the log and the model card say about the training so far."""
+    """Progress of the training, for the log and the model card."""
 
     step: int = 0
     tokens: int = 0
@@ -66,7 +81,7 @@ class Progress:
     corpus: str = ""
 
     def metadata(self) -> dict[str, str]:
-        """What a resumed run needs to know; it travels in the header of the weights."""
+        """State a resumed run needs; it travels in the header of the weights."""
         return {"format": "pt", "step": str(self.step), "tokens": str(self.tokens), "seconds": str(self.seconds)}
 
 
@@ -103,17 +118,31 @@ def write_static(out: Path, tokenizer: Tokenizer) -> None:
     out.mkdir(parents=True, exist_ok=True)
     roles = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[0], "pad_token": SPECIAL[0]}
     write(out / "tokenizer.json", tokenizer.to_str(pretty=False))
-    write(out / "tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast", **roles, "additional_special_tokens": list(SPECIAL[1:]),
-        "model_max_length": CONTEXT, "clean_up_tokenization_spaces": False, "chat_template": CHAT_TEMPLATE,
-    })  # fmt: skip
+    write(
+        out / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **roles,
+            "additional_special_tokens": list(SPECIAL[1:]),
+            "model_max_length": CONTEXT,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": CHAT_TEMPLATE,
+        },
+    )
     write(out / "special_tokens_map.json", {**roles, "additional_special_tokens": list(SPECIAL[1:])})
     write(out / "config.json", CONFIG)
     # A conversation ends with <|im_end|>, a file with <|endoftext|>: generation has to stop at either.
-    write(out / "generation_config.json", {
-        "bos_token_id": END_OF_TEXT, "eos_token_id": [END_OF_TEXT, IM_END], "pad_token_id": END_OF_TEXT,
-        "do_sample": True, "temperature": 0.8, "top_p": 0.95,
-    })  # fmt: skip
+    write(
+        out / "generation_config.json",
+        {
+            "bos_token_id": END_OF_TEXT,
+            "eos_token_id": [END_OF_TEXT, IM_END],
+            "pad_token_id": END_OF_TEXT,
+            "do_sample": True,
+            "temperature": 0.8,
+            "top_p": 0.95,
+        },
+    )
 
 
 CARD = """\
@@ -159,11 +188,20 @@ def write_checkpoint(
     write(out / "model.safetensors", save(tensors, metadata=progress.metadata()))
     progress.val_loss = validate(rounded.float(), validation)
     parameters = sum(p.numel() for p in model.parameters())
-    write(out / "README.md", CARD.format(
-        **CONFIG, **vars(progress), size=parameters / 1e6, parameters=parameters, python=platform.python_version(),
-        minutes=progress.seconds / 60, threads=torch.get_num_threads(), perplexity=math.exp(progress.val_loss),
-        bits=progress.val_loss / math.log(2) / bytes_per_token,
-    ))  # fmt: skip
+    write(
+        out / "README.md",
+        CARD.format(
+            **CONFIG,
+            **vars(progress),
+            size=parameters / 1e6,
+            parameters=parameters,
+            python=platform.python_version(),
+            minutes=progress.seconds / 60,
+            threads=torch.get_num_threads(),
+            perplexity=math.exp(progress.val_loss),
+            bits=progress.val_loss / math.log(2) / bytes_per_token,
+        ),
+    )
     print(f"checkpoint: {progress}", flush=True)
 
 
@@ -193,8 +231,11 @@ def train(out: Path, seconds: float, peak: float, seed: int, resume: bool) -> No
     rng = torch.Generator().manual_seed(seed + steps_before)
     # Decay is for matrices only: pulling the gains of the norms towards zero would do harm.
     decayed, plain = [p for p in model.parameters() if p.dim() > 1], [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
-                                  betas=(0.9, 0.95), fused=True)  # fmt: skip
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     feeds = {length: batches(training, length, rng) for _, length in PHASES}
     while (share := (time.monotonic() - begin) / seconds) < 1:
         batch = next(feeds[next(length for end, length in PHASES if share < end)])

@@ -1,4 +1,4 @@
-"""What a client asks and what it gets, without any protocol: shared by the frontends' doors and the Python client."""
+"""Requests and answers of the public API, without any protocol: shared by the frontends and the Python client."""
 
 from quire.proto.api.chat import Chat as Chat
 from quire.proto.api.chat import ChatMessage as ChatMessage

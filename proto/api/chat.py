@@ -15,7 +15,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """What one call grew by: `id` and `name` come once, with its first delta; `arguments` is to be appended."""
+    """Growth of one call: `id` and `name` come once, with its first delta; `arguments` is to be appended."""
 
     index: int
     id: str = ""
@@ -41,10 +41,10 @@ class ChatMessage:
     content: str = ""
     name: str = ""
     reasoning: str = ""
-    """Of an assistant's earlier turn."""
+    """Reasoning of an assistant's earlier turn."""
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
-    """Of a `tool` turn: the call it answers."""
+    """Id of the call that a `tool` turn answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Chat:
 
     @property
     def num_chars(self) -> int:
-        """What it costs to look at all of it."""
+        """Characters of all its texts: the cost of checking it."""
         turns = sum(len(one.content) + len(one.reasoning) for one in self.messages)
         calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
         return (

@@ -1,4 +1,4 @@
-"""Texts to vectors, and how near texts are to each other."""
+"""Requests for vectors and for scores, and their answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ class EmbedRequest:
     request_id: str | None = None
     model: str | None = None
     dimensions: int | None = None
-    """Keep this many leading components, then normalise again. Default: all."""
+    """Number of leading components that are kept and normalised again. Default: all."""
     normalize: bool | None = None
-    """Default: as the model was trained to be used."""
+    """Normalise vectors. Default: as the model was trained to be used."""
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     priority: int | None = None
@@ -33,7 +33,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """How near each document is to the query: the cosine of their vectors."""
+    """A query and documents to compare: the score is the cosine of their vectors."""
 
     query: str
     documents: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""What a server tells of itself and of everybody's requests."""
+"""Facts, load and requests of a server, as it reports them itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """Facts, limits and defaults of a server; figures of the model are 0 until its workers are ready."""
+    """Facts, limits and defaults of a server; numbers of the model are 0 until its workers are ready."""
 
     version: str
     state: str
@@ -55,13 +55,13 @@ class ServerInfo:
     task: str = "generate"
     embedding_size: int = 0
     tool_parser: str = ""
-    """Empty: calls are recognised only where they are forced."""
+    """Format of tool calls; empty: calls are recognised only where they are forced."""
     reasoning_parser: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Answer to explain."""
+    """History of one request, output by output."""
 
     request_id: str
     stories: Sequence[Story]
@@ -69,7 +69,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """What the status page shows; see `GetStatusResponse` in quire.proto for the codes of `blocks`."""
+    """The engine at one instant; see `GetStatusResponse` in quire.proto for the codes of `blocks`."""
 
     now: float
     load: EngineLoad

@@ -1,4 +1,4 @@
-"""What a client gets while a model writes, and when it has ended."""
+"""Events of a streamed answer, and whole answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,14 +57,14 @@ class PromptLogprobs:
 
 @dataclass(slots=True)
 class Delta:
-    """What one output grew by. Text may lag behind the tokens."""
+    """Growth of one output since its last event. Text may lag behind the tokens."""
 
     output_index: int
     text: str
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprobs] = ()
     reasoning: str = ""
-    """Of a chat: what the model thought aloud; never part of `text`."""
+    """Reasoning text of a chat; never part of `text`."""
     tool_calls: Sequence[ToolCallDelta] = ()
 
 

@@ -31,13 +31,13 @@ class RequestError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may be sent again."""
+        """The same request may be sent again."""
         return REASONS[self.reason].retryable if self.reason in REASONS else self.status == "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """Why one output failed; `reason` is one of `errors.REASONS`."""
+    """Failure of one output; `reason` is one of `errors.REASONS`."""
 
     reason: str
     message: str

@@ -1,4 +1,4 @@
-"""What a client asks of a model that writes. A field that is None was not set and takes the server's default.
+"""The generation request. A field that is None was not set and takes the server's default.
 
 Field names equal those of `quire.proto`.
 """
@@ -52,6 +52,6 @@ class GenerateRequest:
     return_token_ids: bool | None = None
     structured: Structured | None = None
     best_of: int | None = None
-    """Outputs drawn, of which the `n` likeliest (mean logprob) are answered. Whole answers only."""
+    """Number of outputs drawn, of which the `n` likeliest (mean logprob) are answered. Whole answers only."""
     include_reasoning: bool | None = None
     """False drops the reasoning of a chat's answer. Default true."""

@@ -22,17 +22,22 @@ MAX_VALUES = (1 << 20) + MAX_PARTS
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED = {FIXED64: 8, FIXED32: 4}
 _WIRE_TYPES = {
-    FieldDescriptor.CPPTYPE_INT32: VARINT, FieldDescriptor.CPPTYPE_INT64: VARINT,
-    FieldDescriptor.CPPTYPE_UINT32: VARINT, FieldDescriptor.CPPTYPE_UINT64: VARINT,
-    FieldDescriptor.CPPTYPE_BOOL: VARINT, FieldDescriptor.CPPTYPE_ENUM: VARINT,
-    FieldDescriptor.CPPTYPE_DOUBLE: FIXED64, FieldDescriptor.CPPTYPE_FLOAT: FIXED32,
-    FieldDescriptor.CPPTYPE_STRING: BYTES, FieldDescriptor.CPPTYPE_MESSAGE: BYTES,
-}  # fmt: skip
+    FieldDescriptor.CPPTYPE_INT32: VARINT,
+    FieldDescriptor.CPPTYPE_INT64: VARINT,
+    FieldDescriptor.CPPTYPE_UINT32: VARINT,
+    FieldDescriptor.CPPTYPE_UINT64: VARINT,
+    FieldDescriptor.CPPTYPE_BOOL: VARINT,
+    FieldDescriptor.CPPTYPE_ENUM: VARINT,
+    FieldDescriptor.CPPTYPE_DOUBLE: FIXED64,
+    FieldDescriptor.CPPTYPE_FLOAT: FIXED32,
+    FieldDescriptor.CPPTYPE_STRING: BYTES,
+    FieldDescriptor.CPPTYPE_MESSAGE: BYTES,
+}
 """No field of ours is of a fixed or zig-zag integer type."""
 _NOT_LAST = bytes(range(0x80, 0x100))
 
 Fields = Mapping[int, tuple[str, int, bool, Descriptor | None]]
-"""By number: name, wire type, whether several values may come in one piece, and what a message consists of."""
+"""Field number -> name, wire type, whether several values may come in one piece, fields of a message."""
 
 
 def check_contents(raw: bytes, kind: type[Message], is_stopped: Callable[[], bool] = bool) -> None:

@@ -1,4 +1,4 @@
-"""What a server tells of itself: to protobuf and back."""
+"""Facts, load and requests of a server: to protobuf and back."""
 
 from collections.abc import Sequence
 from typing import Any, cast

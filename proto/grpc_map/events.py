@@ -1,4 +1,4 @@
-"""What a model wrote: `api` to protobuf and back."""
+"""Events and answers: `api` to protobuf and back."""
 
 from collections.abc import Iterable, Iterator
 

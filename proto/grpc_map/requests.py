@@ -13,7 +13,7 @@ from quire.proto.token_column import token_column
 
 
 def generate_request(message: pb.GenerateRequest) -> api.GenerateRequest:
-    """Of a message whose contents were checked. Raises `ParameterError`."""
+    """The request of a message whose contents were checked. Raises `ParameterError`."""
     values: dict[str, Any] = {}
     for field, value in message.ListFields():
         name = field.name
@@ -134,7 +134,7 @@ def _turn_message(one: api.ChatMessage) -> pb.ChatMessage:
 
 
 def embed_request(message: pb.EmbedRequest) -> api.EmbedRequest:
-    """Of a message whose contents were checked. Raises `ParameterError` for empty inputs."""
+    """The request of a message whose contents were checked. Raises `ParameterError` for empty inputs."""
     inputs: list[str | Sequence[int]] = []
     for index, one in enumerate(message.inputs):
         kind = one.WhichOneof("input")
@@ -158,7 +158,7 @@ def embed_request_message(request: api.EmbedRequest) -> pb.EmbedRequest:
 
 
 def score_request(message: pb.ScoreRequest) -> api.ScoreRequest:
-    """Of a message whose contents were checked. Raises `ParameterError` for a missing query."""
+    """The request of a message whose contents were checked. Raises `ParameterError` for a missing query."""
     if not message.HasField("query"):
         raise ParameterError("query", "is missing", "EMPTY_PROMPT")
     return api.ScoreRequest(documents=tuple(message.documents), **set_scalars(message))

@@ -3,13 +3,21 @@
 from typing import Final, Literal, NamedTuple
 
 StatusName = Literal[
-    "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "CANCELLED",
-    "UNAUTHENTICATED", "PERMISSION_DENIED", "ABORTED",
-]  # fmt: skip
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "CANCELLED",
+    "UNAUTHENTICATED",
+    "PERMISSION_DENIED",
+    "ABORTED",
+]
 
 
 class Reason(NamedTuple):
-    """What a reason tells a client."""
+    """Meaning of one reason word to a client."""
 
     status: StatusName
     http: int

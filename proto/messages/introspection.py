@@ -1,4 +1,4 @@
-"""What a frontend may ask of the scheduler about itself, and the answers."""
+"""Queries about the scheduler itself, and its replies."""
 
 from typing import Literal
 
@@ -8,19 +8,19 @@ from quire.proto.messages.message import EngineState, Usage, WireMessage
 
 
 class LoadQuery(WireMessage, frozen=True):
-    """`Control.GetLoad`; answered by `LoadReply` with the same query number."""
+    """Query of `Control.GetLoad`; `LoadReply` answers with the same query number."""
 
     query: int
 
 
 class MetricsQuery(WireMessage, frozen=True):
-    """For `/metrics`; answered by `MetricsReply` with the same query number."""
+    """Query of `/metrics`; `MetricsReply` answers with the same query number."""
 
     query: int
 
 
 class StatusQuery(WireMessage, frozen=True):
-    """For the status page; answered by `StatusReply` with the same query number."""
+    """Query of the status page; `StatusReply` answers with the same query number."""
 
     query: int
     after_step: int = -1
@@ -28,7 +28,7 @@ class StatusQuery(WireMessage, frozen=True):
 
 
 class ExplainQuery(WireMessage, frozen=True):
-    """`Control.ExplainRequest`; answered by `ExplainReply` with the same query number."""
+    """Query of `Control.ExplainRequest`; `ExplainReply` answers with the same query number."""
 
     query: int
     label: str
@@ -52,7 +52,7 @@ class EngineLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     prefix_queries: int
     """Prompt tokens looked up since start."""
     prefix_hits: int
-    """Of these, found."""
+    """Prompt tokens found, of those looked up."""
     num_preemptions: int
     num_finished: int
     num_rejected: int
@@ -68,7 +68,7 @@ class LoadReply(WireMessage, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One counter or gauge of the scheduler. Which it is, and its help text, are the frontend's to know by `name`."""
+    """Value of one counter or gauge; kind and help text stand in `quire.proto.metrics.families` under its name."""
 
     name: str
     """Native name without the prefix `quire_`."""
@@ -101,20 +101,20 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     step: int
     at: float
-    """When its result arrived, on the scheduler's monotonic clock."""
+    """Arrival of its result, on the scheduler's monotonic clock."""
     num_decodes: int
     num_prefills: int
     num_prefill_tokens: int
     num_admitted: int
     num_preempted: int
     schedule_seconds: float
-    """Spent by the core on drafting it."""
+    """Time the core spent on planning it."""
     send_seconds: float
     device_seconds: float
-    """As its worker measured it."""
+    """Device time, as its worker measured it."""
     host_seconds: float
     idle_seconds: float
-    """Between the result of the step before and the sending of this one, when nothing else was in flight."""
+    """Time between the result of the step before and the sending of this one, when nothing else was in flight."""
 
 
 class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -130,7 +130,7 @@ class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     num_tokens: int
     """Known tokens, prompt included."""
     num_scheduled: int
-    """Of these, computed or planned."""
+    """Known tokens that are computed or planned."""
     max_tokens: int
     num_blocks: int
     num_preemptions: int
@@ -149,7 +149,7 @@ class StatusReply(WireMessage, frozen=True):
     """The scheduler's monotonic clock."""
     load: EngineLoad
     outputs: tuple[LiveOutput, ...]
-    """Running ones first, then waiting ones in rank order; at most MAX_STATUS_OUTPUTS."""
+    """Running ones first, then waiting ones in queue order; at most MAX_STATUS_OUTPUTS."""
     blocks: bytes
     """uint16 per block of the pool, at most MAX_STATUS_BLOCKS of them: see BLOCK_FREE and its neighbours."""
     steps: tuple[StepRecord, ...]
@@ -165,12 +165,12 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """Something that happened to an output."""
 
     seconds: float
-    """Since the request arrived."""
+    """Time since the request arrived."""
     what: Literal["queued", "blocked", "admitted", "chunk", "first_token", "preempted", "restarted", "finished"]
     num_tokens: int = 0
-    """Of the chunk; cached ones for `admitted`; known ones otherwise."""
+    """Tokens of the chunk; cached ones for `admitted`; known ones otherwise."""
     detail: str = ""
-    """For a person: why it waits, who preempted it, how it ended."""
+    """Words for a person: why it waits, who preempted it, how it ended."""
 
 
 class Story(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

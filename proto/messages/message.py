@@ -1,4 +1,4 @@
-"""What all internal messages share."""
+"""Base and vocabulary of all internal messages."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ class WireMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one output cost. Seconds are of the scheduler's monotonic clock."""
+    """Cost of one output. Seconds are of the scheduler's monotonic clock."""
 
     prompt_tokens: int
     cached_tokens: int

@@ -27,7 +27,7 @@ INT64_MAX = 2**63 - 1
 StructuredKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "rejected", "error"]
-"""How an output ended. Exactly one per output, and nothing after it."""
+"""Reason for an output's end. Exactly one per output, and nothing after it."""
 
 
 class ParameterError(ValueError):
@@ -47,7 +47,7 @@ class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     kind: StructuredKind
     text: str = ""
     after: str = ""
-    """Free text up to and including this comes first (the end of a reasoning section); empty: none."""
+    """End marker of free text that comes first (of a reasoning section); empty: there is none."""
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="surrogatepass"))
@@ -60,7 +60,7 @@ class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """How the next token is chosen and when an output ends.
+    """Rules by which the next token is chosen and an output ends.
 
     `temperature == 0` is greedy. `seed` is always set when a request reaches the scheduler: a token's random
     number is a function of (seed, output index, position), never of a generator's state.
@@ -89,7 +89,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True,
     logprobs: int = -1
     """-1: none; otherwise the chosen token's and this many of the likeliest."""
     logprob_token_ids: tuple[int, ...] = ()
-    """Report these tokens' logprobs too, wherever logprobs or prompt logprobs are reported."""
+    """Tokens whose logprobs are reported too, wherever logprobs or prompt logprobs are reported."""
     prompt_logprobs: int = -1
     structured: Structured | None = None
     """None: any text."""

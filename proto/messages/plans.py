@@ -30,11 +30,11 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     tokens: bytes
     """Prompt, then tokens emitted before a preemption or a restart: int32 [num_tokens]."""
     num_prompt: int
-    """How many of `tokens` are the prompt; the rest count as output for penalties, seeds and min_tokens."""
+    """Leading `tokens` that are the prompt; the rest count as output for penalties, seeds and min_tokens."""
     num_computed: int
     """Prefix already in the cache; always less than num_tokens."""
     output_index: int
-    """Which of the request's n outputs: part of the random number's key."""
+    """Index among the request's n outputs: part of the random number's key."""
     params: SamplingParams
     blocks: bytes
     """Block table so far: int32 [num_blocks]."""
@@ -101,11 +101,11 @@ class Ready(WireMessage, frozen=True):
     rank: int
     facts: ModelFacts
     digest: str
-    """Over protocol version, model files and configuration."""
+    """Digest over protocol version, model files and configuration."""
     phases: tuple[tuple[str, float], ...] = ()
     """Start-up phases and their seconds, in order."""
     memory: tuple[tuple[str, int], ...] = ()
-    """What the rank holds of its device, in bytes by kind."""
+    """Device memory the rank holds, in bytes by kind."""
 
 
 class RowLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -119,7 +119,7 @@ class RowLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class StepResult(WireMessage, frozen=True):
-    """From rank 0 of the last stage: what the rows that sampled drew, in plan order. Also its acknowledgement."""
+    """Tokens of the rows that sampled, in plan order, from rank 0 of the last stage. Also its acknowledgement."""
 
     epoch: int
     step: int
@@ -133,14 +133,14 @@ class StepResult(WireMessage, frozen=True):
     """Rows whose grammar allows no further token or gave up; their token is meaningless."""
     logprobs: tuple[RowLogprobs, ...] = ()
     embeddings: tuple[bytes, ...] = ()
-    """Of an `embed` model: float32 [embedding_size] per sampling row; their token ids are 0 and mean nothing."""
+    """Vectors of an `embed` model: float32 [embedding_size] per sampling row; the token ids are 0 and mean nothing."""
     device_seconds: float = 0.0
-    """In which its device worked on this step and on none before."""
+    """Time in which its device worked on this step and on none before."""
     host_seconds: float = 0.0
 
 
 class StepAck(WireMessage, frozen=True):
-    """From every other rank: this step and all before are done."""
+    """Acknowledgement of every other rank: this step and all before are done."""
 
     epoch: int
     rank: int

@@ -48,7 +48,7 @@ class Submit(WireMessage, frozen=True):
     adapter: str = ""
     """Name of a loaded adapter; empty is the base model."""
     resumed: tuple[bytes, ...] = ()
-    """Of a resubmission: per output index the token ids already delivered (int32). Empty, or one per output."""
+    """Token ids (int32) per output index that a resubmission had delivered already. Empty, or one per output."""
     finished_outputs: tuple[int, ...] = ()
     """Indexes of outputs that had ended already when the request was resubmitted."""
     task: Task = "generate"
@@ -82,33 +82,43 @@ class FrontendBeat(WireMessage, frozen=True):
 
 
 class Drain(WireMessage, frozen=True):
-    """From the supervisor: refuse new requests, finish the running ones until `timeout_seconds`, then end the rest."""
+    """The supervisor's order to refuse new requests, finish running ones until `timeout_seconds`, then end the rest."""
 
     timeout_seconds: float
 
 
 class GroupLost(WireMessage, frozen=True):
-    """From the supervisor: the worker group of this epoch is dead. Another will say HELLO with a higher epoch."""
+    """The supervisor's news that the worker group of this epoch is dead. The next one has a higher epoch."""
 
     epoch: int
     reason: str
 
 
 class GroupFailed(WireMessage, frozen=True):
-    """From the supervisor: no further group will be started (restart budget used up)."""
+    """The supervisor's news that no further group will be started (restart budget used up)."""
 
     reason: str
 
 
 FrontendMessage = (
-    Submit | Abort | AbortLabels | LoadQuery | MetricsQuery | StatusQuery | ExplainQuery | FrontendBeat | Hello | Drain
-    | GroupLost | GroupFailed
-)  # fmt: skip
+    Submit
+    | Abort
+    | AbortLabels
+    | LoadQuery
+    | MetricsQuery
+    | StatusQuery
+    | ExplainQuery
+    | FrontendBeat
+    | Hello
+    | Drain
+    | GroupLost
+    | GroupFailed
+)
 """Everything a scheduler accepts on its request socket."""
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """What the workers measured and read; limits flow worker -> scheduler -> frontend."""
+    """Facts the workers measured and read; they flow worker -> scheduler -> frontend."""
 
     max_model_len: int
     vocab_size: int
@@ -134,7 +144,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """What admission will enforce; a frontend repeats the checks only for speed."""
+    """Limits that admission enforces; a frontend repeats the checks only for speed."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -153,9 +163,9 @@ class Welcome(WireMessage, frozen=True):
     limits: Limits
     facts: ModelFacts | None
     detail: str = ""
-    """For a person: why the state is what it is."""
+    """Reason for the state, for a person."""
     epoch: int = 0
-    """Of the newest worker group that was ready; 0: none was, in this life."""
+    """Epoch of the newest ready worker group; 0 before the first of this life."""
     group_lives: bool = False
     """That group runs plans. Where not, the supervisor ends what is left of it, whatever the state: a drain goes on
     without a group, too.
@@ -219,7 +229,7 @@ class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
 
 
 class Outputs(WireMessage, frozen=True):
-    """All that happened to one frontend's requests in one step: one message per frontend per step.
+    """Events of one frontend's requests in one step: one message per frontend per step.
 
     Parallel columns: token `token_ids[i]` belongs to output (numbers[i], output_indices[i]) and is its
     `positions[i]`-th generated token (from 0). The frontend accepts only position == tokens delivered so far.
@@ -254,7 +264,7 @@ class SchedulerBeat(WireMessage, frozen=True):
 
 
 class Drained(WireMessage, frozen=True):
-    """To the supervisor: no request lives any more after `Drain`."""
+    """Answer to `Drain`, to the supervisor: no request lives any more."""
 
     num_ended: int
     """Outputs the drain's time-out ended."""

@@ -1,4 +1,4 @@
-"""What a `Structured` means: the one translation into the grammar library's language, for the frontend, which refuses
+"""Meaning of a `Structured`: the one translation into the grammar library's language, for the frontend, which refuses
 what does not compile, and the workers, which draw by it.
 
 JSON is generated compactly, with at most one space after `,` and `:`; a model cannot lose itself in white space.
@@ -21,8 +21,10 @@ MAX_TAGS = 128
 _LIMITS: Final = LLParserLimits(verbose_errors=False)
 """The library's own: counts of steps and items, never time, so that every rank gives up at the same token or none."""
 _JSON_STYLE: Final[dict[str, Any]] = {
-    "whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?",
-}  # fmt: skip
+    "whitespace_flexible": False,
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+}
 _FREE: Final = "FREE: /(.|\\n)*/\n"
 
 
@@ -71,7 +73,7 @@ def new_matcher(vocabulary: LLTokenizer, structured: Structured) -> LLMatcher:
 
 
 def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
-    """In the library's language: JSON that names the grammars, the first of which is the start."""
+    """The constraint in the library's language: JSON that names the grammars, the first of which is the start."""
     try:
         body = _body(structured, vocabulary)
     except (ValueError, RecursionError) as error:

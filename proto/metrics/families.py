@@ -1,6 +1,6 @@
-"""Every figure the scheduler tells: what it is and what it means. Names carry their unit and no prefix.
+"""Metric families of the scheduler: kind, meaning and labels. Names carry their unit and no prefix.
 
-Frontends take help texts and types of the metrics page from here; the scheduler may tell nothing that is not listed.
+Frontends take help texts and types of the metrics page from here; the scheduler reports nothing that is not listed.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -9,7 +9,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Family(NamedTuple):
-    """What a figure is, in words for a person, and the names of its labels."""
+    """All series of one name: kind, help text for a person, names of labels."""
 
     kind: Kind
     help: str
@@ -67,4 +67,4 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "frontends_connected": Family("gauge", "Frontends whose lease has not ended."),
     "scheduler_resident_memory_bytes": Family("gauge", "Resident memory of the scheduler process."),
 }
-"""Name -> what it is. A counter's name ends in `_total`."""
+"""Name without the prefix `quire_` -> family. A counter's name ends in `_total`."""

@@ -1,4 +1,4 @@
-"""What step records say about the present: tokens and steps per second, and where the time of a step goes."""
+"""Rates of the present from step records: tokens and steps per second, and where the time of a step goes."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ WINDOW_SECONDS = 5.0
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Over the last `WINDOW_SECONDS`, or less if the engine has not run so long; all 0 when no step ended in them."""
+    """Rates of the last `WINDOW_SECONDS`, or less if the engine has not run so long; all 0 where no step ended."""
 
     steps_per_second: float = 0.0
     decode_tokens_per_second: float = 0.0

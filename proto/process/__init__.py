@@ -1,1 +1,1 @@
-"""How processes of an engine begin and end."""
+"""Begin and end of an engine's processes: parent death, exit, exit codes, version."""

@@ -1,6 +1,6 @@
 """Exit statuses of every process of an engine, in one place: what one process ends with, its starter reads.
 
-Every process ends with 1 and a traceback where an exception was not expected (`departure.leave_after`), and with a
+Every process ends with 1 and a traceback where an exception was not expected (`process_exit.exit_after`), and with a
 negative status (`subprocess`) where a signal ended it. A worker has numbers of its own, so that the supervisor can
 tell what it decided from what Python and `argparse` (2) end a process with.
 """

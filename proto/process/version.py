@@ -3,7 +3,7 @@
 import importlib.metadata
 
 UNKNOWN = "0+unknown"
-"""Of a plain checkout on PYTHONPATH, which no installer has seen."""
+"""Version of a plain checkout on PYTHONPATH, which no installer has seen."""
 
 
 def version() -> str:

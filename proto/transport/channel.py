@@ -111,7 +111,7 @@ class Dealer(Generic[T]):
         return None if received is None else received[1]
 
     def receive_frame(self, timeout_seconds: float | None) -> tuple[bytes, T] | None:
-        """As `receive`, with the bytes the message came in: a plan is named by the hash of its bytes."""
+        """The message of `receive` and the bytes it came in: a plan is named by the hash of its bytes."""
         wait = -1 if timeout_seconds is None else int(timeout_seconds * 1000)
         if not self.socket.poll(wait, zmq.POLLIN):
             return None

@@ -18,11 +18,23 @@ from pathlib import Path
 from typing import Any
 
 SHAPE: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768, "intermediate_size": 2048,
-    "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4, "vocab_size": 32_000,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "torch_dtype": "float32",
-    "tie_word_embeddings": True, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "vocab_size": 32_000,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10_000.0,
+    "torch_dtype": "float32",
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 LAYER_PARAMETERS = 12 * (768 * (768 + 2 * 256) + 768 * 768 + 3 * 768 * 2048)
 READ_PARAMETERS = LAYER_PARAMETERS + 32_000 * 768
 """Of a decode step; a prompt token costs the layers alone."""
@@ -93,9 +105,11 @@ def transformers_rates() -> dict[str, float]:
         config = transformers.GenerationConfig(max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
         batching = transformers.ContinuousBatchingConfig(num_blocks=256, block_size=32, max_batch_tokens=256)
         results = model.generate_batch(
-            prompts[:requests].tolist(), generation_config=config, continuous_batching_config=batching,
+            prompts[:requests].tolist(),
+            generation_config=config,
+            continuous_batching_config=batching,
             progress_bar=False,
-        )  # fmt: skip
+        )
         lengths = [len(result.generated_tokens) for result in results.values()]
         if lengths != [64] * requests:
             raise RuntimeError(f"transformers was asked for 64 tokens each and made {lengths}")

@@ -59,13 +59,28 @@ def tokenize_long(args: argparse.Namespace) -> dict[str, Any]:
 def http(args: argparse.Namespace) -> dict[str, Any]:
     """Real frontend and scheduler, a worker of fixed step time, and the two loads in turns."""
     shape = argparse.Namespace(
-        http=True, streams=args.http_streams, step_ms=args.step_ms, frontends=1, seed=args.seed,
-        prompt_len=32, output_len=args.output_len,
-    )  # fmt: skip
+        http=True,
+        streams=args.http_streams,
+        step_ms=args.step_ms,
+        frontends=1,
+        seed=args.seed,
+        prompt_len=32,
+        output_len=args.output_len,
+    )
     load = [
-        "--num-prompts", str(args.http_streams * args.http_answers), "--concurrency", str(args.http_streams),
-        "--input-len", "32", "--output-len", str(args.output_len), "--temperature", "1", "--seed", str(args.seed),
-    ]  # fmt: skip
+        "--num-prompts",
+        str(args.http_streams * args.http_answers),
+        "--concurrency",
+        str(args.http_streams),
+        "--input-len",
+        "32",
+        "--output-len",
+        str(args.output_len),
+        "--temperature",
+        "1",
+        "--seed",
+        str(args.seed),
+    ]
     rates: dict[str, list[float]] = {door: [] for door in lone_frontend.DOORS}
     with ThreadPoolExecutor(1) as pool, BenchProcesses() as processes:
         _, _, [(grpc, web)] = control.start(processes, shape, processes.run_dir.path / "device.json")
@@ -113,8 +128,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="structured: of one batch")
     args = parser.parse_args()
     document: dict[str, Any] = {
-        "bench": "front_door", "machine": machine(), "commit": commit(), "seed": args.seed, "config": vars(args),
-    }  # fmt: skip
+        "bench": "front_door",
+        "machine": machine(),
+        "commit": commit(),
+        "seed": args.seed,
+        "config": vars(args),
+    }
     for part in args.only:
         found = MEASURES[part](args) | {"limit": LIMITS[part]}
         document[part] = found

@@ -164,10 +164,12 @@ class Readings:
         probes = [1e3 * took for at, took in self.probes if at > since and at - took < until]
         sizes = [size for at, size in self.sizes if since <= at <= until] or [self.sizes[-1][1]]
         return {
-            **percentiles("itl_ms", gaps, (50, 99)), "itl_ms_max": max(gaps, default=0.0),
-            **percentiles("health_ms", probes, (50,)), "health_ms_max": max(probes, default=0.0),
+            **percentiles("itl_ms", gaps, (50, 99)),
+            "itl_ms_max": max(gaps, default=0.0),
+            **percentiles("health_ms", probes, (50,)),
+            "health_ms_max": max(probes, default=0.0),
             "rss_mib": max(sizes),
-        }  # fmt: skip
+        }
 
 
 class Clock:
@@ -251,11 +253,16 @@ def measure(load: Load) -> dict[str, Any]:
     quiet = readings.figures(begin - QUIET_SECONDS / 2, begin)
     loaded = readings.figures(begin, end + QUIET_SECONDS / 2)
     return {
-        "quiet": quiet, "loaded": loaded, "later": readings.figures(end + QUIET_SECONDS / 2, last),
-        "seconds": end - begin, "answers": load.answers, "body_mib": load.num_bytes / (1 << 20),
+        "quiet": quiet,
+        "loaded": loaded,
+        "later": readings.figures(end + QUIET_SECONDS / 2, last),
+        "seconds": end - begin,
+        "answers": load.answers,
+        "body_mib": load.num_bytes / (1 << 20),
         "grown_mib": loaded["rss_mib"] - quiet["rss_mib"],
-        "value": max(loaded["itl_ms_max"], loaded["health_ms_max"]), "limit": LIMIT_MS,
-    }  # fmt: skip
+        "value": max(loaded["itl_ms_max"], loaded["health_ms_max"]),
+        "limit": LIMIT_MS,
+    }
 
 
 def main() -> None:

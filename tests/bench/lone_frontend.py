@@ -85,9 +85,14 @@ class Stage:
         )
         self._stack.callback(self._stand_in.kill)
         told = FrontendConfig(
-            scheduler_address=address, model=str(MODEL), served_model_names=("m",), http_port=0, ready_file=str(ready),
-            log_level="warning", default_timeout_seconds=BUDGET_SECONDS,
-        )  # fmt: skip
+            scheduler_address=address,
+            model=str(MODEL),
+            served_model_names=("m",),
+            http_port=0,
+            ready_file=str(ready),
+            log_level="warning",
+            default_timeout_seconds=BUDGET_SECONDS,
+        )
         config.write_bytes(msgspec.json.encode(told))
         self._frontend = subprocess.Popen([sys.executable, "-P", "-m", "quire.frontend", str(config)])
         self._stack.callback(self._frontend.wait)

@@ -115,14 +115,22 @@ def cores(args: argparse.Namespace) -> tuple[set[int], set[int]]:
 
 def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], streams: int) -> dict[str, Any]:
     options = {
-        "door": door, "target": targets[door == "http"], "streams": streams, "seconds": args.seconds,
-        "output_len": args.output_len, "again": args.again,
-    }  # fmt: skip
+        "door": door,
+        "target": targets[door == "http"],
+        "streams": streams,
+        "seconds": args.seconds,
+        "output_len": args.output_len,
+        "again": args.again,
+    }
     command = [sys.executable, __file__, "--client", json.dumps(options)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=args.seconds + 120,
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=args.seconds + 120,
         preexec_fn=lambda: os.sched_setaffinity(0, cores(args)[1]),
-    )  # fmt: skip
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -131,9 +139,14 @@ def measure(args: argparse.Namespace, door: str, targets: tuple[str, str], strea
 
 def run(args: argparse.Namespace, door: str) -> dict[str, Any]:
     shape = argparse.Namespace(
-        http=True, streams=args.places // 2, step_ms=args.step_ms, frontends=args.frontends, seed=0, prompt_len=32,
+        http=True,
+        streams=args.places // 2,
+        step_ms=args.step_ms,
+        frontends=args.frontends,
+        seed=0,
+        prompt_len=32,
         output_len=longest(args.output_len),
-    )  # fmt: skip
+    )
     rounds: list[dict[str, Any]] = []
     with BenchProcesses() as processes:
         os.sched_setaffinity(0, cores(args)[0])  # of the engine, too, which inherits it

@@ -111,9 +111,18 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
     config = SchedulerConfig(max_num_batched_tokens=args.budget, max_num_queued_tokens=10**9)
     core = Core(config)
     facts = ModelFacts(
-        max_model_len=8192, vocab_size=32_000, eos_token_ids=(0,), num_blocks=1 << 14, block_size=16, kv_bytes=0,
-        weight_bytes=0, device="none", dtype="none", architecture="none", revision="none",
-    )  # fmt: skip
+        max_model_len=8192,
+        vocab_size=32_000,
+        eos_token_ids=(0,),
+        num_blocks=1 << 14,
+        block_size=16,
+        kv_bytes=0,
+        weight_bytes=0,
+        device="none",
+        dtype="none",
+        architecture="none",
+        revision="none",
+    )
     load = Load(args, np.random.default_rng(args.seed), facts.vocab_size)
     core.handle(GroupReady(1, 1, facts), 0.0)
     tokens, now, free_at = Tokens(), 0.0, 0.0

@@ -69,13 +69,26 @@ class StandIn:
         self._step = 0
         self._vocab_size = vocab_size
         facts = ModelFacts(
-            max_model_len=max_model_len, vocab_size=vocab_size, eos_token_ids=(0,), num_blocks=1 << 20, block_size=16,
-            kv_bytes=1, weight_bytes=1, device="none", dtype="none", architecture="none", revision="none",
-        )  # fmt: skip
+            max_model_len=max_model_len,
+            vocab_size=vocab_size,
+            eos_token_ids=(0,),
+            num_blocks=1 << 20,
+            block_size=16,
+            kv_bytes=1,
+            weight_bytes=1,
+            device="none",
+            dtype="none",
+            architecture="none",
+            revision="none",
+        )
         limits = Limits(
-            max_num_seqs=1024, max_num_batched_tokens=1 << 20, max_num_queued_reqs=1024, max_num_queued_tokens=1 << 30,
-            priority_enabled=False, max_timeout_seconds=3600.0,
-        )  # fmt: skip
+            max_num_seqs=1024,
+            max_num_batched_tokens=1 << 20,
+            max_num_queued_reqs=1024,
+            max_num_queued_tokens=1 << 30,
+            priority_enabled=False,
+            max_timeout_seconds=3600.0,
+        )
         self._welcome = Welcome(PROTOCOL_VERSION, "stand-in", "ready", limits, facts)
 
     def run(self) -> None:

@@ -44,12 +44,16 @@ def steps(runner: Runner, rows: int, num_steps: int, block_size: int, structured
     blocks = -(-(PROMPT + num_steps + 1) // block_size)
     admits = tuple(
         Admit(
-            slot, ints(range(10, 10 + PROMPT)), PROMPT, 0, 0,
+            slot,
+            ints(range(10, 10 + PROMPT)),
+            PROMPT,
+            0,
+            0,
             SamplingParams(temperature=1.0, seed=slot, max_tokens=num_steps + 1, structured=structured),
             ints(range(slot * blocks, (slot + 1) * blocks)),
         )
         for slot in range(rows)
-    )  # fmt: skip
+    )
     slots, samples = ints(range(rows)), b"\1" * rows
     runner.collect(runner.launch(StepPlan(0, 0, b"", slots, ints([PROMPT] * rows), samples, admits=admits)))
     taken = []

@@ -9,16 +9,29 @@ from quire.deploy.bench.load.control_outcome import OPTIONS, busy_seconds, check
 from quire.deploy.bench.report.errors import BenchError
 
 KEYS = {
-    "tokens_per_s", "itl_ms_p50", "itl_ms_p99", "device_idle_share", "cpu_s_per_1k_tokens", "machine", "commit", "seed",
+    "tokens_per_s",
+    "itl_ms_p50",
+    "itl_ms_p99",
+    "device_idle_share",
+    "cpu_s_per_1k_tokens",
+    "machine",
+    "commit",
+    "seed",
     "config",
-}  # fmt: skip
+}
 
 
 def client(**changes):
     seen = {
-        "tokens_in_window": 40, "messages_in_window": 20, "gap_ms": [5.0, 5.0, 15.0], "ttft_ms": [9.0],
-        "cpu_seconds": 0.1, "delivered": 60, "requests": 2, "failures": [],
-    }  # fmt: skip
+        "tokens_in_window": 40,
+        "messages_in_window": 20,
+        "gap_ms": [5.0, 5.0, 15.0],
+        "ttft_ms": [9.0],
+        "cpu_seconds": 0.1,
+        "delivered": 60,
+        "requests": 2,
+        "failures": [],
+    }
     return seen | changes
 
 
@@ -48,14 +61,35 @@ def test_a_lost_token_is_a_failure_and_not_a_figure() -> None:
 @pytest.mark.parametrize("door", [[], ["--http"]])
 def test_real_processes_deliver_every_token(bench, door) -> None:
     result = bench(
-        "control", *door, "--streams", "6", "--step-ms", "4", "--seconds", "1.5", "--warmup", "1.5",
-        "--prompt-len", "5", "--output-len", "40", "--frontends", "2", "--clients", "2",
-    )  # fmt: skip
+        "control",
+        *door,
+        "--streams",
+        "6",
+        "--step-ms",
+        "4",
+        "--seconds",
+        "1.5",
+        "--warmup",
+        "1.5",
+        "--prompt-len",
+        "5",
+        "--output-len",
+        "40",
+        "--frontends",
+        "2",
+        "--clients",
+        "2",
+    )
     assert set(result) >= KEYS
     assert result["produced_tokens"] == result["delivered_tokens"] > 0
     assert set(result["cpu_s_per_1k_tokens"]) == {
-        "scheduler", "worker 0", "frontend 0", "frontend 1", "client 0", "client 1",
-    }  # fmt: skip
+        "scheduler",
+        "worker 0",
+        "frontend 0",
+        "frontend 1",
+        "client 0",
+        "client 1",
+    }
     assert 0 <= result["device_idle_share"] <= 1
     assert result["requests"] >= 6
 

@@ -21,11 +21,20 @@ ENGINE = ("--num-threads", "1", "--kv-cache-memory-bytes", "8MiB", "--max-num-se
 def load(num_running: int, used_slots_share: float) -> EngineLoad:
     counts = dict.fromkeys(
         (
-            "num_waiting", "waiting_tokens", "num_blocks", "free_blocks", "cached_blocks", "fenced_blocks",
-            "prefix_queries", "prefix_hits", "num_preemptions", "num_finished", "num_rejected",
+            "num_waiting",
+            "waiting_tokens",
+            "num_blocks",
+            "free_blocks",
+            "cached_blocks",
+            "fenced_blocks",
+            "prefix_queries",
+            "prefix_hits",
+            "num_preemptions",
+            "num_finished",
+            "num_rejected",
         ),
         0,
-    )  # fmt: skip
+    )
     return EngineLoad(
         state="ready", epoch=1, step=1, num_running=num_running, used_slots_share=used_slots_share, **counts
     )
@@ -52,9 +61,18 @@ def test_a_step_reads_all_weights_but_an_untied_input_embedding(
     config = {"vocab_size": 100, "hidden_size": 8, "tie_word_embeddings": tied}
     (tmp_path / "config.json").write_text(json.dumps(config))
     facts = ModelFacts(
-        max_model_len=1, vocab_size=100, eos_token_ids=(), num_blocks=1, block_size=16, kv_bytes=0,
-        weight_bytes=1_000_000, device=device, dtype="bfloat16", architecture="", revision="",
-    )  # fmt: skip
+        max_model_len=1,
+        vocab_size=100,
+        eos_token_ids=(),
+        num_blocks=1,
+        block_size=16,
+        kv_bytes=0,
+        weight_bytes=1_000_000,
+        device=device,
+        dtype="bfloat16",
+        architecture="",
+        revision="",
+    )
     assert weight_bytes_per_step(Model(tmp_path, "m"), facts, num_ranks) == expected
 
 
@@ -63,8 +81,12 @@ def test_offline_prints_the_agreed_keys_and_counts_every_token(bench, tiny_check
         "offline", str(tiny_checkpoint()), "--num-prompts", "6", "--input-len", "8:20", "--output-len", "10", *ENGINE
     )
     assert set(result) >= COMMON | {
-        "output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "peak_memory_bytes", "kv_waste_share",
-    }  # fmt: skip
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+        "requests_per_s",
+        "peak_memory_bytes",
+        "kv_waste_share",
+    }
     assert result["seed"] == 3
     assert result["output_tokens_per_s"] == pytest.approx(60 / result["seconds"])
     assert result["peak_memory_bytes"] > 16 << 20
@@ -73,9 +95,18 @@ def test_offline_prints_the_agreed_keys_and_counts_every_token(bench, tiny_check
 
 def test_latency_prints_the_agreed_keys(bench, tiny_checkpoint) -> None:
     result = bench(
-        "latency", str(tiny_checkpoint()), "--batch-size", "3", "--input-len", "12", "--output-len", "6", "--repeats",
-        "2", *ENGINE,
-    )  # fmt: skip
+        "latency",
+        str(tiny_checkpoint()),
+        "--batch-size",
+        "3",
+        "--input-len",
+        "12",
+        "--output-len",
+        "6",
+        "--repeats",
+        "2",
+        *ENGINE,
+    )
     assert set(result) >= COMMON | {"prefill_ms_p50", "decode_ms_per_step_p50", "share_of_limit"}
     expected = result["weight_bytes_per_step"] / result["read_gb_s"] / 1e6 / result["decode_ms_per_step_p50"]
     assert result["share_of_limit"] == pytest.approx(expected)

@@ -12,8 +12,11 @@ def test_under_the_excess_all_who_are_not_answered_are_refused_through_both_door
     small = ["--places", "8", "--streams", "60", "--seconds", "2", "--rounds", "1", "--again", "0.2", "--step-ms", "5"]
     done = subprocess.run(
         [sys.executable, str(PROGRAM), *small, "--cores", "0", "0"],
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert {"bench", "machine", "commit", "config"} < set(found)

@@ -9,9 +9,16 @@ from quire.deploy.bench.report.errors import BenchError
 from quire.scheduler.bench import Drive, Scenario, steady, submit_to_plan
 
 KEYS = {
-    "step_ms_p50", "step_ms_p999", "handle_ms_p50", "plan_bytes", "submit_to_plan_ms_p50", "machine", "commit", "seed",
+    "step_ms_p50",
+    "step_ms_p999",
+    "handle_ms_p50",
+    "plan_bytes",
+    "submit_to_plan_ms_p50",
+    "machine",
+    "commit",
+    "seed",
     "config",
-}  # fmt: skip
+}
 SMALL = Scenario(running=16, waiting=40, steps=60, probes=3, prompt_len=20, output_len=32)
 
 
@@ -27,9 +34,22 @@ def collector_as_before():
 
 def test_a_tiny_run_prints_the_agreed_keys(bench) -> None:
     result = bench(
-        "scheduler", "--running", "8", "--waiting", "20", "--steps", "30", "--probes", "3", "--prompt-len", "24",
-        "--output-len", "16", "--seed", "5",
-    )  # fmt: skip
+        "scheduler",
+        "--running",
+        "8",
+        "--waiting",
+        "20",
+        "--steps",
+        "30",
+        "--probes",
+        "3",
+        "--prompt-len",
+        "24",
+        "--output-len",
+        "16",
+        "--seed",
+        "5",
+    )
     assert set(result) >= KEYS
     assert result["config"]["running"] == 8
     assert result["seed"] == 5

@@ -8,9 +8,23 @@ from quire.deploy.__main__ import main
 from quire.deploy.bench.load.request_record import OK, RequestRecord, summarize
 
 KEYS = {
-    "ttft_ms_p50", "ttft_ms_p95", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p95", "itl_ms_p99", "tpot_ms_p50", "e2e_ms_p50",
-    "e2e_ms_p99", "output_tokens_per_s", "requests_per_s", "errors", "machine", "commit", "seed", "config",
-}  # fmt: skip
+    "ttft_ms_p50",
+    "ttft_ms_p95",
+    "ttft_ms_p99",
+    "itl_ms_p50",
+    "itl_ms_p95",
+    "itl_ms_p99",
+    "tpot_ms_p50",
+    "e2e_ms_p50",
+    "e2e_ms_p99",
+    "output_tokens_per_s",
+    "requests_per_s",
+    "errors",
+    "machine",
+    "commit",
+    "seed",
+    "config",
+}
 
 
 def test_figures_follow_from_what_one_client_saw() -> None:
@@ -39,9 +53,20 @@ def test_failures_are_counted_by_status_and_give_no_latency() -> None:
 def test_a_closed_loop_run_prints_the_agreed_keys(bench, scripted_server) -> None:
     target, script = scripted_server
     result = bench(
-        "serve", "--target", target, "--concurrency", "3", "--num-prompts", "9", "--input-len", "4:6", "--output-len",
-        "5", "--shared-prefix", "2",
-    )  # fmt: skip
+        "serve",
+        "--target",
+        target,
+        "--concurrency",
+        "3",
+        "--num-prompts",
+        "9",
+        "--input-len",
+        "4:6",
+        "--output-len",
+        "5",
+        "--shared-prefix",
+        "2",
+    )
     assert set(result) >= KEYS
     assert result["errors"] == {}
     assert result["output_tokens"] == 45

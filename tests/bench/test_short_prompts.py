@@ -38,9 +38,21 @@ def test_a_crowd_of_short_prompts_takes_half_of_the_steps_and_no_more() -> None:
 
 def test_a_real_engine_is_driven_to_its_end() -> None:
     found = short_prompts(
-        "--only", "engine", "--long", "3", "--long-len", "300", "--budget", "256", "--streams", "1", "--stream-len",
-        "60", "--gap-seconds", "0.02",
-    )["engine"]  # fmt: skip
+        "--only",
+        "engine",
+        "--long",
+        "3",
+        "--long-len",
+        "300",
+        "--budget",
+        "256",
+        "--streams",
+        "1",
+        "--stream-len",
+        "60",
+        "--gap-seconds",
+        "0.02",
+    )["engine"]
     assert found["short_requests"] > 0
     assert found["short_ttft_p99_in_full_steps"] > 0
     assert len(found["long_ttft_s"]) == 3

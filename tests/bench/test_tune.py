@@ -7,8 +7,12 @@ from quire.deploy.bench import tune
 def test_the_choice_of_each_shape_is_printed_with_its_speedup(bench, monkeypatch) -> None:
     choice = {"tiles": {"block_o": 32, "parts": 2}, "us": 8.0, "default_us": 10.0, "gb_s": 4200.4}
     alone = {"tiles": {"cublas": 1}, "us": 4.0, "default_us": None, "gb_s": 100.0}
-    measured = {"device": "a gpu", "file": "a-gpu.json", "failed": ["linear, t3"],
-                "chosen": {"linear": {"t1": choice, "t2": alone}}}  # fmt: skip
+    measured = {
+        "device": "a gpu",
+        "file": "a-gpu.json",
+        "failed": ["linear, t3"],
+        "chosen": {"linear": {"t1": choice, "t2": alone}},
+    }
     asked = []
     monkeypatch.setattr(tune, "measure", lambda *arguments: asked.append(arguments) or measured)
     result = bench("tune", "--operations", "linear", "--out", "tables")

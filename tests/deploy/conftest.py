@@ -31,8 +31,11 @@ class Deployment:
         (directory / "settings.json").write_text(json.dumps(settings))
         self.process = subprocess.Popen(
             [sys.executable, str(STAND_INS / "supervise.py"), str(directory)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         self._output = ""
 
     @property
@@ -157,8 +160,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     command = [sys.executable, "-P", "-m", "quire.deploy", "serve", "--grpc-port=0", "--http-port=0"]
     engine = subprocess.Popen(
         [*command, "--num-threads=1", f"--run-dir={run_dir}", "--vllm-metric-names"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     try:
         assert engine.stdout is not None
         lines = []

@@ -26,28 +26,69 @@ MODEL = Model(Path("/models/m"), "m")
 
 PAIR = {"ssl_certfile": "c", "ssl_keyfile": "k"}
 NEEDS: dict[str, dict[str, Any]] = {
-    "max_num_batched_tokens": {"max_num_seqs": 15}, "ssl_certfile": PAIR, "ssl_keyfile": PAIR, "ssl_ca_certs": PAIR,
-}  # fmt: skip
+    "max_num_batched_tokens": {"max_num_seqs": 15},
+    "ssl_certfile": PAIR,
+    "ssl_keyfile": PAIR,
+    "ssl_ca_certs": PAIR,
+}
 """What an option cannot be without."""
 
 CHANGED: dict[str, Any] = {
-    "host": "::1", "grpc_port": 1, "frontends": 2, "served_model_name": ("x",), "api_key_file": "k",
-    "http_port": 2, "admin_key_file": "a", "ssl_ca_certs": "ca", "allowed_hosts": ("h",),
-    "allowed_origins": ("https://o",), "max_body_bytes": 10, "max_preparing_bytes": 99 << 20,
-    "tokenizer_memory_bytes": 999, "task": "embed", "tool_call_parser": "hermes",
-    "reasoning_parser": "deepseek_r1", "enable_auto_tool_choice": False, "vllm_metric_names": True,
-    "otlp_traces_endpoint": "http://t:4318", "ssl_certfile": "c", "ssl_keyfile": "k",
-    "max_num_queued_reqs": 11, "max_num_queued_tokens": 12, "tokenizer": "/t", "chat_template": "c",
-    "generation_config": "vllm", "dtype": "bfloat16", "quantization": "int8", "load_format": "dummy",
-    "max_model_len": 13, "seed": 14, "max_num_seqs": 15, "max_num_batched_tokens": 16,
-    "scheduling_policy": "priority", "max_connections": 24, "max_concurrent_streams": 25,
+    "host": "::1",
+    "grpc_port": 1,
+    "frontends": 2,
+    "served_model_name": ("x",),
+    "api_key_file": "k",
+    "http_port": 2,
+    "admin_key_file": "a",
+    "ssl_ca_certs": "ca",
+    "allowed_hosts": ("h",),
+    "allowed_origins": ("https://o",),
+    "max_body_bytes": 10,
+    "max_preparing_bytes": 99 << 20,
+    "tokenizer_memory_bytes": 999,
+    "task": "embed",
+    "tool_call_parser": "hermes",
+    "reasoning_parser": "deepseek_r1",
+    "enable_auto_tool_choice": False,
+    "vllm_metric_names": True,
+    "otlp_traces_endpoint": "http://t:4318",
+    "ssl_certfile": "c",
+    "ssl_keyfile": "k",
+    "max_num_queued_reqs": 11,
+    "max_num_queued_tokens": 12,
+    "tokenizer": "/t",
+    "chat_template": "c",
+    "generation_config": "vllm",
+    "dtype": "bfloat16",
+    "quantization": "int8",
+    "load_format": "dummy",
+    "max_model_len": 13,
+    "seed": 14,
+    "max_num_seqs": 15,
+    "max_num_batched_tokens": 16,
+    "scheduling_policy": "priority",
+    "max_connections": 24,
+    "max_concurrent_streams": 25,
     "max_num_partial_prefills": 6,
-    "enable_chunked_prefill": False, "enable_prefix_caching": False, "block_size": 32,
-    "gpu_memory_utilization": 0.5, "kv_cache_dtype": "fp8", "kv_cache_memory_bytes": 17,
-    "device": "cpu", "tensor_parallel_size": 3, "enforce_eager": True, "prefill_body": "plain",
-    "num_threads": 18, "startup_timeout": 19.0,
-    "drain_timeout": 20.0, "max_restarts": 21, "restart_window": 22.0, "step_timeout": 23.0, "log_level": "debug",
-}  # fmt: skip
+    "enable_chunked_prefill": False,
+    "enable_prefix_caching": False,
+    "block_size": 32,
+    "gpu_memory_utilization": 0.5,
+    "kv_cache_dtype": "fp8",
+    "kv_cache_memory_bytes": 17,
+    "device": "cpu",
+    "tensor_parallel_size": 3,
+    "enforce_eager": True,
+    "prefill_body": "plain",
+    "num_threads": 18,
+    "startup_timeout": 19.0,
+    "drain_timeout": 20.0,
+    "max_restarts": 21,
+    "restart_window": 22.0,
+    "step_timeout": 23.0,
+    "log_level": "debug",
+}
 """Another value than the default for every option that a process is told."""
 TAKEN_TOGETHER = {"enable_auto_tool_choice": "--tool-call-parser"}
 """An option that decides another's field."""
@@ -159,10 +200,10 @@ def test_whatever_value_a_configuration_refuses_it_is_refused_by_its_flag(run_di
 
 
 def test_words_of_a_message_that_only_look_like_fields_stay() -> None:
-    said = "seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower max_model_len."
-    assert in_flags(said, FLAGS) == "--seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower --max-model-len."
-    assert in_flags(in_flags(said, FLAGS), FLAGS) == in_flags(said, FLAGS)
-    assert in_flags(said, {}) == said
+    text = "seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower max_model_len."
+    assert in_flags(text, FLAGS) == "--seed: the tokenizer of /a/max_model_len.json, dtype: 7; lower --max-model-len."
+    assert in_flags(in_flags(text, FLAGS), FLAGS) == in_flags(text, FLAGS)
+    assert in_flags(text, {}) == text
 
 
 def test_the_engine_writes_configurations_its_processes_can_read(run_dir: RunDir) -> None:
@@ -210,9 +251,18 @@ def test_a_started_frontend_is_not_ready_because_its_predecessor_was(run_dir: Ru
 
 def test_the_summary_tells_memory_blocks_and_concurrency() -> None:
     facts = ModelFacts(
-        max_model_len=4096, vocab_size=10, eos_token_ids=(), num_blocks=640, block_size=16, kv_bytes=1 << 30,
-        weight_bytes=20 << 20, device="cpu", dtype="float32", architecture="LlamaForCausalLM", revision="r",
-    )  # fmt: skip
+        max_model_len=4096,
+        vocab_size=10,
+        eos_token_ids=(),
+        num_blocks=640,
+        block_size=16,
+        kv_bytes=1 << 30,
+        weight_bytes=20 << 20,
+        device="cpu",
+        dtype="float32",
+        architecture="LlamaForCausalLM",
+        revision="r",
+    )
     lines = "\n".join(engine_summary(facts))
     assert "weights 20 MiB, KV cache 1 GiB" in lines
     assert "640 blocks of 16 tokens" in lines

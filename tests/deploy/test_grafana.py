@@ -62,8 +62,11 @@ def test_panels_have_a_title_a_meaning_and_a_place_of_their_own():
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
-                 for y in range(place["y"], place["y"] + place["h"])}  # fmt: skip
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert not cells & taken, panel["title"]
         assert max(x for x, _ in cells) < 24
         taken |= cells

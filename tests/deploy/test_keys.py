@@ -21,16 +21,16 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "said"), [("frontend", f"{KEY} admin-key-1234"), ("scheduler", "None None"), ("worker", "None None")]
+    ("role", "text"), [("frontend", f"{KEY} admin-key-1234"), ("scheduler", "None None"), ("worker", "None None")]
 )
-def test_only_frontends_are_given_the_keys(monkeypatch, role: ProcessRole, said: str) -> None:
+def test_only_frontends_are_given_the_keys(monkeypatch, role: ProcessRole, text: str) -> None:
     monkeypatch.setenv("QUIRE_API_KEY", KEY)
     monkeypatch.setenv("QUIRE_ADMIN_KEY", "admin-key-1234")
     lines: list[str] = []
     process = SupervisedProcess(role, 0, [sys.executable, "-c", TELL], lines.append)
     process._process.wait(30)
     process.close()
-    assert [line.partition("] ")[2] for line in lines] == [said]
+    assert [line.partition("] ")[2] for line in lines] == [text]
 
 
 def test_keys_of_the_command_line_go_by_the_environment_with_a_warning(monkeypatch, capsys) -> None:
@@ -40,16 +40,14 @@ def test_keys_of_the_command_line_go_by_the_environment_with_a_warning(monkeypat
     captured = capsys.readouterr()
     assert "warning: --api-key is visible to every user of this machine" in captured.out
     assert KEY not in captured.out + captured.err
-    assert os.environ["QUIRE_API_KEY"].split() == [
-        "first-key-1234", "second-key-1234", KEY, "fourth-key-1234"
-    ]  # fmt: skip
+    assert os.environ["QUIRE_API_KEY"].split() == ["first-key-1234", "second-key-1234", KEY, "fourth-key-1234"]
 
 
 @pytest.mark.parametrize("key", ["", "short", "two words of it", "schlüssel-1234"])
 def test_an_unfit_key_of_the_command_line_is_one_line_without_the_key(capsys, key: str) -> None:
     assert main(["serve", "./no-such-model", "--api-key", KEY, key]) == 2
-    said = f"quire: error: --api-key: key 2 must be 8 to 1024 visible ASCII characters, got {len(key)}\n"
-    assert capsys.readouterr().err == said
+    text = f"quire: error: --api-key: key 2 must be 8 to 1024 visible ASCII characters, got {len(key)}\n"
+    assert capsys.readouterr().err == text
     assert os.environ["QUIRE_API_KEY"] == ""
 
 

@@ -76,11 +76,11 @@ def test_metrics_named_in_descriptions_exist(page):
         ("rate(quire_requests_total[5m])", []),
         ("rate(quire_nothing_total[5m])", ["quire_nothing_total"]),
         ('quire_inter_token_latency_seconds_bucket{le="0.1"}', []),
-        ('quire_inter_token_latency_seconds_bucket{le="0.11"}', ['quire_inter_token_latency_seconds_bucket{le=0.11}']),
+        ('quire_inter_token_latency_seconds_bucket{le="0.11"}', ["quire_inter_token_latency_seconds_bucket{le=0.11}"]),
         ('sum by (colour) (quire_requests_total{colour="red"})', ["quire_requests_total{colour=red}"]),
         ("quire_requests_total_bucket", ["quire_requests_total_bucket"]),
     ],
-)  # fmt: skip
+)
 def test_the_check_itself_finds_what_is_wrong(page, expression, missing):
     assert page.missing(expression) == missing
 

@@ -20,8 +20,13 @@ COMMANDS = {
         MODULE.split("api_server", 1)[1],
         "/models/Llama-3.1-8B-Instruct",
         {
-            "host": "0.0.0.0", "http_port": 9000, "tensor_parallel_size": 2, "gpu_memory_utilization": 0.95,
-            "max_model_len": 8192, "dtype": "bfloat16", "served_model_name": ("llama",),
+            "host": "0.0.0.0",
+            "http_port": 9000,
+            "tensor_parallel_size": 2,
+            "gpu_memory_utilization": 0.95,
+            "max_model_len": 8192,
+            "dtype": "bfloat16",
+            "served_model_name": ("llama",),
         },
     ),
     "docker": (
@@ -29,7 +34,7 @@ COMMANDS = {
         "mistralai/Mistral-7B-v0.1",
         {"dtype": "half", "max_model_len": 4096, "enforce_eager": True},
     ),
-}  # fmt: skip
+}
 
 
 def built(**settings: object) -> list[str]:
@@ -57,9 +62,13 @@ def test_the_arguments_of_a_command_are_taken_as_they_are(where: str) -> None:
 
 def test_a_list_of_strings_is_taken_as_it_is() -> None:
     words = built(
-        model="meta-llama/Llama-3.1-8B", port=8001, max_num_batched_tokens=1024, enable_chunked_prefill=True,
-        gpu_memory_utilization=0.9, api_server_count=2,
-    )  # fmt: skip
+        model="meta-llama/Llama-3.1-8B",
+        port=8001,
+        max_num_batched_tokens=1024,
+        enable_chunked_prefill=True,
+        gpu_memory_utilization=0.9,
+        api_server_count=2,
+    )
     assert serve(*words) == (
         "meta-llama/Llama-3.1-8B",
         {"http_port": 8001, "max_num_batched_tokens": 1024, "gpu_memory_utilization": 0.9, "frontends": 2},
@@ -86,11 +95,11 @@ def test_two_models_are_refused_in_one_sentence(capsys, command: str, words: lis
     with pytest.raises(SystemExit) as stop:
         build_parser().parse_args([*command.split(), *words])
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "MODEL" in said
-    assert "'a'" in said
-    assert "'b'" in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "MODEL" in printed
+    assert "'a'" in printed
+    assert "'b'" in printed
 
 
 @pytest.mark.parametrize("words", [[""], ["--model", ""], ["--model="]])
@@ -114,12 +123,12 @@ def test_a_hub_id_that_is_not_here_is_refused_as_the_word_is(capsys, monkeypatch
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    told = []
+    printed_lines = []
     for words in (["mistralai/Mistral-7B-v0.1"], ["--model", "mistralai/Mistral-7B-v0.1"]):
         assert main(["serve", *words]) == 2
-        told.append(capsys.readouterr().err)
-    assert told[0] == told[1]
-    assert told[0].startswith("quire: error: MODEL 'mistralai/Mistral-7B-v0.1': neither a directory here")
+        printed_lines.append(capsys.readouterr().err)
+    assert printed_lines[0] == printed_lines[1]
+    assert printed_lines[0].startswith("quire: error: MODEL 'mistralai/Mistral-7B-v0.1': neither a directory here")
 
 
 def test_flags_may_be_written_with_underscores_and_values_stay_what_they_are() -> None:
@@ -127,8 +136,8 @@ def test_flags_may_be_written_with_underscores_and_values_stay_what_they_are() -
         "max_model_len": 8192,
         "served_model_name": ("my_name",),
     }
-    asked = build_parser().parse_args(["generate", "--max_tokens", "3", "--", "--my_prompt"])
-    assert (asked.max_tokens, asked.text) == (3, "--my_prompt")
+    parsed = build_parser().parse_args(["generate", "--max_tokens", "3", "--", "--my_prompt"])
+    assert (parsed.max_tokens, parsed.text) == (3, "--my_prompt")
 
 
 @pytest.mark.parametrize("words", [["--model", "Q/M", "--hf-key", "sk-secret"], ["Q/M", "--hf_key=sk-secret"]])
@@ -141,21 +150,38 @@ def test_the_value_of_an_unknown_flag_is_no_second_model_and_is_not_printed(word
 
 
 TAKEN = {
-    "-pp 1": {}, "--pipeline-parallel-size 1": {}, "-dp 1": {}, "-dp=1": {}, "-dcp 1": {}, "-pcp 1": {},
-    "--nnodes 1": {}, "-n 1 -r 0": {}, "--node-rank 0": {},
-    "-tp 2": {"tensor_parallel_size": 2}, "-tp=2": {"tensor_parallel_size": 2},
-    "-asc 2": {"frontends": 2}, "-q int8": {"quantization": "int8"},
+    "-pp 1": {},
+    "--pipeline-parallel-size 1": {},
+    "-dp 1": {},
+    "-dp=1": {},
+    "-dcp 1": {},
+    "-pcp 1": {},
+    "--nnodes 1": {},
+    "-n 1 -r 0": {},
+    "--node-rank 0": {},
+    "-tp 2": {"tensor_parallel_size": 2},
+    "-tp=2": {"tensor_parallel_size": 2},
+    "-asc 2": {"frontends": 2},
+    "-q int8": {"quantization": "int8"},
     "--kv-cache-dtype fp8": {"kv_cache_dtype": "fp8"},
     "--kv-cache-dtype fp8_e4m3": {"kv_cache_dtype": "fp8_e4m3"},
-    "--max-model-len auto": {}, "--max-model-len -1": {}, "--max-model-len=-1": {},
-    "--max-model-len 32k": {"max_model_len": 32_000}, "--max-model-len 32K": {"max_model_len": 32_768},
-    "--max-model-len 16Ki": {"max_model_len": 16_384}, "--max-model-len 25.6k": {"max_model_len": 25_600},
-    "--max-model-len 1M": {"max_model_len": 1 << 20}, "--max-model-len=8192": {"max_model_len": 8192},
+    "--max-model-len auto": {},
+    "--max-model-len -1": {},
+    "--max-model-len=-1": {},
+    "--max-model-len 32k": {"max_model_len": 32_000},
+    "--max-model-len 32K": {"max_model_len": 32_768},
+    "--max-model-len 16Ki": {"max_model_len": 16_384},
+    "--max-model-len 25.6k": {"max_model_len": 25_600},
+    "--max-model-len 1M": {"max_model_len": 1 << 20},
+    "--max-model-len=8192": {"max_model_len": 8192},
     "--gpu-memory-utilization .9": {"gpu_memory_utilization": 0.9},
-    "--dtype half": {"dtype": "half"}, "--load-format safetensors": {"load_format": "safetensors"},
-    "--enforce-eager": {"enforce_eager": True}, "--disable-log-requests": {}, "--port=8000": {},
+    "--dtype half": {"dtype": "half"},
+    "--load-format safetensors": {"load_format": "safetensors"},
+    "--enforce-eager": {"enforce_eager": True},
+    "--disable-log-requests": {},
+    "--port=8000": {},
     "--served-model-name a b": {"served_model_name": ("a", "b")},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("words", TAKEN)
@@ -189,18 +215,18 @@ def test_a_flag_for_what_is_missing_is_answered_with_one_sentence_about_it(capsy
     with pytest.raises(SystemExit) as stop:
         serve("m", *words.split())
     assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert REFUSED[words] in said
-    assert "did you mean" not in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert REFUSED[words] in printed
+    assert "did you mean" not in printed
 
 
 @pytest.mark.parametrize("words", ["-t 2", "-d 2", "-p 2", "-xy 1", "--convert none", "--rope-scaling x"])
 def test_a_flag_that_nobody_knows_is_not_taken_for_another(capsys, words: str) -> None:
     with pytest.raises(SystemExit):
         serve("m", *words.split())
-    said = capsys.readouterr().err
-    assert f"unknown argument {words.split()[0]!r}  (see" in said
+    printed = capsys.readouterr().err
+    assert f"unknown argument {words.split()[0]!r}  (see" in printed
 
 
 def test_the_file_says_the_same(tmp_path) -> None:

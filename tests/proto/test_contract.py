@@ -37,11 +37,19 @@ def test_services_and_methods_are_the_promised_ones():
         for method in service.methods
     }
     assert methods == {
-        "Inference.Generate", "Inference.Stream stream", "Inference.Tokenize", "Inference.Detokenize",
-        "Inference.Embed", "Inference.Score",
-        "Control.GetServerInfo", "Control.ListModels", "Control.GetLoad", "Control.Abort", "Control.ExplainRequest",
+        "Inference.Generate",
+        "Inference.Stream stream",
+        "Inference.Tokenize",
+        "Inference.Detokenize",
+        "Inference.Embed",
+        "Inference.Score",
+        "Control.GetServerInfo",
+        "Control.ListModels",
+        "Control.GetLoad",
+        "Control.Abort",
+        "Control.ExplainRequest",
         "Control.GetStatus",
-    }  # fmt: skip
+    }
 
 
 def test_field_numbers_have_not_moved():

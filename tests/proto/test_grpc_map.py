@@ -217,9 +217,17 @@ def test_a_transport_error_has_no_reason_but_a_status():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("seed", 2**63), ("max_tokens", 1.5), ("input", "\udcff"), ("input", [2**63]), ("stop", "END"),
-     ("model", "\ud800"), ("input", api.Chat([api.ChatMessage("user", "\udcff")])), ("logit_bias", {"a": 1.0})],
-)  # fmt: skip
+    [
+        ("seed", 2**63),
+        ("max_tokens", 1.5),
+        ("input", "\udcff"),
+        ("input", [2**63]),
+        ("stop", "END"),
+        ("model", "\ud800"),
+        ("input", api.Chat([api.ChatMessage("user", "\udcff")])),
+        ("logit_bias", {"a": 1.0}),
+    ],
+)
 def test_a_value_that_cannot_be_sent_is_refused_by_name_before_anything_is_sent(field, value):
     with pytest.raises(api.RequestError, match=f"^{field}: cannot be sent: ") as caught:
         grpc_map.generate_request_message(api.GenerateRequest(**{"input": "x", field: value}))

@@ -72,7 +72,7 @@ def test_graphs_end_behind_the_work_and_are_not_replayed_again(told):
 def serve(told, monkeypatch):
     """`serve(code, epoch=1, error=None)`: a rank of two that captured graphs, or whose start raised `error`."""
 
-    def leave(code):
+    def exit_now(code):
         told.append(f"left by {code}")
         raise Left
 
@@ -101,8 +101,8 @@ def serve(told, monkeypatch):
         monkeypatch.setattr(process, "Worker", Worker)
         monkeypatch.setattr(process, "Dealer", lambda *_: SimpleNamespace(close=lambda _: None))
         monkeypatch.setattr(process.zmq, "Context", lambda: group)
-        monkeypatch.setattr(process, "leave", leave)
-        monkeypatch.setattr(process, "leave_on", lambda number, code: told.append(f"{number.name} leaves by {code}"))
+        monkeypatch.setattr(process, "exit_now", exit_now)
+        monkeypatch.setattr(process, "exit_on", lambda number, code: told.append(f"{number.name} leaves by {code}"))
         monkeypatch.setattr(signal, "signal", lambda *_: None)
         config = WorkerConfig(device="cpu", tensor_parallel_size=2, scheduler_address="ipc://x", run_dir="/tmp")
         return process.serve(config, 0, epoch)

@@ -1,6 +1,6 @@
 """Daemon threads that run what they are given: they end with the process, whatever they wait for.
 
-The process must end by `quire.proto.process.departure`: one of them may be in the middle of a library's code.
+The process must end by `quire.proto.process.process_exit`: one of them may be in the middle of a library's code.
 """
 
 import queue

@@ -1,4 +1,4 @@
-"""The two doors of a running server as a load generator sees them: the same questions, requests and records."""
+"""Clients of a load generator for both APIs of a running server: the same requests, the same records."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What it says of itself; None where this door does not tell."""
+    """Facts of a server; None where this API does not report them."""
 
     version: str
     models: list[str]
@@ -31,7 +31,7 @@ class Server:
 
 
 class ApiClient(Protocol):
-    """A request is opaque: made by `request`, taken by `send`."""
+    """One API of one server. A request is opaque: made by `request`, taken by `send`."""
 
     server: Server
 
@@ -40,7 +40,7 @@ class ApiClient(Protocol):
     async def send(self, request: Any) -> RequestRecord: ...
 
     async def text(self, token_ids: list[int]) -> str:
-        """What the tokens stand for, so that the server tokenizes as it does for people. Raises `BenchError`."""
+        """Text of these tokens, so that the server tokenizes as it does for people. Raises `BenchError`."""
 
 
 class GrpcApiClient:
@@ -63,9 +63,9 @@ class GrpcApiClient:
         return await stream(next(self._stubs), request, self._metadata)
 
     async def text(self, token_ids: list[int]) -> str:
-        asked = quire_pb2.DetokenizeRequest(token_ids=token_ids)
+        request = quire_pb2.DetokenizeRequest(token_ids=token_ids)
         try:
-            answer = await next(self._stubs).Detokenize(asked, metadata=self._metadata)
+            answer = await next(self._stubs).Detokenize(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise BenchError(f"--text: Detokenize: {error.code().name}: {error.details()}") from error
         return str(answer.text)
@@ -80,15 +80,15 @@ class HttpApiClient:
 
     async def text(self, token_ids: list[int]) -> str:
         answer = await self._client.ask("POST", "/detokenize", msgspec.json.encode({"tokens": token_ids}))
-        told = msgspec.json.decode(answer)
-        if "prompt" not in told:
-            raise BenchError(f"--text: /detokenize: {told}")
-        return str(told["prompt"])
+        body = msgspec.json.decode(answer)
+        if "prompt" not in body:
+            raise BenchError(f"--text: /detokenize: {body}")
+        return str(body["prompt"])
 
 
 @asynccontextmanager
 async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[ApiClient]:
-    """For `width` streams at a time. Raises `BenchError` when no ready server answers."""
+    """Open a gRPC client for `width` streams at a time. Raises `BenchError` when no ready server answers."""
     metadata: Metadata = (("authorization", f"Bearer {key}"),) if key else ()
     async with grpc.aio.insecure_channel(target) as channel:
         control = quire_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[ApiClien
 
 @asynccontextmanager
 async def open_http(target: str, key: str, width: int) -> AsyncIterator[ApiClient]:
-    """Raises `BenchError` when no ready server answers. HTTP/1.1 opens a connection per stream as it needs them."""
+    """Open an HTTP client, a connection per stream as needed. Raises `BenchError` when no ready server answers."""
     client = HttpClient([target], {"authorization": f"Bearer {key}"} if key else {})
     try:
         async with asyncio.timeout(CONNECT_SECONDS):

@@ -14,7 +14,7 @@ Measured = Mapping[str, object]
 
 
 def busy_seconds(starts: Sequence[float], ends: Sequence[float], window: tuple[float, float]) -> float:
-    """How much of the window the steps [start, end] cover; they do not overlap."""
+    """Seconds of the window that the steps [start, end] cover; they do not overlap."""
     low, high = window
     return sum(max(0.0, min(end, high) - max(start, low)) for start, end in zip(starts, ends, strict=True))
 

@@ -1,4 +1,4 @@
-"""When requests are sent: an open loop (arrivals do not wait for answers) or a closed one (so many at a time)."""
+"""Loops that send requests: open (arrivals do not wait for answers) or closed (so many at a time)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

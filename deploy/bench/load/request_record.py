@@ -1,4 +1,4 @@
-"""What a client saw of one streamed request, and the percentiles of many."""
+"""Record of one streamed request as its client saw it, and the percentiles of many."""
 
 import time
 from collections import Counter
@@ -19,7 +19,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Moments are of `time.monotonic`, in seconds."""
+    """One streamed request as its client saw it. Moments are of `time.monotonic`, in seconds."""
 
     sent: float
     ended: float = 0.0
@@ -30,7 +30,7 @@ class RequestRecord:
     counts: list[int] = field(default_factory=list)
     """Tokens in each."""
     completion_tokens: int = 0
-    """As the server counted them."""
+    """Tokens as the server counted them."""
 
     @property
     def num_tokens(self) -> int:
@@ -104,7 +104,7 @@ def first_token_ms(records: Sequence[RequestRecord]) -> list[float]:
 
 
 def time_per_token_ms(records: Sequence[RequestRecord]) -> list[float]:
-    """Of every record: milliseconds from its first to its last message, per token that came after the first message."""
+    """Milliseconds from a record's first to its last message, per token that came after the first message."""
     return [
         (record.moments[-1] - record.moments[0]) * 1e3 / (record.num_tokens - record.counts[0])
         for record in records

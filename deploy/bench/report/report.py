@@ -1,4 +1,4 @@
-"""What every bench prints: a table for people, and with `--json` one object on the last line."""
+"""Output of every bench: a table for people, and with `--json` one object on the last line."""
 
 import json
 import os
@@ -15,14 +15,14 @@ Figure = float | int | str | None | Mapping[str, "Figure"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a bench measured."""
+    """Measurements of one run of a bench."""
 
     figures: Mapping[str, Figure]
     """The keys of the JSON object; times in milliseconds, sizes in bytes, unless the name says otherwise."""
     config: Mapping[str, object]
     seed: int = 0
     series: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What `--plot` draws: raw samples by name, in order of time."""
+    """Raw samples by name, in order of time, for `--plot`."""
 
 
 def percentile(samples: Sequence[float], q: float) -> float | None:

@@ -67,10 +67,31 @@ def test_text_is_streamed_to_standard_output_and_figures_to_standard_error(serve
 def test_every_flag_reaches_the_request(server, tmp_path) -> None:
     key = tmp_path / "keys"
     key.write_text("# of team A\n\nsecret\nother\n")
-    code = main([
-        "generate", "hi", "--chat", "--model", "m", "--temperature", "0", "--top-p", "0.5", "--top-k", "3", "--seed",
-        "-1", "--stop", "a", "--stop", "b", "--n", "1", "--api-key-file", str(key),
-    ])  # fmt: skip
+    code = main(
+        [
+            "generate",
+            "hi",
+            "--chat",
+            "--model",
+            "m",
+            "--temperature",
+            "0",
+            "--top-p",
+            "0.5",
+            "--top-k",
+            "3",
+            "--seed",
+            "-1",
+            "--stop",
+            "a",
+            "--stop",
+            "b",
+            "--n",
+            "1",
+            "--api-key-file",
+            str(key),
+        ]
+    )
     assert code == 0
     asked = server.asked
     assert isinstance(asked.input, Chat)
@@ -141,8 +162,12 @@ def test_a_target_without_a_port_is_a_user_error(server, capsys, target) -> None
 def test_what_cannot_be_sent_is_one_line_and_no_traceback(arguments: list[str], words: bytes) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "quire.deploy", "generate", *arguments, "--target", "127.0.0.1:1"],
-        env=os.environ | {"PYTHONUTF8": "1"}, input=b"\xff", capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=os.environ | {"PYTHONUTF8": "1"},
+        input=b"\xff",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.startswith(b"quire: error: " + words)
     assert done.stderr.count(b"\n") == 1

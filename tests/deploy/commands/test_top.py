@@ -18,10 +18,23 @@ from quire.proto.messages.introspection import LiveOutput, StepRecord
 from quire.proto.metrics.rates import Rates, rates
 
 LOAD = EngineLoad(
-    state="ready", epoch=2, step=77, num_running=1, num_waiting=1, waiting_tokens=40, num_blocks=64, free_blocks=30,
-    cached_blocks=20, fenced_blocks=2, prefix_queries=200, prefix_hits=50, num_preemptions=3, num_finished=9,
-    num_rejected=1, used_slots_share=0.75,
-)  # fmt: skip
+    state="ready",
+    epoch=2,
+    step=77,
+    num_running=1,
+    num_waiting=1,
+    waiting_tokens=40,
+    num_blocks=64,
+    free_blocks=30,
+    cached_blocks=20,
+    fenced_blocks=2,
+    prefix_queries=200,
+    prefix_hits=50,
+    num_preemptions=3,
+    num_finished=9,
+    num_rejected=1,
+    used_slots_share=0.75,
+)
 OUTPUTS = (
     LiveOutput("first [bold]", 0, "running", 0, 1.5, 30, 16, 42, 42, 100, 11, 0),
     LiveOutput("second", 1, "waiting", 0, 0.5, 40, 0, 40, 0, 9, 0, 2),
@@ -30,10 +43,22 @@ STEPS = tuple(
     StepRecord(step, 90.0 + step, 4, 1, 60, 1, 0, 0.001, 0.002, 0.004 * step, 0.001, 0.0) for step in range(1, 9)
 )  # at 91 ... 98 s of a clock that shows 100
 INFO = ServerInfo(
-    version="1.2", state="ready", state_detail="", model_names=("tiny",), uptime_seconds=1.0, max_num_seqs=8,
-    default_timeout_seconds=1.0, max_timeout_seconds=1.0, default_temperature=1.0, default_top_p=1.0, default_top_k=0,
-    default_min_p=0.0, default_repetition_penalty=1.0, supports_chat=True, supports_priority=False,
-)  # fmt: skip
+    version="1.2",
+    state="ready",
+    state_detail="",
+    model_names=("tiny",),
+    uptime_seconds=1.0,
+    max_num_seqs=8,
+    default_timeout_seconds=1.0,
+    max_timeout_seconds=1.0,
+    default_temperature=1.0,
+    default_top_p=1.0,
+    default_top_k=0,
+    default_min_p=0.0,
+    default_repetition_penalty=1.0,
+    supports_chat=True,
+    supports_priority=False,
+)
 
 
 class StandInClient:

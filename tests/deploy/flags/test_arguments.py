@@ -59,9 +59,22 @@ def test_defaults_are_those_of_vllm_where_they_fit() -> None:
 
 def test_values_are_read_in_their_units() -> None:
     chosen = options(
-        "--max-model-len", "12K", "--kv-cache-memory-bytes", "8GiB", "--gpu-memory-utilization", "0.5", "-tp", "2",
-        "--no-enable-prefix-caching", "--enforce-eager", "--served-model-name", "a", "b", "--seed", "-3",
-    )  # fmt: skip
+        "--max-model-len",
+        "12K",
+        "--kv-cache-memory-bytes",
+        "8GiB",
+        "--gpu-memory-utilization",
+        "0.5",
+        "-tp",
+        "2",
+        "--no-enable-prefix-caching",
+        "--enforce-eager",
+        "--served-model-name",
+        "a",
+        "b",
+        "--seed",
+        "-3",
+    )
     assert chosen.max_model_len == 12288
     assert chosen.kv_cache_memory_bytes == 8 << 30
     assert chosen.gpu_memory_utilization == 0.5

@@ -10,10 +10,18 @@ from quire.deploy.flags.sizes import format_bytes, parse_bytes, parse_count, par
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0", 0), ("4096", 4096), ("4K", 4096), ("12K", 12288), ("12k", 12000), ("1.5k", 1500), ("2M", 2 << 20),
-        ("1m", 10**6), ("16Ki", 16384), ("1Mi", 1 << 20),
+        ("0", 0),
+        ("4096", 4096),
+        ("4K", 4096),
+        ("12K", 12288),
+        ("12k", 12000),
+        ("1.5k", 1500),
+        ("2M", 2 << 20),
+        ("1m", 10**6),
+        ("16Ki", 16384),
+        ("1Mi", 1 << 20),
     ],
-)  # fmt: skip
+)
 def test_counts_are_binary_in_capitals_and_decimal_in_small_letters(text: str, value: int) -> None:
     assert parse_count(text) == value
 
@@ -21,10 +29,19 @@ def test_counts_are_binary_in_capitals_and_decimal_in_small_letters(text: str, v
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("8GiB", 8 << 30), ("8 GiB", 8 << 30), ("8gib", 8 << 30), ("500MB", 500 * 10**6), ("1.5GiB", 3 << 29),
-        ("64MiB", 64 << 20), ("8G", 8 << 30), ("8Gi", 8 << 30), ("8g", 8 * 10**9), ("1024", 1024), ("7B", 7),
+        ("8GiB", 8 << 30),
+        ("8 GiB", 8 << 30),
+        ("8gib", 8 << 30),
+        ("500MB", 500 * 10**6),
+        ("1.5GiB", 3 << 29),
+        ("64MiB", 64 << 20),
+        ("8G", 8 << 30),
+        ("8Gi", 8 << 30),
+        ("8g", 8 * 10**9),
+        ("1024", 1024),
+        ("7B", 7),
     ],
-)  # fmt: skip
+)
 def test_sizes_know_binary_and_decimal_units(text: str, value: int) -> None:
     assert parse_bytes(text) == value
 
@@ -50,10 +67,14 @@ def test_plain_numbers_are_exact(value: int) -> None:
 @pytest.mark.parametrize(
     ("num_bytes", "text"),
     [
-        (0, "0 B"), (1000, "1000 B"), (1 << 20, "1 MiB"), (1023 << 20, "1023 MiB"), (3 << 29, "1.5 GiB"),
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1 << 20, "1 MiB"),
+        (1023 << 20, "1023 MiB"),
+        (3 << 29, "1.5 GiB"),
         (2 << 40, "2 TiB"),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_shown_in_binary_units(num_bytes: int, text: str) -> None:
     assert format_bytes(num_bytes) == text
 

@@ -23,9 +23,13 @@ from quire.proto.transport.channel import Router, ipc_address
 from quire.proto.transport.wire import frontend_decoder, worker_decoder
 
 LIMITS = Limits(
-    max_num_seqs=1, max_num_batched_tokens=1, max_num_queued_reqs=1, max_num_queued_tokens=1, priority_enabled=False,
+    max_num_seqs=1,
+    max_num_batched_tokens=1,
+    max_num_queued_reqs=1,
+    max_num_queued_tokens=1,
+    priority_enabled=False,
     max_timeout_seconds=1.0,
-)  # fmt: skip
+)
 
 settings = begin("scheduler")
 world_size = int(sys.argv[2])

@@ -57,14 +57,14 @@ def main() -> int:
     settings = json.loads((directory / "settings.json").read_text())
     timers = Timers(**settings.get("timers", {}))
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         print(line, flush=True)
 
     def on_ready(welcome: Welcome) -> None:
         with (directory / "journal").open("a") as journal:
             journal.write(f"ready supervisor {welcome.epoch}\n")
 
-    return Supervisor(StandInEngine(directory, settings), timers, say, say, on_ready).run()
+    return Supervisor(StandInEngine(directory, settings), timers, log, log, on_ready).run()
 
 
 if __name__ == "__main__":

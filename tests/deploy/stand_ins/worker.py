@@ -11,9 +11,18 @@ from quire.proto.transport.channel import Dealer, ipc_address
 from quire.proto.transport.wire import plan_decoder
 
 FACTS = ModelFacts(
-    max_model_len=1024, vocab_size=100, eos_token_ids=(1,), num_blocks=128, block_size=16, kv_bytes=1 << 20,
-    weight_bytes=1 << 20, device="none", dtype="float32", architecture="StandIn", revision="r",
-)  # fmt: skip
+    max_model_len=1024,
+    vocab_size=100,
+    eos_token_ids=(1,),
+    num_blocks=128,
+    block_size=16,
+    kv_bytes=1 << 20,
+    weight_bytes=1 << 20,
+    device="none",
+    dtype="float32",
+    architecture="StandIn",
+    revision="r",
+)
 
 rank, epoch, world_size = map(int, sys.argv[2:5])
 settings = begin(f"worker{rank}", epoch)

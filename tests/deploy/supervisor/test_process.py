@@ -11,8 +11,8 @@ FLOOD = f"for number in range({NUM_LINES}): print('line', number)"
 
 
 def test_a_flood_of_lines_is_counted_not_relayed_and_the_last_ones_are_kept():
-    told: list[str] = []
-    process = SupervisedProcess("frontend", 0, [sys.executable, "-c", FLOOD], told.append)
+    lines: list[str] = []
+    process = SupervisedProcess("frontend", 0, [sys.executable, "-c", FLOOD], lines.append)
     began = time.monotonic()
     try:
         while process.exit_code is None:
@@ -28,11 +28,11 @@ def test_a_flood_of_lines_is_counted_not_relayed_and_the_last_ones_are_kept():
         process.kill()
         process.close()
     left_out = [
-        int(found[1]) for line in told if (found := re.search(r"(\d+) more lines in a second were left out", line))
+        int(found[1]) for line in lines if (found := re.search(r"(\d+) more lines in a second were left out", line))
     ]
     assert 1 <= len(left_out) <= seconds
-    assert sum(left_out) + len(told) - len(left_out) == NUM_LINES
-    assert len(told) <= seconds * (LINES_PER_SECOND + 1)
+    assert sum(left_out) + len(lines) - len(left_out) == NUM_LINES
+    assert len(lines) <= seconds * (LINES_PER_SECOND + 1)
     assert list(process.last_lines) == [f"line {NUM_LINES - KEPT_LINES + index}" for index in range(KEPT_LINES)]
 
 

@@ -16,11 +16,11 @@ def test_start_and_sigterm_drain_then_stop_in_order_with_exit_code_0(deploy):
     os.kill(engine.process.pid, signal.SIGTERM)
     code, output = engine.finish()
     assert code == 0, output
-    told = [entry[1] for entry in engine.events("drain", "term")]
-    assert sorted(told[1:3]) == ["frontend0", "frontend1"]
-    assert told[0] == "scheduler"
-    assert told[3] == "scheduler"
-    assert sorted(told[4:]) == ["worker0", "worker1"]
+    order = [entry[1] for entry in engine.events("drain", "term")]
+    assert sorted(order[1:3]) == ["frontend0", "frontend1"]
+    assert order[0] == "scheduler"
+    assert order[3] == "scheduler"
+    assert sorted(order[4:]) == ["worker0", "worker1"]
     assert engine.events("drain")[0][3] == "45.0"
     assert engine.living() == []
 

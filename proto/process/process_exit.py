@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End this process now, what it printed and logged flushed. Nothing else is waited for; close it before.
 
     A signal's handler may call it. One that raised instead would be lost where exceptions are, as in a finaliser.
@@ -25,8 +25,8 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def leave_after(main: Callable[[], int]) -> NoReturn:
-    """`main` and then `leave`, with the code it returned or exited with; 1 and a traceback for what it raised."""
+def exit_after(main: Callable[[], int]) -> NoReturn:
+    """`main` and then `exit_now`, with the code it returned or exited with; 1 and a traceback for what it raised."""
     try:
         code = main()
     except SystemExit as end:
@@ -34,11 +34,11 @@ def leave_after(main: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         code = 1
-    leave(code)
+    exit_now(code)
 
 
-def leave_on(number: signal.Signals, code: int) -> None:
-    """From now on this signal ends the process with `code`. Call it from the main thread.
+def exit_on(number: signal.Signals, code: int) -> None:
+    """Let this signal end the process with `code` from now on. Call it from the main thread.
 
     Also while the main thread is inside a library's call, as in a collective whose other rank is gone: Python runs a
     handler between two instructions of that thread, but writes the signal's number to a pipe at once, and a thread of
@@ -50,8 +50,8 @@ def leave_on(number: signal.Signals, code: int) -> None:
     def watch() -> None:
         while number not in os.read(reader, 64):
             pass
-        leave(code)
+        exit_now(code)
 
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(number, lambda *_: None)  # without a handler of Python's nothing is written
-    threading.Thread(target=watch, name="leave", daemon=True).start()
+    threading.Thread(target=watch, name="exit", daemon=True).start()

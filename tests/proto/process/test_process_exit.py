@@ -28,7 +28,7 @@ def work():
 }
 MAIN = """
 import sys, threading, time
-from quire.proto.process.departure import leave_after
+from quire.proto.process.process_exit import exit_after
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 def main():
@@ -36,7 +36,7 @@ def main():
     print("said")
     print("logged", file=sys.stderr)
     return 3
-leave_after(main)
+exit_after(main)
 """
 
 
@@ -64,7 +64,7 @@ def test_threads_in_the_middle_of_a_library_do_not_spoil_the_end(library):
 )
 def test_the_code_is_what_main_returned_exited_with_or_failed_by(body, code, said):
     ended = run(
-        f"import sys\nfrom quire.proto.process.departure import leave_after\ndef main(): {body}\nleave_after(main)"
+        f"import sys\nfrom quire.proto.process.process_exit import exit_after\ndef main(): {body}\nexit_after(main)"
     )
     assert ended[0] == code
     assert ended[2].endswith(said)
@@ -75,8 +75,8 @@ def test_a_signal_ends_the_process_even_where_exceptions_are_lost():
     """A handler that raised SystemExit inside a finaliser was heard by nobody, and the next signal was ignored."""
     code = """
 import os, signal, time
-from quire.proto.process.departure import leave
-signal.signal(signal.SIGTERM, lambda *_: leave(4))
+from quire.proto.process.process_exit import exit_now
+signal.signal(signal.SIGTERM, lambda *_: exit_now(4))
 class Finalised:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -91,8 +91,8 @@ def test_a_signal_ends_the_process_while_its_main_thread_is_inside_a_library():
     """A handler alone waits for the call to end, which may never be: here for a mutex that nobody gives back."""
     code = """
 import ctypes, os, signal, threading, time
-from quire.proto.process.departure import leave_on
-leave_on(signal.SIGTERM, 4)
+from quire.proto.process.process_exit import exit_on
+exit_on(signal.SIGTERM, 4)
 print("said")
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
 mutex = ctypes.create_string_buffer(256)
@@ -107,6 +107,6 @@ print("still here")
 def test_every_kind_of_process_ends_so(role):
     """The last thing each does; and nothing of theirs leaves by an exception out of a signal's handler."""
     tree = ast.parse((ROOT / role / "__main__.py").read_text())
-    assert ast.unparse(tree.body[-1]) == "if __name__ == '__main__':\n    leave_after(main)"
+    assert ast.unparse(tree.body[-1]) == "if __name__ == '__main__':\n    exit_after(main)"
     raised = {ast.unparse(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc}
     assert not any("SystemExit" in what for what in raised)
