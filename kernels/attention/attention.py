@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
@@ -44,7 +44,7 @@ class PagedBatch:
     """Copies for the host's control flow: reading the device would wait for it. Inside a captured graph they are those
     of the capture, so forms for GPUs read only the tensors."""
     seq_lens_host: tuple[int, ...]
-    work: Mapping[int | None, WorkList]
+    schedules: Mapping[int | None, TileSchedule]
     """For forms for GPUs, by sliding window; empty elsewhere."""
     num_tokens: int = field(init=False)
 
@@ -69,7 +69,7 @@ class PagedBatch:
 
 
 def tile_shape(device_type: str, num_groups: int) -> tuple[int, int] | None:
-    """Query tokens and keys of a tile, as `fill_work_list` counts them; None where attention reads the host's lengths.
+    """Query tokens and keys of a tile, as `fill_tile_schedule` counts them; None where attention reads host lengths.
 
     `num_groups`: query heads per key-value head.
     """

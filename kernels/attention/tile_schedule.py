@@ -13,7 +13,7 @@ from quire.kernels.dispatch import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class WorkList:
+class TileSchedule:
     """Where each row's tiles begin, for one sliding window; a row of padding has none."""
 
     prefill_tiles: torch.Tensor
@@ -22,13 +22,13 @@ class WorkList:
     """int32 [R + 1]: prefix sum of the key tiles that a row of one token sees, wholly or in part"""
 
 
-def fill_work_list_reference(
+def fill_tile_schedule_reference(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
     window: int | None,
     tokens_per_tile: int,
     keys_per_tile: int,
-    out: WorkList,
+    out: TileSchedule,
 ) -> None:
     """Fill `out` from seq_lens int32 [R] and query_starts int32 [R + 1].
 
@@ -54,7 +54,7 @@ def _check(
     window: int | None,
     tokens_per_tile: int,
     keys_per_tile: int,
-    out: WorkList,
+    out: TileSchedule,
 ) -> None:
     check_tensor("seq_lens", seq_lens, (None,), (torch.int32,), seq_lens.device)
     starts = {
@@ -74,6 +74,6 @@ def _check(
         raise ValueError(f"window: expected at least 1 position, or None for no window, got {window}")
 
 
-fill_work_list = Operation(
-    fill_work_list_reference, _check, {"cuda": "quire.kernels.gpu.attention.tile_schedule:fill_work_list"}
+fill_tile_schedule = Operation(
+    fill_tile_schedule_reference, _check, {"cuda": "quire.kernels.gpu.attention.tile_schedule:fill_tile_schedule"}
 )

@@ -38,7 +38,7 @@ _ARGUMENTS: dict[str, list[type]] = {
         *[_POINTER] * 2,
         _INT,
     ],
-    "quire_rotate_store": [_INT, _INT, *[_POINTER] * 11, *[_SIZE] * 5, _FLOAT, _INT],
+    "quire_rope_store_kv": [_INT, _INT, *[_POINTER] * 11, *[_SIZE] * 5, _FLOAT, _INT],
     "quire_rms_norm": [_INT, *[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _INT],
     "quire_add_rms_norm": [_INT, *[_POINTER] * 5, _SIZE, _SIZE, _FLOAT, _INT],
 }

@@ -33,7 +33,7 @@ def _sum_before(counts, row):
 
 
 @triton.jit(do_not_specialize=["row_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks"])
-def _prepare_kernel(
+def _prepare_inputs_kernel(
     tokens, block_tables, rows, token_ids, positions, slot_mapping, query_starts, seq_lens, slots,
     row_stride, num_rows, num_tokens, slot_tokens, slot_blocks, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -63,12 +63,12 @@ def _prepare_kernel(
     tl.store(slot_mapping + start + index, tl.where(real, place, -1), inside)
 
 
-def prepare(
+def prepare_inputs(
     tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
 ) -> None:
     """See `quire.kernels.prepare_inputs`."""
     num_rows, num_tokens = rows.shape[1], out.token_ids.shape[0]
-    _prepare_kernel[(num_rows + 1, max(1, triton.cdiv(num_tokens, TILE)))](
+    _prepare_inputs_kernel[(num_rows + 1, max(1, triton.cdiv(num_tokens, TILE)))](
         tokens, block_tables, rows, *out, rows.stride(0), num_rows, num_tokens, tokens.shape[1], block_tables.shape[1],
         BLOCK_SIZE=block_size, TILE=TILE, num_warps=4, num_stages=1,
     )  # fmt: skip
@@ -81,8 +81,8 @@ def builds(capability: int) -> Iterator[Build]:
     ints = ("query_starts", "seq_lens", "slots")
     sizes = ("row_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks")
     yield Build(
-        name="prepare block 16",
-        kernel=_prepare_kernel,
+        name="prepare_inputs block 16",
+        kernel=_prepare_inputs_kernel,
         signature={
             **dict.fromkeys(tables, "*i32"),
             **dict.fromkeys(longs, "*i64"),

@@ -19,16 +19,16 @@ TOKEN_STREAM = 0
 TILE_STREAM = 1
 
 
-def choose_reference(
+def sample_reference(
     logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     positions: torch.Tensor, output_index: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
     """int64 [S]: one token per row of `logits` [S, V].
 
     Temperature 0 (float32 [S]): the likeliest token, the lowest id among equals. Else one from
-    softmax(logits / temperature) of the logits not below `floor` float32 [S] (see `cut`), by numbers that depend on
-    seed, position of the drawn token in its sequence and output index alone (int64 [S]). A row with NaN or +inf gives
-    some token id.
+    softmax(logits / temperature) of the logits not below `floor` float32 [S] (see `top_k_top_p`), by numbers that
+    depend on seed, position of the drawn token in its sequence and output index alone (int64 [S]). A row with NaN or
+    +inf gives some token id.
     """
     token_ids = logits.argmax(dim=-1)
     rows = (temperature > 0.0).nonzero().squeeze(1)
@@ -42,7 +42,7 @@ def draw(
     logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     positions: torch.Tensor, output_index: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """`choose` for rows whose temperature is above 0."""
+    """`sample` for rows whose temperature is above 0."""
     num_rows, vocab = logits.shape
     num_tiles = -(-vocab // TILE)
     wide = logits.float()
@@ -73,8 +73,8 @@ def _check(
     check_columns(size, torch.int64, logits.device, seeds=seeds, positions=positions, output_index=output_index)
 
 
-choose = Operation(
-    choose_reference,
+sample = Operation(
+    sample_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.sampling.sample:choose", "cpu": "quire.kernels.cpu.sample:choose"},
+    {"cuda": "quire.kernels.gpu.sampling.sample:sample", "cpu": "quire.kernels.cpu.sample:sample"},
 )

@@ -11,9 +11,17 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels" / "gpu"
-FEW = ["_stream", "_rotate_store_kernel", "_decode", "_merge", "_stream", "_stream", "_stream"]
+FEW = [
+    "_skinny_linear_kernel",
+    "_rope_store_kv_kernel",
+    "_decode_kernel",
+    "_merge_splits_kernel",
+    "_skinny_linear_kernel",
+    "_skinny_linear_kernel",
+    "_skinny_linear_kernel",
+]
 MANY = [
-    "_rows_kernel", "torch.linear", "_rotate_store_kernel", "_decode", "_merge",
+    "_rows_kernel", "torch.linear", "_rope_store_kv_kernel", "_decode_kernel", "_merge_splits_kernel",
     "torch.linear", "_rows_kernel", "torch.linear", "_gated_kernel", "torch.linear",
 ]  # fmt: skip
 LAYERS = {"decode 1": FEW, "decode 16": FEW, "decode 128": MANY}
@@ -64,7 +72,7 @@ def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
     assert len(layers) == 7
     for case, capability, found in layers:
         prefill = "prefill_specialized" if "pages of 64" in case else "prefill_plain"
-        at = FEW.index("_decode")
+        at = FEW.index("_decode_kernel")
         wanted = {
             **LAYERS,
             "mixed 16": [*FEW[:at], prefill, *FEW[at:]],

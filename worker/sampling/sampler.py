@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from quire.kernels.sampling.penalize import mask_tokens, penalize
-from quire.kernels.sampling.sample import choose
+from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import finite_rows
-from quire.kernels.sampling.top_k_top_p import cut
+from quire.kernels.sampling.top_k_top_p import top_k_top_p
 from quire.worker.device.device import Mark
 from quire.worker.sampling.grammar_masks import Masks, Matchers
 from quire.worker.sampling.logprobs import Part, Scored, score
@@ -158,7 +158,7 @@ class Sampler:
             logits = head.logits(hidden)
             finite = finite_rows(logits)
             raw = None if draw.asking is None else logits.index_select(0, draw.asking)
-            token_ids = self._choose(self._edited(logits, draw), draw)
+            token_ids = self._sample(self._edited(logits, draw), draw)
         self._slots.store(draw.slots, draw.positions, token_ids)
         # the next step's upload may lie over this one's once `stored` is called
         asked = None if draw.asking is None else token_ids.index_select(0, draw.asking)
@@ -207,17 +207,17 @@ class Sampler:
         nothing_left = (banned == -torch.inf).all()
         logits.copy_(torch.where(nothing_left, logits, banned))
 
-    def _choose(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
+    def _sample(self, logits: torch.Tensor, draw: Draw) -> torch.Tensor:
         floats = self._table.floats.index_select(0, draw.slots)
         ints = self._table.ints.index_select(0, draw.slots)
         temperature = floats[:, Float.TEMPERATURE].contiguous()
         if draw.used & Uses.TRUNCATION:
             top_p, min_p = floats[:, Float.TOP_P].contiguous(), floats[:, Float.MIN_P].contiguous()
-            floor = cut(logits, temperature, ints[:, Int.TOP_K].contiguous(), top_p, min_p)
+            floor = top_k_top_p(logits, temperature, ints[:, Int.TOP_K].contiguous(), top_p, min_p)
         else:
             floor = torch.full_like(temperature, -torch.inf)
         seeds, output_index = ints[:, Int.SEED].contiguous(), ints[:, Int.OUTPUT_INDEX].contiguous()
-        return choose(logits, floor, temperature, seeds, draw.positions, output_index)
+        return sample(logits, floor, temperature, seeds, draw.positions, output_index)
 
     def _asked(self, rows: Rows, asking: Int64) -> tuple[tuple[Part, ...], Int64]:
         """What the rows that ask for logprobs ask for: the parts, and their named ids as one table [Q, m]."""

@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.gpu.aot.build import Build, Feature, has_eight_bits
-from quire.kernels.gpu.attention.merge_splits import merge
+from quire.kernels.gpu.attention.merge_splits import merge_splits
 from quire.kernels.gpu.attention.softmax import LOG2E, capped, exponent_scale
 from quire.kernels.gpu.attention.tile_schedule import EVERYTHING, row_of_tile, tiles_of_program
 from quire.kernels.gpu.chip import chip_of
@@ -50,7 +50,7 @@ TYPES = {
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_tokens", "table_stride", "window"])
-def _decode(
+def _decode_kernel(
     query, keys, values, out, partial, partial_mass, block_tables, slots, seq_lens, query_starts, tiles,
     sinks, key_scale, value_scale, num_rows, num_tokens, table_stride, window, scale, soft_cap,
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -138,7 +138,7 @@ def decode(
     keys: torch.Tensor,
     values: torch.Tensor,
     batch: PagedBatch,
-    work: WorkList,
+    schedule: TileSchedule,
     rule: AttentionRule,
     sinks: torch.Tensor | None,
     key_scale: torch.Tensor | None,
@@ -157,15 +157,15 @@ def decode(
     num_heads = num_kv_heads * group
     partial = torch.empty((num_programs, 2, num_heads, head_dim), dtype=torch.float32, device=query.device)
     partial_mass = torch.empty((num_programs, 2, num_heads), dtype=torch.float32, device=query.device)
-    _decode[(num_kv_heads, num_programs)](
+    _decode_kernel[(num_kv_heads, num_programs)](
         query, keys, values, out, partial, partial_mass, batch.block_tables, batch.slots, batch.seq_lens,
-        batch.query_starts, work.decode_tiles, sinks, key_scale, value_scale, batch.seq_lens.shape[0], num_tokens,
+        batch.query_starts, schedule.decode_tiles, sinks, key_scale, value_scale, batch.seq_lens.shape[0], num_tokens,
         batch.block_tables.stride(0), EVERYTHING if rule.sliding_window is None else rule.sliding_window,
         rule.scale, rule.soft_cap,
         HEADS=num_kv_heads, BLOCK_SIZE=keys.shape[1], **_constants(group, head_dim, query.dtype, keys.dtype, tiles),
         num_warps=tiles["num_warps"], num_stages=tiles["num_stages"],
     )  # fmt: skip
-    merge(partial, partial_mass, batch, work, sinks, out)
+    merge_splits(partial, partial_mass, batch, schedule, sinks, out)
 
 
 def shape_key(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> str:
@@ -254,7 +254,7 @@ def _build(
     left_out = {"sinks", "key_scale", "value_scale", "soft_cap"} - {*pointers, *numbers}
     return Build(
         name=f"decode {name}",
-        kernel=_decode,
+        kernel=_decode_kernel,
         signature={**pointers, **numbers},
         constants={
             "HEADS": 8,

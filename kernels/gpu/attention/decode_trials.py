@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.gpu.attention.decode import KEYS_PER_TILE, decode, default_tiles, shape_key
-from quire.kernels.gpu.attention.tile_schedule import fill_work_list
+from quire.kernels.gpu.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.gpu.tuning.tiles import Tiles, Trial
 
 NUM_KV_HEADS, GROUP, BLOCK_SIZE = 8, 4, 16
@@ -57,15 +57,15 @@ def prepare(
         num_decodes=num_rows,
         query_lens_host=(1,) * num_rows,
         seq_lens_host=tuple(lengths),
-        work={},
+        schedules={},
     )
-    work = WorkList(torch.empty_like(batch.query_starts), torch.empty_like(batch.query_starts))
-    fill_work_list(batch.seq_lens, batch.query_starts, None, 1, KEYS_PER_TILE, work)
+    schedule = TileSchedule(torch.empty_like(batch.query_starts), torch.empty_like(batch.query_starts))
+    fill_tile_schedule(batch.seq_lens, batch.query_starts, None, 1, KEYS_PER_TILE, schedule)
     scale = torch.ones(NUM_KV_HEADS, device=device) if cache_type.itemsize == 1 else None
     out = torch.empty((num_rows, NUM_KV_HEADS * GROUP * head_dim), dtype=query.dtype, device=device)
 
     def launch(tiles: Tiles) -> torch.Tensor:
-        decode(query, keys, values, batch, work, AttentionRule(head_dim**-0.5), None, scale, scale, out, tiles)
+        decode(query, keys, values, batch, schedule, AttentionRule(head_dim**-0.5), None, scale, scale, out, tiles)
         return out
 
     return launch

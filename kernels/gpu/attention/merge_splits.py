@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention.attention import PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.attention.softmax import LOG2E
 from quire.kernels.gpu.attention.tile_schedule import tiles_of_program
@@ -21,7 +21,7 @@ CHUNK = 32
 
 
 @triton.jit(do_not_specialize=["num_rows", "programs"])
-def _merge(
+def _merge_splits_kernel(
     partial, partial_mass, out, query_starts, tiles, sinks, num_rows, programs,
     HEADS: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -58,11 +58,11 @@ def _merge(
     tl.store(out + (token * HEADS + head) * DIM + column, acc / mass, mask=column < DIM)
 
 
-def merge(
+def merge_splits(
     partial: torch.Tensor,
     partial_mass: torch.Tensor,
     batch: PagedBatch,
-    work: WorkList,
+    schedule: TileSchedule,
     sinks: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
@@ -73,8 +73,8 @@ def merge(
     """
     programs, _, num_heads, head_dim = partial.shape
     num_rows = batch.seq_lens.shape[0]
-    _merge[(num_rows, num_heads)](
-        partial, partial_mass, out, batch.query_starts, work.decode_tiles, sinks, num_rows, programs,
+    _merge_splits_kernel[(num_rows, num_heads)](
+        partial, partial_mass, out, batch.query_starts, schedule.decode_tiles, sinks, num_rows, programs,
         HEADS=num_heads, DIM=head_dim, COLUMNS=triton.next_power_of_2(head_dim), CHUNK=CHUNK, num_warps=4,
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ def builds(capability: int) -> Iterator[Build]:
             pointers["sinks"] = "*fp32"
         yield Build(
             name=f"merge d{head_dim}{' sinks' if with_sinks else ''}",
-            kernel=_merge,
+            kernel=_merge_splits_kernel,
             signature={**pointers, "num_rows": "i32", "programs": "i32"},
             constants={
                 **({} if with_sinks else {"sinks": None}),

@@ -19,7 +19,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.gpu.aot.build import Build, Feature, has_eight_bits, matrix_feature
 from quire.kernels.gpu.attention.prefill_plain import prefill_plain
 from quire.kernels.gpu.attention.prefill_specialized import prefill_specialized
@@ -52,7 +52,7 @@ class Body:
 
 
 def tokens_per_tile(group: int) -> int:
-    """Tokens whose `group` query heads fill a tile of queries: what `fill_work_list` needs to know."""
+    """Tokens whose `group` query heads fill a tile of queries: what `fill_tile_schedule` needs to know."""
     return max(1, ROWS_PER_TILE // group)
 
 
@@ -92,7 +92,7 @@ def prefill(
     keys: torch.Tensor,
     values: torch.Tensor,
     batch: PagedBatch,
-    work: WorkList,
+    schedule: TileSchedule,
     rule: AttentionRule,
     sinks: torch.Tensor | None,
     key_scale: torch.Tensor | None,
@@ -116,7 +116,7 @@ def prefill(
         raise ValueError(f"keys: {keys.dtype} needs compute capability 8.9, not {capability / 10}; use 16 bits")
     trusted = prefill_switch.is_trusted()
     body = choose_body(capability, keys.shape[1], head_dim, query.dtype, keys.dtype, rule.sliding_window, trusted)
-    launch(body, query, keys, values, batch, work, rule, sinks, key_scale, value_scale, out)
+    launch(body, query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
 
 
 def launch(
@@ -125,7 +125,7 @@ def launch(
     keys: torch.Tensor,
     values: torch.Tensor,
     batch: PagedBatch,
-    work: WorkList,
+    schedule: TileSchedule,
     rule: AttentionRule,
     sinks: torch.Tensor | None,
     key_scale: torch.Tensor | None,
@@ -146,7 +146,7 @@ def launch(
         triton.set_allocator(_scratch)
         cache = (_descriptor(keys, body.keys), _descriptor(values, body.keys))
     _kernel(body)[(num_kv_heads, tiles, ROWS_PER_TILE // body.rows)](
-        query, *cache, out, batch.block_tables, batch.slots, batch.seq_lens, batch.query_starts, work.prefill_tiles,
+        query, *cache, out, batch.block_tables, batch.slots, batch.seq_lens, batch.query_starts, schedule.prefill_tiles,
         sinks, key_scale, value_scale, rule.scale, rule.soft_cap, rule.sliding_window,
         num_rows, num_tokens, batch.block_tables.shape[1],
         **_constants(body, group, head_dim, keys.shape[1]),

@@ -45,7 +45,7 @@ def _write(x, column, inside, to_query, query, to_cache, cache, scale, DTYPE: tl
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
-def _rotate_store_kernel(
+def _rope_store_kv_kernel(
     qkv, cos, sin, keys, values, slot_mapping, query_weight, key_weight, eps, key_scale, value_scale, query, num_tokens,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
     ROWS: tl.constexpr, HALF_BLOCK: tl.constexpr, REST_BLOCK: tl.constexpr,
@@ -111,7 +111,7 @@ def _rotate_store_kernel(
         _write(rest, resting, rests, to_query, query_row + 2 * HALF, to_cache, cache_row + 2 * HALF, scale, DTYPE)
 
 
-def rotate_store(
+def rope_store_kv(
     qkv: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
@@ -153,7 +153,7 @@ def _launch(given: tuple[Any, ...], query: torch.Tensor, heads: _Heads, tiles: T
     num_tokens = query.shape[1]
     if num_tokens:
         num_rows = num_tokens * heads.num_kv_heads * (heads.group + 2)
-        _rotate_store_kernel[(triton.cdiv(num_rows, tiles["rows"]),)](
+        _rope_store_kv_kernel[(triton.cdiv(num_rows, tiles["rows"]),)](
             *given, query, num_tokens, **_constants(heads, tiles), num_warps=tiles["num_warps"]
         )
 
@@ -173,7 +173,7 @@ def default_tiles(heads: _Heads) -> Tiles:
 
 @functools.cache
 def _tiles(heads: _Heads, dtype: torch.dtype, cache: torch.dtype) -> Tiles:
-    return tile("rotate_store", _shape_key(heads, dtype, cache), default_tiles(heads))
+    return tile("rope_store_kv", _shape_key(heads, dtype, cache), default_tiles(heads))
 
 
 def _shape_key(heads: _Heads, dtype: torch.dtype, cache: torch.dtype) -> str:
@@ -184,7 +184,7 @@ def trials() -> Iterator[Trial]:
     """4096 tokens of Llama-3.1-8B's and Qwen3-8B's heads, without the norm."""
     heads, num_tokens, dtype = _Heads(8, 4, 128, 64), 4096, torch.bfloat16
     yield Trial(
-        "rotate_store",
+        "rope_store_kv",
         _shape_key(heads, dtype, dtype),
         tuple({"rows": rows, "num_warps": warps} for rows in (8, 16, 32, 64) for warps in (2, 4, 8)),
         num_tokens * (2 * 2 * (heads.group + 2) * heads.num_kv_heads * heads.size + 8 * heads.half),
@@ -242,7 +242,7 @@ def _build(*, head_dim: int, half: int, norm: bool, cache: str, dtype: str = "bf
     turning = "" if 2 * half == head_dim else f" half{half}"
     return Build(
         name=f"{'norm ' if norm else ''}rotate d{head_dim}{turning} {dtype} to {cache}",
-        kernel=_rotate_store_kernel,
+        kernel=_rope_store_kv_kernel,
         signature=signature,
         constants={**dict.fromkeys(absent), **_constants(heads, tiles)},
         num_warps=tiles["num_warps"],

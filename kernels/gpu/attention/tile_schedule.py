@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.gpu.aot.build import Build
 
 CHUNK = tl.constexpr(512)
@@ -41,7 +41,7 @@ def tiles_of_program(total, programs) -> tl.tensor:
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
-def _fill(
+def _fill_tile_schedule_kernel(
     seq_lens, query_starts, prefill_tiles, decode_tiles, num_rows, window,
     TOKENS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -64,16 +64,16 @@ def _fill(
         decode_sum += tl.sum(key_tiles)
 
 
-def fill_work_list(
+def fill_tile_schedule(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
     window: int | None,
     tokens_per_tile: int,
     keys_per_tile: int,
-    out: WorkList,
+    out: TileSchedule,
 ) -> None:
     """See `quire.kernels.attention.tile_schedule`."""
-    _fill[(1,)](
+    _fill_tile_schedule_kernel[(1,)](
         seq_lens, query_starts, out.prefill_tiles, out.decode_tiles, seq_lens.shape[0],
         EVERYTHING if window is None else min(window, EVERYTHING),
         TOKENS=tokens_per_tile, KEYS=keys_per_tile, num_warps=4,
@@ -84,8 +84,8 @@ def builds(capability: int) -> Iterator[Build]:
     """The tiles of a model with four query heads to a key-value head."""
     pointers = ("seq_lens", "query_starts", "prefill_tiles", "decode_tiles")
     yield Build(
-        name="work_list",
-        kernel=_fill,
+        name="tile_schedule",
+        kernel=_fill_tile_schedule_kernel,
         signature={**dict.fromkeys(pointers, "*i32"), "num_rows": "i32", "window": "i32"},
         constants={"TOKENS": 32, "KEYS": 64},
         num_warps=4,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.gpu.linear.skinny_linear import MOST_TOKENS, Norm, default_tiles, small_linear
+from quire.kernels.gpu.linear.skinny_linear import MOST_TOKENS, Norm, default_tiles, skinny_linear
 from quire.kernels.gpu.tuning.tiles import Tiles, Trial, tile
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
@@ -39,7 +39,7 @@ def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None, tiles: Tiles
 ) -> torch.Tensor:
     if not tiles["cublas"]:
-        return small_linear(x, weight, bias, gate, tiles)
+        return skinny_linear(x, weight, bias, gate, tiles)
     wide = torch_linear(x, weight, bias)
     return wide if gate is None else gated_activation(wide, gate)
 
@@ -58,7 +58,7 @@ def _norm_linear(
     if not tiles["cublas"] and x.dtype != torch.float16:
         total = x if residual is None else x.new_empty(x.shape)
         norm = Norm(residual, norm_weight, eps, total)
-        return small_linear(x, weight, bias, gate, tiles, norm), total
+        return skinny_linear(x, weight, bias, gate, tiles, norm), total
     if residual is None:
         normed, total = rms_norm(x, norm_weight, eps), x
     else:

@@ -27,7 +27,7 @@ _ADD_BLOCK = 256
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
-def _stream(
+def _skinny_linear_kernel(
     x, residual, norm_weight, weight, bias, out, total, squares,
     num_tokens, size_in, size_out, eps, steps,
     GATE: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
@@ -102,7 +102,7 @@ def _stream(
 
 
 @triton.jit
-def _add_parts(
+def _add_parts_kernel(
     sums, squares, bias, out, size_in, size_out, eps,
     NORM: tl.constexpr, GATE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -144,7 +144,7 @@ class Norm(NamedTuple):
     total: torch.Tensor
 
 
-def small_linear(
+def skinny_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -163,14 +163,14 @@ def small_linear(
     is_split = parts > 1
     sums = x.new_empty((parts, MOST_TOKENS, size_out), dtype=torch.float32) if is_split else out
     squares = x.new_empty((parts, MOST_TOKENS), dtype=torch.float32) if is_split and norm else None
-    _stream[(triton.cdiv(size_out, block_o), parts)](
+    _skinny_linear_kernel[(triton.cdiv(size_out, block_o), parts)](
         x, residual, norm_weight, weight, None if is_split else bias, sums, total, squares,
         num_tokens, size_in, size_out, eps, triton.cdiv(triton.cdiv(size_in, block_i), parts),
         GATE=None if is_split else gate, SPLIT=is_split, EVEN=size_in % block_i == 0, BLOCK_O=block_o, BLOCK_I=block_i,
         WARPS=tiles["num_warps"], num_warps=tiles["num_warps"], num_stages=tiles["num_stages"],
     )  # fmt: skip
     if is_split:
-        _add_parts[(num_tokens, triton.cdiv(out.shape[1], _ADD_BLOCK))](
+        _add_parts_kernel[(num_tokens, triton.cdiv(out.shape[1], _ADD_BLOCK))](
             sums, squares, bias, out, size_in, size_out, eps,
             NORM=norm is not None, GATE=gate, PARTS=parts, BLOCK=_ADD_BLOCK, num_warps=4,
         )  # fmt: skip
@@ -230,7 +230,7 @@ def _build(name, dtype, sizes, num_tokens=1, norm="", gate=None, bias=False):
     numbers = {"num_tokens": "i32", "size_in": "i32", "size_out": "i32", "eps": "fp32", "steps": "i32"}
     return Build(
         f"{name} {dtype} {block_o}x{block_i}",
-        _stream,
+        _skinny_linear_kernel,
         {**pointers, **numbers},
         {
             **absent,
@@ -252,7 +252,7 @@ def _add_build(name, dtype, gate):
     sizes = ("size_in", "size_out")
     return Build(
         f"{name} {dtype}",
-        _add_parts,
+        _add_parts_kernel,
         {"sums": "*fp32", "squares": "*fp32", "out": f"*{dtype}", **dict.fromkeys(sizes, "i32"), "eps": "fp32"},
         {"bias": None, "NORM": True, "GATE": gate, "PARTS": 4, "BLOCK": _ADD_BLOCK},
         4,

@@ -27,7 +27,7 @@ from quire.kernels.sampling.sample import TILE, TILE_STREAM, TOKEN_STREAM
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _choose_in_chunks(
+def _sample_in_chunks(
     logits, floor, temperature, seeds, positions, output_index, highs, keys, winners, row_stride, vocab,
     CHUNK: tl.constexpr, TILE: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
@@ -55,7 +55,7 @@ def _choose_in_chunks(
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _choose_in_row(
+def _sample_in_row(
     logits, floor, temperature, seeds, positions, output_index, highs, keys, winners, token_ids, row_stride, vocab,
     chunks, CHUNKS: tl.constexpr, TILE: tl.constexpr, STREAM: tl.constexpr,
 ):  # fmt: skip
@@ -81,11 +81,11 @@ def _choose_in_row(
         tl.store(token_ids + row, least_id(high, highest, winner, vocab).to(tl.int64))
 
 
-def choose(
+def sample(
     logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
     positions: torch.Tensor, output_index: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """See `quire.kernels.sampling.sample.choose_reference`."""
+    """See `quire.kernels.sampling.sample.sample_reference`."""
     num_rows, vocab = logits.shape
     token_ids = torch.empty_like(seeds)
     if not num_rows:
@@ -94,10 +94,10 @@ def choose(
     highs = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
     keys, winners = torch.empty_like(highs), torch.empty_like(highs, dtype=torch.int32)
     columns = (logits, floor, temperature, seeds, positions, output_index, highs, keys, winners)
-    _choose_in_chunks[num_rows, chunks](
+    _sample_in_chunks[num_rows, chunks](
         *columns, logits.stride(0), vocab, CHUNK=CHUNK, TILE=TILE, STREAM=TILE_STREAM, num_warps=4
     )
-    _choose_in_row[num_rows,](
+    _sample_in_row[num_rows,](
         *columns, token_ids, logits.stride(0), vocab, chunks,
         CHUNKS=triton.next_power_of_2(chunks), TILE=TILE, STREAM=TOKEN_STREAM, num_warps=4,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def builds(capability: int) -> Iterator[Build]:
     """Both kernels for each type of logits; the second for vocabularies of 64 to 128, and of up to 256 thousand."""
     for dtype in ("fp32", "bf16", "fp16") if capability == 90 else ("bf16",):
         sizes = {"CHUNK": CHUNK, "TILE": TILE, "STREAM": TILE_STREAM}
-        yield row_build(f"choose chunks {dtype}", _choose_in_chunks, dtype, sizes, num_warps=4)
+        yield row_build(f"sample chunks {dtype}", _sample_in_chunks, dtype, sizes, num_warps=4)
         for chunks in (32, 64) if capability == 90 else (32,):
             sizes = {"CHUNKS": chunks, "TILE": TILE, "STREAM": TOKEN_STREAM}
-            yield row_build(f"choose rows {dtype} {chunks}", _choose_in_row, dtype, sizes, num_warps=4)
+            yield row_build(f"sample rows {dtype} {chunks}", _sample_in_row, dtype, sizes, num_warps=4)

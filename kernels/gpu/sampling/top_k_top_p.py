@@ -172,19 +172,19 @@ def _gather(
             tl.store(line + place, x.to(gathered.dtype.element_ty), mask=inside & (place < capacity))
 
 
-def cut(
+def top_k_top_p(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
-    """See `quire.kernels.sampling.top_k_top_p.cut_reference`. Takes scratch memory of about a quarter of the logits."""
+    """See `quire.kernels.sampling.top_k_top_p.top_k_top_p_reference`. Scratch memory: about a quarter of the logits."""
     capacity = max(CHUNK, logits.shape[1] // 4)
-    return cut_by(logits, temperature, top_k, top_p, min_p, CHUNK, capacity, SEARCH_BLOCK)
+    return top_k_top_p_in_chunks(logits, temperature, top_k, top_p, min_p, CHUNK, capacity, SEARCH_BLOCK)
 
 
-def cut_by(
+def top_k_top_p_in_chunks(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor,
     chunk: int, capacity: int, block: int,
 ) -> torch.Tensor:  # fmt: skip
-    """`cut` with programs of `chunk` logits, room for `capacity` gathered ones of a row, searched `block` at a time."""
+    """`top_k_top_p` by programs of `chunk` logits; room for `capacity` of a row, `block` are searched together."""
     num_rows, vocab = logits.shape
     floor = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     if not num_rows:
@@ -224,6 +224,9 @@ def builds(capability: int) -> Iterator[Build]:
                 if chunks == 64 and name in ("summarize", "search"):
                     continue  # does not hang on the number of chunks
                 yield row_build(
-                    f"cut {name} {dtype} {chunks}", kernel, dtype, {**sizes, "CHUNKS": chunks, "BLOCK": SEARCH_BLOCK},
+                    f"top_k_top_p {name} {dtype} {chunks}",
+                    kernel,
+                    dtype,
+                    {**sizes, "CHUNKS": chunks, "BLOCK": SEARCH_BLOCK},
                     num_warps=_WARPS[name],
-                )  # fmt: skip
+                )

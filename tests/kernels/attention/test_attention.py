@@ -57,7 +57,7 @@ def make_case(lengths, block_size, num_kv_heads, groups, seed, padding=0):
         num_decodes=sum(length == 1 for length in query_lens),
         query_lens_host=query_lens,
         seq_lens_host=seq_lens,
-        work={},
+        schedules={},
     )
     flat = torch.cat(
         [*(query for query, _, _ in rows), torch.full((padding, num_kv_heads * groups, HEAD_DIM), torch.nan)]

@@ -64,8 +64,8 @@ def test_what_no_kernel_does_is_refused_by_name(paged_step):
     with pytest.raises(ValueError, match="query: heads of at most 256 elements run on GPUs, got 272"):
         attention.paged_attention(*step.arguments())
     step = paged_step([(1, 3)], attention.tile_shape(2), window=5)
-    without = dataclasses.replace(step.batch, work={})
-    with pytest.raises(ValueError, match=r"batch\.work: holds no list for sliding window 5"):
+    without = dataclasses.replace(step.batch, schedules={})
+    with pytest.raises(ValueError, match=r"batch\.schedules: lacks the one for sliding window 5"):
         attention.paged_attention(*dataclasses.replace(step, batch=without).arguments())
 
 

@@ -23,13 +23,13 @@ def run(step, programs=1, **tiles):
     """out [T, H * D] by `programs` programs for each key-value head; what the body does not write stays NaN."""
     num_kv_heads, num_tokens, group, head_dim = step.query.shape
     out = torch.full((num_tokens, num_kv_heads * group * head_dim), torch.nan, dtype=step.query.dtype)
-    work = step.batch.work[step.rule.sliding_window]
+    schedule = step.batch.schedules[step.rule.sliding_window]
     tiles = {**default_tiles(head_dim, step.query.dtype, step.keys.dtype), "programs": programs * num_kv_heads, **tiles}
     # the lengths on the host are those of a capture: another step's
     nothing = (0,) * step.batch.seq_lens.shape[0]
     batch = dataclasses.replace(step.batch, query_lens_host=nothing, seq_lens_host=nothing)
     scales = (step.sinks, step.key_scale, step.value_scale)
-    decode(step.query, step.keys, step.values, batch, work, step.rule, *scales, out, tiles)
+    decode(step.query, step.keys, step.values, batch, schedule, step.rule, *scales, out, tiles)
     return out
 
 

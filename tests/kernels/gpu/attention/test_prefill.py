@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention_reference
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list_reference
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference
 from quire.kernels.gpu.attention.prefill import Body, choose_body, launch, prefill, tokens_per_tile
 
 # a row without a token divides by zero, and is not stored; poison makes slices that are all NaN
@@ -75,7 +75,7 @@ def make_case(
         num_decodes=0,
         query_lens_host=query_lens,
         seq_lens_host=seq_lens,
-        work={},
+        schedules={},
     )
     eight_bits = cache_type == torch.float8_e4m3fn
     return Case(
@@ -90,12 +90,12 @@ def make_case(
     )
 
 
-def work_list(case, tile_tokens):
+def tile_schedule(case, tile_tokens):
     rows = case.batch.seq_lens.shape[0]
-    work = WorkList(torch.empty(rows + 1, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32))
+    schedule = TileSchedule(torch.empty(rows + 1, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32))
     starts = case.batch.query_starts
-    fill_work_list_reference(case.batch.seq_lens, starts, case.rule.sliding_window, tile_tokens, 64, work)
-    return work
+    fill_tile_schedule_reference(case.batch.seq_lens, starts, case.rule.sliding_window, tile_tokens, 64, schedule)
+    return schedule
 
 
 def run(case, body=None):
@@ -106,7 +106,7 @@ def run(case, body=None):
     nothing = (0,) * case.batch.seq_lens.shape[0]
     batch = dataclasses.replace(case.batch, query_lens_host=nothing, seq_lens_host=nothing)
     query, keys, values, _, rule, *rest = case.arguments()
-    arguments = (query, keys, values, batch, work_list(case, tokens_per_tile(group)), rule, *rest, out)
+    arguments = (query, keys, values, batch, tile_schedule(case, tokens_per_tile(group)), rule, *rest, out)
     if body is None:
         prefill(*arguments)
     else:
