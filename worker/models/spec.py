@@ -32,11 +32,16 @@ ACTIVATIONS: Final[dict[str, Gate]] = {
 
 LLAMA_DEFAULTS: Final[Config] = {"max_position_embeddings": 2048}
 MISTRAL_DEFAULTS: Final[Config] = {
-    "max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096,
-}  # fmt: skip
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+}
 QWEN2_DEFAULTS: Final[Config] = {
-    "max_position_embeddings": 32_768, "num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28,
-}  # fmt: skip
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 QWEN3_DEFAULTS: Final[Config] = {**QWEN2_DEFAULTS, "head_dim": 128}
 """What transformers takes for a key that config.json leaves out, where the architectures differ. A key that is there
 and null is not left out. The sizes that every published config states have no default."""

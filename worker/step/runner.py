@@ -186,9 +186,16 @@ class Runner:
         self._graphs.close()
 
     def _in_flight(
-        self, plan: StepPlan, rows: Rows, draw: Draw | None, drawn: Drawn | Pooled | None, scored: list[Scored],
-        start: Start, begun: float, prepared: float,
-    ) -> InFlight:  # fmt: skip
+        self,
+        plan: StepPlan,
+        rows: Rows,
+        draw: Draw | None,
+        drawn: Drawn | Pooled | None,
+        scored: list[Scored],
+        start: Start,
+        begun: float,
+        prepared: float,
+    ) -> InFlight:
         """Queue the way back to the host."""
         self._slots.advance(rows)
         vectors = None

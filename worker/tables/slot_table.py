@@ -70,9 +70,15 @@ class Slots:
     """Sizes are fixed at construction. Table rows are written whole, up to the farthest entry ever used."""
 
     def __init__(
-        self, num_slots: int, max_model_len: int, num_blocks: int, block_size: int, sampling: SamplingTable,
-        device: torch.device, vocab_size: int,
-    ) -> None:  # fmt: skip
+        self,
+        num_slots: int,
+        max_model_len: int,
+        num_blocks: int,
+        block_size: int,
+        sampling: SamplingTable,
+        device: torch.device,
+        vocab_size: int,
+    ) -> None:
         self.max_model_len = max_model_len
         self.block_size = block_size
         self.sampling = sampling

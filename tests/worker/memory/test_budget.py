@@ -74,9 +74,18 @@ def test_cuda_without_a_device_is_refused_with_a_remedy():
 
 def test_the_digest_differs_with_what_must_agree_and_only_with_that():
     facts = ModelFacts(
-        max_model_len=1, vocab_size=2, eos_token_ids=(), num_blocks=3, block_size=16, kv_bytes=4, weight_bytes=5,
-        device="cpu", dtype="float32", architecture="a", revision="r",
-    )  # fmt: skip
+        max_model_len=1,
+        vocab_size=2,
+        eos_token_ids=(),
+        num_blocks=3,
+        block_size=16,
+        kv_bytes=4,
+        weight_bytes=5,
+        device="cpu",
+        dtype="float32",
+        architecture="a",
+        revision="r",
+    )
     same = agreement(config(), facts)
     assert agreement(config(log_level="debug", num_threads=3), facts) == same
     assert agreement(config(max_num_seqs=9), facts) != same

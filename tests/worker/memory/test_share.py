@@ -170,8 +170,12 @@ def test_memory_is_told_by_kind(card):
     card.take(25 * GIB, cached=2 * GIB)  # weights, cache, graphs; the rest is what steps take
     told = dict(growth.kinds(16 * GIB, 8 * GIB, GIB))
     assert told == {
-        "weights": 16 * GIB, "kv_cache": 8 * GIB, "graphs": GIB, "steps": 2 * GIB, "libraries": GIB // 2,
-    }  # fmt: skip
+        "weights": 16 * GIB,
+        "kv_cache": 8 * GIB,
+        "graphs": GIB,
+        "steps": 2 * GIB,
+        "libraries": GIB // 2,
+    }
     assert sum(told.values()) == card.total - card.mem_get_info()[0] - card.strangers
 
 

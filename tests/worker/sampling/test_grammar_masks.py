@@ -84,12 +84,19 @@ LANGUAGES = [
         Structured("regex", "(ab|ba){1,2}c?"),
         {"".join(parts) + c for n in (1, 2) for parts in itertools.product(("ab", "ba"), repeat=n) for c in ("", "c")},
     ),
-    (Structured("json_schema", '{"enum": ["ab", 12, "ü", {"a": [1, 2]}]}'), {
-        '"ab"', "12", '"ü"', '"\\u00fc"', *(f'{{"a":{s}[1,{t}2]}}' for s in ("", " ") for t in ("", " ")),
-    }),
+    (
+        Structured("json_schema", '{"enum": ["ab", 12, "ü", {"a": [1, 2]}]}'),
+        {
+            '"ab"',
+            "12",
+            '"ü"',
+            '"\\u00fc"',
+            *(f'{{"a":{s}[1,{t}2]}}' for s in ("", " ") for t in ("", " ")),
+        },
+    ),
     (Structured("grammar", 'root ::= "a" mid? "c"\nmid ::= "b" | "bb"'), {"ac", "abc", "abbc"}),
     (Structured("choice", '["a", "b"]', after="12"), None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("structured", "language"), LANGUAGES[:-1])
@@ -209,9 +216,13 @@ def driver(settings, drive, folder):
         table = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
         config = WorkerConfig(**{**settings, "tokenizer": str(tokenizer)})
         spec = SimpleNamespace(
-            vocab_size=WIDTH, eos_token_ids=(END,), num_groups=lambda size: 1, sliding_windows=(None,),
-            whole_prompts=False, pooling=None,
-        )  # fmt: skip
+            vocab_size=WIDTH,
+            eos_token_ids=(END,),
+            num_groups=lambda size: 1,
+            sliding_windows=(None,),
+            whole_prompts=False,
+            pooling=None,
+        )
         cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
         return drive(build_runner(config, spec, Toy(table), cache, 400, CPU, True), 8)
 
@@ -259,7 +270,7 @@ def test_allowed_ids_and_grammar_hold_together_and_their_conflict_ends_that_row_
     of_text = {text: token for token, text in texts.items()}
     allowed = SamplingParams(
         max_tokens=9, structured=Structured("regex", "[abc]+"), allowed_token_ids=(of_text[b"a"], of_text[b"z"])
-    )  # fmt: skip
+    )
     conflict = msgspec.structs.replace(allowed, allowed_token_ids=(of_text[b"z"],))
     made = driver()
     made.scribe.admit(0, PROMPT, allowed)

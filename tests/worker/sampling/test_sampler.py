@@ -29,11 +29,16 @@ def sampler_of(requests):
     slots = Slots(len(requests), 128, 10_000, 4, table, CPU.torch, VOCAB)
     admits = tuple(
         Admit(
-            slot, ints(prompt + output), len(prompt), len(prompt + output) - 1, slot % 2, params,
+            slot,
+            ints(prompt + output),
+            len(prompt),
+            len(prompt + output) - 1,
+            slot % 2,
+            params,
             ints(range(-(-len(prompt + output) // 4))),
         )
         for slot, (params, prompt, output) in enumerate(requests)
-    )  # fmt: skip
+    )
     rows = len(requests)
     plan = StepPlan(1, 1, b"", ints(range(rows)), ints([1] * rows), b"\1" * rows, admits=admits)
     staging = Staging(CPU, rows)
