@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
-from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process.departure import leave, leave_after, leave_on
 from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
@@ -30,9 +30,7 @@ from quire.worker.step.runner import InFlight
 from quire.worker.weights.checkpoint import CheckpointError
 from quire.worker.weights.shard import ModelError
 
-REFUSALS = (
-    ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError
-)  # fmt: skip
+REFUSALS = (ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError)
 """What the user must change, and no restart can."""
 
 _LINGER_MS = 1000

@@ -4,7 +4,6 @@ Prints one JSON object `{"sections": {title: {name: value}}, "refusals": [...]}`
 weights than their headers.
 """
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import torch
 from quire.kernels.catalog import OPERATIONS, implementations
 from quire.kernels.chips import has_cuda, proof, unserved
 from quire.kernels.cpu.native import instruction_set
-from quire.kernels.gpu.tuning import prefill_switch
-from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.kernels.gpu import prefill_switch
+from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process.flags import in_flags
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -77,8 +76,7 @@ def _proven(device: Device) -> Section:
     """What is known of the kernels on this chip, and which bodies wait for it. Raises `TileTableError`."""
     if device.capability is None:
         return {}
-    compiled = importlib.import_module("quire.kernels.gpu.aot.compile").CAPABILITIES
-    said: Section = {f"compute capability {device.capability / 10}": proof(device.capability, compiled)}
+    said: Section = {f"compute capability {device.capability / 10}": proof(device.capability)}
     if device.capability == prefill_switch.CAPABILITY:
         waits = "plain: no run of the specialized one on this chip is on record"
         said["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits

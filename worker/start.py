@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from quire.kernels.gpu.tuning import prefill_switch
+from quire.kernels.gpu import prefill_switch
 from quire.proto.messages.requests import ModelFacts
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -109,9 +109,14 @@ def choose_prefill_body(config: WorkerConfig, device: Device) -> None:
 
 
 def build_runner(
-    config: WorkerConfig, spec: Spec, model: Model, cache: KVCache, max_model_len: int, device: Device,
+    config: WorkerConfig,
+    spec: Spec,
+    model: Model,
+    cache: KVCache,
+    max_model_len: int,
+    device: Device,
     reports: bool,
-) -> Runner:  # fmt: skip
+) -> Runner:
     """Tables and runner around a model and its cache."""
     sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device)
     slots = Slots(
@@ -134,10 +139,10 @@ def build_runner(
         pooler = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
     matchers = Matchers(
         Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
-    )  # fmt: skip
+    )
     return Runner(
         model, cache, slots, inputs, staging, graphs, device, tokens, reports=reports, pooler=pooler, matchers=matchers
-    )  # fmt: skip
+    )
 
 
 def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
@@ -150,9 +155,16 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
 
 
 def _capacity(
-    config: WorkerConfig, group: Group, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
-    share: Share | None, reports: bool,
-) -> Capacity:  # fmt: skip
+    config: WorkerConfig,
+    group: Group,
+    spec: Spec,
+    model: Model,
+    layout: KVLayout,
+    dtype: torch.dtype,
+    device: Device,
+    share: Share | None,
+    reports: bool,
+) -> Capacity:
     """Raises MemoryShortage."""
     if spec.whole_prompts:
         return unpaged(config, spec.max_model_len)
@@ -161,9 +173,14 @@ def _capacity(
 
 
 def _profile(
-    config: WorkerConfig, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
+    config: WorkerConfig,
+    spec: Spec,
+    model: Model,
+    layout: KVLayout,
+    dtype: torch.dtype,
+    device: Device,
     reports: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Run the worst step beside real tables and the graph that takes the most memory; bytes of the cache it ran on.
 
     That cache is just big enough.

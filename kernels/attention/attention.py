@@ -4,7 +4,6 @@ Shape legend: T tokens, R rows, N slots, K key-value heads, G query heads of eac
 table holds, C context positions of a row.
 """
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -66,18 +65,6 @@ class PagedBatch:
             raise ValueError(f"num_decodes: the first {self.num_decodes} rows must have one token each, got {queries}")
         if any(not 0 <= query <= length for query, length in zip(queries, lengths, strict=True)):
             raise ValueError("query_lens_host: no row runs more tokens than its seq_lens_host")
-
-
-def tile_shape(device_type: str, num_groups: int) -> tuple[int, int] | None:
-    """Query tokens and keys of a tile, as `fill_tile_schedule` counts them; None where attention reads host lengths.
-
-    `num_groups`: query heads per key-value head.
-    """
-    if device_type != "cuda":
-        return None
-    form = importlib.import_module("quire.kernels.gpu.attention.attention")  # triton is needed only here
-    shape: tuple[int, int] = form.tile_shape(num_groups)
-    return shape
 
 
 def paged_attention_reference(

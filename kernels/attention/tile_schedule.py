@@ -11,6 +11,11 @@ import torch
 from quire.kernels.checks import check_tensor
 from quire.kernels.dispatch import Operation
 
+QUERY_ROWS_PER_TILE = 128
+"""Rows of a query tile: the query heads of a key-value head, of as many tokens as fit."""
+KEYS_PER_TILE = 64
+"""Positions of a key tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class TileSchedule:
@@ -77,3 +82,16 @@ def _check(
 fill_tile_schedule = Operation(
     fill_tile_schedule_reference, _check, {"cuda": "quire.kernels.gpu.attention.tile_schedule:fill_tile_schedule"}
 )
+
+
+def tile_shape(device_type: str, num_groups: int) -> tuple[int, int] | None:
+    """Query tokens and keys of a tile, as `fill_tile_schedule` counts them.
+
+    None where attention reads the host's lengths and needs no schedule. `num_groups`: query heads per key-value head.
+    """
+    return (tokens_per_tile(num_groups), KEYS_PER_TILE) if fill_tile_schedule.has_form(device_type) else None
+
+
+def tokens_per_tile(num_groups: int) -> int:
+    """Tokens whose `num_groups` query heads fill a query tile."""
+    return max(1, QUERY_ROWS_PER_TILE // num_groups)

@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention, tile_shape
-from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule
+from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Attend, Layer

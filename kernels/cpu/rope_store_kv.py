@@ -24,9 +24,25 @@ def rope_store_kv(
     groups = (width // head_dim - 2 * kv_heads) // kv_heads
     query = qkv.new_empty((kv_heads, num_tokens, groups, head_dim))
     native().quire_rope_store_kv(
-        dtype_code("qkv", qkv), dtype_code("keys", keys), qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(),
-        keys.data_ptr(), values.data_ptr(), slot_mapping.data_ptr(), address(query_weight), address(key_weight),
-        address(key_scale), address(value_scale), query.data_ptr(), num_tokens, kv_heads, groups, head_dim,
-        cos.shape[1], eps, torch.get_num_threads(),
-    )  # fmt: skip
+        dtype_code("qkv", qkv),
+        dtype_code("keys", keys),
+        qkv.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        slot_mapping.data_ptr(),
+        address(query_weight),
+        address(key_weight),
+        address(key_scale),
+        address(value_scale),
+        query.data_ptr(),
+        num_tokens,
+        kv_heads,
+        groups,
+        head_dim,
+        cos.shape[1],
+        eps,
+        torch.get_num_threads(),
+    )
     return query

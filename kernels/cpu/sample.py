@@ -7,9 +7,13 @@ from quire.kernels.sampling.sample import draw
 
 
 def sample(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
     """See `quire.kernels.sampling.sample.sample_reference`."""
     token_ids = argmax(logits)
     rows = (temperature > 0.0).nonzero().squeeze(1)

@@ -33,3 +33,8 @@ def _found(device: torch.device) -> Chip:
     major, minor = torch.cuda.get_device_capability(device)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     return Chip(torch.cuda.get_device_name(device), major * 10 + minor, processors)
+
+
+def has_eight_bits(capability: int) -> bool:
+    """Whether the chip has 8-bit floats."""
+    return capability >= 89

@@ -20,9 +20,13 @@ TILE_STREAM = 1
 
 
 def sample_reference(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
     """int64 [S]: one token per row of `logits` [S, V].
 
     Temperature 0 (float32 [S]): the likeliest token, the lowest id among equals. Else one from
@@ -39,9 +43,13 @@ def sample_reference(
 
 
 def draw(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
     """`sample` for rows whose temperature is above 0."""
     num_rows, vocab = logits.shape
     num_tiles = -(-vocab // TILE)
@@ -64,9 +72,13 @@ def draw(
 
 
 def _check(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> None:  # fmt: skip
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> None:
     check_logits(logits)
     size = logits.shape[0]
     check_columns(size, torch.float32, logits.device, floor=floor, temperature=temperature)

@@ -73,5 +73,5 @@ def test_doctor_says_what_is_known_of_the_chip_at_hand(capability, words, monkey
 
 def test_doctor_says_which_body_waits_for_a_run(monkeypatch):
     assert _proven(Chip(90))["prefill body"] == "plain: no run of the specialized one on this chip is on record"
-    monkeypatch.setattr("quire.kernels.gpu.tuning.prefill_switch.is_trusted", lambda: True)
+    monkeypatch.setattr("quire.kernels.gpu.prefill_switch.is_trusted", lambda: True)
     assert _proven(Chip(90))["prefill body"] == "specialized"

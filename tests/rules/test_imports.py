@@ -80,9 +80,10 @@ FLOORS = {
         {"checks", "chips", "dispatch"},
     ),
     "kernels.gpu": (
+        {"aot", "tuning"},
         {"attention", "linear", "prepare_inputs", "sampling"},
-        {"aot"},
-        {"chip", "tuning"},
+        {"prefill_switch"},
+        {"chip", "tile_table"},
     ),
     "proto": (
         {"client"},

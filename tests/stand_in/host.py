@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from quire.kernels import catalog
+from quire.kernels.attention.tile_schedule import tile_shape
 from quire.kernels.gpu.aot.stand_in import CHIPS, Launch, standing_in
-from quire.kernels.gpu.attention.attention import tile_shape
 from quire.kernels.linear.pack import pack
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
@@ -104,7 +104,9 @@ def on_chip(capability: int) -> Iterator[list[Launch]]:
                 form = functools.partial(type(operation)._implementation, operation, "cuda")
                 stack.enter_context(mock.patch.object(operation, "implementation", lambda _, form=form: form()))
         stack.enter_context(mock.patch.object(pack, "implementation", return_value=pack.reference))
-        stack.enter_context(mock.patch("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape(groups)))
+        stack.enter_context(
+            mock.patch("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape("cuda", groups))
+        )
         stack.enter_context(mock.patch("quire.worker.start.build_graphs", _graphs))
         stack.enter_context(
             mock.patch("quire.worker.models.build.fill_dummy", lambda model, _, to: materialise(model, to))

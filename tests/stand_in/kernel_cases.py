@@ -9,8 +9,7 @@ from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_a
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_store_kv import rope_store_kv
-from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule
-from quire.kernels.gpu.attention.attention import tile_shape
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.linear.activation import GATES, activation, gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
@@ -84,7 +83,7 @@ def _batch(lengths: tuple[int, ...], group: int, window: int | None) -> PagedBat
     seq_lens = torch.tensor(lengths, dtype=torch.int32)
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
     schedule = TileSchedule(torch.zeros_like(starts), torch.zeros_like(starts))
-    fill_tile_schedule(seq_lens, starts, window, *tile_shape(group), schedule)
+    fill_tile_schedule(seq_lens, starts, window, *tile_shape("cuda", group), schedule)
     return PagedBatch(
         torch.zeros((rows, 9), dtype=torch.int32), torch.zeros(rows, dtype=torch.int32), seq_lens, starts,
         sum(length == 1 for length in lengths), lengths, lengths, {window: schedule},
@@ -139,7 +138,7 @@ def _steps() -> None:
         prepare_inputs(tokens, tables, given, 16, out)
         for window in (None, 64):
             schedule = TileSchedule(torch.zeros_like(out.query_starts), torch.zeros_like(out.query_starts))
-            fill_tile_schedule(out.seq_lens, out.query_starts, window, *tile_shape(4), schedule)
+            fill_tile_schedule(out.seq_lens, out.query_starts, window, *tile_shape("cuda", 4), schedule)
         embed_shard(out.token_ids, torch.zeros((320, 4096), dtype=BF16), 0, 320)
         for dtype in (BF16, torch.float8_e4m3fn):
             keys, values = torch.zeros((2, 32, 16, 8, 128)).to(dtype)

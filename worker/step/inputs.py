@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from quire.kernels.attention.attention import PagedBatch, tile_shape
-from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule
+from quire.kernels.attention.attention import PagedBatch
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.worker.batch import ForwardBatch
 from quire.worker.tables.slot_table import Slots

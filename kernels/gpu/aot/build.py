@@ -13,14 +13,9 @@ def matrix_feature(capability: int) -> Feature:
     return "wgmma" if capability == 90 else "tcgen05" if capability == 100 else "mma"
 
 
-def has_eight_bits(capability: int) -> bool:
-    """Whether the chip has 8-bit floats."""
-    return capability >= 89
-
-
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a launch fixes at compile time. Each kernel module yields its own from `builds(capability)`."""
+    """What a launch fixes at compile time. The modules of `quire.kernels.gpu.aot.builds` yield them."""
 
     name: str
     """Unique, short, says what is special: "prefill d128 bf16 specialized"."""

@@ -22,12 +22,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import quire.kernels.gpu
+import quire.kernels.gpu.aot.builds
+from quire.kernels.chips import COMPILED
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.aot.resources import SHARED_LIMITS, Resources, faults, resources
 
-PACKAGE = "quire.kernels.gpu."
-CAPABILITIES = (80, 86, 89, 90, 100, 120)
+PACKAGE = "quire.kernels.gpu.aot.builds."
 _HEADINGS = (
     "kernel",
     "build",
@@ -78,7 +78,7 @@ def shipped() -> list[str]:
 @functools.cache
 def _names() -> tuple[str, ...]:
     """Of all modules of this package, from the package on: attention.decode."""
-    found = pkgutil.walk_packages(quire.kernels.gpu.__path__, PACKAGE)
+    found = pkgutil.walk_packages(quire.kernels.gpu.aot.builds.__path__, PACKAGE)
     return tuple(one.name.removeprefix(PACKAGE) for one in found if not one.ispkg)
 
 
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m quire.kernels.gpu.aot.compile", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), choices=sorted(SHARED_LIMITS))
+    parser.add_argument("--capability", type=int, nargs="+", default=list(COMPILED), choices=sorted(SHARED_LIMITS))
     parser.add_argument("--kernels", nargs="+", metavar="MODULE", help="of this package, or dotted; default: all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: cores")
     parser.add_argument("--json", action="store_true", help="end with one JSON array on the last line")

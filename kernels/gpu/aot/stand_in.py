@@ -115,9 +115,18 @@ class _Launcher:
         self._constants = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
 
     def __call__(
-        self, x: int, y: int, z: int, stream: int, function: Usage, packed: Any, launch_metadata: Any, enter: Any,
-        leave: Any, *arguments: Any,
-    ) -> None:  # fmt: skip
+        self,
+        x: int,
+        y: int,
+        z: int,
+        stream: int,
+        function: Usage,
+        packed: Any,
+        launch_metadata: Any,
+        enter: Any,
+        leave: Any,
+        *arguments: Any,
+    ) -> None:
         """Check one launch and note it."""
         if min(x, y, z) < 1:
             return  # Triton hands nothing to the chip

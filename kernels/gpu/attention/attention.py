@@ -3,10 +3,10 @@
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.gpu.aot.build import has_eight_bits
-from quire.kernels.gpu.attention.decode import KEYS_PER_TILE, LARGEST_HEAD, decode
-from quire.kernels.gpu.attention.prefill import prefill, tokens_per_tile
-from quire.kernels.gpu.chip import chip_of
+from quire.kernels.gpu.attention.decode import decode
+from quire.kernels.gpu.attention.prefill import prefill
+from quire.kernels.gpu.attention.tiles import LARGEST_HEAD
+from quire.kernels.gpu.chip import chip_of, has_eight_bits
 
 
 def paged_attention(
@@ -38,14 +38,6 @@ def paged_attention(
         prefill(query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
     decode(query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
     return out
-
-
-def tile_shape(group: int) -> tuple[int, int]:
-    """Tokens of a query tile and keys of a key tile, for `group` query heads to a key-value head.
-
-    What `fill_tile_schedule` needs to know.
-    """
-    return tokens_per_tile(group), KEYS_PER_TILE
 
 
 def _refuse(query: torch.Tensor, keys: torch.Tensor) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import torch
 
-from quire.kernels.gpu.tuning.tiles import Tiles, Trial
+from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.gpu.tuning.trial import Trial
 
-ALL_TRIALS = "quire.kernels.gpu.tuning.tune:all_trials"
+ALL_TRIALS = "quire.kernels.gpu.tuning.catalog:all_trials"
 Launch = Callable[[Tiles], object]
 
 

@@ -138,9 +138,15 @@ def test_a_wrong_argument_is_refused_by_its_name(argument, change):
     arguments[argument] = change(arguments[argument])
     with pytest.raises(ValueError, match=rf"^({argument}|query|keys|values):"):
         paged_attention(
-            arguments["query"], arguments["keys"], arguments["values"], batch, AttentionRule(1.0),
-            arguments["sinks"], arguments["key_scale"], arguments["value_scale"],
-        )  # fmt: skip
+            arguments["query"],
+            arguments["keys"],
+            arguments["values"],
+            batch,
+            AttentionRule(1.0),
+            arguments["sinks"],
+            arguments["key_scale"],
+            arguments["value_scale"],
+        )
 
 
 @pytest.mark.parametrize(

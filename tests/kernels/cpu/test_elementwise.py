@@ -75,9 +75,12 @@ def test_nan_and_infinity_stay_in_their_row():
 
 @common
 @given(
-    rows=rows, width=st.sampled_from(WIDTHS), dtype=dtypes, kind=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    rows=rows,
+    width=st.sampled_from(WIDTHS),
+    dtype=dtypes,
+    kind=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
     seed=seeds,
-)  # fmt: skip
+)
 def test_gated_activation_follows_its_reference(rows, width, dtype, kind, seed):
     x = random((rows, 2 * width), dtype, seed, 4.0)
     close(gated_activation(x, kind), gated(x, kind))

@@ -55,9 +55,12 @@ def test_exactly_the_tokens_not_below_the_floor_are_drawn():
 def test_a_choice_hangs_on_its_own_row_alone():
     logits = logits_of(7, spread=2.0)
     columns = (
-        torch.full((7,), NOTHING_CUT), torch.tensor([0.7, 0, 1, 2, 0, 0.1, 1]),
-        torch.arange(7) * 17 - 40, torch.arange(7) * 5, torch.arange(7) % 3,
-    )  # fmt: skip
+        torch.full((7,), NOTHING_CUT),
+        torch.tensor([0.7, 0, 1, 2, 0, 0.1, 1]),
+        torch.arange(7) * 17 - 40,
+        torch.arange(7) * 5,
+        torch.arange(7) % 3,
+    )
     together = sample(logits, *columns)
     assert torch.equal(sample_reference(logits, *columns), together)
     order = torch.tensor([4, 0, 6, 2, 5, 1, 3])

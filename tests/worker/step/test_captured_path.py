@@ -15,7 +15,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from quire.kernels import catalog
-from quire.kernels.gpu.attention.attention import tile_shape
+from quire.kernels.attention.tile_schedule import tile_shape
 from quire.kernels.linear.pack import pack
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.build_context import BuildContext
@@ -113,7 +113,7 @@ def as_on_a_gpu(triton_interpreter, monkeypatch):
             form = functools.partial(type(operation)._implementation, operation, "cuda")
             monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())
     monkeypatch.setattr(pack, "implementation", lambda _: pack.reference)
-    monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape(groups))
+    monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape("cuda", groups))
 
 
 def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice):
@@ -147,9 +147,13 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
 
 def expected(reference, prompt, count):
     out = reference.generate(
-        torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None,
+        torch.tensor([prompt]),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
         pad_token_id=0,
-    )  # fmt: skip
+    )
     return out[0, len(prompt) :].tolist()
 
 
@@ -176,16 +180,23 @@ def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
 def test_a_sampled_step_draws_the_tokens_of_the_references(as_on_a_gpu, driver, drive, tiny_checkpoint):
     """The same request on the processor's own forms (`driver`) and on those for GPUs."""
     params = SamplingParams(
-        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=5, repetition_penalty=1.2, presence_penalty=0.3,
-        allowed_token_ids=tuple(range(3, 300)), logprobs=2,
-    )  # fmt: skip
+        temperature=0.9,
+        top_k=40,
+        top_p=0.9,
+        min_p=0.01,
+        seed=5,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        allowed_token_ids=tuple(range(3, 300)),
+        logprobs=2,
+    )
     gpu = drive(gpu_runner(tiny_checkpoint(), captured=True), BLOCK)
     assert gpu.generate(0, [5, 6, 7, 8], 6, params) == driver.generate(0, [5, 6, 7, 8], 6, params)
 
 
 GUIDED = SamplingParams(
     temperature=0.9, seed=5, max_tokens=100, repetition_penalty=1.2, structured=Structured("regex", "(ab|ba|c){30}")
-)  # fmt: skip
+)
 
 
 def guided_steps(driver, ahead):

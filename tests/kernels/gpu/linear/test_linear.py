@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.gpu.linear import linear as forms
-from quire.kernels.gpu.linear.skinny_linear import Norm, default_tiles, skinny_linear
+from quire.kernels.gpu.linear.skinny_linear import Norm, skinny_linear
+from quire.kernels.gpu.linear.tiles import skinny_tiles
+from quire.kernels.gpu.tuning import linear_trials
 from quire.kernels.linear.linear import norm_linear_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -161,7 +163,7 @@ def test_the_tile_table_chooses_the_tiles_and_may_choose_cublas(monkeypatch):
 @given(st.integers(1, 16), st.integers(1, 20000), st.integers(1, 200000))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_default_tiles_can_be_launched_and_cover_the_layer(num_tokens, size_in, size_out):
-    tiles = default_tiles(num_tokens, size_in, size_out)
+    tiles = skinny_tiles(num_tokens, size_in, size_out)
     for name in ("block_o", "block_i", "parts", "num_warps"):
         assert tiles[name].bit_count() == 1
     assert tiles["block_o"] >= 16
@@ -174,11 +176,11 @@ def test_default_tiles_can_be_launched_and_cover_the_layer(num_tokens, size_in, 
 
 
 def test_trials_cover_the_layers_and_every_candidate_computes_the_same():
-    trials = list(forms.trials())
+    trials = list(linear_trials.trials())
     assert len({(trial.operation, trial.shape) for trial in trials}) == len(trials)
-    names = default_tiles(1, 64, 64).keys()
+    names = skinny_tiles(1, 64, 64).keys()
     assert all(candidate.keys() <= names for trial in trials for candidate in trial.candidates)
-    launch = forms.prepare("norm_linear", 3, 64, 48, "silu", torch.device("cpu"))
-    (expected, _), *others = [launch({**default_tiles(3, 64, 48), "parts": parts}) for parts in (1, 2)]
+    launch = linear_trials.prepare("norm_linear", 3, 64, 48, "silu", torch.device("cpu"))
+    (expected, _), *others = [launch({**skinny_tiles(3, 64, 48), "parts": parts}) for parts in (1, 2)]
     for out, _ in [*others, launch({"cublas": 1})]:
         torch.testing.assert_close(out, expected, rtol=0.05, atol=0.5)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.sampling.rows import CHUNK
 from quire.kernels.gpu.sampling.sample import sample
+from quire.kernels.gpu.sampling.tiles import CHUNK
 from quire.kernels.sampling.sample import sample_reference
 from quire.kernels.sampling.top_k_top_p import top_k_top_p_reference
 

@@ -80,8 +80,10 @@ def test_the_shipped_sizes_give_the_same():
 def test_equal_logits_share_their_fate():
     logits = torch.tensor([[0.0, -1.0, -1.0, -1.0, -9.0]] * 3)
     assert top_k_top_p(logits, *columns([(1.0, 2, 1.0, 0.0), (1.0, 0, 0.6, 0.0), (1.0, 5, 1.0, 0.0)])).tolist() == [
-        -1.0, -1.0, -math.inf,
-    ]  # fmt: skip
+        -1.0,
+        -1.0,
+        -math.inf,
+    ]
     same, parameters = torch.full((2, 200), 3.0), columns([(1.0, 9, 1.0, 0.0), (1.0, 0, 0.1, 0.0)])
     assert top_k_top_p_in_chunks(same, *parameters, chunk=64, capacity=8, block=32).tolist() == [3.0, 3.0]
 

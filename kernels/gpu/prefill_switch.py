@@ -5,7 +5,7 @@ record, as the entry `{"prefill": {"specialized": {"trusted": 1}}}` of the chip'
 entry, the plain body does its work.
 """
 
-from quire.kernels.gpu.tuning.tiles import pin, tile
+from quire.kernels.gpu.tile_table import pin, tile
 
 CAPABILITY = 90
 """The only chips it is for, as compute capability 9.0."""

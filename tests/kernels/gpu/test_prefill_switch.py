@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from quire.kernels.attention.attention import AttentionRule
+from quire.kernels.gpu import prefill_switch, tile_table
 from quire.kernels.gpu.attention import prefill
-from quire.kernels.gpu.tuning import prefill_switch, tiles
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.start import choose_prefill_body
@@ -18,16 +18,16 @@ ENTRY = {"prefill": {"specialized": {"trusted": 1}}}
 @pytest.fixture
 def record(tmp_path, monkeypatch):
     """`record(table)` makes this the table of the process's device; nothing is pinned."""
-    monkeypatch.setattr(tiles, "_PINNED", {})
+    monkeypatch.setattr(tile_table, "_PINNED", {})
 
     def write(table):
         path = tmp_path / "nvidia-h200.json"
         path.write_text(json.dumps(table))
-        monkeypatch.setattr(tiles, "_path", lambda: path)
-        tiles._table.cache_clear()
+        monkeypatch.setattr(tile_table, "_path", lambda: path)
+        tile_table._table.cache_clear()
 
     yield write
-    tiles._table.cache_clear()
+    tile_table._table.cache_clear()
 
 
 @pytest.fixture
@@ -82,5 +82,5 @@ def test_a_body_that_is_not_for_the_chip_is_refused(record, monkeypatch):
 
 def test_a_switch_that_is_not_known_is_refused(record):
     record({"prefill": {"specialized": {"on": 1}}})
-    with pytest.raises(tiles.TileTableError, match=r"unknown \['on'\], known \['trusted'\]"):
+    with pytest.raises(tile_table.TileTableError, match=r"unknown \['on'\], known \['trusted'\]"):
         prefill_switch.is_trusted()
