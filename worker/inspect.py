@@ -68,7 +68,7 @@ def _kernels(device: Device) -> Section:
     """What runs each operation here; it is imported, which proves that it can be. Raises `ImportError` if not."""
     for operation in OPERATIONS:
         operation.implementation(device.torch.type)
-    instructions = {} if device.is_cuda else {"instruction set": instruction_set()}
+    instructions = {"instruction set": instruction_set()} if device.capability is None else {}
     return {**instructions, **implementations(device.torch.type)}
 
 

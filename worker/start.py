@@ -147,7 +147,7 @@ def build_runner(
 
 def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
     """What will be captured: nothing with `enforce_eager`, or where the device records no graphs."""
-    if config.enforce_eager or not device.is_cuda:
+    if config.enforce_eager or not device.records_graphs:
         return Graphs(device)
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)

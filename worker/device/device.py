@@ -1,14 +1,9 @@
-"""The one place that knows which device this is: the choice, threads, memory, copies, streams, graphs, and when work is
-done."""
+"""The one place that knows which device this is: its choice, threads, memory, copies, streams and graphs."""
 
 import contextlib
 import logging
-import math
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
@@ -17,10 +12,11 @@ import torch
 from quire.kernels import chips
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.device.cpu_affinity import share_of_cores
+from quire.worker.device.host_memory import machine_bytes
+from quire.worker.device.marks import CudaMark, HostMark, Mark, Start
 
 _log = logging.getLogger(__name__)
 
-_HUGE_PAGE = 2 << 20
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -29,8 +25,6 @@ class DeviceError(ValueError):
 
 
 Pool = tuple[int, int]
-Start = torch.cuda.Event | None
-"""Where a timed stretch of work begins; None on the CPU, which is timed by its clock."""
 
 
 class Graph(Protocol):
@@ -45,48 +39,6 @@ class Graph(Protocol):
     def reset(self) -> None:
         """Give back all it holds; it is not replayed again."""
         ...
-
-
-class Mark(Protocol):
-    """A point in the device's work."""
-
-    def passed(self) -> bool:
-        """Whether the device is past it; never waits."""
-        ...
-
-    def wait(self, before: "Mark | None" = None) -> float:
-        """Wait for it; seconds the device worked from the matching `Device.begin` on, but not up to `before`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _HostMark:
-    """The CPU runs every operation when it is called: its marks are always passed."""
-
-    seconds: float = 0.0
-
-    def passed(self) -> bool:
-        return True
-
-    def wait(self, before: Mark | None = None) -> float:
-        return self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _CudaMark:
-    start: torch.cuda.Event
-    end: torch.cuda.Event
-
-    def passed(self) -> bool:
-        return bool(self.end.query())  # type: ignore[no-untyped-call]
-
-    def wait(self, before: Mark | None = None) -> float:
-        with torch.cuda.device(self.end.device):  # a thread of its own would else wake the first device
-            self.end.synchronize()
-            milliseconds = float(self.start.elapsed_time(self.end))
-            if isinstance(before, _CudaMark):
-                milliseconds -= max(0.0, float(self.start.elapsed_time(before.end)))
-            return milliseconds / 1e3
 
 
 class Device:
@@ -121,6 +73,16 @@ class Device:
     @property
     def works_beside(self) -> bool:
         """Whether the host is free while the device works; if not, a thread beside it takes the device's cores."""
+        return self.is_cuda
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether work can be recorded and replayed as one graph."""
+        return self.is_cuda
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether the device's memory is apart from the host's, so that what the engine takes of it can be measured."""
         return self.is_cuda
 
     @property
@@ -217,10 +179,10 @@ class Device:
     def mark(self, start: Start, host_seconds: float) -> Mark:
         """The present end of the work queued since `start`. `host_seconds` is how long the host ran it."""
         if start is None:
-            return _HostMark(host_seconds)
+            return HostMark(host_seconds)
         end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         end.record()
-        return _CudaMark(start, end)
+        return CudaMark(start, end)
 
     def synchronize(self) -> None:
         if self.is_cuda:
@@ -243,11 +205,11 @@ class Device:
 
     def total_memory(self) -> int:
         """Bytes of the device (CUDA) or of the machine."""
-        return int(torch.cuda.mem_get_info(self.torch)[1]) if self.is_cuda else _machine_bytes("MemTotal")
+        return int(torch.cuda.mem_get_info(self.torch)[1]) if self.is_cuda else machine_bytes("MemTotal")
 
     def free_memory(self) -> int:
         """Bytes a new allocation could get."""
-        return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else _machine_bytes("MemAvailable")
+        return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else machine_bytes("MemAvailable")
 
     def held_memory(self) -> int:
         """Bytes torch holds of the device, used or not; 0 on the CPU."""
@@ -261,33 +223,3 @@ class Device:
     def peak_memory(self) -> int:
         """Most bytes torch held since `reset_peak`, graphs included; 0 on the CPU, where nothing is profiled."""
         return int(torch.cuda.max_memory_reserved(self.torch)) if self.is_cuda else 0
-
-
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched.
-
-    They lie in huge pages where the system has them: a KV cache is read all over, and small pages would cost more to
-    find than to read.
-    """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _HUGE_PAGE:
-        return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a hint, which a kernel may not know
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
-
-
-def _machine_bytes(field: str) -> int:
-    """A line of /proc/meminfo, capped by the memory limit of the control group."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-    limit = Path("/sys/fs/cgroup/memory.max")
-    used = Path("/sys/fs/cgroup/memory.current")
-    text = limit.read_text().strip() if limit.exists() else "max"
-    if text == "max":
-        return found
-    room = int(text) - (int(used.read_text()) if field == "MemAvailable" and used.exists() else 0)
-    return max(0, min(found, room))

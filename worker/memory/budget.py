@@ -65,7 +65,7 @@ def share_of(config: WorkerConfig, device: Device, growth: Growth, *, paged: boo
 
     Raises `MemoryTaken`.
     """
-    if not device.is_cuda or config.kv_cache_memory_bytes or not paged:
+    if not device.has_own_memory or config.kv_cache_memory_bytes or not paged:
         return None
     return Share(device, growth, config.gpu_memory_utilization)
 

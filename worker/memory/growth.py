@@ -27,7 +27,7 @@ class Growth:
     def kinds(self, weights: int, kv_cache: int, graphs: int) -> tuple[tuple[str, int], ...]:
         """(kind, bytes) of what is taken now, of which so many are known; on the CPU nothing else is."""
         known = (("weights", weights), ("kv_cache", kv_cache))
-        if not self._device.is_cuda:
+        if not self._device.has_own_memory:
             return known
         held = self._device.held_memory() - self._held_before
         steps = max(0, held - weights - kv_cache - graphs)

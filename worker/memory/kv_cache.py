@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from quire.worker.device.device import zeros
+from quire.worker.device.host_memory import zeros
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.messages.structured import TokenizerUnfit, load_vocabulary, new_matcher
 from quire.proto.transport.wire import unpack
 from quire.worker.device.daemon_pool import Background
-from quire.worker.device.device import Device, Mark
+from quire.worker.device.device import Device
+from quire.worker.device.marks import Mark
 
 MAX_CACHE_BYTES = 64 << 20
 GRAMMAR_BYTES, TEXT_FACTOR = 128 << 10, 24

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from quire.worker.device.device import zeros
+from quire.worker.device.host_memory import zeros
 from quire.worker.tables.slot_table import Rows
 from quire.worker.tables.upload import Staging
 

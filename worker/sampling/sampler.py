@@ -18,7 +18,7 @@ from quire.kernels.sampling.penalize import mask_tokens, penalize
 from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import finite_rows
 from quire.kernels.sampling.top_k_top_p import top_k_top_p
-from quire.worker.device.device import Mark
+from quire.worker.device.marks import Mark
 from quire.worker.sampling.grammar_masks import Masks, Matchers
 from quire.worker.sampling.logprobs import Part, Scored, score
 from quire.worker.tables.sampling_table import SPARSE, BadWords, Extras, Float, Int, Uses

@@ -12,7 +12,8 @@ from quire.kernels.attention.block_copy import copy_blocks
 from quire.proto.messages.plans import RowLogprobs, StepPlan, StepResult
 from quire.proto.transport.wire import WireError, ints, unpack
 from quire.worker.batch import ForwardBatch
-from quire.worker.device.device import Device, Mark, Start
+from quire.worker.device.device import Device
+from quire.worker.device.marks import Mark, Start
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.grammar_masks import Matchers
 from quire.worker.sampling.logprobs import Part, Scored, assemble, concatenate, score

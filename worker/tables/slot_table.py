@@ -13,7 +13,7 @@ import torch
 from quire.proto.messages.params import ParameterError, check_token_ids
 from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import Int32, WireError, unpack
-from quire.worker.device.device import zeros
+from quire.worker.device.host_memory import zeros
 from quire.worker.tables.sampling_table import Columns, SamplingTable
 from quire.worker.tables.upload import Staging
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quire.worker.device.device import Device, Mark
+from quire.worker.device.device import Device
+from quire.worker.device.marks import Mark
 
 DEPTH = 3
 CAPACITY = 1 << 20

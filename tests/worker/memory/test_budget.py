@@ -8,7 +8,8 @@ import torch
 
 from quire.proto.messages.requests import ModelFacts
 from quire.worker.config import WorkerConfig
-from quire.worker.device.device import Device, DeviceError, zeros
+from quire.worker.device.device import Device, DeviceError
+from quire.worker.device.host_memory import zeros
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.digest import agreement
 from quire.worker.memory.budget import MemoryShortage, fit, kv_budget
