@@ -33,7 +33,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     """Sections for a person, and the refusals; an empty `config.model` looks at the device alone."""
     try:
         device = Device(config.device, rank=0)
-        kernels = _proven(device) | _kernels(device)
+        kernels = _kernel_proof(device) | _kernels(device)
     except (DeviceError, ImportError, TileTableError) as error:
         return {}, [in_flags(str(error), config.flags)]
     sections: dict[str, Section] = {
@@ -72,15 +72,15 @@ def _kernels(device: Device) -> Section:
     return {**instructions, **implementations(device.torch.type)}
 
 
-def _proven(device: Device) -> Section:
+def _kernel_proof(device: Device) -> Section:
     """What is known of the kernels on this chip, and which bodies wait for it. Raises `TileTableError`."""
     if device.capability is None:
         return {}
-    said: Section = {f"compute capability {device.capability / 10}": proof(device.capability)}
+    section: Section = {f"compute capability {device.capability / 10}": proof(device.capability)}
     if device.capability == prefill_switch.CAPABILITY:
         waits = "plain: no run of the specialized one on this chip is on record"
-        said["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits
-    return said
+        section["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits
+    return section
 
 
 def _model(config: WorkerConfig, device: Device) -> Section:

@@ -85,7 +85,7 @@ class StandInDevice(Device):
     def set_threads(self, wanted, rank, num_ranks):
         return 1
 
-    def staging(self, num_bytes, depth):
+    def upload_buffers(self, num_bytes, depth):
         return [torch.zeros(num_bytes, dtype=torch.uint8) for _ in range(depth)], torch.zeros(
             num_bytes, dtype=torch.uint8
         )

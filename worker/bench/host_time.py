@@ -25,8 +25,8 @@ from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import Slots
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
 
 VOCAB_SIZE = 128_256
 EPOCH = 1
@@ -172,10 +172,10 @@ class NoModel:
 
 
 def build(scenario: Scenario) -> Runner:
-    """A worker's runner, with its own tables and staging."""
+    """A worker's runner, with its own tables and upload."""
     device = Device(scenario.device, 0)
     sampling = SamplingTable(scenario.rows, VOCAB_SIZE, (), device)
-    slots = Slots(
+    slots = SlotTable(
         scenario.rows,
         scenario.max_model_len,
         scenario.num_blocks,
@@ -184,12 +184,12 @@ def build(scenario: Scenario) -> Runner:
         device.torch,
         VOCAB_SIZE,
     )
-    staging = Staging(device, scenario.rows)
-    inputs = Inputs(slots, staging.rows, scenario.most_tokens, (None,), 1)
+    upload = Upload(device, scenario.rows)
+    inputs = Inputs(slots, upload.rows, scenario.most_tokens, (None,), 1)
     cache = KVCache(KVLayout(1, 1, 1, scenario.block_size, torch.float32), scenario.num_blocks, device.torch)
     graphs = NoForward(device, scenario.most_tokens)
     model = NoModel(device, scenario.rows)
-    return Runner(model, cache, slots, inputs, staging, graphs, device, scenario.most_tokens, reports=True)
+    return Runner(model, cache, slots, inputs, upload, graphs, device, scenario.most_tokens, reports=True)
 
 
 def measure(scenario: Scenario) -> dict[str, object]:

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Background:
+class DaemonPool:
     """Work is begun in the order in which it came; the threads start with the first."""
 
     def __init__(self, name: str, num_threads: int) -> None:

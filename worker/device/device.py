@@ -59,11 +59,11 @@ class Device:
                 f"tensor_parallel_size: rank {rank} has no device, torch sees {torch.cuda.device_count()}; lower it"
             )
         self.torch = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
-        self._aside: torch.cuda.Stream | None = None
-        self._rejoined: torch.cuda.Event | None = None
+        self._side_stream: torch.cuda.Stream | None = None
+        self._ready_for_next: torch.cuda.Event | None = None
         if self.is_cuda:
             torch.cuda.set_device(self.torch)
-            self._aside = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+            self._side_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
 
     @property
     def compiles(self) -> bool:
@@ -129,7 +129,7 @@ class Device:
         tensor = torch.from_numpy(array)
         return tensor.pin_memory().to(self.torch, non_blocking=True) if self.is_cuda else tensor
 
-    def staging(self, num_bytes: int, depth: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def upload_buffers(self, num_bytes: int, depth: int) -> tuple[list[torch.Tensor], torch.Tensor]:
         """`depth` host buffers to write in turn and the device buffer they are copied to; on the CPU all are one."""
         if not self.is_cuda:
             both = torch.zeros(num_bytes, dtype=torch.uint8)
@@ -147,26 +147,26 @@ class Device:
         return hosts
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[Callable[[], None]]:
+    def side_stream(self) -> Iterator[Callable[[], None]]:
         """Work queued inside goes to a second stream, behind what the main one has been given so far.
 
-        Yields a function to call once what the next step needs is queued: `rejoin` waits for no more than that.
+        Yields a function to call once what the next step needs is queued: `join_side_stream` waits for no more.
         """
-        if self._aside is None:
+        if self._side_stream is None:
             yield lambda: None
             return
-        self._aside.wait_stream(torch.cuda.current_stream(self.torch))
-        with torch.cuda.stream(self._aside):
-            yield self._promise
+        self._side_stream.wait_stream(torch.cuda.current_stream(self.torch))
+        with torch.cuda.stream(self._side_stream):
+            yield self._record_ready
 
-    def _promise(self) -> None:
-        self._rejoined = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._rejoined.record()
+    def _record_ready(self) -> None:
+        self._ready_for_next = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._ready_for_next.record()
 
-    def rejoin(self) -> None:
-        """The main stream waits, on the device, for what the last step promised."""
-        if self._rejoined is not None:
-            torch.cuda.current_stream(self.torch).wait_event(self._rejoined)
+    def join_side_stream(self) -> None:
+        """The main stream waits, on the device, for what the last step called ready."""
+        if self._ready_for_next is not None:
+            torch.cuda.current_stream(self.torch).wait_event(self._ready_for_next)
 
     def begin(self) -> Start:
         """The start of a timed stretch of work."""

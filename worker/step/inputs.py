@@ -12,7 +12,7 @@ from quire.kernels.attention.attention import PagedBatch
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.worker.batch import ForwardBatch
-from quire.worker.tables.slot_table import Slots
+from quire.worker.tables.slot_table import SlotTable
 
 
 class Bucket(NamedTuple):
@@ -28,11 +28,11 @@ class Inputs:
     """Filled on the device from the slots' tables and the rows of the upload."""
 
     def __init__(
-        self, slots: Slots, rows: torch.Tensor, max_tokens: int, windows: Iterable[int | None], num_groups: int
+        self, slot_table: SlotTable, rows: torch.Tensor, max_tokens: int, windows: Iterable[int | None], num_groups: int
     ) -> None:
-        """`rows` int32 [3, max rows] of `Staging`; `windows` of the model's layers; query heads per key-value head."""
+        """`rows` int32 [3, max rows] of `Upload`; `windows` of the model's layers; query heads per key-value head."""
         device, max_rows = rows.device, rows.shape[1]
-        self._slots = slots
+        self._slot_table = slot_table
         self._rows = rows
         self._step = StepInputs(
             torch.zeros(max_tokens, dtype=torch.int64, device=device),
@@ -53,7 +53,13 @@ class Inputs:
     def fill(self, bucket: Bucket) -> None:
         """Queue the work that makes the inputs out of the tables; nothing waits."""
         step, rows = self._views(bucket), bucket.num_rows
-        prepare_inputs(self._slots.tokens, self._slots.block_tables, self._rows[:, :rows], self._slots.block_size, step)
+        prepare_inputs(
+            self._slot_table.tokens,
+            self._slot_table.block_tables,
+            self._rows[:, :rows],
+            self._slot_table.block_size,
+            step,
+        )
         if self._tiles is not None:
             for window, schedule in self._schedules_of(rows).items():
                 fill_tile_schedule(step.seq_lens, step.query_starts, window, *self._tiles, schedule)
@@ -66,7 +72,7 @@ class Inputs:
             step.positions,
             step.slot_mapping,
             PagedBatch(
-                block_tables=self._slots.block_tables,
+                block_tables=self._slot_table.block_tables,
                 slots=step.slots,
                 seq_lens=step.seq_lens,
                 query_starts=step.query_starts,

@@ -15,7 +15,7 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import Int32, WireError, unpack
 from quire.worker.device.host_memory import zeros
 from quire.worker.tables.sampling_table import Columns, SamplingTable
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.upload import Upload
 
 Int64 = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class PlanError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StepRows:
     """The rows of one step, checked. R rows, S of them sample; `computed` and `known` are from before the step."""
 
     slots: Int64
@@ -66,7 +66,7 @@ class Changes:
     appended: torch.Tensor | None
 
 
-class Slots:
+class SlotTable:
     """Sizes are fixed at construction. Table rows are written whole, up to the farthest entry ever used."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Slots:
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
         self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
 
-    def apply(self, plan: StepPlan, staging: Staging) -> Changes:
+    def apply(self, plan: StepPlan, upload: Upload) -> Changes:
         """Releases, admits, appended blocks; `write` then changes the device's tables, once the upload is queued.
 
         Raises `PlanError`; the tables mean nothing then.
@@ -106,8 +106,8 @@ class Slots:
         except WireError as error:
             raise PlanError(f"plan {plan.step}: {error}") from error
         released = [self._release(slot) for slot in releases.tolist()]
-        admitted = [self._admit(admit, staging) for admit in plan.admits]
-        return Changes(released, admitted, self._append(appends, staging))
+        admitted = [self._admit(admit, upload) for admit in plan.admits]
+        return Changes(released, admitted, self._append(appends, upload))
 
     def write(self, changes: Changes) -> None:
         """Queue what `apply` decided."""
@@ -123,7 +123,7 @@ class Slots:
             slots, indices, blocks = changes.appended
             self.block_tables[slots, indices] = blocks
 
-    def rows(self, plan: StepPlan, max_tokens: int) -> Rows:
+    def rows(self, plan: StepPlan, max_tokens: int) -> StepRows:
         """The rows a plan runs. Raises `PlanError` for any row that the tables cannot serve."""
         try:
             slots, counts = (unpack(column).astype(np.int64) for column in (plan.slots, plan.num_tokens))
@@ -144,9 +144,9 @@ class Slots:
         _require(bool(((ends == known) == (samples == 1)).all()), "samples", "is 1 where known tokens end")
         enough = self.num_table_blocks[slots] * self.block_size >= ends
         _require(bool(enough.all()), "num_tokens", "fits the blocks of its table")
-        return Rows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
+        return StepRows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
 
-    def advance(self, rows: Rows) -> None:
+    def advance(self, rows: StepRows) -> None:
         """Count what the step computes and draws; the drawn tokens are in flight to the token table."""
         self.num_computed[rows.slots] += rows.counts
         self.num_tokens[rows.slots[rows.sampling]] += 1
@@ -159,12 +159,12 @@ class Slots:
         if not (0 <= slot < self._num_slots and self.live[slot]):
             raise PlanError(f"releases: slot {slot} is not in use")
         released = Released(slot, int(self.num_tokens[slot]), int(self.num_table_blocks[slot]))
-        self.sampling.forget(slot)
+        self.sampling.release(slot)
         for column in (self.live, self.num_tokens, self.num_computed, self.num_prompt, self.num_table_blocks):
             column[slot] = 0
         return released
 
-    def _admit(self, admit: Admit, staging: Staging) -> Admitted:
+    def _admit(self, admit: Admit, upload: Upload) -> Admitted:
         slot = admit.slot
         try:
             tokens, blocks = unpack(admit.tokens), unpack(admit.blocks)
@@ -191,10 +191,10 @@ class Slots:
         self.num_computed[slot] = admit.num_computed
         self.num_prompt[slot] = admit.num_prompt
         self.num_table_blocks[slot] = len(blocks)
-        columns = self.sampling.learn(slot, admit.params, admit.output_index, staging)
-        return Admitted(slot, staging.put(tokens), staging.put(blocks), columns)
+        columns = self.sampling.admit(slot, admit.params, admit.output_index, upload)
+        return Admitted(slot, upload.put(tokens), upload.put(blocks), columns)
 
-    def _append(self, appends: Int32, staging: Staging) -> torch.Tensor | None:
+    def _append(self, appends: Int32, upload: Upload) -> torch.Tensor | None:
         """[3, n]: slots, indices in their tables, blocks."""
         if not appends.size:
             return None
@@ -208,7 +208,7 @@ class Slots:
                 raise PlanError(f"appends: slot {slot} has {blocks} blocks, not yet {index}")
             if index == blocks:
                 held[slot] = index + 1
-        return staging.put(np.ascontiguousarray(appends.T))
+        return upload.put(np.ascontiguousarray(appends.T))
 
     def _check_blocks(self, blocks: Int32, where: str) -> None:
         if blocks.size and not (blocks.min() >= 0 and blocks.max() < self._num_blocks):

@@ -44,7 +44,7 @@ def even(axis: str, full: int, rank: int, size: int) -> Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardPart:
     """One checkpoint tensor's share in a parameter: its region goes to the rows from `offset` on."""
 
     name: str
@@ -77,9 +77,9 @@ class ShardedModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: dict[str, tuple[Part, ...]] = {}
+        self.parts: dict[str, tuple[ShardPart, ...]] = {}
 
-    def declare(self, name: str, dtype: torch.dtype, parts: tuple[Part, ...], num_rows: int | None = None) -> None:
+    def declare(self, name: str, dtype: torch.dtype, parts: tuple[ShardPart, ...], num_rows: int | None = None) -> None:
         """Register parameter `name` on the meta device, made of `parts` along its first axis.
 
         `num_rows`: of the parameter, when it is longer than its parts; the loader fills the rest with zeros.
@@ -99,10 +99,10 @@ class ShardedModule(nn.Module):
         """Called once, when the parameters are filled: a layer that stores them otherwise changes them now."""
 
 
-def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice) -> tuple[Part, ...]:
+def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice) -> tuple[ShardPart, ...]:
     """Parts one under the other: each named slice is the first axis of its tensor, `others` the axes after it."""
     parts, offset = [], 0
     for name, first in slices:
-        parts.append(Part(name, (first, *others), offset))
+        parts.append(ShardPart(name, (first, *others), offset))
         offset += first.length
     return tuple(parts)

@@ -10,7 +10,7 @@ from quire.kernels.gpu import prefill_switch, tile_table
 from quire.kernels.gpu.attention import prefill
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
-from quire.worker.start import choose_prefill_body
+from quire.worker.start import set_prefill_body
 
 ENTRY = {"prefill": {"specialized": {"trusted": 1}}}
 
@@ -65,18 +65,18 @@ def test_what_a_person_says_goes_before_the_record(record, chosen, table, said):
 def test_the_option_decides_for_the_process(record, chosen):
     record(ENTRY)
     device = Device("cpu", 0)
-    choose_prefill_body(WorkerConfig(), device)
+    set_prefill_body(WorkerConfig(), device)
     assert chosen(), "auto"
-    choose_prefill_body(WorkerConfig(prefill_body="plain"), device)
+    set_prefill_body(WorkerConfig(prefill_body="plain"), device)
     assert not chosen()
 
 
 def test_a_body_that_is_not_for_the_chip_is_refused(record, monkeypatch):
     record({})
     with pytest.raises(DeviceError, match=r"^prefill_body: .* 9\.0, which cpu is not; use auto"):
-        choose_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
+        set_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
     monkeypatch.setattr(Device, "capability", 90)
-    choose_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
+    set_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
     assert prefill_switch.is_trusted()
 
 

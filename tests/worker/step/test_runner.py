@@ -277,7 +277,7 @@ def test_impossible_copies_are_refused(toy, copies, complaint):
 def test_steady_decoding_keeps_every_table_where_it_is(toy):
     _, driver = toy(torch.randn(50, 50))
     driver.generate(0, [1, 2, 3], 5, SamplingParams(temperature=1.0, top_k=3, presence_penalty=1.0))
-    slots = driver.runner._slots
+    slots = driver.runner._slot_table
     tables = (slots.tokens, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
     before = [table.data_ptr() for table in tables]
     for _ in range(50):

@@ -12,8 +12,8 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import ints
 from quire.worker.device.device import Device
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import PlanError, Slots
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.slot_table import PlanError, SlotTable
+from quire.worker.tables.upload import Upload
 
 CPU = Device("cpu", 0)
 NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
@@ -21,7 +21,7 @@ NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
 
 def new_slots():
     table = SamplingTable(NUM_SLOTS, VOCAB, (0,), CPU)
-    return Slots(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
+    return SlotTable(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
 
 
 def some_params(rng):
@@ -42,7 +42,7 @@ def state(slots):
         "blocks": slots.block_tables.tolist(),
         "floats": table.floats.tolist(),
         "ints": table.ints.tolist(),
-        "uses": table.uses.tolist(),
+        "uses": table.stages.tolist(),
         "live": slots.live.tolist(),
         "bias": [None if e.bias is None else e.bias[0].tolist() for e in table.extras],
         "known": slots.num_tokens.tolist(),
@@ -65,10 +65,10 @@ def from_scratch(model):
 
 def apply(slots, plan):
     """A plan's changes, on the host and in the tables."""
-    staging = Staging(CPU, NUM_SLOTS)
-    staging.begin()
-    changes = slots.apply(plan, staging)
-    staging.send()
+    upload = Upload(CPU, NUM_SLOTS)
+    upload.begin()
+    changes = slots.apply(plan, upload)
+    upload.send()
     slots.write(changes)
 
 

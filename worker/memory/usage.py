@@ -11,7 +11,7 @@ together, so what grew by more than this is taken for another's."""
 _log = logging.getLogger(__name__)
 
 
-class Growth:
+class MemoryUsage:
     """Made before anything is loaded: what is in use by then is not this engine's."""
 
     def __init__(self, device: Device) -> None:
