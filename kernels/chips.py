@@ -13,12 +13,12 @@ COMPILED: Final = (80, 86, 89, 90, 100, 120)
 
 
 def has_cuda() -> bool:
-    """Whether there is a device for CUDA. torch calls AMD's GPUs cuda as well: none of its own answers tells them."""
+    """True when there is a device for CUDA. torch calls AMD's GPUs cuda as well: none of its own answers tells them."""
     return torch.version.hip is None and torch.cuda.is_available()
 
 
 def unserved() -> str:
-    """What this build of torch is for and quire is not, in a sentence; else nothing."""
+    """A sentence on chips that this build of torch is for and quire is not; else empty."""
     if torch.version.hip is None:
         return ""
     return f"AMD GPUs are not served, which this build of torch is for (ROCm {torch.version.hip}), and the CPU is"

@@ -1,6 +1,6 @@
 """`python -m quire.worker CONFIG.json --rank R --epoch E`: one rank of a worker group.
 
-Exit codes: 0 told to stop, 3 not welcomed by the scheduler, 4 failed, 5 refused (no restart can help); the last log
+Exit codes: 0 stopped, 3 not welcomed by the scheduler, 4 failed, 5 refused (no restart can help); the last log
 lines say why.
 """
 
@@ -31,7 +31,7 @@ from quire.worker.weights.checkpoint import CheckpointError
 from quire.worker.weights.shard import ModelError
 
 REFUSALS = (ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError)
-"""What the user must change, and no restart can."""
+"""Errors that the user must mend, and no restart can."""
 
 _LINGER_MS = 1000
 

@@ -65,7 +65,7 @@ class FirstRank(SingleGroup):
 
 
 def _kernels(device: Device) -> Section:
-    """What runs each operation here; it is imported, which proves that it can be. Raises `ImportError` if not."""
+    """The form that runs each operation here; importing it proves that it can be. Raises `ImportError` if not."""
     for operation in OPERATIONS:
         operation.implementation(device.torch.type)
     instructions = {"instruction set": instruction_set()} if device.capability is None else {}
@@ -73,7 +73,7 @@ def _kernels(device: Device) -> Section:
 
 
 def _kernel_proof(device: Device) -> Section:
-    """What is known of the kernels on this chip, and which bodies wait for it. Raises `TileTableError`."""
+    """The proof of the kernels on this chip, and which bodies wait for one. Raises `TileTableError`."""
     if device.capability is None:
         return {}
     section: Section = {f"compute capability {device.capability / 10}": proof(device.capability)}

@@ -47,7 +47,7 @@ class Launched(Protocol):
     """A step the device works on."""
 
     def done(self) -> bool:
-        """Whether collecting it would not wait."""
+        """True once collecting it does not wait."""
         ...
 
 
@@ -83,7 +83,7 @@ class Started(Generic[F]):
 
 
 class StartRefused(ValueError):
-    """What the user must change before this worker can start; the message names it and the remedy."""
+    """The user must change something before this worker can start; the message names it and the remedy."""
 
 
 class OrderError(ValueError):
@@ -125,7 +125,7 @@ class Worker:
         """Kept with all it holds: graphs and communicators of a failed group must not be taken apart, only left."""
 
     def run(self, start: Callable[[], Started[F]]) -> int:
-        """Say hello, start the executor, serve until told to stop; the exit code of the process."""
+        """Send the hello, start the executor, serve until Stop; the exit code of the process."""
         if not self._join():
             return EXIT_UNWELCOME
         try:
@@ -187,7 +187,7 @@ class Worker:
 
     def _launch(self, executor: Executor[F], plan: StepPlan, results: ResultThread[F]) -> None:
         step = executor.launch(plan)
-        if step.done() and not results.num_waiting:  # a device that works while it is told to is done already
+        if step.done() and not results.num_waiting:  # a device that works while the step is queued is done already
             self._answer(executor.collect(step))
         else:
             results.put(step)

@@ -1,4 +1,4 @@
-"""From a configuration to a runner that has run its first steps: the start-up of one rank, in timed phases."""
+"""Start-up of one rank, in timed phases: from a configuration to a runner that has run its first steps."""
 
 import logging
 from collections.abc import Callable
@@ -99,7 +99,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
 
 
 def set_prefill_body(config: WorkerConfig, device: Device) -> None:
-    """For this process. Raises DeviceError for one that is not for this chip."""
+    """Set the body of prefill for this process. Raises DeviceError for one that is not for this chip."""
     if config.prefill_body == "specialized" and device.capability != prefill_switch.CAPABILITY:
         raise DeviceError(
             f"prefill_body: the specialized one is for compute capability 9.0, which {device.name} is not; use auto"
@@ -146,7 +146,7 @@ def build_runner(
 
 
 def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
-    """What will be captured: nothing with `enforce_eager`, or where the device records no graphs."""
+    """The graphs that will be captured: none with `enforce_eager`, or where the device records no graphs."""
     if config.enforce_eager or not device.records_graphs:
         return Graphs(device)
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)

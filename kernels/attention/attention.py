@@ -16,7 +16,7 @@ from quire.kernels.dispatch import Operation
 
 @dataclass(frozen=True, slots=True)
 class AttentionRule:
-    """Which positions a token sees and how their scores are shaped; fixed for a layer."""
+    """The positions a token sees and the shape of their scores; fixed for a layer."""
 
     scale: float
     sliding_window: int | None = None
@@ -44,7 +44,7 @@ class PagedBatch:
     of the capture, so forms for GPUs read only the tensors."""
     seq_lens_host: tuple[int, ...]
     schedules: Mapping[int | None, TileSchedule]
-    """For forms for GPUs, by sliding window; empty elsewhere."""
+    """Tile schedules for the forms for GPUs, by sliding window; empty elsewhere."""
     num_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:

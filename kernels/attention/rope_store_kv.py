@@ -1,4 +1,4 @@
-"""From the QKV product to attention: norm of the heads, rotary positions, KV write, and the query's layout.
+"""The way from the QKV product to attention: norm of the heads, rotary positions, KV write, and the query's layout.
 
 Shape legend: T tokens, K key-value heads, G query heads of each, H = K * G, D head dim.
 """

@@ -1,4 +1,4 @@
-"""How the attention bodies for GPUs share out a step: prefix sums over its rows, filled on the device.
+"""The schedule by which attention bodies for GPUs share out a step: prefix sums over its rows, filled on the device.
 
 A prefix sum is all a body needs: any tile's row is found in it by bisection, so the tiles can be dealt out evenly
 among a fixed number of programs, whatever the lengths. Shape legend: R rows.
@@ -19,7 +19,7 @@ KEYS_PER_TILE = 64
 
 @dataclass(frozen=True, slots=True)
 class TileSchedule:
-    """Where each row's tiles begin, for one sliding window; a row of padding has none."""
+    """The tiles of each row, as prefix sums, for one sliding window; a row of padding has none."""
 
     prefill_tiles: torch.Tensor
     """int32 [R + 1]: prefix sum of the query tiles of rows that run several tokens"""

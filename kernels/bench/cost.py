@@ -1,4 +1,4 @@
-"""What an operation cannot do without: the bytes it must move through memory and its floating-point operations.
+"""The floor of an operation: the bytes it must move through memory and its floating-point operations.
 
 Each input is read once and each output written once; a product with an addition counts as two operations. Work that is
 small beside these (exponentials, norms, block tables) is left out. Shape legend: T tokens, I inputs, O outputs.

@@ -158,7 +158,7 @@ def _norm_linear(tokens: int, layer: Layer, outputs: int, gated: bool) -> Callab
 
 
 def steps(layer: Layer, rows: int, device_type: str) -> Iterator[Case]:
-    """What surrounds the layers of a decode step."""
+    """The operations around the layers of a decode step."""
     length, block_size = 1024, 16
 
     def prepared(device: torch.device) -> Pair:

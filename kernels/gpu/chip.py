@@ -1,4 +1,4 @@
-"""What launches need to know of the GPU they run on; asked of the driver once for each device."""
+"""The GPU that launches run on, as far as they need to know it; asked of the driver once for each device."""
 
 import functools
 from contextvars import ContextVar
@@ -20,7 +20,7 @@ class Chip:
 
 INTERPRETER = Chip("the interpreter", 90, 1)
 HOST: ContextVar[Chip] = ContextVar("HOST", default=INTERPRETER)
-"""What kernels on tensors of the host run on: Triton's interpreter, or a chip that something stands in for."""
+"""The chip that kernels on tensors of the host run on: Triton's interpreter, or a chip that something stands in for."""
 
 
 def chip_of(device: torch.device) -> Chip:
@@ -36,5 +36,5 @@ def _found(device: torch.device) -> Chip:
 
 
 def has_eight_bits(capability: int) -> bool:
-    """Whether the chip has 8-bit floats."""
+    """True when the chip has 8-bit floats."""
     return capability >= 89

@@ -38,7 +38,7 @@ def tile(operation: str, shape: str, default: Tiles) -> Tiles:
 
 
 def pin(operation: str, shape: str, tiles: Tiles) -> None:
-    """Whatever the table says: these tiles, in this process."""
+    """Set these tiles for this process, whatever the table says."""
     _PINNED[operation, shape] = tiles
 
 

@@ -1,4 +1,4 @@
-"""What changes logits before a token is drawn: penalties for tokens that occurred, and masks of allowed tokens.
+"""Changes of logits before a token is sampled: penalties for tokens that occurred, and masks of allowed tokens.
 
 Shape legend: S rows of logits, P of them that are changed, V vocabulary, N slots, L tokens a slot holds.
 """

@@ -1,4 +1,4 @@
-"""From logits to one token per row: a choice whose randomness is a pure function.
+"""Sampling: logits to one token per row, by a choice whose randomness is a pure function.
 
 The draw is Gumbel-max in two levels: first one of the tiles of 128 tokens, by the log of its mass plus noise, then a
 token of that tile. By the Gumbel-max identity (Maddison, Tarlow, Minka, "A* sampling", 2014, section 2) the result is

@@ -1,8 +1,8 @@
-"""What a step costs the worker's host: a real runner on real plans, with the device's work taken out.
+"""The cost of a step on the worker's host: a real runner on real plans, with the device's work taken out.
 
 `python -m quire.worker.bench.host_time '{"rows": 256}'` prints one JSON object with the raw series: the measured half
-of `quire bench worker`. The forward pass is a graph whose replay does nothing, and the head has drawn its tokens
-before.
+of `quire bench worker`. The forward pass is a graph whose replay does nothing, and the head has sampled its
+tokens before.
 """
 
 import json
@@ -33,7 +33,7 @@ EPOCH = 1
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much runs and how long. Lengths are in tokens."""
+    """The load of the bench. Lengths are in tokens."""
 
     rows: int = 256
     steps: int = 2000
@@ -61,7 +61,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def most_tokens(self) -> int:
-        """Of one step."""
+        """Most tokens of one step."""
         return self.rows + (int(self.churn) + 1) * self.prompt_len
 
     @property
@@ -154,7 +154,7 @@ class NoForward(Graphs):
 
 
 class NoModel:
-    """Its tokens were drawn before the step."""
+    """A model whose tokens were sampled before the step."""
 
     def __init__(self, device: Device, rows: int) -> None:
         self._token_ids = torch.arange(rows, device=device.torch)

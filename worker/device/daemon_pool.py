@@ -23,7 +23,7 @@ class DaemonPool:
         self._started = False
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Its result or exception will be in the future. Call it from one thread only."""
+        """Queue a call; the future gets its result or exception. Call it from one thread only."""
         if not self._started:
             self._started = True
             for _ in range(self._num_threads):

@@ -42,7 +42,7 @@ class Graph(Protocol):
 
 
 class Device:
-    """What the runner asks of cpu or cuda, instead of asking which it is."""
+    """One interface to cpu and cuda: its users ask it, instead of asking which it is."""
 
     def __init__(self, wanted: Literal["auto", "cpu", "cuda"], rank: int) -> None:
         """Raises `DeviceError` when CUDA is asked for and there is no device for this rank."""
@@ -67,22 +67,22 @@ class Device:
 
     @property
     def compiles(self) -> bool:
-        """Whether kernels are compiled when they are first called."""
+        """True where kernels are compiled when they are first called."""
         return self.is_cuda
 
     @property
     def works_beside(self) -> bool:
-        """Whether the host is free while the device works; if not, a thread beside it takes the device's cores."""
+        """True where the host is free while the device works; elsewhere a thread beside it takes the device's cores."""
         return self.is_cuda
 
     @property
     def records_graphs(self) -> bool:
-        """Whether work can be recorded and replayed as one graph."""
+        """True where work can be recorded and replayed as one graph."""
         return self.is_cuda
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether the device's memory is apart from the host's, so that what the engine takes of it can be measured."""
+        """True where the device's memory is apart from the host's, so that the engine's part can be measured."""
         return self.is_cuda
 
     @property
@@ -95,7 +95,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """For the facts: what the scheduler and the user see."""
+        """Name in the facts, which the scheduler and the user see."""
         return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
 
     def dtype(self, wanted: Dtype, checkpoint: torch.dtype) -> torch.dtype:
@@ -189,7 +189,7 @@ class Device:
             torch.cuda.synchronize(self.torch)
 
     def num_allocations(self) -> int:
-        """How often the device or pinned memory was enlarged so far: constant in a steady state. 0 on the CPU."""
+        """Count of enlargements of device and pinned memory so far: constant in a steady state. 0 on the CPU."""
         if not self.is_cuda:
             return 0
         device = torch.cuda.memory_stats(self.torch)["num_device_alloc"]

@@ -10,10 +10,10 @@ Start = torch.cuda.Event | None
 
 
 class Mark(Protocol):
-    """A point in the device's work."""
+    """A point in the device's work: an event recorded behind what is queued so far."""
 
     def passed(self) -> bool:
-        """Whether the device is past it; never waits."""
+        """True once the device is past it; never waits."""
         ...
 
     def wait(self, before: "Mark | None" = None) -> float:

@@ -25,7 +25,7 @@ class RMSNorm(ShardedModule):
 
 
 class LayerNorm(ShardedModule):
-    """With gain and bias, after a residual addition."""
+    """Layer norm with gain and bias, after a residual addition."""
 
     def __init__(self, context: BuildContext, size: int, eps: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How many KV blocks there are and how long a sequence may be: decided once, the same on every rank."""
+"""The number of KV blocks and the longest sequence: decided once, the same on every rank."""
 
 import logging
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class MemoryShare:
 
 
 def memory_share(config: WorkerConfig, device: Device, usage: MemoryUsage, *, paged: bool) -> MemoryShare | None:
-    """None where nothing is measured: on the CPU, with a KV memory of a given size, or without one.
+    """This engine's share of the device; None on the CPU, with a KV memory of a given size, or without one.
 
     Raises `MemoryTaken`.
     """
@@ -96,7 +96,7 @@ def kv_budget(config: WorkerConfig, device: Device, share: MemoryShare | None, p
 
 
 def unpaged_capacity(config: WorkerConfig, context_length: int) -> Capacity:
-    """For a model without a cache: blocks take no memory and only account for prompts, one whole one for each slot.
+    """Capacity of a model without a cache: blocks only account for prompts, one whole one for each slot.
 
     Raises `MemoryShortage`.
     """

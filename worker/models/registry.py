@@ -82,8 +82,8 @@ ENCODER_NAMES: Final = NameMap(
     ),
     ignored=(r"(?:\w+\.)?embeddings\.position_ids", r"(?:\w+\.)?pooler\..*", r"cls\..*", r"lm_head\..*"),
 )
-"""With any one prefix or none. Oldest checkpoints call a norm's parameters gamma and beta. Heads for training and the
-pooler, which no embedding model uses, are left out."""
+"""Names with one prefix or none. The oldest checkpoints call a norm's parameters gamma and beta. Heads for training and
+the pooler, which no embedding model uses, are left out."""
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
@@ -135,7 +135,7 @@ def read_spec(model_dir: Path, task: AskedTask = "auto") -> Spec:
 
 
 def parse_spec(config: Config, generation: Config) -> Spec:
-    """From the files' contents."""
+    """The spec, from the files' contents."""
     stated = config.get("architectures")
     name = str(stated[0]) if isinstance(stated, list) and stated else ""
     if name not in ARCHITECTURES:

@@ -48,7 +48,7 @@ class _SlotMatcher:
     """The matcher of one slot, and the sampled token that it has not consumed yet."""
 
     matcher: "Future[LLMatcher | None]"
-    """None: the grammar cannot be had here."""
+    """Resolves to None when the grammar does not compile here."""
     allowed: Bits | None
     """The request's own allowed ids: [W]."""
     sampled: "_SampledToken | None" = None
@@ -70,7 +70,7 @@ class GrammarMasks:
     bits: Bits
     """[G, W]; all set where the row is stuck, whose token then means nothing."""
     stuck: tuple[int, ...]
-    """Of the G rows: those whose grammar allows no token or gave up."""
+    """Those of the G rows whose grammar allows no token or gave up."""
 
 
 class GrammarMatchers:
@@ -140,7 +140,7 @@ class GrammarMatchers:
     def _matcher(
         self, vocabulary: "Future[LLTokenizer]", structured: Structured, output: list[int]
     ) -> LLMatcher | None:
-        """In a compiling thread: the matcher behind the output so far, which is not empty after a preemption."""
+        """The matcher behind the output so far, which is not empty after a preemption. Runs in a compiling thread."""
         key = hashlib.sha256(msgspec.msgpack.encode(structured)).digest()
         try:
             matcher = self._compiled.find(key)
@@ -166,7 +166,7 @@ class GrammarMatchers:
         return -(-self._vocab_size // 32)
 
     def _make_masks(self, pending: list[tuple[_SlotMatcher, _SampledToken | None]]) -> GrammarMasks:
-        """In the masks' thread: the matchers consume their tokens, then say what may follow."""
+        """The matchers consume their tokens and compute their masks. Runs in the masks' thread."""
         bits = np.full((len(pending), self._num_words), -1, dtype=np.int32)
         consumed, masked = [], []
         on_host: dict[int, list[int]] = {}

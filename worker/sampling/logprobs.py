@@ -1,4 +1,4 @@
-"""Logprobs of drawn tokens and of prompt positions: raw ones, log_softmax of the unmodified logits in float32."""
+"""Logprobs of sampled tokens and of prompt positions: raw ones, log_softmax of the unmodified logits in float32."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from quire.proto.messages.requests import TokenLogprobs
 
 
 class TokenScores(NamedTuple):
-    """Of n positions, on the device. k likeliest tokens, m named ones."""
+    """Log probabilities at n positions, on the device: of the token there, k likeliest tokens, m named ones."""
 
     token_ids: torch.Tensor
     """int64 [n]"""
@@ -48,7 +48,7 @@ class Scored:
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, named_ids: torch.Tensor) -> TokenScores:
-    """Of `token_ids` int64 [n] under logits [n, V]; `named_ids` int64 [n, m]."""
+    """Scores of `token_ids` int64 [n] under logits [n, V]; `named_ids` int64 [n, m]."""
     top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1).indices
     logprobs, ranks = kernel_score(logits, torch.cat((token_ids[:, None], top_ids, named_ids), dim=1))
     k = 1 + top_ids.shape[1]

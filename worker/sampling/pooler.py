@@ -1,4 +1,4 @@
-"""From the hidden states of a step to one vector for each prompt that ends in it."""
+"""Pools the hidden states of a step: one vector for each prompt that ends in it."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -12,17 +12,17 @@ from quire.worker.tables.upload import Upload
 
 
 class Pooled(NamedTuple):
-    """Of the S rows that reach their prompt's end, on the device."""
+    """Vectors of the S rows that reach their prompt's end, on the device."""
 
     vectors: torch.Tensor
     """float32 [S, hidden], not normalised"""
     finite: torch.Tensor
-    """bool [S]: whether the vector is"""
+    """bool [S]: the vector is finite"""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingMetadata:
-    """What one step pools, decided on the host; the tensors are parts of the step's upload. R rows, S of them end."""
+    """The rows that one step pools, decided on the host; tensors are parts of its upload. R rows, S of them end."""
 
     num_tokens: int
     ends: torch.Tensor
@@ -48,7 +48,7 @@ class Pooler:
         self._pooling = pooling
         rows = num_slots if pooling == "mean" else 0
         self._sums = zeros((rows, hidden_size), torch.float32, device)
-        """Of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
+        """Sums of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
 
     def prepare(self, rows: StepRows, upload: Upload) -> PoolingMetadata:
         """Put the step's columns into its upload."""

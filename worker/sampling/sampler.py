@@ -29,7 +29,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class Head(Protocol):
-    """What the sampler asks of a model."""
+    """The output head of a model."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> [S, vocab] in any float, complete and equal on every rank."""
@@ -65,7 +65,7 @@ class GrammarRows:
 
 @dataclass(frozen=True, slots=True)
 class SamplingMetadata:
-    """What one step samples, decided on the host; the tensors are parts of the step's upload. S rows sample.
+    """The samples of one step, decided on the host; the tensors are parts of the step's upload. S rows sample.
 
     Below "row" means the index among them.
     """

@@ -21,7 +21,7 @@ class Bucket(NamedTuple):
     num_tokens: int
     num_rows: int
     mixed: bool = False
-    """Whether a row may run more than one token: attention then runs its body for prompts too."""
+    """True when a row may run more than one token: attention then runs its body for prompts too."""
 
 
 class Inputs:
@@ -65,7 +65,7 @@ class Inputs:
                 fill_tile_schedule(step.seq_lens, step.query_starts, window, *self._tiles, schedule)
 
     def batch(self, bucket: Bucket, query_lens: tuple[int, ...], seq_lens: tuple[int, ...]) -> ForwardBatch:
-        """What the layers read. The lengths are the host's, one for each row of the bucket."""
+        """The batch that the layers read. The lengths are the host's, one for each row of the bucket."""
         step = self._views(bucket)
         return ForwardBatch(
             step.token_ids,

@@ -30,7 +30,7 @@ _PROMPT_PIECE = 64
 
 
 class Model(Protocol):
-    """What the runner asks of every model; of one that generates it asks a head too."""
+    """A model as the runner sees it; one that generates is a `Head` too."""
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Hidden states [T, hidden] of the step's tokens, whose KV is written to the cache."""
@@ -56,7 +56,7 @@ class InFlight:
     host_seconds: float
 
     def done(self) -> bool:
-        """Whether collecting it would not wait."""
+        """True once collecting it does not wait."""
         return self.mark.passed()
 
 
@@ -185,7 +185,7 @@ class Runner:
         )
 
     def close(self) -> None:
-        """Before the group ends: nothing is launched any more."""
+        """Let go of the graphs before the group ends; nothing is launched any more."""
         self._graphs.close()
 
     def _in_flight(
@@ -266,7 +266,7 @@ class Runner:
         found = []
         for row in wanting:
             slot, first = int(rows.slots[row]), int(rows.computed[row])
-            # the prompt's last position predicts the first drawn token, which is no prompt token
+            # the prompt's last position predicts the first sampled token, which is no prompt token
             stop = min(first + int(rows.counts[row]), int(self._slot_table.num_prompt[slot]) - 1)
             if stop <= first:
                 continue

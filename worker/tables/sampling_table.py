@@ -69,12 +69,12 @@ class BadWords:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What few requests use. Tensors are on the device; None where the request does not ask."""
+    """Parameters that few requests use. Tensors are on the device; None where the request does not ask."""
 
     bias: tuple[torch.Tensor, torch.Tensor] | None = None
     """ids int64 [k], addends float32 [k]"""
     allowed: torch.Tensor | None = None
-    """int32 [ceil(vocab_size / 32)]: one bit for each token, 1 where it may be drawn"""
+    """int32 [ceil(vocab_size / 32)]: one bit for each token, 1 where it may be sampled"""
     bad_words: BadWords | None = None
     stop_ids: torch.Tensor | None = None
     """int64 [k]: forbidden while the output has fewer than min_tokens tokens"""

@@ -33,9 +33,9 @@ class StepRows:
     """Tokens each row runs: [R]"""
     computed: Int64
     sampling: Int64
-    """Indices of the rows that draw a token: [S]"""
+    """Indices of the rows that sample a token: [S]"""
     known: Int64
-    """Tokens of each row's sequence, which is the position of the one it draws: [R]"""
+    """Tokens of each row's sequence, which is the position of the one it samples: [R]"""
 
     @property
     def num_tokens(self) -> int:
@@ -59,7 +59,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a plan changes in the device's tables; its tensors mean something once the upload is queued."""
+    """The changes a plan makes in the device's tables; their tensors mean something once the upload is queued."""
 
     released: list[Released]
     admitted: list[Admitted]
@@ -86,12 +86,12 @@ class SlotTable:
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
         max_blocks = -(-max_model_len // block_size)
-        # one more token than the model can run: the last one drawn is stored, never run
+        # one more token than the model can run: the last one sampled is stored, never run
         self.tokens = zeros((num_slots, max_model_len + 1), torch.int32, device)
         self.block_tables = zeros((num_slots, max_blocks), torch.int32, device)
         self.live = np.zeros(num_slots, dtype=np.bool_)
         self.num_tokens = np.zeros(num_slots, dtype=np.int64)
-        """Known tokens, drawn ones of steps in flight included."""
+        """Known tokens, those sampled by steps in flight included."""
         self.num_computed = np.zeros(num_slots, dtype=np.int64)
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
         self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
@@ -147,12 +147,12 @@ class SlotTable:
         return StepRows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
 
     def advance(self, rows: StepRows) -> None:
-        """Count what the step computes and draws; the drawn tokens are in flight to the token table."""
+        """Count what the step computes and samples; the sampled tokens are in flight to the token table."""
         self.num_computed[rows.slots] += rows.counts
         self.num_tokens[rows.slots[rows.sampling]] += 1
 
     def store(self, slots: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Write drawn tokens [S] into the token table."""
+        """Write sampled tokens [S] into the token table."""
         self.tokens[slots, positions] = token_ids.int()
 
     def _release(self, slot: int) -> Released:

@@ -11,7 +11,7 @@ from quire.worker.weights.names import NameMap, ParameterPart
 from quire.worker.weights.shard import ShardedModule, ShardPart
 
 CONVERTIBLE: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
-"""Into each other while streaming; any other dtype must be the parameter's own."""
+"""Dtypes converted into each other while streaming; any other must be the parameter's own."""
 
 Place = tuple[torch.Tensor, ShardPart]
 
@@ -36,7 +36,7 @@ def materialise(model: nn.Module, device: torch.device) -> None:
 
 
 def match(model: nn.Module, checkpoint: Checkpoint, names: NameMap) -> dict[str, ParameterPart]:
-    """Where each tensor goes: every part has one, every tensor is used or ignored by name, shapes agree.
+    """The part each tensor fills: every part has one, every tensor is used or ignored by name, shapes agree.
 
     Reads headers only, and takes a model without memory too. CheckpointError names what does not fit.
     """

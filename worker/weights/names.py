@@ -1,4 +1,4 @@
-"""From a checkpoint's tensor name to the parameter it fills: anchored patterns, held as data."""
+"""The map from a checkpoint's tensor names to the parameters they fill: anchored patterns, held as data."""
 
 import re
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ class ParameterPart(NamedTuple):
     parameter: str
     """Dotted path in the model."""
     part: str
-    """Which of its merged tensors; empty when it is one."""
+    """Name of one of its merged tensors; empty when it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +41,5 @@ class NameMap:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def target(self, name: str) -> ParameterPart | None:
-        """None: no rule knows the name."""
+        """The part that a tensor fills; None when no rule knows its name."""
         return next((target for rule in self.rules if (target := rule.apply(name)) is not None), None)

@@ -1,4 +1,4 @@
-"""What a parameter says of itself: its shape on this rank, and which region of which checkpoint tensors fills it."""
+"""A parameter's declaration: its shape on this rank, and which region of which checkpoint tensors fills it."""
 
 from dataclasses import dataclass
 from math import prod
@@ -18,7 +18,7 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one rank holds of a logical axis: indices start..stop-1 of `full`."""
+    """One rank's run of a logical axis: indices start..stop-1 of `full`."""
 
     full: int
     start: int
@@ -48,23 +48,23 @@ class ShardPart:
     """One checkpoint tensor's share in a parameter: its region goes to the rows from `offset` on."""
 
     name: str
-    """Which of several merged tensors ("q", "gate"); empty when the parameter is one tensor."""
+    """Name of one of several merged tensors ("q", "gate"); empty when the parameter is one tensor."""
     axes: tuple[Slice, ...]
     offset: int = 0
 
     @property
     def full_shape(self) -> tuple[int, ...]:
-        """Of the checkpoint tensor."""
+        """Shape of the whole checkpoint tensor."""
         return tuple(axis.full for axis in self.axes)
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """What this rank reads of it."""
+        """The region that this rank reads of it."""
         return tuple(slice(axis.start, axis.stop) for axis in self.axes)
 
     @property
     def rows(self) -> slice:
-        """Where it goes in the parameter."""
+        """The parameter's rows that it fills."""
         return slice(self.offset, self.offset + self.axes[0].length)
 
     @property

@@ -15,7 +15,7 @@ def matrix_feature(capability: int) -> Feature:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a launch fixes at compile time. The modules of `quire.kernels.gpu.aot.builds` yield them."""
+    """The part of a launch that is fixed at compile time. The modules of `quire.kernels.gpu.aot.builds` yield them."""
 
     name: str
     """Unique, short, says what is special: "prefill d128 bf16 specialized"."""
@@ -31,4 +31,4 @@ class Build:
     divisible: tuple[str, ...] = ()
     """Arguments known to be multiples of 16 (aligned pointers, even strides): without this, wide loads are lost."""
     features: frozenset[Feature] = frozenset()
-    """What the machine code must contain."""
+    """Features that the machine code must contain."""

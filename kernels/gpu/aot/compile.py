@@ -77,7 +77,7 @@ def shipped() -> list[str]:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    """Of all modules of this package, from the package on: attention.decode."""
+    """Names of all modules of builds, from the package on: attention.decode."""
     found = pkgutil.walk_packages(quire.kernels.gpu.aot.builds.__path__, PACKAGE)
     return tuple(one.name.removeprefix(PACKAGE) for one in found if not one.ispkg)
 
@@ -143,7 +143,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _widths(kernels: Sequence[str], capabilities: Sequence[int]) -> list[int]:
-    """Of the columns: names as long as the longest, the rest as long as what usually stands there."""
+    """Widths of the columns: names as long as the longest, the rest as long as what usually stands there."""
     builds = [build for kernel in kernels for capability in capabilities for build in _builds(kernel, capability)]
     names = max((len(build.name) for build in builds), default=0)
     return [max(map(len, kernels)), names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 48, len(_HEADINGS[8]), 0]

@@ -41,7 +41,7 @@ def paged_attention(
 
 
 def _refuse(query: torch.Tensor, keys: torch.Tensor) -> None:
-    """What the CPU can do and these kernels cannot. Raises ValueError."""
+    """Refuse what the CPU can do and these kernels cannot. Raises ValueError."""
     if query.dtype == torch.float64 or keys.dtype == torch.float64:
         raise ValueError("query, keys: float64 runs on the CPU only; use float32, float16 or bfloat16")
     if query.shape[3] > LARGEST_HEAD:

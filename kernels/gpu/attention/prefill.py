@@ -119,7 +119,7 @@ def prefill_constants(body: PrefillBody, group: int, head_dim: int, block_size: 
 
 
 def _descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
-    """Of [num_blocks, block_size, K * D]: a tile of one head's keys is a box in it, with zeros beyond its page."""
+    """Descriptor of [num_blocks, block_size, K * D]: a tile of one head's keys is a box, with zeros beyond its page."""
     num_blocks, block_size, num_kv_heads, head_dim = cache.shape
     width = num_kv_heads * head_dim
     return TensorDescriptor(cache, [num_blocks, block_size, width], [block_size * width, width, 1], [1, keys, head_dim])

@@ -28,7 +28,7 @@ def _wide(pointer, column, inside):
 
 @triton.jit
 def _normed(x, factor, weight, column, inside, DTYPE: tl.constexpr):
-    """Both factors of the product with the weight, and the product itself, are rounded to the model's type."""
+    """The norm of x: both factors of the product with the weight, and the product, are rounded to the model's type."""
     product = (x * factor).to(DTYPE).to(tl.float32) * _wide(weight, column, inside)
     return product.to(DTYPE).to(tl.float32)
 

@@ -20,12 +20,12 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)
-"""Where `highest` starts: below any score, yet finite, so that a tile in which a row sees nothing makes no NaN."""
+"""Start of `highest`: below any score, yet finite, so that a tile in which a row sees nothing makes no NaN."""
 
 
 @triton.jit
 def exponent_scale(scale, soft_cap) -> tl.tensor:
-    """What the output of `capped` is multiplied by to become an exponent of 2. The scale must be positive."""
+    """Factor that makes an exponent of 2 of the output of `capped`. The scale must be positive."""
     if soft_cap is None:
         factor = scale * LOG2E
     else:

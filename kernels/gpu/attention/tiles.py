@@ -39,7 +39,7 @@ hold without a spill."""
 
 
 def decode_shape_key(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> str:
-    """What tiles are measured for."""
+    """Key of the tiles measured for these types and this head."""
     return f"d{head_dim} {TYPES[query_type]} {TYPES[cache_type]}"
 
 
@@ -55,7 +55,7 @@ def decode_tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype
 
 @dataclass(frozen=True, slots=True)
 class PrefillBody:
-    """Which kernel runs, and what its launch fixes."""
+    """A body of prefill: which kernel runs, and what its launch fixes."""
 
     specialized: bool
     rows: int
@@ -100,7 +100,7 @@ def select_prefill_body(
 
 
 class EncoderTiles(NamedTuple):
-    """Of a tile, and of the launch that works on it."""
+    """Sizes of a tile, and of the launch that works on it."""
 
     queries: int
     keys: int
@@ -109,7 +109,7 @@ class EncoderTiles(NamedTuple):
 
 
 def encoder_tiles(head_dim: int, itemsize: int) -> EncoderTiles:
-    """What fits the registers and the shared memory of every chip: the wider a head, the smaller its tiles."""
+    """Tiles that fit the registers and the shared memory of every chip: the wider a head, the smaller."""
     wide = padded_head(head_dim) * itemsize
     if wide <= 128:
         return EncoderTiles(64, 64, 4, 3)

@@ -156,7 +156,7 @@ def _column(sums, bias, token, columns, inside, scale, size_out, PARTS: tl.const
 
 
 class Norm(NamedTuple):
-    """What the launch does to x before the weights."""
+    """The norm that the launch applies to x before the weights."""
 
     residual: torch.Tensor | None
     weight: torch.Tensor
@@ -172,7 +172,7 @@ def skinny_linear(
     tiles: Tiles,
     norm: Norm | None = None,
 ) -> torch.Tensor:
-    """At most 16 tokens through the kernels of this file; [T, O], or [T, O / 2] with a gate."""
+    """The layer for at most 16 tokens by the kernels of this file; [T, O], or [T, O / 2] with a gate."""
     num_tokens, size_in = x.shape
     size_out = weight.shape[0]
     out = x.new_empty((num_tokens, size_out if gate is None else size_out // 2))

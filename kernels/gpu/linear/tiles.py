@@ -33,7 +33,7 @@ def norm_tiles(size: int) -> Tiles:
 
 
 def skinny_tiles(num_tokens: int, size_in: int, size_out: int) -> Tiles:
-    """At least 128 programs where the layer allows, each with some 40 KB of half-precision weights under way.
+    """Tiles for at least 128 programs where the layer allows, each with some 40 KB of half-precision weights under way.
 
     Many programs are small, so that some four share a multiprocessor and all run at once.
     """

@@ -15,7 +15,7 @@ from quire.kernels.gpu.sampling.tiles import CHUNK
 
 @triton.jit
 def _is_finite(x, inside):
-    """Whether every x with `inside` is."""
+    """True when every x with `inside` is finite."""
     return tl.max((inside & ~(tl.abs(x) < float("inf"))).to(tl.int32)) == 0
 
 

@@ -59,10 +59,11 @@ def _pivot(index, high, bound, PIVOTS: tl.constexpr):
 
 @triton.jit
 def _bracket(survey, pivots, row, chunks, k, p, CHUNKS: tl.constexpr, PIVOTS: tl.constexpr, SURVEY: tl.constexpr):
-    """Where the floor is: lower <= floor < upper, with the mass from `upper` on, the mass that min_p leaves and the
-    least logit it leaves, and how many logits of each chunk lie between [CHUNKS].
+    """The bracket of the floor, lower <= floor < upper, and what else the search needs.
 
-    With top_k nothing lies above the bracket: top_p then needs the mass of exactly the k likeliest.
+    Returned with it: the mass from `upper` on, the mass that min_p leaves and the least logit it leaves, and how many
+    logits of each chunk lie between, [CHUNKS]. With top_k nothing lies above the bracket: top_p then needs the mass of
+    exactly the k likeliest.
     """
     chunk, pivot = tl.arange(0, CHUNKS), tl.arange(0, PIVOTS)
     line, known = survey + (row * chunks + chunk) * SURVEY, chunk < chunks

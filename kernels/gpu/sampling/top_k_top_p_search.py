@@ -47,7 +47,7 @@ def _weights(x, high, inverse, BY_MASS: tl.constexpr):
 
 @triton.jit
 def _weight_above(source, length, limit, upper, high, inverse, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the logits with limit < logit < upper: their number or their mass."""
+    """Number or mass of the logits with limit < logit < upper."""
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, length, BLOCK):
         x = _load(source, start, length, BLOCK)

@@ -1,4 +1,4 @@
-"""What `quire bench tune` measures of the gated activation."""
+"""Trials of `quire bench tune` for the gated activation."""
 
 import functools
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What `quire bench tune` measures of the decode body."""
+"""Trials of `quire bench tune` for the decode body."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What `quire bench tune` measures of the linear layers of few tokens."""
+"""Trials of `quire bench tune` for the linear layers of few tokens."""
 
 import functools
 from collections.abc import Callable, Iterator

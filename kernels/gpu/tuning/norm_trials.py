@@ -1,4 +1,4 @@
-"""What `quire bench tune` measures of the norm."""
+"""Trials of `quire bench tune` for the norm."""
 
 import functools
 from collections.abc import Callable, Iterator

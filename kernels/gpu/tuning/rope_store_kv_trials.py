@@ -1,4 +1,4 @@
-"""What `quire bench tune` measures of `rope_store_kv`."""
+"""Trials of `quire bench tune` for `rope_store_kv`."""
 
 import functools
 from collections.abc import Callable, Iterator

@@ -16,6 +16,6 @@ class Trial:
     shape: str
     candidates: tuple[Tiles, ...]
     floor_bytes: int
-    """What any form must move."""
+    """Bytes any form must move."""
     prepare: Callable[[torch.device], Callable[[Tiles], object]]
     """Allocates the arguments on a device and returns a launch with given tiles."""

@@ -55,7 +55,7 @@ class TrialProcess:
 
 
 def is_sticky(error: Exception) -> bool:
-    """Whether the device will fail everything that comes after it."""
+    """True when the device will fail everything that comes after it."""
     return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
 
 

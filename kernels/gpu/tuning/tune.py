@@ -28,7 +28,7 @@ from quire.kernels.gpu.tuning.trial_process import ALL_TRIALS
 MOST_PROBES = 16
 """Each holds a context of the device and a trial's arguments."""
 COMPILE_SECONDS = 120.0
-"""For one candidate, to compile and to launch it once."""
+"""Limit for one candidate, to compile and to launch it once."""
 TIME_SECONDS = 30.0
 
 
@@ -113,7 +113,7 @@ def write_table(path: Path, chosen: dict[str, dict[str, dict[str, object]]]) -> 
 def measure(
     tuner: Tuner, trials: Iterable[Trial], path: Path, seconds: float
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """What was chosen for each operation and shape until `seconds` were over; in the table as soon as it is known."""
+    """The choices for each operation and shape until `seconds` were over; in the table as soon as they are known."""
     chosen: dict[str, dict[str, dict[str, object]]] = {}
     until = time.monotonic() + seconds
     for trial in trials:

@@ -11,7 +11,7 @@ from quire.kernels.gpu.chip import has_eight_bits
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """On Hopper every type, option and padded head size (80 and 96 are 128 with a mask), elsewhere the usual ones."""
+    """Builds of every type, option and padded head size on Hopper (80 and 96 are 128 with a mask), else the usual."""
     half, eight = torch.bfloat16, torch.float8_e4m3fn
     if capability == 90:
         for head_dim in (64, 80, 96, 128, 256):

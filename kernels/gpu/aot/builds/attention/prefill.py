@@ -12,7 +12,7 @@ from quire.kernels.gpu.chip import has_eight_bits
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """On Hopper every head size and every class of type, page and option that `select_prefill_body` tells apart."""
+    """Builds on Hopper of every head size and class of type, page and option that `select_prefill_body` tells apart."""
     f16, bf16, f32, f8 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
     yield _build(capability, 128, bf16, options=True)
     yield _build(capability, 256, bf16, f8 if has_eight_bits(capability) else bf16, options=True)
