@@ -65,7 +65,7 @@ def test_what_no_kernel_does_is_refused_by_name(paged_step):
         attention.paged_attention(*step.arguments())
     step = paged_step([(1, 3)], tile_shape("cuda", 2), window=5)
     without = dataclasses.replace(step.batch, schedules={})
-    with pytest.raises(ValueError, match=r"batch\.schedules: lacks the one for sliding window 5"):
+    with pytest.raises(ValueError, match=r"batch\.schedules: holds no schedule for sliding window 5"):
         attention.paged_attention(*dataclasses.replace(step, batch=without).arguments())
 
 
