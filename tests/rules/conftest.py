@@ -56,7 +56,7 @@ def modules() -> dict[str, Module]:
 
 @pytest.fixture(scope="session")
 def imports(modules: dict[str, Module]) -> dict[str, set[str]]:
-    """Module -> modules of ours it imports, deferred and type-only imports included."""
+    """Module -> modules of ours it imports, deferred, type-only and by name included."""
     return {name: _imports(module, modules) for name, module in modules.items()}
 
 

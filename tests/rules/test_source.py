@@ -9,6 +9,8 @@ from pathlib import Path
 LONGEST_FILE = 300
 LONGEST_FUNCTION = 60
 """Bodies of Triton kernels are longer where a compiler wants one function."""
+MOST_PACKED = 10
+"""Statements that ruff does not lay out, in all folders together."""
 BANNED_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 BANNED_BUILTINS = {"eval", "exec", "compile", "__import__"}
 BANNED_ATTRIBUTES = {
@@ -109,6 +111,16 @@ def test_functions_are_short(modules) -> None:
         and not any(ast.unparse(mark).startswith("triton.jit") for mark in node.decorator_list)
     ]
     assert long == []
+
+
+def test_few_statements_are_packed(modules) -> None:
+    packed = [
+        f"{module.short}:{number}"
+        for module in ours(modules)
+        for number, line in enumerate(module.path.read_text().splitlines(), 1)
+        if line.rstrip().endswith(("# fmt: skip", "# fmt: off"))
+    ]
+    assert len(packed) <= MOST_PACKED, packed
 
 
 def passes_on(node: ast.stmt) -> bool:

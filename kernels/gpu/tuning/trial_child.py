@@ -25,7 +25,7 @@ class TrialChild:
     def __init__(self, device: str, source: str = ALL_TRIALS) -> None:
         self._command = [sys.executable, "-P", "-m", MODULE, device, source]
         self._process: subprocess.Popen[str] | None = None
-        self._words: IO[bytes]
+        self._stderr: IO[bytes]
         """Standard error of the living process."""
 
     def ask(self, operation: str, shape: str, number: int, timed: bool, seconds: float) -> float:
@@ -33,13 +33,13 @@ class TrialChild:
         if self._process is not None and self._process.poll() is not None:
             self.close()  # it died since
         if self._process is None:
-            self._words = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words, text=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
             )
             seconds += START_SECONDS
-        asked = {"operation": operation, "shape": shape, "number": number, "timed": timed}
-        answer = self._exchange(self._process, json.dumps(asked) + "\n", seconds)
+        request = {"operation": operation, "shape": shape, "number": number, "timed": timed}
+        answer = self._exchange(self._process, json.dumps(request) + "\n", seconds)
         if answer.get("ends"):
             self.close()
         if "failed" in answer:
@@ -53,20 +53,20 @@ class TrialChild:
             with suppress(BrokenPipeError):  # what it did not take
                 self._process.communicate()
             self._process = None
-            self._words.close()
+            self._stderr.close()
 
     def _last_words(self) -> str:
         """The last words of a process that died, which is let go."""
-        self._words.seek(0)
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         self.close()
         return f": {lines[-1][:300]}" if lines else ""
 
-    def _exchange(self, process: subprocess.Popen[str], asked: str, seconds: float) -> dict[str, object]:
+    def _exchange(self, process: subprocess.Popen[str], request: str, seconds: float) -> dict[str, object]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(asked)
+            process.stdin.write(request)
             process.stdin.flush()
         except OSError as error:
             self.close()

@@ -1,6 +1,6 @@
 """`python -m quire.kernels.gpu.tuning.trial_process DEVICE [MODULE:FUNCTION]` launches or times one candidate a line.
 
-What it is asked comes on standard input, a JSON object on a line: {operation, shape, number, timed}. It answers with
+Requests come on standard input, a JSON object on a line: {operation, shape, number, timed}. It answers with
 {us}: microseconds with a cold L2 cache, zero when it was only launched, which compiles it; or with {failed: why, ends}:
 after an error that the device does not forget it ends. The function is where trials come from; all by default.
 """
@@ -28,12 +28,12 @@ class TrialProcess:
         self._trials = {(trial.operation, trial.shape): trial for trial in trials}
         self._prepared: tuple[Trial, Launch] | None = None
 
-    def answer(self, asked: dict[str, object]) -> dict[str, object]:
+    def answer(self, request: dict[str, object]) -> dict[str, object]:
         """Raises what the kernel or the device raises."""
-        trial = self._trials[str(asked["operation"]), str(asked["shape"])]
+        trial = self._trials[str(request["operation"]), str(request["shape"])]
         launch = self._launch(trial)
-        tiles = trial.candidates[int(str(asked["number"]))]
-        if asked["timed"]:
+        tiles = trial.candidates[int(str(request["number"]))]
+        if request["timed"]:
             return {"us": self._time(lambda: launch(tiles))}
         launch(tiles)
         if self._device.type == "cuda":
@@ -62,7 +62,7 @@ def is_sticky(error: Exception) -> bool:
 def main() -> None:
     """Answer line by line until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # a compiler's words are no answer
+    os.dup2(2, 1)  # what a compiler prints is no answer
     module, _, function = (sys.argv[2] if len(sys.argv) > 2 else ALL_TRIALS).partition(":")
     process = TrialProcess(torch.device(sys.argv[1]), getattr(importlib.import_module(module), function)())
     for line in sys.stdin:

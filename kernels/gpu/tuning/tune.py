@@ -62,7 +62,7 @@ class Tuner:
         for child in (*self._probes, self._timer):
             child.close()
 
-    def choose(self, trial: Trial) -> dict[str, object] | None:
+    def fastest(self, trial: Trial) -> dict[str, object] | None:
         """The fastest candidate of a trial, beside the first one, which is the default; None when none can be used."""
         idle = queue.SimpleQueue[TrialChild]()
         for child in self._probes:
@@ -98,7 +98,7 @@ class Tuner:
 
 
 def write_table(path: Path, chosen: dict[str, dict[str, dict[str, object]]]) -> None:
-    """Put the chosen tiles into the table at `path`; what it says of other shapes stays."""
+    """Put the chosen tiles into the table at `path`; entries of other shapes stay."""
     table: dict[str, dict[str, object]] = {}
     if path.exists():
         table = {operation: dict(shapes) for operation, shapes in read_table(path).items()}
@@ -119,7 +119,7 @@ def measure(
     for trial in trials:
         if time.monotonic() > until:
             break
-        choice = tuner.choose(trial)
+        choice = tuner.fastest(trial)
         if choice is not None:
             chosen.setdefault(trial.operation, {})[trial.shape] = choice
             write_table(path, {trial.operation: {trial.shape: choice}})
@@ -127,7 +127,7 @@ def measure(
 
 
 def main(argument: str) -> dict[str, object]:
-    """Measure, write the table, and say what was chosen: {device, file, chosen, failed}.
+    """Measure, write the table, and return what was chosen: {device, file, chosen, failed}.
 
     Raises TuneError for unknown options or operations and without a GPU.
     """
