@@ -15,10 +15,10 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.fault_log import FaultLog
 from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection
 from quire.frontend.http.connection_limits import MAX_LINGERING, Bounds
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.trouble import Trouble
 
 BACKLOG = 1024
 ACCEPTS_PER_TURN = 16
@@ -58,7 +58,7 @@ class HttpListener:
         self._bounds = Bounds(config, max_connections, metrics)
         self._make = partial(BoundedConnection, self._bounds, self._settings, self._state, {})
         self._listening: socket.socket | None = None
-        self._trouble = Trouble(f"http_port {config.http_port}: connections are taken again")
+        self._fault_log = FaultLog(f"http_port {config.http_port}: connections are taken again")
         self._opening: set[asyncio.Task[None]] = set()
         """Accepted, and not yet made: with TLS, those whose handshake goes on."""
 
@@ -84,10 +84,10 @@ class HttpListener:
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                self._trouble.ends()  # nobody waits any longer
+                self._fault_log.end()  # nobody waits any longer
                 return
             except OSError as error:
-                self._trouble.is_there(
+                self._fault_log.begin(
                     f"http_port {self._config.http_port}: no connection can be taken: {error.strerror}"
                 )
                 loop.remove_reader(listening)

@@ -32,7 +32,7 @@ class _Kept:
         return ENTRY_BYTES + len(self.verdict.message)
 
 
-class Grammars:
+class GrammarChecker:
     """The verdicts, and the process that finds them, which starts with the first grammar."""
 
     def __init__(self, config: FrontendConfig) -> None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from quire.frontend.trouble import Trouble
+from quire.frontend.fault_log import FaultLog
 from quire.proto.api import RequestError
 from quire.proto.process.parent_death import PARENT_VARIABLE
 
@@ -80,7 +80,7 @@ class Sandbox:
         """`module` is run by `python -m`, `setup` is what its `prepare` gets, `memory_bytes` its address space."""
         self._module = module
         self._name = module.rpartition(".")[2].replace("_", " ")
-        self._trouble = Trouble(f"{self._name}: answers again")
+        self._fault_log = FaultLog(f"{self._name}: answers again")
         self._setup = setup
         self._memory_bytes = memory_bytes
         self._max_answer_bytes = max_answer_bytes
@@ -135,14 +135,14 @@ class Sandbox:
             with contextlib.suppress(SandboxLost):
                 await self._living()
         else:
-            self._trouble.ends()
+            self._fault_log.end()
             if not answer.done():
                 answer.set_result(result)
 
     def _tell(self, answer: asyncio.Future[bytes], error: Exception) -> None:
         """The caller hears it; what is not the call's fault, or has no caller any more, the log does."""
         if isinstance(error, SandboxLost) and not self._closed:
-            self._trouble.is_there(f"{error.why}; look at the machine's memory and load")
+            self._fault_log.begin(f"{error.why}; look at the machine's memory and load")
         elif answer.done():
             _log.warning("%s", error)
         if not answer.done():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from quire.frontend.errors import too_many_entries
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.messages.params import MAX_BAD_WORDS, MAX_STOP_LENGTH, ParameterError
 
@@ -15,7 +16,7 @@ def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tup
     Raises `ParameterError`.
     """
     if len(words) > MAX_BAD_WORDS:
-        raise ParameterError("bad_words", f"has {len(words)} entries; at most {MAX_BAD_WORDS} are allowed")
+        raise too_many_entries("bad_words", len(words), MAX_BAD_WORDS)
     sequences: dict[tuple[int, ...], None] = {}
     for index, word in enumerate(words):
         if not 1 <= len(word) <= MAX_STOP_LENGTH:

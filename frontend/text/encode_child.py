@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 
 from quire.frontend.sandbox.child import serve
-from quire.frontend.text.encode_pool import NICENESS
-from quire.frontend.text.encoding import answer
+from quire.frontend.text.encode_jobs import answer
+from quire.frontend.text.encode_threads import NICENESS
 from quire.frontend.text.tokenizer import TextTokenizer
 
 

@@ -14,8 +14,8 @@ from typing import Any, overload
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from quire.frontend.text.anchored import ANCHOR, AnchoredText
 from quire.frontend.text.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
+from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
 from quire.frontend.text.special_token_escape import restored
 from quire.frontend.text.special_tokens import MAX_ROUNDS, Found, SpecialTokens, over_model, span
 
@@ -47,10 +47,10 @@ class TextTokenizer:
         self.special_ids = frozenset(self.specials.ids.values())
         self._plain = over_model(self._tokenizer.model, self._tokenizer)
         self._anchored = over_model(self._tokenizer.model, self._tokenizer)
-        self._anchored.add_tokens([AddedToken(ANCHOR, normalized=False)])
+        self._anchored.add_tokens([AddedToken(PLACEHOLDER, normalized=False)])
         for one in (self._plain, self._anchored):
             one.encode_special_tokens = True
-        (self._anchor,) = _ids(self._anchored, ANCHOR, add_special_tokens=False)
+        (self._anchor,) = _ids(self._anchored, PLACEHOLDER, add_special_tokens=False)
         own = self._tokenizer.get_vocab(with_added_tokens=False)
         file = _content(path)
         unknown = _unknown_token(file["model"])
@@ -110,7 +110,7 @@ class TextTokenizer:
 
     def _encode_around(self, text: str, specials: Iterable[Found], add_special_tokens: bool = False) -> list[int]:
         """Ids of a text in which these special tokens are parsed and no others."""
-        anchored = AnchoredText(text, specials, _ids(self._plain, ANCHOR, add_special_tokens=False))
+        anchored = PlaceholderText(text, specials, _ids(self._plain, PLACEHOLDER, add_special_tokens=False))
         encoded = _ids(self._anchored, anchored.text, add_special_tokens)
         for cut in (_once, *[_everywhere] * (MAX_ROUNDS - 1)):
             if self._num_shadowed(encoded) <= (self._num_around if add_special_tokens else 0):

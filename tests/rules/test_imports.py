@@ -21,19 +21,19 @@ FLOORS = {
     "frontend": (
         {"__main__", "server"},
         {"grpc", "http"},
-        {"request"},
+        {"context", "request"},
         {"telemetry"},
         {"stream", "chat"},
         {"text"},
         {"metrics", "security", "sandbox", "ready_file"},
-        {"limits", "parsing", "call", "config", "errors", "trouble"},
+        {"limits", "parsing", "call", "config", "errors", "fault_log"},
     ),
     "frontend.http": (
         {"app", "listener"},
         {"openai", "anthropic", "native"},
         {"fields"},
         {"body", "connection", "guard", "sse"},
-        {"answer", "connection_limits", "door", "errors", "merge", "meter", "overload"},
+        {"answer", "call", "connection_limits", "errors", "merge", "meter", "overload"},
     ),
     "scheduler": (
         {"__main__", "bench", "loop"},

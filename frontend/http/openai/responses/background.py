@@ -4,8 +4,8 @@ import asyncio
 import sqlite3
 from collections.abc import Coroutine
 
+from quire.frontend.fault_log import FaultLog
 from quire.frontend.http.openai.responses.store import LEASE_SECONDS, ResponseStore
-from quire.frontend.trouble import Trouble
 from quire.proto.api import RequestError
 
 RENEW_SECONDS = LEASE_SECONDS / 5
@@ -19,7 +19,7 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leased: dict[str, asyncio.Task[None]] = {}
         self._renewing: asyncio.Task[None] | None = None
-        self._trouble = Trouble("leases of responses are renewed again")
+        self._fault_log = FaultLog("leases of responses are renewed again")
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run it; whoever asked for it may leave."""
@@ -48,8 +48,8 @@ class Background:
             try:
                 wanted = await self._store.renew(asked)
             except (sqlite3.Error, RequestError) as error:
-                self._trouble.is_there(f"leases of responses are not renewed: {error}")
+                self._fault_log.begin(f"leases of responses are not renewed: {error}")
                 continue
-            self._trouble.ends()
+            self._fault_log.end()
             for id in asked - wanted:  # what was begun meanwhile was not asked for
                 self.stop(id)

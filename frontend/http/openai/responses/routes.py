@@ -13,10 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.call import Call
-from quire.frontend.errors import as_request_error
+from quire.frontend.context import FrontendContext
+from quire.frontend.errors import as_request_error, not_supported
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.door import HttpDoor, call_of
+from quire.frontend.http.call import call_of
 from quire.frontend.http.fields.conversation import count_tokens, renamed
 from quire.frontend.http.openai.responses.background import Background
 from quire.frontend.http.openai.responses.events import GrowingResponse
@@ -25,7 +26,7 @@ from quire.frontend.http.openai.responses.store import ResponseStore, Stored
 from quire.frontend.http.openai.responses.types import ResponseRequest
 from quire.frontend.http.sse import data, event_stream
 from quire.frontend.limits.byte_budget import body_size
-from quire.frontend.stream.parsed_stream import Answer
+from quire.frontend.stream.parsed_stream import ParsedStream
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.messages.params import ParameterError
@@ -45,8 +46,8 @@ GONE = "the frontend that made this response ended before it could store it, or 
 MAX_PAGE = 100
 
 
-def routes(door: HttpDoor) -> list[Route]:
-    responses = Responses(door, ResponseStore(door.config.run_dir, door.config.max_stored_response_bytes))
+def routes(context: FrontendContext) -> list[Route]:
+    responses = Responses(context, ResponseStore(context.config.run_dir, context.config.max_stored_response_bytes))
     return [
         Route("/v1/responses", responses.create, methods=["POST"]),
         Route("/v1/responses/{id}", responses.retrieve, methods=["GET"]),
@@ -70,7 +71,7 @@ class Making:
         id: str = self.growing.answer["id"]
         return id
 
-    async def read(self, stream: RequestStream | Answer) -> None:
+    async def read(self, stream: RequestStream | ParsedStream) -> None:
         """To the end, for nobody who watches. Raises `RequestError`."""
         while events := await stream.take():
             for event in events:
@@ -81,8 +82,8 @@ class Making:
 class Responses:
     """The handlers. Label of a response in the engine is its id, so that any frontend can end it."""
 
-    def __init__(self, door: HttpDoor, store: ResponseStore) -> None:
-        self._door = door
+    def __init__(self, context: FrontendContext, store: ResponseStore) -> None:
+        self._context = context
         self._store = store
         self._background = Background(store)
 
@@ -93,8 +94,8 @@ class Responses:
         id = f"resp_{secrets.token_hex(16)}"
         with renamed(NAMES):
             size = body_size() + sum(map(len, earlier))
-            generate = await self._door.bodies.run(size, lambda _: asked.request(id, earlier))
-        growing = GrowingResponse(asked, id, self._door.control.server_info())
+            generate = await self._context.bodies.run(size, lambda _: asked.request(id, earlier))
+        growing = GrowingResponse(asked, id, self._context.engine_info.server_info())
         making = Making(asked, generate, call_of(request, asked.stream), growing)
         if asked.background:
             begun: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -103,7 +104,7 @@ class Responses:
         if asked.stream:
             return event_stream(self._items(making), lambda error, _: _failed(making.growing, error))
         with renamed(NAMES):
-            async with self._door.pipeline.open(generate, making.call) as stream:
+            async with self._context.pipeline.open(generate, making.call) as stream:
                 await making.read(stream)
         await self._count(making)
         await self._keep(making)
@@ -157,7 +158,7 @@ class Responses:
         growing, id = making.growing, making.id
         try:
             with renamed(NAMES):
-                async with self._door.pipeline.open(making.generate, making.call) as stream:
+                async with self._context.pipeline.open(making.generate, making.call) as stream:
                     answer = msgspec.json.encode(growing.answer)
                     await self._store.put(
                         id, making.asked.previous_response_id or "", "in_progress", *self._kept(making)
@@ -165,7 +166,7 @@ class Responses:
                     self._background.lease(id)
                     begun.set_result(answer)
                     await making.read(stream)
-            with self._door.pipeline.finishing():
+            with self._context.pipeline.finishing():
                 await self._count(making)
         except Exception as error:
             if not begun.done():
@@ -173,7 +174,7 @@ class Responses:
                 return
             growing.fail(as_request_error(error))
         try:
-            with self._door.pipeline.finishing():
+            with self._context.pipeline.finishing():
                 await self._store.finish(id, growing.status, msgspec.json.encode(growing.answer))
         except RequestError as error:  # its lease runs out
             log.warning("response %s: its answer is lost: %s", id, error)
@@ -181,7 +182,7 @@ class Responses:
     async def _items(self, making: Making) -> AsyncGenerator[bytes, None]:
         growing = making.growing
         with renamed(NAMES):
-            async with self._door.pipeline.open(making.generate, making.call) as stream:
+            async with self._context.pipeline.open(making.generate, making.call) as stream:
                 while events := await stream.take():
                     if items := b"".join(_item(one) for event in events for one in growing.events(event)):
                         yield items
@@ -194,7 +195,7 @@ class Responses:
 
     async def _count(self, making: Making) -> None:
         if reasoning := making.growing.reasoning:
-            making.growing.count_reasoning(await count_tokens(self._door, reasoning))
+            making.growing.count_reasoning(await count_tokens(self._context, reasoning))
 
     async def _keep(self, making: Making) -> None:
         if making.asked.is_stored:
@@ -206,7 +207,7 @@ class Responses:
 
     async def _stop(self, id: str) -> None:
         self._background.stop(id)
-        await self._door.control.abort([id])
+        await self._context.engine_info.abort([id])
 
 
 class _Output(msgspec.Struct):
@@ -223,7 +224,7 @@ def _id(request: Request) -> str:
 def _refuse_parameters(request: Request, *known: str) -> None:
     for name in request.query_params:
         if name not in known:
-            raise ParameterError(name[:64], "is not supported by this server; remove it", "UNSUPPORTED")
+            raise not_supported(name[:64])
 
 
 def _shown(stored: Stored) -> bytes:

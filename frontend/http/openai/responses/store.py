@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 
-from quire.frontend.trouble import Trouble
+from quire.frontend.fault_log import FaultLog
 from quire.proto.api import RequestError
 
 P = ParamSpec("P")
@@ -97,7 +97,7 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
-        self._trouble = Trouble(f"responses: {self._path}: are stored again")
+        self._fault_log = FaultLog(f"responses: {self._path}: are stored again")
 
     async def put(self, id: str, previous: str, status: Status, input: bytes, answer: bytes) -> None:
         """Raises `RequestError` (QUEUE_FULL) when what is still being made fills the store."""
@@ -144,7 +144,7 @@ class ResponseStore:
                         database.execute("ROLLBACK")
                     raise
                 if database.total_changes > num_changes:  # to read may work on a disk that is full
-                    self._trouble.ends()
+                    self._fault_log.end()
                 return result
 
         return await asyncio.to_thread(transaction)
@@ -167,7 +167,7 @@ class ResponseStore:
             if code not in WRONG:
                 raise
             wrong, remedy = WRONG[code]
-            self._trouble.is_there(f"responses: {self._path}: {error}: {remedy}; none is stored meanwhile")
+            self._fault_log.begin(f"responses: {self._path}: {error}: {remedy}; none is stored meanwhile")
             message = f"the store of responses does not work: {wrong}; try later, or create with store set to false"
             raise RequestError("RECOVERING", message, retry_after_seconds=1.0) from error
 

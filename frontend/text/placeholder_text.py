@@ -6,11 +6,11 @@ import numpy as np
 
 from quire.frontend.text.special_tokens import Found
 
-ANCHOR = "\uffff"
+PLACEHOLDER = "\uffff"
 """A token of the tokenizer that encodes the text, and of no other: it stands for a stretch with known ids."""
 
 
-class AnchoredText:
+class PlaceholderText:
     """Encoded whole, for what comes first in a text may be encoded otherwise than what follows."""
 
     def __init__(self, text: str, specials: Iterable[Found], spelled: Sequence[int]) -> None:
@@ -26,14 +26,14 @@ class AnchoredText:
         self._add(text[start:], spelled)
 
     def _add(self, text: str, spelled: Sequence[int]) -> None:
-        parts = text.split(ANCHOR)
+        parts = text.split(PLACEHOLDER)
         self._parts += parts
         self._fills += [spelled] * (len(parts) - 1)
 
     @property
     def text(self) -> str:
         """What is to be encoded."""
-        return ANCHOR.join(self._parts)
+        return PLACEHOLDER.join(self._parts)
 
     def separate(self, positions: Iterable[int]) -> None:
         """Let no token reach over these positions of the text, which rise."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from quire.frontend.config import FrontendConfig
 from quire.frontend.sandbox.parent import Sandbox, SandboxCrashed, SandboxTimeout
 from quire.frontend.text.bad_words import bad_word_tokens
-from quire.frontend.text.encode_pool import SHORT_CHARS, TextPool
-from quire.frontend.text.encoding import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
+from quire.frontend.text.encode_jobs import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
+from quire.frontend.text.encode_threads import SHORT_CHARS, EncodeThreads
 from quire.frontend.text.tokenizer import TextTokenizer, TokenTexts
 from quire.proto.messages.params import ParameterError
 
@@ -25,12 +25,12 @@ SECONDS = 300.0
 MAX_ANSWER_BYTES = 64 << 20
 
 
-class Encoder:
+class AsyncTokenizer:
     """One per frontend. Every method raises `ParameterError` on `field` for what takes too much time or memory, and
     `RequestError` where a process fails by itself.
     """
 
-    def __init__(self, config: FrontendConfig, tokenizer: TextTokenizer, pool: TextPool) -> None:
+    def __init__(self, config: FrontendConfig, tokenizer: TextTokenizer, pool: EncodeThreads) -> None:
         self._tokenizer = tokenizer
         self._pool = pool
         setup = config.tokenizer_dir.encode()

@@ -18,7 +18,7 @@ NICENESS = 10
 """Of the threads that encode long texts: they get what cores the streams of others leave, and a tenth of a busy one."""
 
 
-class TextPool:
+class EncodeThreads:
     """Short texts do not wait behind long ones, and long ones make nobody else wait."""
 
     def __init__(self, num_threads: int) -> None:
@@ -36,7 +36,7 @@ class TextPool:
         """
         return asyncio.get_running_loop().run_in_executor(self._short, lambda: function(*args, **kwargs))
 
-    async def run_one(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run_single(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for a text that comes alone: a short one is not worth the way to a thread."""
         if size <= SHORT_CHARS:
             return function(*args, **kwargs)
