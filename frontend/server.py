@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import zmq.asyncio
 
-from quire.frontend.chat.template import load_template
+from quire.frontend.chat.load_template import load_template
 from quire.frontend.config import FrontendConfig
 from quire.frontend.context import FrontendContext
 from quire.frontend.grpc.server import GrpcServer

@@ -112,6 +112,6 @@ class PromptTokenizer:
         with self._metrics.timed("tokenize_seconds"):
             rendered = await self._threads.run_single(len(answer), job.read, answer)
             text = rendered.text
-            encode = EncodeTemplate(dict(rendered.restore))
+            encode = EncodeTemplate(dict(rendered.originals))
             ids = await self._async_tokenizer.ids(encode, text, "chat", context)
         return ids, text[-PROMPT_END:]

@@ -148,7 +148,7 @@ def test_what_the_process_refuses_is_refused_by_its_own_field_and_the_process_li
     """Special tokens in too many spellings: the same words as beside the event loop."""
 
     class Refusing:
-        def encode_template(self, text, restore):
+        def encode_template(self, text, originals):
             raise ParameterError("chat.messages", f"hold {text}: remove it", "UNSUPPORTED")
 
     payload = text_payload(EncodeTemplate({}), "a: b")

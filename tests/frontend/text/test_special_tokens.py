@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from tokenizers_of_chats import FAMILIES, with_tokens
 
 from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
-from quire.frontend.text.special_token_escape import STAND_INS, Disguise, StandIns
+from quire.frontend.text.special_token_escape import ESCAPE_CHARS, EscapeChars, SpecialTokenEscaper
 from quire.frontend.text.tokenizer import TextTokenizer
 
 NUM_RENDERINGS = 80
@@ -25,7 +25,7 @@ ORDINARY = ["<think>", "</think>", "us"]
 TEMPLATES = [*CONTENTS[:6], *CONTENTS[:2], "\n", "\n\n", " ", "user", "the", ": ", "<|", "|>", "<think>", "é"]
 WORDS = ["the", "user", "end", " ", "\n", "  ", "é", "한국", "1", "<think>", "hi.", "_"]
 PARTS = ["<", "<|", "|>", "s>", "/s>", "</", "[", "INST]", "en", "d", ">", "user|>"]
-SPELLED = [*CONTENTS, *CONTENTS, "\uff1cs\uff1e", "<S>", "</S>", "<|END|>", "< s>", *STAND_INS[:2], PLACEHOLDER]
+SPELLED = [*CONTENTS, *CONTENTS, "\uff1cs\uff1e", "<S>", "</S>", "<|END|>", "< s>", *ESCAPE_CHARS[:2], PLACEHOLDER]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 Pieces = list[tuple[bool, str]]
@@ -49,11 +49,11 @@ def rendering(draw: random.Random, users: list[str]) -> Pieces:
 
 
 def encoded(text_tokenizer: TextTokenizer, pieces: Pieces) -> list[int]:
-    """As the pipeline does: what users wrote is disguised before the template is rendered."""
-    stand_in = StandIns([text for _, text in pieces])
-    disguise = Disguise(text_tokenizer.special_texts)
-    text = "".join(disguise.hide(text, stand_in) if is_users else text for is_users, text in pieces)
-    return text_tokenizer.encode_template(text, stand_in.restore)
+    """As the pipeline does: what users wrote is escaped before the template is rendered."""
+    escape_chars = EscapeChars([text for _, text in pieces])
+    escaper = SpecialTokenEscaper(text_tokenizer.special_texts)
+    text = "".join(escaper.escape(text, escape_chars) if is_users else text for is_users, text in pieces)
+    return text_tokenizer.encode_template(text, escape_chars.originals)
 
 
 def is_spelled(tokenizer: Tokenizer, pieces: Pieces) -> bool:
