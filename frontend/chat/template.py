@@ -10,7 +10,8 @@ from typing import Any
 
 from quire.frontend.chat.checks import arguments_value, template_kwargs, tool_parameters
 from quire.frontend.chat.render_child import RENDERED, TemplateError, check_source
-from quire.frontend.sandbox.parent import Sandbox, SandboxCrashed, SandboxLost, SandboxTimeout
+from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
+from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.special_token_escape import EscapeChars, SpecialTokenEscaper, unescaped
 from quire.proto.api import Chat, ChatMessage
 from quire.proto.messages.params import ParameterError

@@ -8,7 +8,8 @@ from array import array
 from collections.abc import Sequence
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.sandbox.parent import Sandbox, SandboxCrashed, SandboxTimeout
+from quire.frontend.sandbox.errors import SandboxCrashed, SandboxTimeout
+from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.bad_words import bad_word_tokens
 from quire.frontend.text.encode_jobs import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
 from quire.frontend.text.encode_threads import SHORT_CHARS, EncodeThreads

@@ -16,7 +16,7 @@ from quire.frontend.chat.checks import RESERVED, check_chat
 from quire.frontend.chat.load_template import load_template
 from quire.frontend.chat.render_child import TemplateError
 from quire.frontend.chat.template import ChatTemplate, Rendered
-from quire.frontend.sandbox import parent as sandbox
+from quire.frontend.sandbox.child_process import ChildProcess
 from quire.frontend.text.special_token_escape import (
     ESCAPE_CHARS,
     PIECE,
@@ -433,14 +433,14 @@ def test_chats_at_once_start_the_other_process_and_do_without_it_where_it_cannot
         return [one for one in psutil.Process().children() if "quire.frontend.chat.render_child" in one.cmdline()]
 
     asyncio.run(main(2))
-    start, num_started = sandbox._Child.start, iter(range(100))
+    start, num_started = ChildProcess.start, iter(range(100))
 
     async def without_memory(*how):
         if next(num_started):
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return await start(*how)
 
-    monkeypatch.setattr(sandbox._Child, "start", without_memory)
+    monkeypatch.setattr(ChildProcess, "start", without_memory)
     asyncio.run(main(1))
     assert next(num_started) == 2
 
