@@ -33,7 +33,7 @@ FLOORS = {
         {"openai", "anthropic", "native"},
         {"fields"},
         {"body", "connection", "guard", "sse"},
-        {"answer", "call", "connection_limits", "errors", "merge", "meter", "overload"},
+        {"answer", "call", "connection_limits", "errors", "framing", "merge", "meter", "overload", "stall_watch"},
     ),
     "scheduler": (
         {"__main__", "bench", "loop"},

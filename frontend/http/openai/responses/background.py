@@ -1,4 +1,4 @@
-"""Responses this frontend makes while nobody waits for them: their tasks, and the leases on them."""
+"""The responses that this frontend makes in the background: their tasks, and the leases on them."""
 
 import asyncio
 import sqlite3
@@ -11,8 +11,8 @@ from quire.proto.api import RequestError
 RENEW_SECONDS = LEASE_SECONDS / 5
 
 
-class Background:
-    """A response that was cancelled or deleted through another frontend is noticed when leases are renewed."""
+class BackgroundResponses:
+    """One per frontend. Renewing the leases shows which responses another frontend cancelled or deleted."""
 
     def __init__(self, store: ResponseStore) -> None:
         self._store = store
@@ -22,13 +22,13 @@ class Background:
         self._fault_log = FaultLog("leases of responses are renewed again")
 
     def start(self, work: Coroutine[None, None, None]) -> None:
-        """Run it; whoever asked for it may leave."""
+        """Run `work`, whether its client stays or leaves."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def lease(self, id: str) -> None:
-        """The running task, started here, has stored response `id` and makes it until the task ends."""
+        """Hold the lease of response `id`, which the running task, started here, makes until the task ends."""
         task = asyncio.current_task()
         assert task is not None
         self._leased[id] = task
@@ -44,12 +44,12 @@ class Background:
     async def _renew(self) -> None:
         while self._leased:
             await asyncio.sleep(RENEW_SECONDS)
-            asked = set(self._leased)
+            ids = set(self._leased)
             try:
-                wanted = await self._store.renew(asked)
+                in_progress = await self._store.renew(ids)
             except (sqlite3.Error, RequestError) as error:
                 self._fault_log.begin(f"leases of responses are not renewed: {error}")
                 continue
             self._fault_log.end()
-            for id in asked - wanted:  # what was begun meanwhile was not asked for
+            for id in ids - in_progress:  # not those that began meanwhile
                 self.stop(id)
