@@ -1,14 +1,15 @@
-"""What a door knows of a call besides the request itself."""
+"""The properties of a call that are not part of the request itself."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Door = Literal["grpc", "http"]
+"""The protocol by which a call came in, as the label `door` of the metrics names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Passed from a door to the pipeline with every request."""
+    """Passed to the pipeline with every request."""
 
     door: Door
     deadline_seconds: float | None = None
@@ -17,4 +18,4 @@ class Call:
     """W3C trace context; empty: none."""
     tracestate: str = ""
     streams: bool = False
-    """The answer is told as it comes."""
+    """True where the answer is sent as it is generated."""

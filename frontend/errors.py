@@ -1,4 +1,4 @@
-"""What a client may know of an exception, whatever door it came through."""
+"""Errors for clients: the texts that several places use, and what a client may know of any exception."""
 
 import logging
 import uuid
@@ -8,11 +8,34 @@ from google.protobuf.message import DecodeError
 from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
 
+SHOWN_NAME = 64
+"""Characters of a client's name for something that an error repeats."""
+
 log = logging.getLogger("quire.frontend")
 
 
+def unknown_model(name: str) -> RequestError:
+    return RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
+
+
+def engine_starting() -> RequestError:
+    return RequestError("STARTING", "the engine is starting: no worker is ready yet", retry_after_seconds=1.0)
+
+
+def empty_prompt(field: str) -> ParameterError:
+    return ParameterError(field, "is empty; at least one token is needed", "EMPTY_PROMPT")
+
+
+def too_many_entries(field: str, count: int, most: int) -> ParameterError:
+    return ParameterError(field, f"has {count} entries; at most {most} are allowed")
+
+
+def not_supported(field: str) -> ParameterError:
+    return ParameterError(field, "is not supported by this server; remove it", "UNSUPPORTED")
+
+
 def as_request_error(error: Exception) -> RequestError:
-    """What a client may know of an exception. A bug becomes an opaque id; its traceback goes to the log."""
+    """The error that a client gets for an exception. A bug becomes an opaque id; its traceback goes to the log."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ParameterError):

@@ -1,10 +1,10 @@
-"""The file in which a frontend tells the supervisor its ports, whether it takes requests, and that it lives."""
+"""The file by which a frontend shows the supervisor its ports, its readiness, and that it lives."""
 
 import asyncio
 import json
 import os
 
-from quire.frontend.trouble import Trouble
+from quire.frontend.fault_log import FaultLog
 
 PULSE_SECONDS = 1.0
 
@@ -17,17 +17,17 @@ class ReadyFile:
         self._path = path
         self._text = ""
         self._is_stale = False
-        """It does not say so yet."""
-        self._trouble = Trouble("the supervisor is told about this frontend again")
+        """True while the file's content is an older one, or it is missing."""
+        self._fault_log = FaultLog("the supervisor is told about this frontend again")
 
-    def tell(self, ports: dict[str, int], ready: bool) -> None:
-        """Whole or not at all."""
+    def write_state(self, ports: dict[str, int], ready: bool) -> None:
+        """Write the file, whole or not at all."""
         self._text = json.dumps({**ports, "ready": ready})
         if self._path:
             self._write()
 
     async def keep(self) -> None:
-        """Touch it once a second: the supervisor sees that this loop turns, whatever else is down."""
+        """Touch it once a second: the supervisor sees that this event loop runs, whatever else is down."""
         while self._path:
             await asyncio.sleep(PULSE_SECONDS)
             try:
@@ -46,6 +46,6 @@ class ReadyFile:
             os.replace(partial, self._path)
             self._is_stale = False
         except OSError as error:
-            self._trouble.is_there(f"the supervisor cannot be told about this frontend: {error}")
+            self._fault_log.begin(f"the supervisor cannot be told about this frontend: {error}")
         else:
-            self._trouble.ends()
+            self._fault_log.end()

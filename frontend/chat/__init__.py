@@ -1,1 +1,1 @@
-"""Chats: checked, and rendered by the model's template in a process that can be killed."""
+"""Chats: their checks, and their rendering by the model's template in a process that can be killed."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from quire.frontend.errors import too_many_entries
 from quire.frontend.limits.json_scan import scan
 from quire.frontend.parsing.tools.forced import NAMED
 from quire.frontend.parsing.tools.parser import MAX_CALLS, MAX_NAME
@@ -39,7 +40,7 @@ def check_chat(chat: Chat) -> None:
     if not chat.messages:
         raise ParameterError("chat.messages", "must not be empty", "EMPTY_PROMPT")
     if len(chat.messages) > MAX_MESSAGES:
-        raise ParameterError("chat.messages", f"has {len(chat.messages)} entries; at most {MAX_MESSAGES} are allowed")
+        raise too_many_entries("chat.messages", len(chat.messages), MAX_MESSAGES)
     for index, message in enumerate(chat.messages):
         _check_message(message, f"chat.messages[{index}]")
     if chat.continue_final_message and chat.add_generation_prompt:
@@ -60,7 +61,7 @@ def template_kwargs(chat: Chat) -> dict[str, Any]:
     if not isinstance(kwargs, dict):
         raise ParameterError(field, "must be a JSON object")
     if len(kwargs) > MAX_TEMPLATE_KWARGS:
-        raise ParameterError(field, f"has {len(kwargs)} entries; at most {MAX_TEMPLATE_KWARGS} are allowed")
+        raise too_many_entries(field, len(kwargs), MAX_TEMPLATE_KWARGS)
     for name, value in kwargs.items():
         if name in RESERVED:
             raise ParameterError(field, f"must not hold {name!r}: the server itself sets it")
@@ -95,8 +96,7 @@ def _check_message(message: ChatMessage, field: str) -> None:
         text = "is missing" if message.role == "tool" else "belongs to tool messages only; remove it"
         raise ParameterError(f"{field}.tool_call_id", text)
     if len(message.tool_calls) > MAX_CALLS:
-        message_text = f"has {len(message.tool_calls)} entries; at most {MAX_CALLS} are allowed"
-        raise ParameterError(f"{field}.tool_calls", message_text)
+        raise too_many_entries(f"{field}.tool_calls", len(message.tool_calls), MAX_CALLS)
     for index, call in enumerate(message.tool_calls):
         if not 1 <= len(call.name) <= MAX_NAME:
             raise ParameterError(f"{field}.tool_calls[{index}].name", f"must be 1 to {MAX_NAME} characters")
@@ -105,7 +105,7 @@ def _check_message(message: ChatMessage, field: str) -> None:
 
 def _check_tools(chat: Chat) -> None:
     if len(chat.tools) > MAX_TOOLS:
-        raise ParameterError("chat.tools", f"has {len(chat.tools)} entries; at most {MAX_TOOLS} are allowed")
+        raise too_many_entries("chat.tools", len(chat.tools), MAX_TOOLS)
     seen: set[str] = set()
     for index, tool in enumerate(chat.tools):
         field = f"chat.tools[{index}]"

@@ -1,9 +1,8 @@
-"""Chat templates: what they are given, and where they come from. They are rendered in a process of their own."""
+"""A model's chat template, which child processes render: their input, their output and their life."""
 
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,17 +10,17 @@ from typing import Any
 
 from quire.frontend.chat.checks import arguments_value, template_kwargs, tool_parameters
 from quire.frontend.chat.render_child import RENDERED, TemplateError, check_source
-from quire.frontend.sandbox.parent import Sandbox, SandboxCrashed, SandboxLost, SandboxTimeout
-from quire.frontend.text.special_token_escape import Disguise, StandIns, restored
+from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
+from quire.frontend.sandbox.parent import Sandbox
+from quire.frontend.text.special_token_escape import EscapeChars, SpecialTokenEscaper, unescaped
 from quire.proto.api import Chat, ChatMessage
 from quire.proto.messages.params import ParameterError
 
 NUM_PROCESSES = 2
-"""One that is stuck leaves the other to everybody else."""
+"""Number of processes: one that is stuck leaves the other to everybody else."""
 RETRY_SECONDS = 30.0
-"""After which a process that could not be started is tried again."""
+"""Time after which a process that could not be started is tried again."""
 MEMORY_BYTES = 512 << 20
-TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 DEFAULT, WITH_TOOLS = "default", "tool_use"
 
 log = logging.getLogger("quire.frontend")
@@ -29,34 +28,34 @@ log = logging.getLogger("quire.frontend")
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt whose special tokens are the template's; `restore` turns the users' back (see `restored`)."""
+    """A prompt whose special tokens are the template's; users' are escaped, `originals` unescapes them."""
 
     text: str
-    restore: Mapping[int, str]
+    originals: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One chat, ready for the template's process."""
+class RenderJob:
+    """One chat as the child process takes it."""
 
     payload: bytes
-    restore: Mapping[int, str]
-    mark: str
-    """Stands where a message that is to be continued ends; empty: none is."""
+    originals: Mapping[int, str]
+    end_mark: str
+    """Character that stands where a message that is to be continued ends; empty: none is."""
 
     def read(self, answer: bytes) -> Rendered:
-        """What the process answered. Raises `ParameterError` for what the template refused."""
+        """The prompt out of the child's answer. Raises `ParameterError` where the template refused the chat."""
         text = answer[1:].decode()
-        for code in self.restore:  # a template that prints a value as Python does escapes noncharacters
+        for code in self.originals:  # a template that prints a value as Python does escapes noncharacters
             text = text.replace(f"\\u{code:04x}", chr(code))
         if answer[:1] != RENDERED:
-            shown = restored(text, self.restore)
+            shown = unescaped(text, self.originals)
             raise ParameterError("chat.messages", f"the chat template refused them: {shown}")
-        return Rendered(_cut(text, self.mark) if self.mark else text, self.restore)
+        return Rendered(_cut(text, self.end_mark) if self.end_mark else text, self.originals)
 
 
 class ChatTemplate:
-    """The model's template, or templates, with the tokens their sources may name."""
+    """The model's template, or templates, with the tokens that their sources may name."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class ChatTemplate:
         special_texts: Sequence[str],
         seconds: float,
     ) -> None:
-        """`sources`: "default", and perhaps "tool_use" for chats with tools. `seconds`: what one chat may compute.
+        """`sources`: "default", and perhaps "tool_use" for chats with tools. `seconds`: CPU time of one chat.
 
         Raises `TemplateError` for a source that cannot be used.
         """
@@ -73,7 +72,7 @@ class ChatTemplate:
             check_source(source)
         self.sources = dict(sources)
         self._tokens = dict(tokens)
-        self._disguise = Disguise(special_texts)
+        self._escaper = SpecialTokenEscaper(special_texts)
         self._seconds = seconds
         setup = json.dumps(self.sources).encode()
         module = "quire.frontend.chat.render_child"
@@ -83,11 +82,11 @@ class ChatTemplate:
 
     @property
     def text(self) -> str:
-        """All sources: what formats they teach is read from it."""
+        """All sources as one text, which shows the formats of answers that they use."""
         return "\n".join(self.sources.values())
 
     async def start(self) -> None:
-        """Have one process ready; the other starts with the first chat that finds it busy. Raises `TemplateError`."""
+        """Start one process; the other starts with the first chat that finds it busy. Raises `TemplateError`."""
         try:
             await next(iter(self._num_waiting)).start()
         except SandboxLost as error:
@@ -99,8 +98,8 @@ class ChatTemplate:
         for sandbox in self._num_waiting:
             await sandbox.close()
 
-    def job(self, chat: Chat) -> Job:
-        """What the process gets. The chat has been checked. Raises `ParameterError`."""
+    def job(self, chat: Chat) -> RenderJob:
+        """The job of a checked chat. Raises `ParameterError`."""
         kwargs = template_kwargs(chat)
         shown = [
             {"name": tool.name, "description": tool.description, "parameters": tool_parameters(tool.parameters, "")}
@@ -109,21 +108,21 @@ class ChatTemplate:
         ]
         messages = [_message(one) for one in chat.messages]
         texts = [json.dumps(value, ensure_ascii=False) for value in (messages, shown, kwargs)]
-        stand_in = StandIns(texts)
-        hide = self._disguise.hide_all
-        messages = [hide(one, stand_in, f"chat.messages[{index}]") for index, one in enumerate(messages)]
+        escape_chars = EscapeChars(texts)
+        escape = self._escaper.escape_json
+        messages = [escape(one, escape_chars, f"chat.messages[{index}]") for index, one in enumerate(messages)]
         tools = [
-            {"type": "function", "function": hide(one, stand_in, f"chat.tools[{index}].parameters")}
+            {"type": "function", "function": escape(one, escape_chars, f"chat.tools[{index}].parameters")}
             for index, one in enumerate(shown)
         ]
-        mark = ""
+        end_mark = ""
         if chat.continue_final_message:
-            mark = stand_in.mark()
-            messages[-1]["content"] += mark + " "  # the space shows whether the template trims
-        opens = not mark if chat.add_generation_prompt is None else chat.add_generation_prompt
+            end_mark = escape_chars.reserve()
+            messages[-1]["content"] += end_mark + " "  # the space shows whether the template trims
+        opens = not end_mark if chat.add_generation_prompt is None else chat.add_generation_prompt
         variables = {
             **self._tokens,
-            **hide(kwargs, stand_in, "chat.template_kwargs"),
+            **escape(kwargs, escape_chars, "chat.template_kwargs"),
             "messages": messages,
             "tools": tools or None,
             "documents": None,
@@ -131,10 +130,10 @@ class ChatTemplate:
         }
         template = WITH_TOOLS if tools and WITH_TOOLS in self.sources else DEFAULT
         payload = json.dumps({"template": template, "variables": variables}, ensure_ascii=False).encode()
-        return Job(payload, stand_in.restore, mark)
+        return RenderJob(payload, escape_chars.originals, end_mark)
 
-    async def render(self, job: Job) -> bytes:
-        """What the process answered, for `Job.read`.
+    async def render(self, job: RenderJob) -> bytes:
+        """The child's answer, for `RenderJob.read`.
 
         Raises `ParameterError` where the chat takes too long or breaks it, `RequestError` where it fails by itself.
         """
@@ -150,7 +149,7 @@ class ChatTemplate:
             self._num_waiting[sandbox] -= 1
 
     def _least_busy(self) -> Sandbox:
-        """Of those that are ready; where they are all busy, the others are started beside."""
+        """The ready process with the fewest chats; where all are busy, one that is not ready is started."""
         ready = [one for one in self._num_waiting if one.is_ready]
         found = min(ready or self._num_waiting, key=self._num_waiting.__getitem__)
         others = [one for one in self._num_waiting if one not in ready]
@@ -194,60 +193,3 @@ def _cut(text: str, mark: str) -> str:
     if at < 0:
         raise ParameterError("chat.continue_final_message", "the template does not show the last message")
     return text[:at] if text[at + 1 : at + 2] == " " else text[:at].rstrip()
-
-
-def load_template(
-    directory: str, override: str, special_texts: Sequence[str], seconds: float = 1.0
-) -> ChatTemplate | None:
-    """The model's template, or None when it has none.
-
-    Looked for in `override`, chat_template.jinja (and additional_chat_templates/tool_use.jinja), and
-    tokenizer_config.json (a string, or a list of named ones). Raises `TemplateError`.
-    """
-    config: dict[str, Any] = {}
-    path = os.path.join(directory, "tokenizer_config.json")
-    if os.path.isfile(path):
-        config = _settings(path)
-    source = config.get("chat_template")
-    named: list[dict[str, Any]] = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
-    sources = {str(entry.get("name")): str(entry["template"]) for entry in named if entry.get("template") is not None}
-    beside = os.path.join(directory, "chat_template.jinja")
-    chosen = override or (beside if os.path.isfile(beside) else "")
-    if chosen:
-        sources = {DEFAULT: _read(chosen)}
-        with_tools = os.path.join(directory, "additional_chat_templates", f"{WITH_TOOLS}.jinja")
-        if not override and os.path.isfile(with_tools):
-            sources[WITH_TOOLS] = _read(with_tools)
-    sources = {name: source for name, source in sources.items() if name in (DEFAULT, WITH_TOOLS)}
-    if DEFAULT not in sources:
-        return None
-    tokens = {name: text for name in TOKEN_NAMES if (text := _token_text(config.get(name)))}
-    try:
-        return ChatTemplate(sources, tokens, special_texts, seconds)
-    except TemplateError as error:
-        where = f"chat_template: {override}" if override else chosen or path
-        raise TemplateError(f"{where}: {error}") from error
-
-
-def _settings(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise TemplateError(f"{path}: does not read: {error}") from error
-    if not isinstance(content, dict):
-        raise TemplateError(f"{path}: must hold a JSON object")
-    return content
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TemplateError(f"chat_template: {path}: {getattr(error, 'strerror', 'not text in UTF-8')}") from error
-
-
-def _token_text(entry: object) -> str:
-    text = entry.get("content") if isinstance(entry, dict) else entry
-    return text if isinstance(text, str) else ""

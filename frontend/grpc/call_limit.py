@@ -28,7 +28,7 @@ BYTES_PER_SECOND = 64 << 10
 """What a reader of a whole answer must take on average once `slow_reader_seconds` have passed."""
 
 
-class GrpcCalls(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class CallLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses before the request is parsed."""
 
     def __init__(self, max_per_connection: int, slow_reader_seconds: float, metrics: Metrics) -> None:

@@ -15,7 +15,7 @@ import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 
-from quire.frontend.grpc.call_limit import GrpcCalls
+from quire.frontend.grpc.call_limit import CallLimitInterceptor
 from quire.frontend.metrics.metrics import Metrics
 
 LOOK_SECONDS = 1.0
@@ -42,7 +42,7 @@ Address = tuple[str, int]
 class GrpcConnections:
     """`run` beside the server that listens on `port`."""
 
-    def __init__(self, max_connections: int, calls: GrpcCalls, metrics: Metrics) -> None:
+    def __init__(self, max_connections: int, calls: CallLimitInterceptor, metrics: Metrics) -> None:
         self.num_open = 0
         """When last looked."""
         self._max_connections = max_connections

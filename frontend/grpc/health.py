@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.stream.scheduler_client import SchedulerClient
 
 SERVING: int = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -24,11 +24,11 @@ SERVICES = ("", "quire.v1.Inference", "quire.v1.Control")
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """`scheduler`: it is heard and not failed. `workers`: a group of workers is up."""
 
-    def __init__(self, link: SchedulerLink) -> None:
-        self._link = link
+    def __init__(self, scheduler: SchedulerClient) -> None:
+        self._scheduler = scheduler
         self._draining = False
         self._changed = asyncio.Event()
-        link.on_change = self.refresh
+        scheduler.on_change = self.refresh
 
     def drain(self) -> None:
         """From now on this server takes nothing."""
@@ -46,11 +46,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def status(self, service: str) -> int | None:
         """None for a name that is not ours."""
-        state = self._link.state
+        state = self._scheduler.state
         if service in SERVICES:
             return SERVING if state in ("ready", "recovering") and not self._draining else NOT_SERVING
         if service == "scheduler":
-            return SERVING if state not in ("lost", "failed") and self._link.welcome is not None else NOT_SERVING
+            return SERVING if state not in ("lost", "failed") and self._scheduler.welcome is not None else NOT_SERVING
         if service == "workers":
             return SERVING if state in ("ready", "draining") else NOT_SERVING
         return None

@@ -25,7 +25,7 @@ METHODS = frozenset(
 OTHER = "other"
 
 
-class GrpcMeter(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class MeterInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """The first interceptor: what another one refuses counts too."""
 
     def __init__(self, metrics: Metrics) -> None:

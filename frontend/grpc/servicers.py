@@ -10,8 +10,8 @@ from quire.frontend.call import Call
 from quire.frontend.limits.byte_budget import body_size
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.frontend.request.collect import collect
-from quire.frontend.request.engine_info import Control
-from quire.frontend.request.pipeline import Pipeline
+from quire.frontend.request.engine_info import EngineInfo
+from quire.frontend.request.pipeline import RequestPipeline
 from quire.proto import api, grpc_map
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class InferenceServicer(quire_pb2_grpc.InferenceServicer):
     """`quire.v1.Inference`."""
 
-    def __init__(self, pipeline: Pipeline, bodies: WorkPool, answers: WorkPool) -> None:
+    def __init__(self, pipeline: RequestPipeline, bodies: WorkPool, answers: WorkPool) -> None:
         self._pipeline = pipeline
         self._bodies = bodies
         self._answers = answers
@@ -93,30 +93,30 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
 class ControlServicer(quire_pb2_grpc.ControlServicer):
     """`quire.v1.Control`."""
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    def __init__(self, engine_info: EngineInfo) -> None:
+        self._engine_info = engine_info
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Context) -> pb.GetServerInfoResponse:
-        return grpc_map.server_info_message(self._control.server_info())
+        return grpc_map.server_info_message(self._engine_info.server_info())
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        return grpc_map.models_message(self._control.models())
+        return grpc_map.models_message(self._engine_info.models())
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: Context) -> pb.GetLoadResponse:
-        return grpc_map.load_message(await self._control.load())
+        return grpc_map.load_message(await self._engine_info.load())
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
-        aborted = await self._control.abort(request.request_ids)
+        aborted = await self._engine_info.abort(request.request_ids)
         return pb.AbortResponse(
             aborted=[pb.AbortResponse.Aborted(request_id=label, count=count) for label, count in aborted]
         )
 
     async def ExplainRequest(self, request: pb.ExplainRequestRequest, context: Context) -> pb.ExplainRequestResponse:
-        return grpc_map.explanation_message(await self._control.explain(request.request_id))
+        return grpc_map.explanation_message(await self._engine_info.explain(request.request_id))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         after_step = request.after_step if request.HasField("after_step") else -1
-        return grpc_map.status_message(await self._control.status(after_step))
+        return grpc_map.status_message(await self._engine_info.status(after_step))
 
 
 def _call(context: Context, streams: bool = False) -> Call:

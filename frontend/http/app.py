@@ -1,4 +1,4 @@
-"""The HTTP API: every route, and the layers around them."""
+"""The HTTP application: every route, and the ASGI layers around them."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.anthropic import messages, messages_answer
-from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.errors import ErrorLayer
 from quire.frontend.http.guard import AnswerHeaders, Guard
 from quire.frontend.http.meter import Meter
@@ -16,18 +16,17 @@ from quire.frontend.http.native import status_page as page
 from quire.frontend.http.openai import chat, completions, embeddings, models
 from quire.frontend.http.openai.responses import routes as responses
 from quire.frontend.http.overload import OverloadLayer
-from quire.frontend.security.keys import Keyring
 
 MODULES = (page, health, metrics, models, completions, chat, responses, messages, tokens, engine, embeddings)
-"""Each has `routes(door) -> list[Route]`."""
+"""Each has `routes(context) -> list[Route]`."""
 
 
-def all_routes(door: HttpDoor) -> list[BaseRoute]:
-    return [route for module in MODULES for route in module.routes(door)]
+def all_routes(context: FrontendContext) -> list[BaseRoute]:
+    return [route for module in MODULES for route in module.routes(context)]
 
 
 def _allowed(routes: Sequence[BaseRoute], scope: Scope) -> str:
-    """The methods of every route with this path; the router names only those of the first."""
+    """The methods of every route with this path; the router names only those of the first one."""
     found: set[str] = set()
     for route in routes:
         if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
@@ -35,21 +34,21 @@ def _allowed(routes: Sequence[BaseRoute], scope: Scope) -> str:
     return ", ".join(sorted(found))
 
 
-def build_app(door: HttpDoor, keyring: Keyring) -> ASGIApp:
-    """Errors around the rest, so that a refusal of any layer has the same shape; around them what every answer says."""
-    routes = all_routes(door)
+def build_app(context: FrontendContext) -> ASGIApp:
+    """The application. Errors are around the rest, so that a refusal of any layer has the same shape; then headers."""
+    routes = all_routes(context)
     router = Router(routes, redirect_slashes=False)
 
     async def configured(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"] |= {"config": door.config, "bodies": door.bodies}
+        scope["state"] |= {"config": context.config, "bodies": context.bodies}
         try:
-            with door.budget.body():
+            with context.budget.body():
                 await router(scope, receive, send)
         except HTTPException as error:
             if error.status_code == 405:
                 error.headers = {"allow": _allowed(routes, scope)}
             raise
 
-    guarded = Guard(door.config, keyring, OverloadLayer(configured, door.pipeline.overload))
+    guarded = Guard(context.config, context.keyring, OverloadLayer(configured, context.pipeline.overload))
     errors = ErrorLayer(guarded, {"/v1/messages": messages_answer.error_body})
-    return Meter(AnswerHeaders(door.config, errors), routes, door.metrics_page.metrics)
+    return Meter(AnswerHeaders(context.config, errors), routes, context.metrics)

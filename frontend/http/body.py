@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.errors import not_supported
 from quire.frontend.http.errors import HttpError
 from quire.frontend.limits.byte_budget import RETRY_SECONDS, body_size, current_body
 from quire.frontend.limits.json_scan import scan
@@ -147,7 +148,7 @@ def _wrong(text: str) -> ParameterError:
     if match := MISSING_FIELD.fullmatch(text):
         return ParameterError(f"{path}.{match.group(1)}" if path else match.group(1), "is missing")
     if text.startswith(ONLY_NULL):
-        return ParameterError(path, "is not supported by this server; remove it", "UNSUPPORTED")
+        return not_supported(path)
     return ParameterError(path or "body", text[:1].lower() + text[1:])
 
 

@@ -10,6 +10,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -22,9 +23,13 @@ from quire.proto.messages.errors import REASONS
 from quire.proto.messages.params import ParameterError
 
 TYPES = {
-    401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 499: "cancelled_error",
-    503: "service_unavailable_error", 504: "timeout_error",
-}  # fmt: skip
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    499: "cancelled_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
 CODES = {404: "not_found", 405: "method_not_allowed"}
 STATUS_OF = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 429, "UNAVAILABLE": 503}
 MAX_MESSAGE = 600
@@ -43,7 +48,7 @@ class HttpError(Exception):
 
 
 ErrorBody = Callable[[RequestError | HttpError, str], dict[str, Any]]
-"""The JSON object of an error and its request's id."""
+"""The JSON object of an error, made from the error and its request's id."""
 
 
 def error_body(error: RequestError, request_id: str = "") -> dict[str, Any]:
@@ -58,7 +63,7 @@ def status_of(error: RequestError) -> int:
 
 
 def as_http_error(error: Exception) -> RequestError | HttpError:
-    """What a client may know of an exception."""
+    """The error that a client gets for an exception."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):
@@ -84,6 +89,14 @@ def render(error: RequestError | HttpError, request_id: str) -> tuple[int, dict[
     return status, headers, msgspec.json.encode(body)
 
 
+def closing_response(error: HttpError) -> bytes:
+    """The whole answer to a request that no route has seen, after which the connection closes."""
+    status, headers, body = render(error, uuid.uuid4().hex)
+    headers |= {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
 def _body(status: int, code: str, message: str, field: str, request_id: str) -> dict[str, Any]:
     kind = TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
     message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "..."
@@ -94,11 +107,11 @@ def _body(status: int, code: str, message: str, field: str, request_id: str) -> 
 class ErrorLayer:
     """The outermost ASGI layer: gives a request its id, answers whatever is raised, ends quietly when cancelled.
 
-    It is cancelled when its client went away, or when a reader is too slow; there is nobody left to tell.
+    It is cancelled when its client went away, or when a reader is too slow; nobody is left to answer.
     """
 
     def __init__(self, app: ASGIApp, bodies: Mapping[str, ErrorBody]) -> None:
-        """`bodies`: paths whose errors, and those below them, have another shape than OpenAI's."""
+        """`bodies`: paths at and below which errors have another shape than OpenAI's."""
         self._app = app
         self._bodies = bodies
 

@@ -1,4 +1,4 @@
-"""Opens the HTTP port on the frontend's own loop and closes it in order: uvicorn's protocol, none of its server.
+"""The HTTP listener on the frontend's own loop: uvicorn's protocol, none of its server.
 
 Several frontends listen on one port (SO_REUSEPORT), as the gRPC server does.
 """
@@ -15,16 +15,16 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from quire.frontend.config import FrontendConfig
+from quire.frontend.fault_log import FaultLog
 from quire.frontend.http.connection import UNSENT_BYTES, BoundedConnection
-from quire.frontend.http.connection_limits import MAX_LINGERING, Bounds
+from quire.frontend.http.connection_limits import MAX_LINGERING, ConnectionLimits
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.trouble import Trouble
 
 BACKLOG = 1024
 ACCEPTS_PER_TURN = 16
-"""Connections that are taken before other work has its turn."""
+"""Most connections that are accepted before other work has its turn."""
 ACCEPT_PAUSE_SECONDS = 1.0
-"""Where this machine has no descriptor or memory for another one."""
+"""Pause where this machine has no descriptor or memory for another connection."""
 TLS_BUFFER_BYTES = 64 << 10
 """asyncio's TLS holds a buffer per connection, by default four times as large: too much for thousands of idle ones."""
 KEEP_ALIVE = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 2, socket.TCP_USER_TIMEOUT: 80_000}
@@ -41,33 +41,45 @@ class HttpListener:
     """
 
     def __init__(
-        self, config: FrontendConfig, app: ASGIApp, max_connections: int, metrics: Metrics,
+        self,
+        config: FrontendConfig,
+        app: ASGIApp,
+        max_connections: int,
+        metrics: Metrics,
         tls: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._config = config
         self._tls = tls
         if tls is not None:
             SSLProtocol.max_size = TLS_BUFFER_BYTES
         self._settings = Config(
-            app, http=BoundedConnection, ws="none", lifespan="off", interface="asgi3", log_config=None,
-            access_log=False, server_header=False, date_header=False, proxy_headers=False,
-        )  # fmt: skip
+            app,
+            http=BoundedConnection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+        )
         self._settings.load()
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # our own layers log what is worth it
         self._state = ServerState()
-        self._bounds = Bounds(config, max_connections, metrics)
-        self._make = partial(BoundedConnection, self._bounds, self._settings, self._state, {})
+        self._limits = ConnectionLimits(config, max_connections, metrics)
+        self._make = partial(BoundedConnection, self._limits, self._settings, self._state, {})
         self._listening: socket.socket | None = None
-        self._trouble = Trouble(f"http_port {config.http_port}: connections are taken again")
+        self._fault_log = FaultLog(f"http_port {config.http_port}: connections are taken again")
         self._opening: set[asyncio.Task[None]] = set()
-        """Accepted, and not yet made: with TLS, those whose handshake goes on."""
+        """Connections accepted and not open yet: with TLS, those in their handshake."""
 
     @property
     def num_connections(self) -> int:
         return len(self._state.connections) + len(self._opening)
 
     async def start(self) -> int:
-        """Listen; the real port. Raises `OSError` when the port cannot be opened."""
+        """Listen; the port. Raises `OSError` when the port cannot be opened."""
         self._listening = _listen(self._config.host, self._config.http_port)
         self._listening.setblocking(False)
         self._resume()
@@ -84,10 +96,10 @@ class HttpListener:
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                self._trouble.ends()  # nobody waits any longer
+                self._fault_log.end()  # nobody waits any longer
                 return
             except OSError as error:
-                self._trouble.is_there(
+                self._fault_log.begin(
                     f"http_port {self._config.http_port}: no connection can be taken: {error.strerror}"
                 )
                 loop.remove_reader(listening)
@@ -96,16 +108,16 @@ class HttpListener:
             self._admit(accepted)
 
     def _admit(self, accepted: socket.socket) -> None:
-        """The most silent connection makes room. Where all are busy, the new one is told so, as far as that goes."""
-        most = self._bounds.max_connections
-        has_room = self.num_connections < most or self._bounds.make_room()
+        """Open an accepted connection. The longest idle one makes room; where all are busy, the new one is refused."""
+        most = self._limits.max_connections
+        has_room = self.num_connections < most or self._limits.make_room()
         if not has_room and self.num_connections >= most + MAX_LINGERING:
             accepted.close()
             return
         accepted.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._open(accepted))
         self._opening.add(task)
-        self._bounds.silent[task] = task.cancel
+        self._limits.idle[task] = task.cancel
         task.add_done_callback(self._opened)
 
     async def _open(self, accepted: socket.socket) -> None:
@@ -119,16 +131,16 @@ class HttpListener:
 
     def _opened(self, task: "asyncio.Task[None]") -> None:
         self._opening.discard(task)
-        self._bounds.silent.pop(task, None)
+        self._limits.idle.pop(task, None)
 
     async def close(self, grace_seconds: float) -> None:
-        """Take no connection more; close idle ones now, the others after their answer or when the grace is over."""
+        """Accept no more; close idle connections now, the others after their answer or when the grace is over."""
         if self._listening is None:
             return
         asyncio.get_running_loop().remove_reader(self._listening)
         self._listening.close()
         self._listening = None
-        self._bounds.is_closing = True
+        self._limits.is_closing = True
         for task in tuple(self._opening):
             task.cancel()
         for connection in tuple(self._state.connections):

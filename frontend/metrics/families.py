@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family] = {
     "prompt_tokens_cached_total": Family("counter", "Prompt tokens found in the prefix cache, of outputs that ended."),
     "generation_tokens_total": Family("counter", "Tokens received from the scheduler."),
     "embeddings_total": Family("counter", "Vectors given to clients."),
-    "grammar_compiles_total": Family("counter", "Grammars asked for, by outcome.", ("outcome",)),
+    "grammar_compiles_total": Family("counter", "GrammarChecker asked for, by outcome.", ("outcome",)),
     "http_responses_total": Family("counter", "HTTP answers, by route and status.", ("route", "method", "code")),
     "grpc_responses_total": Family("counter", "gRPC answers, by method and status.", ("method", "code")),
     "grpc_calls_refused_total": Family("counter", "gRPC calls refused because too many were open."),

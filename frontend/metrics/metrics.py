@@ -31,7 +31,7 @@ class Metrics:
     def __init__(self, index: int = 0) -> None:
         self.num_open: Callable[[], int] = lambda: 0
         """Requests between arrival and their last event."""
-        self.doors: Callable[[], Iterable[Figure]] = tuple
+        self.connections: Callable[[], Iterable[Figure]] = tuple
         """Gauges of connections and calls."""
         self.num_preparing_bytes: Callable[[], int] = lambda: 0
         """Of bodies that are being read and prepared."""
@@ -155,7 +155,7 @@ class Metrics:
             *(Figure(name, value, labels) for (name, labels), value in counts.items()),
             Figure("frontend_memory_bytes", _resident_bytes(), self._frontend),
             Figure("requests_in_flight", self.num_open()),
-            *self.doors(),
+            *self.connections(),
             Figure("preparing_bytes", self.num_preparing_bytes()),
         )
 

@@ -1,1 +1,1 @@
-"""Taking an answer's text apart while it arrives: reasoning, tool calls, and the rest."""
+"""Parsers of an answer's text while it arrives: reasoning, tool calls, and the rest."""

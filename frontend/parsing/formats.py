@@ -1,4 +1,4 @@
-"""How the text of a chat's answers is taken apart: which parsers, from which state on."""
+"""The format of a chat's answers: which parsers split their text, and in which state they begin."""
 
 from dataclasses import dataclass, replace
 
@@ -14,65 +14,68 @@ from quire.proto.messages.params import ParameterError
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Of one request; every output gets parsers of its own."""
+class AnswerFormat:
+    """The format of one request's answers; every output gets parsers of its own."""
 
-    reasoning: reasoning_table.Row | None
-    inside: bool
-    """The outputs begin in the reasoning."""
-    thinks: bool
-    """Reasoning may come, for the prompt did not close it."""
+    reasoning: reasoning_table.ReasoningFormat | None
+    starts_in_reasoning: bool
+    """True where the prompt has opened the reasoning already."""
+    may_reason: bool
+    """False where the prompt has closed the reasoning already."""
     show_reasoning: bool
     tools: type[StateParser] | None
     names: frozenset[str]
-    """Of the tools that may be called."""
-    one_call: bool
+    """Names of the tools that may be called."""
+    single_call: bool
+    """True: only the first tool call is shown."""
 
     @property
     def markers(self) -> frozenset[str]:
-        """Special tokens the parsers must see."""
+        """Special tokens that the parsers must see."""
         markers = set(self.tools.markers) if self.tools is not None else set()
         if self.reasoning is not None:
             markers |= {self.reasoning.start, self.reasoning.end}
         return frozenset(markers)
 
     def reasoning_parser(self) -> ThinkParser | None:
-        return self.reasoning.parser(self.inside) if self.reasoning is not None and self.thinks else None
+        return (
+            self.reasoning.parser(self.starts_in_reasoning) if self.reasoning is not None and self.may_reason else None
+        )
 
     def tool_parser(self) -> StateParser | None:
         return self.tools(self.names) if self.tools is not None else None
 
 
 @dataclass(frozen=True, slots=True)
-class Formats:
-    """Of the model that is served."""
+class AnswerFormats:
+    """The formats of the model that is served."""
 
-    reasoning: reasoning_table.Row | None
-    tools: tools_table.Row | None
+    reasoning: reasoning_table.ReasoningFormat | None
+    tools: tools_table.ToolFormat | None
 
     @classmethod
-    def of(cls, tool_parser: str, reasoning_parser: str, template: str) -> "Formats":
-        """By name, or "auto" by the chat template's text. Raises `ValueError` naming the setting."""
+    def choose(cls, tool_parser: str, reasoning_parser: str, template: str) -> "AnswerFormats":
+        """Choose by name, or for "auto" by the chat template's text. Raises `ValueError` naming the setting."""
         return cls(reasoning_table.choose(reasoning_parser, template), tools_table.choose(tool_parser, template))
 
-    def reading(self, chat: Chat, prompt_end: str, show_reasoning: bool) -> Reading | None:
-        """None when the answers are text and nothing else. The chat has been checked."""
+    def for_chat(self, chat: Chat, prompt_end: str, show_reasoning: bool) -> AnswerFormat | None:
+        """The format of a checked chat's answers; None when they are text and nothing else."""
         row = self.reasoning
         if row is not None and chat.continue_final_message:
-            said = chat.messages[-1].content
-            opened, closed = said.rfind(row.start), said.rfind(row.end)
+            continued = chat.messages[-1].content
+            opened, closed = continued.rfind(row.start), continued.rfind(row.end)
             prompt_end = row.start if opened > closed else row.end if closed >= 0 else prompt_end
         parser, names = self._tools(chat)
         if row is None and parser is None:
             return None
-        return Reading(
+        return AnswerFormat(
             reasoning=row,
-            inside=row is not None and row.starts_inside(prompt_end),
-            thinks=row is not None and not row.is_over(prompt_end),
+            starts_in_reasoning=row is not None and row.starts_in_reasoning(prompt_end),
+            may_reason=row is not None and not row.closes_reasoning(prompt_end),
             show_reasoning=show_reasoning,
             tools=parser,
             names=names,
-            one_call=chat.parallel_tool_calls is False,
+            single_call=chat.parallel_tool_calls is False,
         )
 
     def _tools(self, chat: Chat) -> tuple[type[StateParser] | None, frozenset[str]]:
@@ -88,7 +91,10 @@ class Formats:
 
 
 def with_forced_calls(request: GenerateRequest, chat: Chat) -> GenerateRequest:
-    """The request with the grammar its `tool_choice` asks for. Raises `ParameterError`. The chat has been checked."""
+    """The request with the grammar that its `tool_choice` asks for. The chat has been checked.
+
+    Raises `ParameterError`.
+    """
     forced = structured(chat)
     if forced is None:
         return request
@@ -98,9 +104,11 @@ def with_forced_calls(request: GenerateRequest, chat: Chat) -> GenerateRequest:
     return replace(request, structured=forced)
 
 
-def with_reasoning_first(request: GenerateRequest, reading: Reading | None) -> GenerateRequest:
-    """The request with its grammar applied behind the reasoning, where there may be any."""
+def with_reasoning_first(request: GenerateRequest, answer_format: AnswerFormat | None) -> GenerateRequest:
+    """The request with its grammar applied after the reasoning, where there may be any."""
     grammar = request.structured
-    if grammar is None or grammar.after or reading is None or reading.reasoning is None or not reading.thinks:
+    if grammar is None or grammar.after or answer_format is None or answer_format.reasoning is None:
         return request
-    return replace(request, structured=msgspec.structs.replace(grammar, after=reading.reasoning.end))
+    if not answer_format.may_reason:
+        return request
+    return replace(request, structured=msgspec.structs.replace(grammar, after=answer_format.reasoning.end))

@@ -1,10 +1,10 @@
-"""Literal marks in a text that arrives in pieces."""
+"""The search for literal marks in a text that arrives in pieces."""
 
 import re
 
 
-class Marks:
-    """None of them begins another."""
+class PartialMatcher:
+    """Finds marks, also one that the text's end may have begun. No mark begins another."""
 
     def __init__(self, *marks: str) -> None:
         self._marks = marks
@@ -12,9 +12,9 @@ class Marks:
         self._longest = max(map(len, marks))
 
     def find(self, text: str, start: int) -> tuple[int, str]:
-        """Where the first mark from `start` on begins, and which one it is.
+        """The position and the text of the first mark from `start` on.
 
-        Without one: where the text's end begins that more text may turn into a mark (or the text's length), and "".
+        Without one: the position from which more text may turn the text's end into a mark (or the text's length), "".
         """
         match = self._pattern.search(text, start)
         if match is not None:

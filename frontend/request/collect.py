@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from quire.frontend.stream.parsed_stream import Answer
-from quire.frontend.stream.prepared_request import Prepared
+from quire.frontend.stream.parsed_stream import ParsedStream
+from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto import api
 
@@ -35,7 +35,7 @@ class _Gathered:
         return api.Output("".join(self.texts), self.token_ids, self.logprobs, finished, "".join(self.reasoning), calls)
 
 
-async def collect(stream: RequestStream | Answer) -> api.Generation:
+async def collect(stream: RequestStream | ParsedStream) -> api.Generation:
     """Read a stream to its end. Raises `RequestError`."""
     started = api.Started("", "", 0)
     prompt_logprobs: list[api.TokenLogprobs] = []
@@ -59,7 +59,7 @@ async def collect(stream: RequestStream | Answer) -> api.Generation:
     )
 
 
-def _best(outputs: list[api.Output], prepared: Prepared) -> list[api.Output]:
+def _best(outputs: list[api.Output], prepared: PreparedRequest) -> list[api.Output]:
     """Those with the highest mean logprob of their tokens, likeliest first; failed ones last."""
 
     def rank(output: api.Output) -> tuple[bool, float]:

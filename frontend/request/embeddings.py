@@ -1,6 +1,6 @@
-"""Vectors and scores: every input is a request of its own, and one answer gathers them.
+"""Embeddings and scores: every input is a request of its own, and one answer gathers their vectors.
 
-Fails as a whole, naming the input at fault, and leaves nothing running behind: a failure or a cancelled call aborts
+A call fails as a whole, naming the input at fault, and leaves nothing running: a failure or a cancelled call aborts
 what is still open.
 """
 
@@ -17,12 +17,13 @@ import numpy.typing as npt
 
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
+from quire.frontend.errors import empty_prompt
 from quire.frontend.request import validate
-from quire.frontend.stream.prepared_request import Prepared
-from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.stream.prepared_request import PreparedRequest
+from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.telemetry.observer import Observer
-from quire.frontend.text.encoder import Encoder
-from quire.frontend.text.encoding import EncodeText
+from quire.frontend.text.async_tokenizer import AsyncTokenizer
+from quire.frontend.text.encode_jobs import EncodeText
 from quire.proto.api import Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores
 from quire.proto.messages.params import ParameterError, SamplingParams, check_token_ids
 from quire.proto.messages.requests import ModelFacts
@@ -31,54 +32,56 @@ Vector = npt.NDArray[np.float32]
 
 MAX_INPUTS = 2048
 MAX_IN_FLIGHT = 256
-"""Inputs of one call that wait or run at once: a large call leaves room in the queue for others."""
+"""Most inputs of one call that wait or run at once: a large call leaves room in the queue for others."""
 VECTOR_PARAMS = SamplingParams(temperature=0.0, max_tokens=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    """What all inputs of a call share."""
+class _EmbedCall:
+    """The values that all inputs of a call share."""
 
     request: GenerateRequest
-    """Labels, in the form that every request has; its input is replaced."""
+    """The request of each input, but for the input itself."""
     model: str
     call: Call
     facts: ModelFacts
     names: Sequence[str]
-    """Of the inputs' fields, for errors."""
+    """Names of the inputs' fields, for errors."""
     budget_seconds: float
 
 
 class Embedder:
-    """One per frontend."""
+    """One per frontend; makes embeddings and scores."""
 
-    def __init__(self, config: FrontendConfig, link: SchedulerLink, encoder: Encoder, observer: Observer) -> None:
+    def __init__(
+        self, config: FrontendConfig, scheduler: SchedulerClient, async_tokenizer: AsyncTokenizer, observer: Observer
+    ) -> None:
         self._config = config
-        self._link = link
-        self._encoder = encoder
+        self._scheduler = scheduler
+        self._async_tokenizer = async_tokenizer
         self._observer = observer
         self._normalizes = model_normalizes(Path(config.model))
 
     async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
-        """`names`: what the door calls the inputs, one for each. Raises `ParameterError` or `RequestError`."""
+        """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
         _check_count(names[0].partition("[")[0] if names else "inputs", len(request.inputs))
         names = names or [f"inputs[{index}]" for index in range(len(request.inputs))]
-        batch = self._batch(request, call, names)
+        shared = self._shared(request, call, names)
         size = request.dimensions
-        if size is not None and not 1 <= size <= batch.facts.embedding_size:
-            width = batch.facts.embedding_size
+        if size is not None and not 1 <= size <= shared.facts.embedding_size:
+            width = shared.facts.embedding_size
             raise ParameterError(
                 "dimensions", f"must be in [1, {width}], the width of this model's vectors; got {size}"
             )
-        # what is cut off was part of the length
+        # a vector that was cut has another length
         normalize = (self._normalizes or size is not None) if request.normalize is None else request.normalize
-        found = await self._gather(batch, request.inputs)
+        found = await self._gather(shared, request.inputs)
         vectors = [vector[:size] for vector, _ in found]
         if normalize:
             vectors = [normalized(vector) for vector in vectors]
-        label = batch.request.request_id or ""
+        label = shared.request.request_id or ""
         texts = [array("f", vector.tobytes()) for vector in vectors]
-        return Embeddings(label, batch.model, texts, sum(count for _, count in found))
+        return Embeddings(label, shared.model, texts, sum(count for _, count in found))
 
     async def score(
         self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
@@ -86,20 +89,18 @@ class Embedder:
         """The cosine of each document's vector and the query's. Raises `ParameterError` or `RequestError`."""
         _check_count(documents, len(request.documents), MAX_INPUTS - 1)
         names = [query, *(f"{documents}[{index}]" for index in range(len(request.documents)))]
-        batch = self._batch(request, call, names)
-        found = await self._gather(batch, (request.query, *request.documents))
-        asked, *others = (normalized(vector).astype(np.float64) for vector, _ in found)
-        scores = [float(np.clip(asked @ other, -1.0, 1.0)) for other in others]
-        return Scores(batch.request.request_id or "", batch.model, scores, sum(count for _, count in found))
+        shared = self._shared(request, call, names)
+        found = await self._gather(shared, (request.query, *request.documents))
+        query_vector, *others = (normalized(vector).astype(np.float64) for vector, _ in found)
+        scores = [float(np.clip(query_vector @ other, -1.0, 1.0)) for other in others]
+        return Scores(shared.request.request_id or "", shared.model, scores, sum(count for _, count in found))
 
-    def _batch(self, request: EmbedRequest | ScoreRequest, call: Call, names: Sequence[str]) -> _Batch:
-        """All that is checked once. Raises `ParameterError` or `RequestError`."""
+    def _shared(self, request: EmbedRequest | ScoreRequest, call: Call, names: Sequence[str]) -> _EmbedCall:
+        """Check what the inputs share. Raises `ParameterError` or `RequestError`."""
         model = validate.check_model(request.model, self._config)
-        self._link.check_accepts()
-        welcome = self._link.welcome
-        if welcome is None or welcome.facts is None:
-            raise RequestError("STARTING", "the engine is starting: no worker is ready yet", retry_after_seconds=1.0)
-        validate.check_task("embed", welcome.facts)
+        self._scheduler.check_accepts()
+        limits, facts = validate.served(self._scheduler.welcome)
+        validate.check_task("embed", facts)
         common = GenerateRequest(
             request_id=request.request_id or uuid.uuid4().hex,
             model=model,
@@ -107,22 +108,22 @@ class Embedder:
             priority=request.priority,
             timeout_seconds=request.timeout_seconds,
         )
-        validate.check_labels(common, welcome.limits)
+        validate.check_labels(common, limits)
         if isinstance(request, EmbedRequest) and request.add_special_tokens is not None:
             if not all(isinstance(one, str) for one in request.inputs):
                 raise ParameterError("add_special_tokens", "applies to texts only; leave it unset")
             common = replace(common, add_special_tokens=request.add_special_tokens)
-        seconds = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, welcome.limits)
-        return _Batch(common, model, call, welcome.facts, names, seconds)
+        seconds = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, limits)
+        return _EmbedCall(common, model, call, facts, names, seconds)
 
-    async def _gather(self, batch: _Batch, inputs: Sequence[str | Sequence[int]]) -> list[tuple[Vector, int]]:
+    async def _gather(self, shared: _EmbedCall, inputs: Sequence[str | Sequence[int]]) -> list[tuple[Vector, int]]:
         """The raw vector and the number of tokens of each input, in order."""
         found: dict[int, tuple[Vector, int]] = {}
         todo = iter(range(len(inputs)))
 
         async def work() -> None:
             for index in todo:
-                found[index] = await self._named(batch, index, inputs[index])
+                found[index] = await self._named(shared, index, inputs[index])
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -132,33 +133,33 @@ class Embedder:
             raise group.exceptions[0] from None
         return [found[index] for index in range(len(inputs))]
 
-    async def _named(self, batch: _Batch, index: int, source: str | Sequence[int]) -> tuple[Vector, int]:
-        """Errors name the input."""
-        name = batch.names[index]
+    async def _named(self, shared: _EmbedCall, index: int, source: str | Sequence[int]) -> tuple[Vector, int]:
+        """The vector and the number of tokens of one input, whose errors name it."""
+        name = shared.names[index]
         try:
-            return await self._vector(batch, source)
+            return await self._vector(shared, source)
         except ParameterError as error:
             raise ParameterError(name, str(error).removeprefix(f"{error.field}: "), error.reason) from None
         except RequestError as error:
             error.field = name
             raise
 
-    async def _vector(self, batch: _Batch, source: str | Sequence[int]) -> tuple[Vector, int]:
-        asked = replace(batch.request, input=source)
-        with self._observer.request(asked, batch.call) as observed:
-            prompt = await self._tokens(source, asked, batch.facts)
-            check_token_ids(VECTOR_PARAMS, prompt, batch.facts.vocab_size)
-            prepared = Prepared(
-                request_id=asked.request_id or "",
-                model=batch.model,
+    async def _vector(self, shared: _EmbedCall, source: str | Sequence[int]) -> tuple[Vector, int]:
+        request = replace(shared.request, input=source)
+        with self._observer.request(request, shared.call) as observed:
+            prompt = await self._tokens(source, request, shared.facts)
+            check_token_ids(VECTOR_PARAMS, prompt, shared.facts.vocab_size)
+            prepared = PreparedRequest(
+                request_id=request.request_id or "",
+                model=shared.model,
                 prompt=prompt,
                 params=VECTOR_PARAMS,
                 n=1,
-                priority=asked.priority or 0,
+                priority=request.priority or 0,
                 cache_salt="",
                 adapter="",
                 arrived=observed.arrived,
-                deadline=observed.arrived + batch.budget_seconds,
+                deadline=observed.arrived + shared.budget_seconds,
                 stop=(),
                 include_stop=False,
                 skip_special_tokens=True,
@@ -166,28 +167,28 @@ class Embedder:
                 return_token_ids=False,
                 task="embed",
             )
-            stream = self._link.open(prepared)
+            stream = self._scheduler.open(prepared)
             observed.submitted(stream)
             try:
                 while await stream.take():
                     pass
             finally:
-                self._link.close(stream)
+                self._scheduler.close(stream)
         if not stream.vector:
             raise RequestError("CANCELLED", "the request was aborted", request_id=prepared.request_id)
         return np.frombuffer(stream.vector, dtype="<f4"), len(prompt)
 
-    async def _tokens(self, source: str | Sequence[int], asked: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
-        keep, most = asked.truncate_prompt_tokens, facts.max_model_len
+    async def _tokens(self, source: str | Sequence[int], request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
+        keep, most = request.truncate_prompt_tokens, facts.max_model_len
         ids: Sequence[int]
         if not isinstance(source, str):
             ids = source[:keep]
         else:
-            special = asked.add_special_tokens is not False
+            special = request.add_special_tokens is not False
             job = EncodeText(special, keep=keep)
-            ids = await self._encoder.ids(job, source, "input", most if keep is None else None)
+            ids = await self._async_tokenizer.ids(job, source, "input", most if keep is None else None)
         if not ids:
-            raise ParameterError("input", "is empty; at least one token is needed", "EMPTY_PROMPT")
+            raise empty_prompt("input")
         if len(ids) > most:
             message = (
                 f"has {len(ids)} tokens, more than the context of {most}; shorten it or set truncate_prompt_tokens"
@@ -197,14 +198,14 @@ class Embedder:
 
 
 def normalized(vector: Vector) -> Vector:
-    """Of length 1; zeros stay zeros."""
+    """The vector scaled to length 1; zeros stay zeros."""
     length = np.linalg.norm(vector.astype(np.float64))
     result: Vector = (vector / max(length, np.finfo(np.float64).tiny)).astype(np.float32)
     return result
 
 
 def model_normalizes(model_dir: Path) -> bool:
-    """Whether the model's vectors are meant to have length 1: as sentence-transformers' modules.json says, or yes."""
+    """True where the model's vectors have length 1 by sentence-transformers' modules.json, or there is none."""
     try:
         stages = json.loads((model_dir / "modules.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.parsing.formats import Formats
+from quire.frontend.parsing.formats import AnswerFormats
 from quire.frontend.request.defaults import Defaults
-from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.messages.introspection import ExplainQuery, ExplainReply, LoadQuery, StatusQuery, StatusReply
@@ -19,21 +19,21 @@ LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_
 MAX_ABORT_IDS = 1024
 
 
-class Control:
+class EngineInfo:
     """Facts of this server and questions to its scheduler."""
 
     def __init__(
         self,
         config: FrontendConfig,
-        link: SchedulerLink,
+        scheduler: SchedulerClient,
         defaults: Defaults,
         supports_chat: bool,
-        formats: Formats,
+        formats: AnswerFormats,
         version: str,
     ) -> None:
         self.version = version
         self._config = config
-        self._link = link
+        self._scheduler = scheduler
         self._defaults = defaults
         self._supports_chat = supports_chat
         self._formats = formats
@@ -41,7 +41,7 @@ class Control:
 
     def server_info(self) -> api.ServerInfo:
         """Never waits; figures of the model are 0 until its workers are ready."""
-        config, welcome, defaults = self._config, self._link.welcome, self._defaults
+        config, welcome, defaults = self._config, self._scheduler.welcome, self._defaults
         facts = welcome.facts if welcome is not None else None
         measured: dict[str, Any] = {}
         if facts is not None:
@@ -52,8 +52,8 @@ class Control:
             limits = {name: getattr(welcome.limits, name) for name in LIMITS}
         return api.ServerInfo(
             version=self.version,
-            state=self._link.state,
-            state_detail=self._link.detail,
+            state=self._scheduler.state,
+            state_detail=self._scheduler.detail,
             model_names=config.served_model_names,
             uptime_seconds=time.monotonic() - self._started,
             **measured,
@@ -73,7 +73,7 @@ class Control:
 
     def models(self) -> list[api.Model]:
         """Every served name, then the adapters."""
-        welcome = self._link.welcome
+        welcome = self._scheduler.welcome
         facts = welcome.facts if welcome is not None else None
         length = facts.max_model_len if facts is not None else 0
         models = [api.Model(name, "", length) for name in self._config.served_model_names]
@@ -82,7 +82,7 @@ class Control:
 
     async def load(self) -> api.EngineLoad:
         """Raises `RequestError` when the scheduler does not answer."""
-        return (await self._link.ask(LoadQuery)).load
+        return (await self._scheduler.ask(LoadQuery)).load
 
     async def abort(self, labels: Sequence[str]) -> list[tuple[str, int]]:
         """End every live request with one of these labels: (label, how many it had).
@@ -91,7 +91,7 @@ class Control:
         """
         if not 1 <= len(labels) <= MAX_ABORT_IDS or not all(labels):
             raise ParameterError("request_ids", f"must be 1 to {MAX_ABORT_IDS} request ids, none of them empty")
-        answer = await self._link.ask(AbortLabels, tuple(labels))
+        answer = await self._scheduler.ask(AbortLabels, tuple(labels))
         return list(zip(labels, answer.counts, strict=True))
 
     async def explain(self, label: str) -> ExplainReply:
@@ -101,7 +101,7 @@ class Control:
         """
         if not label:
             raise ParameterError("request_id", "must not be empty")
-        answer = await self._link.ask(ExplainQuery, label)
+        answer = await self._scheduler.ask(ExplainQuery, label)
         if not answer.stories:
             text = f"no request {label[:128]!r} lives or has ended lately; it is the id its answer began with"
             raise RequestError("UNKNOWN_REQUEST", text, field="request_id")
@@ -114,4 +114,4 @@ class Control:
         """
         if not -1 <= after_step <= INT64_MAX:
             raise ParameterError("after_step", f"must be a step number, or -1 for all that are kept, got {after_step}")
-        return await self._link.ask(StatusQuery, after_step)
+        return await self._scheduler.ask(StatusQuery, after_step)

@@ -1,13 +1,17 @@
-"""Every check of a request that needs no tokens first, those that need them last. The scheduler checks again.
+"""The checks of a request: `before_tokenizing` those that need no tokens, `after_tokenizing` the rest.
 
-Errors name the field as `quire.proto` does.
+Errors name the field as `quire.proto` does. The scheduler checks again.
 """
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
+from quire.frontend.errors import SHOWN_NAME, engine_starting, too_many_entries, unknown_model
 from quire.frontend.request.defaults import FIELDS, Defaults
+from quire.frontend.text.token_range import is_within
 from quire.proto.api import Chat, GenerateRequest, RequestError
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import (
@@ -18,20 +22,79 @@ from quire.proto.messages.params import (
     MAX_STOP_STRINGS,
     ParameterError,
     SamplingParams,
+    check_token_ids,
 )
-from quire.proto.messages.requests import Limits, ModelFacts
+from quire.proto.messages.requests import Limits, ModelFacts, Welcome
 
 MAX_REQUEST_ID = 128
 DEFAULT_MAX_TOKENS = 16
-SHOWN_NAME = 64
+"""`max_tokens` of a request that is no chat and sets none."""
+
+
+class CheckedFields(NamedTuple):
+    """The values of a request that its checks find."""
+
+    adapter: str
+    """Empty: none."""
+    budget_seconds: float
+    """Time the request may take."""
+    num_drawn: int
+    """Number of outputs to draw."""
+    num_best: int
+    """Number of these that are answered, the likeliest ones; 0: all are."""
+    grammar_field: str
+    """Field that errors of the grammar name."""
+
+
+def served(welcome: Welcome | None) -> tuple[Limits, ModelFacts]:
+    """The scheduler's limits and the model's facts. Raises `RequestError` (STARTING) before they are known."""
+    if welcome is None or welcome.facts is None:
+        raise engine_starting()
+    return welcome.limits, welcome.facts
+
+
+def before_tokenizing(
+    request: GenerateRequest, call: Call, config: FrontendConfig, limits: Limits, facts: ModelFacts
+) -> CheckedFields:
+    """Check what is neither the model's name, the chat nor sampling. Raises `ParameterError` or `RequestError`."""
+    check_task("generate", facts)
+    check_labels(request, limits)
+    check_stop(request.stop)
+    n = 1 if request.n is None else request.n
+    num_drawn = n if request.best_of is None else request.best_of
+    if num_drawn > n and call.streams:
+        raise ParameterError("best_of", "is for whole answers; leave it unset in a stream", "UNSUPPORTED")
+    return CheckedFields(
+        budget_seconds=budget_seconds(request.timeout_seconds, call.deadline_seconds, config, limits),
+        adapter=check_adapter(request.adapter, facts),
+        num_drawn=num_drawn,
+        num_best=n if num_drawn > n else 0,
+        grammar_field="chat.tools" if request.structured is None else "structured",
+    )
+
+
+def after_tokenizing(
+    request: GenerateRequest,
+    defaults: Defaults,
+    seed: int,
+    prompt: Sequence[int],
+    bad_words: tuple[tuple[int, ...], ...],
+    facts: ModelFacts,
+) -> SamplingParams:
+    """Check what needs the prompt's tokens; the parameters. Raises `ParameterError`."""
+    room = check_length(len(prompt), request.max_tokens, facts)
+    max_tokens = default_max_tokens(request, len(prompt), room, facts)
+    params = sampling_params(request, defaults, seed, max_tokens, bad_words)
+    check_token_ids(params, () if is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
+    return params
 
 
 def check_model(name: str | None, config: FrontendConfig) -> str:
-    """The served name meant. Raises `RequestError` (NOT_FOUND)."""
+    """The served name that is meant. Raises `RequestError` (NOT_FOUND)."""
     if name is None:
         return config.served_model_names[0]
     if name not in config.served_model_names:
-        raise RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
+        raise unknown_model(name)
     return name
 
 
@@ -47,14 +110,14 @@ def check_task(task: Task, facts: ModelFacts) -> None:
 
 
 def check_adapter(name: str | None, facts: ModelFacts) -> str:
-    """The adapter meant, empty for none. Raises `RequestError` (NOT_FOUND)."""
+    """The adapter that is meant; empty for none. Raises `RequestError` (NOT_FOUND)."""
     if name and name not in facts.adapters:
         raise RequestError("UNKNOWN_ADAPTER", f"adapter {name[:SHOWN_NAME]!r} is not loaded", field="adapter")
     return name or ""
 
 
 def check_labels(request: GenerateRequest, limits: Limits) -> None:
-    """Raises `ParameterError` for what is neither prompt, time nor sampling."""
+    """Check the fields that are about neither prompt, time nor sampling. Raises `ParameterError`."""
     if request.request_id is not None and not 1 <= len(request.request_id) <= MAX_REQUEST_ID:
         raise ParameterError("request_id", f"must be 1 to {MAX_REQUEST_ID} characters")
     if len(request.cache_salt or "") > MAX_CACHE_SALT:
@@ -73,17 +136,17 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
 
 
 def check_for_text(source: object, add_special_tokens: bool | None, parse_special: bool | None) -> None:
-    """Raises `ParameterError` for what is about a text, where there is none."""
-    said = {"add_special_tokens": add_special_tokens, "parse_special": parse_special}
-    field = next((name for name, value in said.items() if value is not None), None)
+    """Check that fields about a text come with one. Raises `ParameterError`."""
+    given = {"add_special_tokens": add_special_tokens, "parse_special": parse_special}
+    field = next((name for name, value in given.items() if value is not None), None)
     if field is not None and not isinstance(source, str):
         raise ParameterError(field, "applies to a text prompt only; leave it unset")
 
 
 def check_stop(stop: Sequence[str]) -> None:
-    """Raises `ParameterError`."""
+    """Check the number and the lengths of the stop strings. Raises `ParameterError`."""
     if len(stop) > MAX_STOP_STRINGS:
-        raise ParameterError("stop", f"has {len(stop)} entries; at most {MAX_STOP_STRINGS} are allowed")
+        raise too_many_entries("stop", len(stop), MAX_STOP_STRINGS)
     for index, text in enumerate(stop):
         if not 1 <= len(text) <= MAX_STOP_LENGTH:
             raise ParameterError(
@@ -92,7 +155,7 @@ def check_stop(stop: Sequence[str]) -> None:
 
 
 def budget_seconds(field: float | None, deadline: float | None, config: FrontendConfig, limits: Limits | None) -> float:
-    """How long the request may take: the least of its own field, the call's deadline, and default or cap.
+    """The time the request may take: the least of its own field, the call's deadline, and default or cap.
 
     Raises `ParameterError` for a field outside (0, cap], `RequestError` (DEADLINE) for a deadline already past.
     """
@@ -108,7 +171,7 @@ def budget_seconds(field: float | None, deadline: float | None, config: Frontend
 def sampling_params(
     request: GenerateRequest, defaults: Defaults, seed: int, max_tokens: int, bad_words: tuple[tuple[int, ...], ...]
 ) -> SamplingParams:
-    """Raises `ParameterError`. `seed` and `max_tokens` are for a request that has none."""
+    """The sampling parameters; `seed` and `max_tokens` are for a request that has none. Raises `ParameterError`."""
     chosen = {field: getattr(request, field) for field in FIELDS}
     if chosen["top_k"] == -1:
         chosen["top_k"] = 0
@@ -147,14 +210,14 @@ def _count(value: int | None, field: str) -> int:
 
 
 def default_max_tokens(request: GenerateRequest, num_prompt: int, room: int, facts: ModelFacts) -> int:
-    """The rest of the context for a chat (or of the cache, where that is smaller), 16 otherwise."""
+    """The `max_tokens` of a request that sets none: for a chat the rest of the context, or of the cache if smaller."""
     if not isinstance(request.input, Chat):
         return min(DEFAULT_MAX_TOKENS, room)
     return max(1, min(room, facts.num_blocks * facts.block_size - num_prompt))
 
 
 def check_length(num_prompt: int, max_tokens: int | None, facts: ModelFacts) -> int:
-    """The room left for output. Raises `ParameterError` naming both numbers and the limit."""
+    """The number of tokens left for output. Raises `ParameterError` naming both numbers and the limit."""
     wanted = 1 if max_tokens is None else max_tokens
     if num_prompt + wanted > facts.max_model_len:
         raise ParameterError(

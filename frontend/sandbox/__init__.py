@@ -1,1 +1,1 @@
-"""Child processes for what a request may make slow, large or fatal."""
+"""Child processes for what a request may make slow, large or fatal: a parent's and a child's side."""

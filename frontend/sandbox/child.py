@@ -1,4 +1,4 @@
-"""The child's side of `parent.Sandbox`: limits, then one answer for each frame on standard input."""
+"""The child's side of a sandbox: limits, then one answer for each frame on standard input."""
 
 import math
 import os
@@ -16,10 +16,11 @@ MAX_DESCRIPTORS = 64
 _REQUEST = struct.Struct("<Id")
 """Length of the payload in bytes, seconds its answer may take."""
 _ANSWER = struct.Struct("<I")
+"""Length of the answer in bytes."""
 
 
 def serve(prepare: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
-    """Hand the first frame to `prepare` and every other one to what it returned, until the parent closes its end.
+    """Pass the first frame to `prepare`, every other one to the function it returned, until the parent closes its end.
 
     The command line holds the address space in bytes. An exception ends the process: to the parent that is a crash.
     """
@@ -44,7 +45,7 @@ def serve(prepare: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
 
 
 def _own_ends() -> tuple[BinaryIO, BinaryIO]:
-    """The way from and to the parent, out of reach of what prints: standard output goes where errors go."""
+    """The streams from and to the parent, out of reach of prints: standard output goes where errors go."""
     frames, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -54,7 +55,7 @@ def _own_ends() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _limit_cpu(seconds: float) -> None:
-    """The kernel ends what goes on without a parent that looks: all threads together may use so much more."""
+    """Let the kernel end the process when all threads together use much more, should no parent look."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime + 4 * seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))

@@ -1,4 +1,4 @@
-"""`python -m quire.frontend.sandbox.grammar_child` compiles grammars in a sandbox until it is killed or told to end."""
+"""The child process that compiles grammars: `python -m quire.frontend.sandbox.grammar_child`, in a sandbox."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +22,14 @@ class GrammarSetup(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """An empty reason: it compiles."""
+    """The result of compiling a grammar; an empty reason: it compiles."""
 
     reason: str = ""
     message: str = ""
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
-    """A function from `Structured` to `Verdict`, both as msgpack."""
+    """The function from `Structured` to `Verdict`, both as msgpack."""
     wanted = msgspec.msgpack.decode(setup, type=GrammarSetup)
     encode, decode = msgspec.msgpack.encode, msgspec.msgpack.Decoder(Structured).decode
     try:
@@ -53,7 +53,7 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
 
 
 def _step(matcher: LLMatcher, ends: tuple[int, ...]) -> None:
-    """Take one token that is allowed: some grammars are too large to be followed, which shows only then."""
+    """Take one allowed token: a grammar that is too large to be followed shows it only then."""
     mask = matcher.compute_bitmask()
     allowed = (token for token in range(8 * len(mask)) if mask[token >> 3] >> (token & 7) & 1)
     token = next((token for token in allowed if token not in ends), None)

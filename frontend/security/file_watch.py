@@ -1,4 +1,4 @@
-"""Files an operator may replace while the server runs."""
+"""Detection of changes in files that an operator may replace while the server runs."""
 
 import os
 import time
@@ -10,7 +10,7 @@ Clock = Callable[[], float]
 
 
 class WatchedFiles:
-    """Looked at when they are used, at most once a second: no thread, no task, and nothing to stop."""
+    """Files that are looked at when they are used, at most once a second: no thread, no task, nothing to stop."""
 
     def __init__(self, paths: Sequence[str], clock: Clock = time.monotonic) -> None:
         self._paths = [path for path in paths if path]
@@ -19,7 +19,7 @@ class WatchedFiles:
         self._next = clock() + LOOK_SECONDS
 
     def changed(self) -> bool:
-        """Whether one was written, replaced or removed since the last True. A link's target counts, not the link."""
+        """True when a file was written, replaced or removed since the last True. A symlink counts as its target."""
         now = self._clock()
         if not self._paths or now < self._next:
             return False

@@ -74,7 +74,7 @@ class ServerTls:
             require_client_authentication=bool(self._first.client_ca),
         )
 
-    def http_context(self) -> ssl.SSLContext:
+    def http_ssl_context(self) -> ssl.SSLContext:
         files = _Reloaded(self._config, self._first, self._clock)
         door = current = self._first.context()
 

@@ -1,4 +1,4 @@
-"""One output of a request: its tokens so far, its text so far, and what of both was not read yet."""
+"""One output of a request: its tokens and text so far, and which part of both is unread."""
 
 from array import array
 from collections.abc import Callable
@@ -10,27 +10,41 @@ from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
 COST_PER_TOKEN = 8
+"""Unread bytes that a token counts for."""
 COST_PER_LOGPROB = 16
-"""Bytes that a token and one candidate's logprob count for among the unread ones."""
+"""Unread bytes that the logprob of one candidate counts for."""
 
 
 class OutputBuffer:
-    """Fed by the scheduler's link, emptied by the reader. `num_tokens` is the position of the next token."""
+    """A buffer fed by the scheduler client and emptied by the reader. The next token has the position `num_tokens`."""
 
     __slots__ = (
-        "_detokenizer", "_logprobs", "_min_tokens", "_num_logprobs", "_num_read", "_stops", "_text", "_token_ids",
-        "ended", "finished", "index", "last_token_at", "num_tokens", "read_end", "silent_position",
-    )  # fmt: skip
+        "_detokenizer",
+        "_logprobs",
+        "_min_tokens",
+        "_num_logprobs",
+        "_num_read",
+        "_stops",
+        "_text",
+        "_token_ids",
+        "ended",
+        "finished",
+        "index",
+        "last_token_at",
+        "num_tokens",
+        "read_end",
+        "silent_position",
+    )
 
     def __init__(self, index: int, detokenizer: Detokenizer, stops: StopMatcher | None, min_tokens: int) -> None:
         self.index = index
         self.num_tokens = 0
         self.last_token_at = 0.0
-        """When its newest token arrived; 0.0: none did."""
+        """Monotonic time of the newest token; 0.0: none arrived."""
         self.silent_position = -1
         """Position of the stop token, which has no text."""
         self.ended = False
-        """No further token counts."""
+        """True once no further token counts."""
         self.finished: api.Finished | None = None
         self.read_end = False
         self._detokenizer = detokenizer
@@ -48,7 +62,7 @@ class OutputBuffer:
         return self._stops.matched if self._stops is not None else None
 
     def push(self, token_id: int) -> int:
-        """Take the next token; its cost in unread bytes."""
+        """Take the next token; the unread bytes that it counts for."""
         position = self.num_tokens
         self.num_tokens = position + 1
         self._token_ids.append(token_id)
@@ -64,7 +78,7 @@ class OutputBuffer:
         return COST_PER_TOKEN + len(text)
 
     def push_logprobs(self, message: OutputLogprobs) -> int:
-        """Take what is new and belongs to a token that counts; its cost in unread bytes."""
+        """Take what is new and belongs to a token that counts; the unread bytes that it counts for."""
         skip = self._num_logprobs - message.first_position
         if skip < 0:
             return 0
@@ -76,7 +90,7 @@ class OutputBuffer:
     def finish(
         self, reason: api.FinishWord, usage: Usage, stop_token_id: int = -1, error: api.ErrorDetail | None = None
     ) -> None:
-        """The terminal event; a stop string found before wins over what the scheduler says."""
+        """Set the terminal event; a stop string found before wins over the scheduler's reason."""
         self.ended = True
         matched = self.stop_string
         if matched is None:
@@ -95,7 +109,7 @@ class OutputBuffer:
         )
 
     def delta(self, with_ids: bool, token_bytes: Callable[[int], bytes]) -> api.Delta | None:
-        """What grew since the last call, or None."""
+        """The text, tokens and logprobs since the last call; None when there are none."""
         text = "".join(self._text)
         self._text.clear()
         ids = self._token_ids[self._num_read :] if with_ids else ()
@@ -106,12 +120,12 @@ class OutputBuffer:
         return api.Delta(self.index, text, ids, [with_text(entry, token_bytes) for entry in logprobs])
 
     def token_bytes(self) -> bytes:
-        """All tokens so far, little-endian int32: what a new scheduler must know."""
+        """All tokens so far as little-endian int32, for a new scheduler."""
         return self._token_ids.tobytes()
 
 
 def with_text(entry: PositionLogprobs, token_bytes: Callable[[int], bytes]) -> api.TokenLogprobs:
-    """The scheduler's logprobs of one position with what the tokens stand for."""
+    """The scheduler's logprobs of one position with the text of their tokens."""
     shown = token_bytes(entry.token_id)
     return api.TokenLogprobs(
         entry.token_id,

@@ -1,63 +1,63 @@
-"""A request's stream with its text taken apart: reasoning, tool calls, and what was said."""
+"""A request's stream whose text is parsed: split into reasoning, tool calls and the rest."""
 
 from collections.abc import Sequence
 
-from quire.frontend.parsing.formats import Reading
-from quire.frontend.stream.prepared_request import Prepared
+from quire.frontend.parsing.formats import AnswerFormat
+from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto import api
 
 
-class Answer:
-    """Read like the `RequestStream` it wraps. Token ids and logprobs pass as they are."""
+class ParsedStream:
+    """Read like the `RequestStream` that it wraps. Token ids and logprobs pass unchanged."""
 
-    def __init__(self, stream: RequestStream, reading: Reading) -> None:
-        self.prepared: Prepared = stream.prepared
+    def __init__(self, stream: RequestStream, answer_format: AnswerFormat) -> None:
+        self.prepared: PreparedRequest = stream.prepared
         self._stream = stream
-        self._readers = [_OutputReader(reading) for _ in range(stream.prepared.n)]
+        self._parsers = [_OutputParser(answer_format) for _ in range(stream.prepared.n)]
 
     @classmethod
-    def of(cls, stream: RequestStream) -> "RequestStream | Answer":
-        """The stream itself when nothing is to be done."""
-        reading = stream.prepared.reading
-        return stream if reading is None else cls(stream, reading)
+    def wrap(cls, stream: RequestStream) -> "RequestStream | ParsedStream":
+        """The parsed stream; the stream itself where nothing is to be parsed."""
+        answer_format = stream.prepared.answer_format
+        return stream if answer_format is None else cls(stream, answer_format)
 
     async def take(self) -> Sequence[api.Event]:
         """See `RequestStream.take`."""
         while events := await self._stream.take():
-            if told := self._read(events):
-                return told
+            if parsed := self._parse(events):
+                return parsed
         return ()
 
     def slow_reader(self) -> api.RequestError | None:
         """See `RequestStream.slow_reader`."""
         return self._stream.slow_reader()
 
-    def _read(self, events: Sequence[api.Event]) -> list[api.Event]:
-        told: list[api.Event] = []
+    def _parse(self, events: Sequence[api.Event]) -> list[api.Event]:
+        parsed: list[api.Event] = []
         for event in events:
             if isinstance(event, api.Delta):
-                self._readers[event.output_index].feed(event)
-                if _says_something(event):
-                    told.append(event)
+                self._parsers[event.output_index].feed(event)
+                if _has_content(event):
+                    parsed.append(event)
                 continue
             if isinstance(event, api.Finished):
                 last = api.Delta(event.output_index, "", ())
-                self._readers[event.output_index].finish(last)
-                if _says_something(last):
-                    told.append(last)
-            told.append(event)
-        return told
+                self._parsers[event.output_index].finish(last)
+                if _has_content(last):
+                    parsed.append(last)
+            parsed.append(event)
+        return parsed
 
 
-class _OutputReader:
-    """Replaces a delta's text by what it consists of."""
+class _OutputParser:
+    """Replaces the text of one output's deltas by what it consists of."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reasoning = reading.reasoning_parser()
-        self._tools = reading.tool_parser()
-        self._show_reasoning = reading.show_reasoning
-        self._one_call = reading.one_call
+    def __init__(self, answer_format: AnswerFormat) -> None:
+        self._reasoning = answer_format.reasoning_parser()
+        self._tools = answer_format.tool_parser()
+        self._show_reasoning = answer_format.show_reasoning
+        self._single_call = answer_format.single_call
 
     def feed(self, delta: api.Delta) -> None:
         if self._reasoning is not None:
@@ -79,8 +79,8 @@ class _OutputReader:
             pieces.append(self._tools.finish())
         delta.text = "".join(piece.text for piece in pieces)
         calls = [call for piece in pieces for call in piece.calls]
-        delta.tool_calls = [call for call in calls if call.index == 0] if self._one_call else calls
+        delta.tool_calls = [call for call in calls if call.index == 0] if self._single_call else calls
 
 
-def _says_something(delta: api.Delta) -> bool:
+def _has_content(delta: api.Delta) -> bool:
     return bool(delta.text or delta.reasoning or delta.tool_calls or delta.token_ids or delta.logprobs)

@@ -1,9 +1,9 @@
-"""A request that passed every check: what the scheduler gets and what the reader's side must remember."""
+"""A request that passed every check: what the scheduler gets, and what the reader's side must remember."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.frontend.parsing.formats import Reading
+from quire.frontend.parsing.formats import AnswerFormat
 from quire.frontend.stream.output_buffer import COST_PER_LOGPROB, COST_PER_TOKEN, OutputBuffer
 from quire.frontend.text.stop_strings import StopMatcher
 from quire.frontend.text.tokenizer import TextTokenizer
@@ -15,44 +15,50 @@ from quire.proto.transport.wire import ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRequest:
+    """The fields of one request after its checks, its tokenization and its defaults."""
+
     request_id: str
     model: str
     prompt: Sequence[int]
     params: SamplingParams
     n: int
-    """Outputs that are drawn."""
+    """Number of outputs that are drawn."""
     priority: int
     cache_salt: str
     adapter: str
     arrived: float
-    """On the loop's monotonic clock."""
+    """Monotonic time."""
     deadline: float
-    """On the loop's monotonic clock."""
+    """Monotonic time."""
     stop: tuple[str, ...]
     include_stop: bool
     skip_special_tokens: bool
     return_prompt_token_ids: bool
     return_token_ids: bool
-    reading: Reading | None = None
-    """How a chat's answers are taken apart; None: they are text."""
+    answer_format: AnswerFormat | None = None
+    """Format of a chat's answers; None: they are text."""
     num_best: int = 0
-    """So many of the outputs are answered, the likeliest; 0: all are."""
+    """Number of outputs that are answered, the likeliest ones; 0: all are."""
     show_logprobs: bool = True
-    """False: logprobs were asked for here, not by the client."""
+    """False where the client did not ask for the logprobs that are drawn."""
     task: Task = "generate"
 
     @property
     def step_bytes(self) -> int:
-        """What one step adds to the unread bytes, without text: a token of every output, and its logprobs."""
+        """Bytes that one step adds to what is unread, without text: a token of every output, and its logprobs."""
         params = self.params
         num_logprobs = 0 if params.logprobs < 0 else 1 + params.logprobs + len(params.logprob_token_ids)
         return self.n * (COST_PER_TOKEN + COST_PER_LOGPROB * num_logprobs)
 
     def submit(
-        self, number: int, timeout_seconds: float, resumed: tuple[bytes, ...] = (), finished: tuple[int, ...] = (),
+        self,
+        number: int,
+        timeout_seconds: float,
+        resumed: tuple[bytes, ...] = (),
+        finished: tuple[int, ...] = (),
         accepted: bool = False,
-    ) -> Submit:  # fmt: skip
+    ) -> Submit:
         return Submit(
             number=number,
             label=self.request_id,
@@ -71,7 +77,7 @@ class Prepared:
 
     def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:
         stops = StopMatcher(self.stop, self.include_stop) if self.stop else None
-        shown = self.reading.markers if self.reading is not None else frozenset[str]()
+        shown = self.answer_format.markers if self.answer_format is not None else frozenset[str]()
         detokenizer = tokenizer.detokenizer(self.skip_special_tokens, shown)
         return OutputBuffer(index, detokenizer, stops, self.params.min_tokens)
 

@@ -1,4 +1,4 @@
-"""Questions to the scheduler that are still open, by number, and the one way to ask."""
+"""Queries to the scheduler that wait for their answers, by number."""
 
 import asyncio
 import itertools
@@ -22,18 +22,18 @@ from quire.proto.messages.requests import AbortedLabels, AbortLabels
 
 QUERY_SECONDS = 5.0
 
-Answer = LoadReply | MetricsReply | StatusReply | ExplainReply | AbortedLabels
+QueryAnswer = LoadReply | MetricsReply | StatusReply | ExplainReply | AbortedLabels
 
 
 class Queries:
-    """Every question gets its answer, or a `RequestError` within `QUERY_SECONDS`."""
+    """Every query gets its answer, or a `RequestError` within `QUERY_SECONDS`."""
 
     def __init__(self, post: Callable[[msgspec.Struct], None], check_reachable: Callable[[], None]) -> None:
-        """`check_reachable` raises the `RequestError` of a question that cannot be asked now."""
+        """`check_reachable` raises the `RequestError` of a query that cannot be sent now."""
         self._post = post
         self._check_reachable = check_reachable
         self._numbers = itertools.count(1)
-        self._open: dict[int, asyncio.Future[Answer]] = {}
+        self._open: dict[int, asyncio.Future[QueryAnswer]] = {}
 
     @overload
     async def ask(self, kind: type[LoadQuery]) -> LoadReply: ...
@@ -45,23 +45,23 @@ class Queries:
     async def ask(self, kind: type[ExplainQuery], label: str, /) -> ExplainReply: ...
     @overload
     async def ask(self, kind: type[AbortLabels], labels: tuple[str, ...], /) -> AbortedLabels: ...
-    async def ask(self, kind: type[Any], *fields: Any) -> Answer:
-        """Ask with the fields that follow the query number. Raises `RequestError` when no answer comes."""
+    async def ask(self, kind: type[Any], *fields: Any) -> QueryAnswer:
+        """Send a query; its answer. `fields` are those after the query number. Raises `RequestError` for no answer."""
         self._check_reachable()
         number = next(self._numbers)
         answer = self._open[number] = asyncio.get_running_loop().create_future()
         self._post(kind(number, *fields))
         try:
             async with asyncio.timeout(QUERY_SECONDS):
-                received: Answer = await answer
+                received: QueryAnswer = await answer
                 return received
         except TimeoutError:
             raise RequestError("SCHEDULER_LOST", "the scheduler did not answer", retry_after_seconds=1.0) from None
         finally:
             self._open.pop(number, None)
 
-    def answer(self, message: Answer) -> None:
-        """An answer arrived; one that nobody waits for any more is dropped."""
-        waiting = self._open.get(message.query)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message)
+    def on_answer(self, message: QueryAnswer) -> None:
+        """Take an answer; one that nobody waits for any more is dropped."""
+        answer = self._open.get(message.query)
+        if answer is not None and not answer.done():
+            answer.set_result(message)

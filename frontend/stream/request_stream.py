@@ -1,33 +1,24 @@
-"""One request on its way back: fed by the scheduler's link, read by one door, bounded in between.
+"""The stream of one request's events: fed by the scheduler client, read by one task, bounded in between.
 
-What a slow reader has not taken is merged, not queued; past the bound the request is aborted. One future wakes the
-reader, however many tokens arrived.
+What a slow reader has not taken is merged, not queued; past the bound the request is aborted.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.stream.output_buffer import OutputBuffer, with_text
-from quire.frontend.stream.prepared_request import Prepared
+from quire.frontend.stream.finish_errors import error_detail, finish_error, stream_error
+from quire.frontend.stream.output_buffer import OutputBuffer
+from quire.frontend.stream.prepared_request import PreparedRequest
+from quire.frontend.stream.prompt_logprobs import PromptLogprobBuffer
+from quire.frontend.stream.reader_watch import ReaderWatch
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto import api
 from quire.proto.api import RequestError
-from quire.proto.messages.errors import REASONS
 from quire.proto.messages.message import AbortReason, Usage
-from quire.proto.messages.requests import Finish, OutputLogprobs, PositionLogprobs, Submit
-
-MAX_CANDIDATES = 1024
-"""Of the prompt's logprobs that are told at once: a long prompt has a million."""
-INTERNAL_TEXTS = {
-    "NUMERICAL": "the model produced numbers that are not finite for this request",
-    "POISON_REQUEST": "this request was running in repeated crashes and is not run again",
-}
-
-log = logging.getLogger("quire.frontend")
+from quire.proto.messages.requests import Finish, OutputLogprobs, Submit
 
 
 class RequestStream:
@@ -35,7 +26,7 @@ class RequestStream:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedRequest,
         tokenizer: TextTokenizer,
         abort: Callable[["RequestStream", AbortReason, int], None],
         max_unread_bytes: int,
@@ -43,43 +34,42 @@ class RequestStream:
     ) -> None:
         self.prepared = prepared
         self.was_accepted = True
-        """The scheduler has not refused it."""
+        """False once the scheduler has refused the request."""
         self.first_token_at = 0.0
+        """Monotonic time of the first token; 0.0 before it."""
         self.ended_at = 0.0
-        """When its newest output ended, as the scheduler said."""
+        """Monotonic time at which the newest finished output ended; 0.0 before."""
         self.vector = b""
-        """float32, of a prompt that was embedded."""
+        """Embedding of the prompt, float32; empty where none was asked for."""
         self.number = -1
+        """Number by which the scheduler knows the request; each resubmission has a new one."""
         self.num_resumes = 0
         self.num_losses = 0
-        """Of the resumes those that count against it: see `Patience.is_suspect`."""
+        """Number of resumes that the request itself may have caused: see `LossGrace.is_suspect`."""
         self.is_slow = False
         self.outputs = [prepared.output(index, tokenizer) for index in range(prepared.n)]
         self._token_bytes = tokenizer.token_bytes
         self._abort = abort
-        self._max_unread_bytes = max_unread_bytes
         self._metrics = metrics
-        self._unread_bytes = 0
+        self._reader = ReaderWatch(max_unread_bytes)
         self._dirty: list[OutputBuffer] = []
-        self._prompt_logprobs: list[PositionLogprobs] = []
-        self._num_prompt_logprobs = 0
+        """Outputs with something unread."""
+        self._prompt_logprobs = PromptLogprobBuffer()
         self._started = False
+        """True once the reader got the `Started` event."""
         self._failure: RequestError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._reader: asyncio.Task[object] | None = None
-        self._beats_without_reader = 0
 
     @property
     def is_live(self) -> bool:
-        """The scheduler still owes something."""
+        """True while the scheduler still owes something."""
         return self._failure is None and any(output.finished is None for output in self.outputs)
 
     @property
     def failure(self) -> RequestError | None:
-        """Why the request as a whole failed, if it did."""
+        """The error of the request as a whole; None while it has not failed."""
         return self._failure
 
-    # ---- fed by the link
+    # ---- fed by the scheduler client
 
     def push(self, output_index: int, position: int, token_id: int, now: float) -> bool:
         """Take a token if it is the next one. False when tokens before it are missing; repeats are ignored."""
@@ -92,7 +82,7 @@ class RequestStream:
             self.first_token_at = now
             self._metrics.first_token(now - self.prepared.arrived, len(self.prepared.prompt))
         output.last_token_at = now
-        self._grew(output, output.push(token_id))
+        self._on_grown(output, output.push(token_id))
         if self.prepared.stop and output.stop_string is not None and not self.is_slow:
             self._abort(self, "stop_string", output_index)
         return True
@@ -100,17 +90,12 @@ class RequestStream:
     def push_logprobs(self, message: OutputLogprobs) -> None:
         if not message.prompt:
             output = self.outputs[message.output_index]
-            self._grew(output, output.push_logprobs(message))
-            return
-        skip = self._num_prompt_logprobs + 1 - message.first_position
-        if skip >= 0:
-            entries = message.entries[skip:]
-            self._prompt_logprobs += entries
-            self._num_prompt_logprobs += len(entries)
-            self._wake()
+            self._on_grown(output, output.push_logprobs(message))
+        elif self._prompt_logprobs.push(message):
+            self._reader.wake()
 
     def announce(self, finish: Finish) -> None:
-        """Called before the tokens of the same step: the stop token among them has no text."""
+        """Take note of an end before the tokens of the same step: the stop token among them has no text."""
         if finish.stop_token_id >= 0 and not self.prepared.include_stop:
             self.outputs[finish.output_index].silent_position = finish.num_tokens - 1
 
@@ -121,7 +106,7 @@ class RequestStream:
             return True
         if finish.reason in ("stop", "length") and output.stop_string is None and finish.num_tokens > output.num_tokens:
             return False
-        failure = self._failure_of(finish)
+        failure = finish_error(finish, self.prepared.request_id, self._num_tokens)
         if finish.reason == "rejected" and failure is not None:
             self.was_accepted = False
             self.fail(failure)
@@ -133,39 +118,39 @@ class RequestStream:
             num_restarts=finish.usage.num_restarts + self.num_resumes,
         )
         word: api.FinishWord = "error" if finish.reason == "rejected" else finish.reason
-        output.finish(word, usage, finish.stop_token_id, _detail(failure))
+        output.finish(word, usage, finish.stop_token_id, error_detail(failure))
         if (
             self._failure is None
             and failure is not None
             and all(one.finished is not None and one.finished.error for one in self.outputs)
         ):
             self._failure = failure
-        self._grew(output, 0)
+        self._on_grown(output, 0)
         return True
 
     def fail(self, failure: RequestError, word: api.FinishWord = "error") -> None:
-        """End the whole request; outputs a reader knows of still get their terminal event."""
+        """End the whole request; outputs that a reader knows still get their terminal event."""
         if not self.is_live:
             return
         self._failure = failure
         if self._started or any(output.num_tokens for output in self.outputs):
             for output in self.outputs:
                 if output.finished is None:
-                    output.finish(word, self._known_usage(output), error=_detail(failure))
+                    output.finish(word, self._known_usage(output), error=error_detail(failure))
                     self._mark(output)
-        self._wake()
+        self._reader.wake()
 
     def expire(self, now: float) -> None:
-        """No scheduler counts its time: end it when that has passed, as a scheduler would."""
+        """End the request when its time has passed, as a scheduler would: there is none now."""
         if now >= self.prepared.deadline:
             self.fail(self._error("DEADLINE", "the time-out passed while the scheduler was lost"), "deadline")
 
     def resubmission(self, number: int, now: float, accepted: bool) -> Submit | None:
-        """The same request for a scheduler that does not know it: what was delivered, and what budget is left."""
+        """The request for a scheduler that does not know it, with its tokens so far; None when it has ended."""
         for output in self.outputs:
             if output.finished is None and output.stop_string is not None:
                 output.finish("stop", self._known_usage(output))
-                self._grew(output, 0)
+                self._on_grown(output, 0)
         self.expire(now)
         if not self.is_live:
             return None
@@ -176,17 +161,15 @@ class RequestStream:
         return self.prepared.submit(number, self.prepared.deadline - now, resumed, finished, accepted)
 
     def beat(self, beat_seconds: float, limit_seconds: float) -> None:
-        """Once a beat: a reader that did not come back for `limit_seconds` is slow."""
-        self._beats_without_reader = 0 if self._waiter is not None else self._beats_without_reader + 1
-        if self._reader is not None and self._beats_without_reader * beat_seconds >= limit_seconds:
+        """Called once a beat: a reader that did not come back for `limit_seconds` is slow."""
+        if self._reader.on_beat(beat_seconds, limit_seconds):
             self._refuse_slow_reader(f"nothing was read for {limit_seconds:g} s")
 
-    # ---- read by a door
+    # ---- read by a client's task
 
     async def take(self) -> Sequence[api.Event]:
-        """What happened since the last call; waits for something. Empty at the end. Raises `RequestError`."""
-        self._reader = asyncio.current_task()
-        self._beats_without_reader = 0
+        """The events since the last call; waits for some. Empty at the end. Raises `RequestError`."""
+        self._reader.attach()
         if self._prompt_logprobs:
             await asyncio.sleep(0)  # there are many of them: others come in between
         while True:
@@ -196,14 +179,10 @@ class RequestStream:
                 raise self._failure
             if all(output.read_end for output in self.outputs):
                 return ()
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            await self._reader.wait()
 
     def slow_reader(self) -> RequestError | None:
-        """Why the reader was cancelled, when it was this stream that cancelled it."""
+        """The reason why this stream cancelled its reader; None where it did not."""
         return self._failure if self.is_slow else None
 
     def _collect(self) -> list[api.Event]:
@@ -214,11 +193,7 @@ class RequestStream:
             self._started = True
             events.append(self.prepared.started())
         if self._prompt_logprobs:
-            width = 2 + len(self._prompt_logprobs[0].top_ids) + len(self._prompt_logprobs[0].named_ids)
-            first = self._num_prompt_logprobs + 1 - len(self._prompt_logprobs)
-            entries = self._prompt_logprobs[: max(1, MAX_CANDIDATES // width)]
-            del self._prompt_logprobs[: len(entries)]
-            events.append(api.PromptLogprobs(first, tuple(with_text(entry, self._token_bytes) for entry in entries)))
+            events.append(self._prompt_logprobs.take(self._token_bytes))
             if self._prompt_logprobs:
                 return events
         dirty, self._dirty = self._dirty, []
@@ -229,25 +204,19 @@ class RequestStream:
             if output.finished is not None and not output.read_end:
                 output.read_end = True
                 events.append(output.finished)
-        self._unread_bytes = 0
+        self._reader.on_read()
         return events
 
-    def _grew(self, output: OutputBuffer, num_bytes: int) -> None:
+    def _on_grown(self, output: OutputBuffer, num_bytes: int) -> None:
         self._mark(output)
-        if self._waiter is not None:
-            self._wake()
-            return
-        self._unread_bytes += num_bytes
-        if self._unread_bytes > self._max_unread_bytes and self._reader is not None:
-            self._refuse_slow_reader(f"more than {self._max_unread_bytes} bytes were left unread")
+        if self._reader.is_waiting:
+            self._reader.wake()
+        elif self._reader.add_unread(num_bytes):
+            self._refuse_slow_reader(f"more than {self._reader.max_unread_bytes} bytes were left unread")
 
     def _mark(self, output: OutputBuffer) -> None:
         if output not in self._dirty:
             self._dirty.append(output)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def _refuse_slow_reader(self, message: str) -> None:
         if self.is_slow:
@@ -261,37 +230,16 @@ class RequestStream:
         self._prompt_logprobs.clear()
         if live:
             self._abort(self, "slow_reader", -1)
-        if self._reader is not None and self._waiter is None:
-            self._reader.cancel(self._failure)
-        self._wake()
+        self._reader.cancel(self._failure)
+        self._reader.wake()
 
     def _known_usage(self, output: OutputBuffer) -> Usage:
-        """What is known here of an output whose scheduler is gone: tokens, no times."""
+        """The usage of an output whose scheduler is gone: its tokens, no times."""
         return Usage(len(self.prepared.prompt), 0, output.num_tokens, 0.0, 0.0, 0.0, num_restarts=self.num_resumes)
 
-    def _failure_of(self, finish: Finish) -> RequestError | None:
-        if finish.reason == "deadline":
-            return self._error("DEADLINE", finish.message or "the request's time-out passed")
-        if not finish.error and finish.reason not in ("error", "rejected"):
-            return None
-        reason = finish.error if finish.error in REASONS else "BUG"
-        message = finish.message or reason
-        if REASONS[reason].status == "INTERNAL":
-            log.error("request %r output %d: %s: %s", self.prepared.request_id, finish.output_index, reason, message)
-            message = INTERNAL_TEXTS.get(reason, "internal error")
-        return self._error(reason, message, finish.field, finish.retry_after_seconds)
+    @property
+    def _num_tokens(self) -> int:
+        return sum(output.num_tokens for output in self.outputs)
 
-    def _error(self, reason: str, message: str, field: str = "", retry_after_seconds: float = 0.0) -> RequestError:
-        tokens = sum(output.num_tokens for output in self.outputs)
-        return RequestError(
-            reason,
-            message,
-            field=field,
-            retry_after_seconds=retry_after_seconds,
-            request_id=self.prepared.request_id,
-            metadata={"completion_tokens": str(tokens)} if tokens else {},
-        )
-
-
-def _detail(failure: RequestError | None) -> api.ErrorDetail | None:
-    return api.ErrorDetail(failure.reason, failure.message, failure.retryable) if failure is not None else None
+    def _error(self, reason: str, message: str) -> RequestError:
+        return stream_error(reason, message, self.prepared.request_id, self._num_tokens)

@@ -6,7 +6,7 @@ import time
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.families import FAMILIES
 from quire.frontend.metrics.metrics import Labels, Metrics
-from quire.frontend.stream.scheduler_client import SchedulerLink
+from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.telemetry import vllm_names
 from quire.frontend.telemetry.exposition import Meaning, encode, families
 from quire.frontend.telemetry.snapshots import Snapshot, Snapshots, total
@@ -27,11 +27,11 @@ MEANINGS: dict[str, Meaning] = {
 class MetricsPage:
     """`run` writes this frontend's snapshot once a second; `render` answers a scrape."""
 
-    def __init__(self, config: FrontendConfig, link: SchedulerLink, metrics: Metrics, version: str) -> None:
+    def __init__(self, config: FrontendConfig, scheduler: SchedulerClient, metrics: Metrics, version: str) -> None:
         """Raises `ValueError` when `run_dir` cannot be used."""
         self.metrics = metrics
         self._config = config
-        self._link = link
+        self._scheduler = scheduler
         self._version = version
         self._snapshots = Snapshots(metrics, config.run_dir, config.index)
 
@@ -58,7 +58,7 @@ class MetricsPage:
         figures, distributions = [*own_figures, *figures], [*own_distributions, *distributions]
         page = list(families(MEANINGS, figures, distributions, PREFIX))
         if self._config.vllm_metric_names:
-            welcome = self._link.welcome
+            welcome = self._scheduler.welcome
             facts = welcome.facts if welcome is not None else None
             name = self._config.served_model_names[0]
             also = vllm_names.aliases(figures, distributions, facts, name)
@@ -66,13 +66,13 @@ class MetricsPage:
         return encode(page, accept)
 
     async def _of_scheduler(self) -> tuple[list[Figure], list[Distribution]]:
-        ready = Figure("engine_ready", float(self._link.state == "ready"))
+        ready = Figure("engine_ready", float(self._scheduler.state == "ready"))
         try:
             async with asyncio.timeout(FIGURES_SECONDS):
-                answer = await self._link.ask(MetricsQuery)
+                answer = await self._scheduler.ask(MetricsQuery)
         except (RequestError, TimeoutError):
             return [Figure("scheduler_up", 0.0), Figure("engine_ready", 0.0)], []
-        welcome = self._link.welcome
+        welcome = self._scheduler.welcome
         info = (
             [] if welcome is None or welcome.facts is None else [Figure("model_info", 1.0, self._info(welcome.facts))]
         )

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from quire.frontend.fault_log import FaultLog
 from quire.frontend.metrics.families import FAMILIES
 from quire.frontend.metrics.metrics import Labels, Metrics
-from quire.frontend.trouble import Trouble
 from quire.proto.messages.introspection import Distribution, Figure
 
 STALE_SECONDS = 5.0
@@ -40,7 +40,7 @@ class Snapshots:
         self._metrics = metrics
         self._decoder = msgspec.msgpack.Decoder(Snapshot)
         self._path: Path | None = None
-        self._unread: dict[Path, Trouble] = {}
+        self._unread: dict[Path, FaultLog] = {}
         if not run_dir:
             return
         folder = Path(run_dir) / "metrics"
@@ -49,7 +49,7 @@ class Snapshots:
         except OSError as error:
             raise ValueError(f"run_dir {run_dir}: {error.strerror}; it must be a directory of yours") from error
         self._path = folder / f"frontend-{index}.bin"
-        self._unwritten = Trouble(f"metrics snapshot {self._path}: is written again")
+        self._unwritten = FaultLog(f"metrics snapshot {self._path}: is written again")
         before = self._read(self._path)
         if before is not None:
             metrics.resume_from(before.figures, before.distributions)
@@ -64,9 +64,9 @@ class Snapshots:
                 os.replace(partial, self._path)
             except OSError as error:  # a full disk must not end a frontend
                 what = f"metrics snapshot {self._path}: {error.strerror}: let this process write there"
-                self._unwritten.is_there(f"{what}; other frontends' pages lack its figures meanwhile")
+                self._unwritten.begin(f"{what}; other frontends' pages lack its figures meanwhile")
             else:
-                self._unwritten.ends()
+                self._unwritten.end()
         return snapshot
 
     def all(self) -> list[Snapshot]:
@@ -78,15 +78,15 @@ class Snapshots:
         return [own, *(other for other in others if other is not None)]
 
     def _read(self, path: Path) -> Snapshot | None:
-        trouble = self._unread.setdefault(path, Trouble(f"metrics snapshot {path}: is read again"))
+        fault_log = self._unread.setdefault(path, FaultLog(f"metrics snapshot {path}: is read again"))
         try:
             snapshot = self._decoder.decode(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            trouble.is_there(f"metrics snapshot {path} is not read: {error}")
+            fault_log.begin(f"metrics snapshot {path} is not read: {error}")
             return None
-        trouble.ends()
+        fault_log.end()
         return snapshot
 
 

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
 
-from quire.frontend.trouble import Trouble
+from quire.frontend.fault_log import FaultLog
 
 MAX_WAITING = 4096
 BATCH = 512
@@ -56,7 +56,7 @@ class _Counted(SpanExporter):
         self.num_taken = 0
         self._exporter = exporter
         self._url = url
-        self._trouble = Trouble(f"trace collector {url} takes spans again")
+        self._fault_log = FaultLog(f"trace collector {url} takes spans again")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
@@ -67,9 +67,9 @@ class _Counted(SpanExporter):
         is_down = result is not SpanExportResult.SUCCESS
         if is_down:
             self.num_failed += len(spans)
-            self._trouble.is_there(f"trace collector {self._url} does not take spans")
+            self._fault_log.begin(f"trace collector {self._url} does not take spans")
         else:
-            self._trouble.ends()
+            self._fault_log.end()
         self.num_taken += len(spans)
         return result
 

@@ -1,21 +1,22 @@
-"""Words that are not to be written, as the token sequences a model would write them with."""
+"""Bad words as the token sequences with which a model would write them."""
 
 from collections.abc import Iterator, Sequence
 
+from quire.frontend.errors import too_many_entries
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.messages.params import MAX_BAD_WORDS, MAX_STOP_LENGTH, ParameterError
 
 CONTEXTS = ("1", "a", "\n", ".")
-"""What may stand before a word: one that the tokenizer does not join with it is taken."""
+"""Texts before a word, of which the first one is taken that the tokenizer does not join with it."""
 
 
 def bad_word_tokens(words: Sequence[str], tokenizer: TextTokenizer) -> tuple[tuple[int, ...], ...]:
-    """Each word as it follows other text, and as it follows a space; white space only as it is.
+    """The token sequences of each word after other text and after a space; white space alone as it is.
 
     Raises `ParameterError`.
     """
     if len(words) > MAX_BAD_WORDS:
-        raise ParameterError("bad_words", f"has {len(words)} entries; at most {MAX_BAD_WORDS} are allowed")
+        raise too_many_entries("bad_words", len(words), MAX_BAD_WORDS)
     sequences: dict[tuple[int, ...], None] = {}
     for index, word in enumerate(words):
         if not 1 <= len(word) <= MAX_STOP_LENGTH:
@@ -43,7 +44,7 @@ def _spellings(word: str, tokenizer: TextTokenizer) -> Iterator[tuple[int, ...]]
 
 
 def _behind_text(text: str, tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """Tokens of a text that goes on: at its beginning a tokenizer may add a space, and the newline comes alone."""
+    """The tokens of a word within a text: at a text's beginning a tokenizer may add a space."""
     for context in CONTEXTS:
         before = tokenizer.encode(context, add_special_tokens=False)
         whole = tokenizer.encode(context + text, add_special_tokens=False)

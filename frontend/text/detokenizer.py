@@ -1,4 +1,4 @@
-"""Token ids to text, one token at a time. What was pushed and flushed equals the decoding of all tokens at once.
+"""Incremental decoders: token ids to text, one token at a time, with the result of decoding all tokens at once.
 
 Two decoders: a byte-level vocabulary (GPT-2 and its heirs) is a table of bytes, so a token costs a look-up and a step
 of a UTF-8 decoder; every other one is decoded over a short window of tokens, but for single bytes (`<0xE1>`). Of these
@@ -16,17 +16,17 @@ from tokenizers import Tokenizer
 REPLACEMENT = "\ufffd"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 MAX_PENDING_TOKENS = 16
-"""More undecodable tokens in a row than any character has bytes: they are no character's beginning."""
+"""Number of undecodable tokens in a row that is more than any character has bytes."""
 
 
 class Detokenizer(Protocol):
-    """Decodes one output."""
+    """An incremental decoder of one output."""
 
     def push(self, token_id: int) -> str:
-        """The text this token completes; empty while a character is incomplete."""
+        """Take a token; the text that it completes, empty while a character is incomplete."""
 
     def flush(self) -> str:
-        """What is still incomplete, as U+FFFD. Nothing may be pushed afterwards."""
+        """The rest, incomplete characters as U+FFFD. Nothing may be pushed afterwards."""
 
 
 class TokenBytes:
@@ -35,11 +35,11 @@ class TokenBytes:
     def __init__(self, shown: list[bytes]) -> None:
         self._shown = shown
         self._without: dict[frozenset[int], list[bytes]] = {}
-        """One table for each set of tokens that somebody hides: with and without those a parser must see."""
+        """One table for each set of hidden tokens: with and without those that a parser must see."""
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int]) -> "TokenBytes":
-        """A token with a character outside the byte alphabet stands for its own UTF-8 text, as the library has it."""
+        """The table of a vocabulary. A token with a character outside the byte alphabet is its own UTF-8 text."""
         alphabet = _byte_alphabet()
         shown = [b""] * (max(vocabulary.values(), default=-1) + 1)
         for text, token in vocabulary.items():
@@ -50,7 +50,7 @@ class TokenBytes:
         return cls(shown)
 
     def shown(self, token_id: int) -> bytes:
-        """Of one token; none for what is no token."""
+        """The bytes of one token; empty for an id that is no token."""
         return self._shown[token_id] if token_id < len(self._shown) else b""
 
     def detokenizer(self, hidden: frozenset[int]) -> Detokenizer:
@@ -90,7 +90,7 @@ class PieceBytes:
         self._known: dict[int, bytes] = {}
 
     def shown(self, token_id: int) -> bytes:
-        """Of one token, behind others: at its beginning a text may lose a space."""
+        """The bytes of one token after others: at its beginning a text may lose a space."""
         known = self._known.get(token_id)
         if known is None:
             known = self._known[token_id] = self._look_up(token_id)
@@ -108,7 +108,7 @@ class PieceBytes:
 
 
 class WindowDetokenizer:
-    """For decoders that look at neighbours (SentencePiece families): decode a window, emit what became stable.
+    """A decoder for tokens whose text depends on neighbours (SentencePiece families): it decodes a window.
 
     The window holds the tokens of the last emission as context (a first token may lose its leading space) and the
     tokens since. Text that ends in U+FFFD may be an incomplete character and waits.
@@ -158,13 +158,13 @@ class WindowDetokenizer:
 
 
 class ByteRun:
-    """Bytes on their way to characters."""
+    """A run of single bytes that become characters."""
 
     def __init__(self) -> None:
         self._bytes = b""
 
     def push(self, byte: int) -> str:
-        """What this byte completes; one U+FFFD for each byte that has turned out to belong to no character."""
+        """Take a byte; the text that it completes, one U+FFFD for each byte that belongs to no character."""
         self._bytes += bytes((byte,))
         lost = ""
         while self._bytes:
@@ -179,13 +179,13 @@ class ByteRun:
         return lost
 
     def end(self) -> str:
-        """What is still incomplete."""
+        """The rest, one U+FFFD for each byte."""
         lost, self._bytes = REPLACEMENT * len(self._bytes), b""
         return lost
 
 
 def text_of(token_bytes: bytes) -> str:
-    """U+FFFD stands where they form no character."""
+    """The text of a token, with U+FFFD where its bytes form no character."""
     return token_bytes.decode(errors="replace")
 
 

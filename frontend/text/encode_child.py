@@ -1,19 +1,17 @@
-"""`python -m quire.frontend.text.encode_child`, in a sandbox: encodes and decodes long texts until it is told no more,
-or killed.
-"""
+"""The child process that encodes and decodes long texts: `python -m quire.frontend.text.encode_child`, in a sandbox."""
 
 import ctypes
 import os
 from collections.abc import Callable
 
 from quire.frontend.sandbox.child import serve
-from quire.frontend.text.encode_pool import NICENESS
-from quire.frontend.text.encoding import answer
+from quire.frontend.text.encode_jobs import answer
+from quire.frontend.text.encode_threads import NICENESS
 from quire.frontend.text.tokenizer import TextTokenizer
 
 
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
-    """`setup` is the tokenizer's directory. A function from a job's payload to its answer."""
+    """The function from a job's message to its answer; `setup` is the tokenizer's directory."""
     os.nice(NICENESS)
     tokenizer = TextTokenizer(setup.decode())
     trim = ctypes.CDLL(None).malloc_trim

@@ -1,10 +1,10 @@
-"""Stop strings over a text that arrives in pieces. Linear in the text, whatever the strings (Knuth, Morris, Pratt)."""
+"""The search for stop strings in a text that arrives in pieces, linear in the text (Knuth, Morris, Pratt)."""
 
 from collections.abc import Sequence
 
 
 class _Pattern:
-    """One stop string as an automaton; `state` is how much of it the text's end matches."""
+    """One stop string as an automaton; `state` is the number of its characters that the text's end matches."""
 
     __slots__ = ("_failure", "state", "text")
 
@@ -21,7 +21,7 @@ class _Pattern:
             self._failure[i] = longest
 
     def feed(self, char: str) -> bool:
-        """Whether the text now ends with the whole string."""
+        """Take a character; True where the text now ends with the whole string."""
         state = self.state
         while state and char != self.text[state]:
             state = self._failure[state - 1]
@@ -30,7 +30,7 @@ class _Pattern:
 
 
 class StopMatcher:
-    """Finds the first stop string to complete; text that may yet become one is held back."""
+    """Finds the first stop string that is complete; text that may become one is held back."""
 
     def __init__(self, stops: Sequence[str], include: bool) -> None:
         self._patterns = [_Pattern(text) for text in stops]
@@ -39,7 +39,7 @@ class StopMatcher:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """The text that is safe to show. When `matched` is set afterwards, the output has ended here."""
+        """Take more text; the text that is safe to show. When `matched` is set afterwards, the output has ended."""
         buffer = self._held + text
         for position in range(len(self._held), len(buffer)):
             char = buffer[position]
@@ -54,6 +54,6 @@ class StopMatcher:
         return buffer[:cut]
 
     def flush(self) -> str:
-        """What was held back, when the output ended otherwise."""
+        """The text held back, for an output that ended otherwise."""
         text, self._held = self._held, ""
         return text

@@ -1,4 +1,4 @@
-"""Whether token ids are of a vocabulary."""
+"""The check that token ids are within a vocabulary."""
 
 from array import array
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def is_within(ids: Sequence[int], width: int) -> bool:
-    """Whether every id is in [0, width). A column is looked at in no time."""
+    """True where every id is in [0, width); fast for a column."""
     if not ids:
         return True
     if isinstance(ids, array):
@@ -17,7 +17,7 @@ def is_within(ids: Sequence[int], width: int) -> bool:
 
 
 def first_outside(ids: Sequence[int], width: int) -> int | None:
-    """The place of the first id that is not in [0, width), found without a loop of ours: a million may be asked for."""
+    """The position of the first id that is not in [0, width), found without a Python loop: there may be a million."""
     column = np.asarray(ids)
     outside = np.flatnonzero((column < 0) | (column >= width))
     return int(outside[0]) if len(outside) else None

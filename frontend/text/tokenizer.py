@@ -1,4 +1,4 @@
-"""Text to token ids: the library `tokenizers` on a tokenizer.json, nothing else.
+"""The tokenizer of a model: the library `tokenizers` on a tokenizer.json, nothing else.
 
 One rule for special tokens: they are parsed from a template's own text, and from a user's only where the user asks for
 it. A rendering in which no user spelled one is encoded by the library as it is, in one piece, so its ids are the
@@ -14,10 +14,10 @@ from typing import Any, overload
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from quire.frontend.text.anchored import ANCHOR, AnchoredText
 from quire.frontend.text.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
-from quire.frontend.text.special_token_escape import restored
-from quire.frontend.text.special_tokens import MAX_ROUNDS, Found, SpecialTokens, over_model, span
+from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
+from quire.frontend.text.special_token_escape import unescaped
+from quire.frontend.text.special_tokens import MAX_ROUNDS, SpecialTokenMatch, SpecialTokens, span, with_model
 
 PIECE = 4096
 
@@ -45,20 +45,21 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self.specials = SpecialTokens(self._tokenizer)
         self.special_ids = frozenset(self.specials.ids.values())
-        self._plain = over_model(self._tokenizer.model, self._tokenizer)
-        self._anchored = over_model(self._tokenizer.model, self._tokenizer)
-        self._anchored.add_tokens([AddedToken(ANCHOR, normalized=False)])
-        for one in (self._plain, self._anchored):
+        self._plain = with_model(self._tokenizer.model, self._tokenizer)
+        self._with_placeholder = with_model(self._tokenizer.model, self._tokenizer)
+        self._with_placeholder.add_tokens([AddedToken(PLACEHOLDER, normalized=False)])
+        for one in (self._plain, self._with_placeholder):
             one.encode_special_tokens = True
-        (self._anchor,) = _ids(self._anchored, ANCHOR, add_special_tokens=False)
+        (self._placeholder_id,) = _ids(self._with_placeholder, PLACEHOLDER, add_special_tokens=False)
         own = self._tokenizer.get_vocab(with_added_tokens=False)
         file = _content(path)
         unknown = _unknown_token(file["model"])
-        self._shadowed = frozenset(
+        self._model_specials = frozenset(
             token for content, token in self.specials.ids.items() if content in own and content != unknown
         )
-        """Special tokens that the model may find in plain text by itself; Unigram does. What it says for characters it
-        does not know is none of them: every text may hold some.
+        """Special tokens that the model itself may find in plain text; Unigram does.
+
+        The token for unknown characters is none of them: every text may hold some.
         """
         self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -79,61 +80,67 @@ class TextTokenizer:
         if parse_special:
             return _ids(self._tokenizer, text, add_special_tokens)
         ids = _ids(self._plain, text, add_special_tokens)
-        if self._num_shadowed(ids) > (self._num_around if add_special_tokens else 0):
-            return self._encode_around(text, (), add_special_tokens)
+        if self._num_model_specials(ids) > (self._num_around if add_special_tokens else 0):
+            return self._encode_with_placeholders(text, (), add_special_tokens)
         return ids
 
-    def encode_template(self, rendered: str, disguises: Mapping[int, str]) -> list[int]:
-        """Ids of a rendered template. Special tokens spelled in it are parsed; what is disguised is not.
+    def encode_template(self, rendered: str, originals: Mapping[int, str]) -> list[int]:
+        """Ids of a rendered template. Special tokens spelled in it are parsed; escaped ones are not.
 
-        `disguises` maps stand-in characters (see `chat.Disguise`) to what they stand for. Raises `ParameterError`.
+        `originals` maps escape characters to what they stand for (see `special_token_escape`). Raises `ParameterError`.
         """
-        plain = restored(rendered, disguises)
-        may_be_foreign = plain is not rendered or self.specials.have_variants
-        if may_be_foreign and not self.specials.are_templates(rendered, plain):
-            return self._encode_around(plain, self.specials.of_template(rendered))
+        plain = unescaped(rendered, originals)
+        may_hold_user_special = plain is not rendered or self.specials.have_variants
+        if may_hold_user_special and not self.specials.are_all_from_template(rendered, plain):
+            return self._encode_with_placeholders(plain, self.specials.find_from_template(rendered))
         ids = _ids(self._tokenizer, plain, add_special_tokens=False)
-        num_shadowed = self._num_shadowed(ids)
-        made_by_model = num_shadowed and num_shadowed > self._num_shadowed(self.specials.tokens(plain))
-        if made_by_model and self._is_foreign(rendered, plain):
-            return self._encode_around(plain, self.specials.find(plain))
+        num_model_specials = self._num_model_specials(ids)
+        made_by_model = num_model_specials and num_model_specials > self._num_model_specials(
+            self.specials.tokens(plain)
+        )
+        if made_by_model and self._has_user_special(rendered, plain):
+            return self._encode_with_placeholders(plain, self.specials.find(plain))
         return ids
 
-    def _is_foreign(self, rendered: str, plain: str) -> bool:
-        """Whether the model found a special token in what a user wrote."""
+    def _has_user_special(self, rendered: str, plain: str) -> bool:
+        """True where the model found a special token in a user's text."""
         encoding = self._tokenizer.encode_batch([plain], add_special_tokens=False)[0]
-        for index in self._where_shadowed(encoding.ids):
+        for index in self._model_special_positions(encoding.ids):
             start, stop = span(encoding, index)
             if not any(content in rendered[start:stop] for content in self.specials.ids):
                 return True
         return False
 
-    def _encode_around(self, text: str, specials: Iterable[Found], add_special_tokens: bool = False) -> list[int]:
+    def _encode_with_placeholders(
+        self, text: str, specials: Iterable[SpecialTokenMatch], add_special_tokens: bool = False
+    ) -> list[int]:
         """Ids of a text in which these special tokens are parsed and no others."""
-        anchored = AnchoredText(text, specials, _ids(self._plain, ANCHOR, add_special_tokens=False))
-        encoded = _ids(self._anchored, anchored.text, add_special_tokens)
+        with_placeholders = PlaceholderText(text, specials, _ids(self._plain, PLACEHOLDER, add_special_tokens=False))
+        encoded = _ids(self._with_placeholder, with_placeholders.text, add_special_tokens)
         for cut in (_once, *[_everywhere] * (MAX_ROUNDS - 1)):
-            if self._num_shadowed(encoded) <= (self._num_around if add_special_tokens else 0):
+            if self._num_model_specials(encoded) <= (self._num_around if add_special_tokens else 0):
                 break
-            encoding = self._anchored.encode_batch([anchored.text], add_special_tokens=False)[0]
-            shadowed = self._where_shadowed(encoding.ids)
-            anchored.separate(position for index in shadowed for position in cut(*span(encoding, index)))
-            encoded = _ids(self._anchored, anchored.text, add_special_tokens)
-        return anchored.ids(np.frombuffer(packed(encoded), np.int32), self._anchor)
+            encoding = self._with_placeholder.encode_batch([with_placeholders.text], add_special_tokens=False)[0]
+            positions = self._model_special_positions(encoding.ids)
+            with_placeholders.separate(position for index in positions for position in cut(*span(encoding, index)))
+            encoded = _ids(self._with_placeholder, with_placeholders.text, add_special_tokens)
+        return with_placeholders.ids(np.frombuffer(packed(encoded), np.int32), self._placeholder_id)
 
-    def _where_shadowed(self, ids: Sequence[int]) -> list[int]:
-        where: list[int] = np.flatnonzero(np.isin(np.frombuffer(packed(ids), np.int32), list(self._shadowed))).tolist()
+    def _model_special_positions(self, ids: Sequence[int]) -> list[int]:
+        where: list[int] = np.flatnonzero(
+            np.isin(np.frombuffer(packed(ids), np.int32), list(self._model_specials))
+        ).tolist()
         return where
 
-    def _num_shadowed(self, ids: Sequence[int]) -> int:
-        return len(self._where_shadowed(ids)) if self._shadowed else 0
+    def _num_model_specials(self, ids: Sequence[int]) -> int:
+        return len(self._model_special_positions(ids)) if self._model_specials else 0
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         # like `encode`: the library's `decode` keeps the interpreter lock
         return self._tokenizer.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token stands for in a text that goes on, perhaps a part of a character; special tokens show."""
+        """The bytes of one token within a text, perhaps a part of a character; special tokens show."""
         return self._table.shown(token_id)
 
     def token_text(self, token_id: int) -> str:
@@ -152,7 +159,7 @@ class TextTokenizer:
 
 
 class TokenTexts(Sequence[str]):
-    """What each of many tokens stands for, made as it is taken: a million short texts would take 60 MB."""
+    """The texts of many tokens, each made as it is taken: a million short texts would take 60 MB."""
 
     def __init__(self, ids: Sequence[int], tokenizer: TextTokenizer) -> None:
         self._ids = ids
@@ -177,12 +184,12 @@ class TokenTexts(Sequence[str]):
 
 
 def _once(start: int, stop: int) -> Iterable[int]:
-    """One cut is enough for a special token that overlaps no other: its text stays as whole as it can."""
+    """The one cut that is enough for a special token that overlaps no other."""
     return (start + 1,)
 
 
 def _everywhere(start: int, stop: int) -> Iterable[int]:
-    """Of what the first cuts set free nothing is left that another special token could begin or end in.
+    """Cuts between all characters: nothing is left that another special token could begin or end in.
 
     BPE and Unigram cut the rest as before: these are the second and last cuts. WordPiece reads it as a new word.
     """
@@ -210,14 +217,14 @@ def _content(path: str) -> dict[str, Any]:
 
 
 def _unknown_token(model: dict[str, Any]) -> str | None:
-    """What a model of tokenizer.json says for what it does not know. Unigram names a place in its vocabulary."""
+    """The token of a model for unknown characters. Unigram gives its position in the vocabulary."""
     if model.get("unk_id") is not None:
         return str(model["vocab"][model["unk_id"]][0])
     return model.get("unk_token")
 
 
 def _types(decoder: dict[str, Any]) -> list[str]:
-    """Of decoders, in order."""
+    """The types of a decoder's parts, in order."""
     if "decoders" in decoder:
         return [kind for one in decoder["decoders"] for kind in _types(one)]
     return [str(decoder.get("type"))]

@@ -255,7 +255,7 @@ class Serving:
         self.new_scheduler = FakeScheduler
 
     async def ready(self) -> None:
-        await until(lambda: self.server.link.state == "ready")
+        await until(lambda: self.server.scheduler.state == "ready")
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ NAMES = frozenset(("f",))
 PARSERS = {
     "hermes": lambda: HermesParser(NAMES), "llama3": lambda: Llama3JsonParser(NAMES),
     "mistral": lambda: MistralParser(NAMES), "pythonic": lambda: PythonicParser(NAMES),
-    "think": lambda: ThinkParser("<think>", "</think>", inside=False),
+    "think": lambda: ThinkParser("<think>", "</think>", starts_in_reasoning=False),
 }  # fmt: skip
 SAID: dict[str, Callable[[int], str]] = {
     "marks": lambda num: "<tool_cal" * num,

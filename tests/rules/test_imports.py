@@ -27,19 +27,19 @@ FLOORS = {
     "frontend": (
         {"__main__", "server"},
         {"grpc", "http"},
-        {"request"},
+        {"context", "request"},
         {"telemetry"},
         {"stream", "chat"},
         {"text"},
         {"metrics", "security", "sandbox", "ready_file"},
-        {"limits", "parsing", "call", "config", "errors", "trouble"},
+        {"limits", "parsing", "call", "config", "errors", "fault_log"},
     ),
     "frontend.http": (
         {"app", "listener"},
         {"openai", "anthropic", "native"},
         {"fields"},
         {"body", "connection", "guard", "sse"},
-        {"answer", "connection_limits", "door", "errors", "merge", "meter", "overload"},
+        {"answer", "call", "connection_limits", "errors", "framing", "merge", "meter", "overload", "stall_watch"},
     ),
     "scheduler": (
         {"__main__", "bench", "loop"},

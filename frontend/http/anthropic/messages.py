@@ -9,11 +9,12 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from quire.frontend.call import Call
+from quire.frontend.context import FrontendContext
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_response
 from quire.frontend.http.anthropic.messages_answer import MessageEvents, error_body, error_item, whole
 from quire.frontend.http.anthropic.messages_types import Conversation, MessageRequest
-from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.errors import as_http_error, render
 from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.sse import event_stream
@@ -32,23 +33,23 @@ NAMES = {
 }
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = await body.read(request, MessageRequest)
-        _check_thinking(door, asked)
+        _check_thinking(context, asked)
         with renamed(NAMES):
             generate = await body.beside(request, lambda: asked.request(request_id(request)))
             if asked.stream:
-                return event_stream(_items(door, generate, call_of(request, streams=True)), error_item)
-            async with door.pipeline.open(generate, call_of(request)) as stream:
+                return event_stream(_items(context, generate, call_of(request, streams=True)), error_item)
+            async with context.pipeline.open(generate, call_of(request)) as stream:
                 return json_response(whole(await collect(stream)))
 
     async def count(request: Request) -> Response:
         asked = await body.read(request, Conversation)
-        _check_thinking(door, asked)
+        _check_thinking(context, asked)
         with renamed(NAMES):
             chat = await body.beside(request, asked.chat)
-            tokens = await door.pipeline.tokenize(chat, asked.model)
+            tokens = await context.pipeline.tokenize(chat, asked.model)
         return json_response({"input_tokens": len(tokens.token_ids)})
 
     return [
@@ -57,17 +58,17 @@ def routes(door: HttpDoor) -> list[Route]:
     ]
 
 
-async def _items(door: HttpDoor, generate: GenerateRequest, call: Call) -> AsyncGenerator[bytes, None]:
+async def _items(context: FrontendContext, generate: GenerateRequest, call: Call) -> AsyncGenerator[bytes, None]:
     shape = MessageEvents()
     with renamed(NAMES):
-        async with door.pipeline.open(generate, call) as stream:
+        async with context.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 if items := b"".join(item for event in events for item in shape.events(event)):
                     yield items
 
 
-def _check_thinking(door: HttpDoor, asked: Conversation) -> None:
-    if asked.thinks and not door.control.server_info().reasoning_parser:
+def _check_thinking(context: FrontendContext, asked: Conversation) -> None:
+    if asked.thinks and not context.engine_info.server_info().reasoning_parser:
         message = "needs a model with a reasoning parser, which this one has not; remove it"
         raise ParameterError("thinking", message, "UNSUPPORTED")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from quire.frontend.http.door import HttpDoor
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.fields.tagged import message_of
 from quire.proto.api import RequestError, Tool
 from quire.proto.messages.params import ParameterError
@@ -35,16 +35,16 @@ def template_kwargs(given: Mapping[str, Any] | None, effort: str | None = None) 
     return json.dumps(values) if values else ""
 
 
-def fingerprint(door: HttpDoor) -> str:
+def fingerprint(context: FrontendContext) -> str:
     """Changes with whatever changes numbers: version, weights, dtype, device."""
-    info = door.control.server_info()
+    info = context.engine_info.server_info()
     facts = (info.version, info.model_names[0], info.revision, info.dtype, info.device)
     return "fp_" + hashlib.sha256("|".join(facts).encode()).hexdigest()[:12]
 
 
-async def count_tokens(door: HttpDoor, text: str) -> int:
+async def count_tokens(context: FrontendContext, text: str) -> int:
     """Of a part of an answer; by its text, because a token may belong to two parts."""
-    return len((await door.pipeline.tokenize(text, None, False)).token_ids) if text else 0
+    return len((await context.pipeline.tokenize(text, None, False)).token_ids) if text else 0
 
 
 class renamed:

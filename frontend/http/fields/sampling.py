@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from quire.frontend.errors import not_supported
 from quire.frontend.http.fields.structured import StructuredFields
 from quire.proto.api import Chat, GenerateRequest
 from quire.proto.messages.params import ParameterError
@@ -122,7 +123,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
         ]
         for field, is_set in refused:
             if is_set:
-                raise ParameterError(field, "is not supported by this server; remove it", "UNSUPPORTED")
+                raise not_supported(field)
 
     @property
     def usage_at_end(self) -> bool:

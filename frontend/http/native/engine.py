@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.door import HttpDoor
 from quire.proto.messages.introspection import ExplainReply, StatusReply, Story
 from quire.proto.messages.params import INT64_MAX, ParameterError
 from quire.proto.metrics.rates import rates
@@ -24,16 +24,16 @@ LIMITS = (
 )  # fmt: skip
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def explain(request: Request) -> Response:
-        return json_response(explained(await door.control.explain(request.path_params["label"])))
+        return json_response(explained(await context.engine_info.explain(request.path_params["label"])))
 
     async def status(request: Request) -> Response:
         """`after_step`: only step records newer than this one."""
         after_step = _after_step(request)
         # the rates need the steps that this client has seen already
-        seen = await door.control.status()
-        info = door.control.server_info()
+        seen = await context.engine_info.status()
+        info = context.engine_info.server_info()
         told = {
             "version": info.version,
             "state_detail": info.state_detail,

@@ -8,27 +8,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.door import HttpDoor
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def health(request: Request) -> Response:
         """200 while the scheduler beats, is not failed, and steps whenever a request runs; 503 with the state word."""
-        state = door.link.progress()
+        state = context.scheduler.progress()
         return _verdict(state in ("ready", "draining"), state)
 
     async def ready(request: Request) -> Response:
         """200 while a new request would be taken here and the engine makes progress."""
-        state = "draining" if door.pipeline.is_draining else door.link.progress()
+        state = "draining" if context.pipeline.is_draining else context.scheduler.progress()
         return _verdict(state == "ready", state)
 
     async def version(request: Request) -> Response:
-        return json_response({"version": door.control.version})
+        return json_response({"version": context.engine_info.version})
 
     async def load(request: Request) -> Response:
         """Requests open in this frontend process."""
-        return json_response({"server_load": door.pipeline.num_open})
+        return json_response({"server_load": context.pipeline.num_open})
 
     return [
         Route("/health", health, methods=["GET"]),

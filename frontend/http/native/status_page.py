@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.frontend.http.door import HttpDoor
+from quire.frontend.context import FrontendContext
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -27,7 +27,7 @@ _HEADERS = {
 }
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     """One route for each file: no path of a request is ever joined to a directory."""
     folder = resources.files("quire.frontend.http") / "page"
     files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES}

@@ -5,9 +5,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_list, json_response
 from quire.frontend.http.body import beside, read
-from quire.frontend.http.door import HttpDoor
 from quire.frontend.http.fields.id_list import id_column
 from quire.proto.api import Chat, ChatMessage, Tokens
 from quire.proto.messages.params import ParameterError
@@ -55,19 +55,19 @@ class DetokenizeResponse(msgspec.Struct):
     prompt: str
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def tokenize(request: Request) -> Response:
         asked = await read(request, TokenizeRequest)
         text = await beside(request, lambda: _text(asked))
         with_texts = bool(asked.return_token_strs)
-        tokens = await door.pipeline.tokenize(text, asked.model, _special(asked), asked.parse_special, with_texts)
-        body = await door.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
+        tokens = await context.pipeline.tokenize(text, asked.model, _special(asked), asked.parse_special, with_texts)
+        body = await context.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
         return Response(body, media_type="application/json")
 
     async def detokenize(request: Request) -> Response:
         asked = await read(request, DetokenizeRequest)
         ids = await beside(request, lambda: id_column(bytes(asked.tokens), "tokens"))
-        text = await door.pipeline.detokenize(ids, asked.model, asked.skip_special_tokens)
+        text = await context.pipeline.detokenize(ids, asked.model, asked.skip_special_tokens)
         return json_response(DetokenizeResponse(text))
 
     return [

@@ -7,9 +7,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.call import Call
+from quire.frontend.context import FrontendContext
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_answer
-from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import count_tokens, fingerprint, renamed
 from quire.frontend.http.openai.chat_answer import ChatAnswer
 from quire.frontend.http.openai.chat_types import ChatRequest
@@ -26,33 +27,33 @@ NAMES = {
 }
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = await body.read(request, ChatRequest)
         generate = await body.beside(request, lambda: asked.request(request_id(request)))
         answer = ChatAnswer(
-            asked, str(generate.request_id), fingerprint(door), lambda finished: stop_reason(door, finished)
+            asked, str(generate.request_id), fingerprint(context), lambda finished: stop_reason(context, finished)
         )
         if asked.stream:
-            return event_stream(_chunks(door, asked, generate, call_of(request, streams=True), answer))
+            return event_stream(_chunks(context, asked, generate, call_of(request, streams=True), answer))
         with renamed(NAMES | asked.names()):
-            async with door.pipeline.open(generate, call_of(request)) as stream:
+            async with context.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
         reasoning = "".join(output.reasoning for output in generation.outputs)
-        num_reasoning = await count_tokens(door, reasoning)
-        return await json_answer(door.answers, has_logprobs, lambda: answer.whole(generation, num_reasoning))
+        num_reasoning = await count_tokens(context, reasoning)
+        return await json_answer(context.answers, has_logprobs, lambda: answer.whole(generation, num_reasoning))
 
     return [Route("/v1/chat/completions", create, methods=["POST"])]
 
 
 async def _chunks(
-    door: HttpDoor, asked: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
+    context: FrontendContext, asked: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
 ) -> AsyncGenerator[bytes, None]:
     with renamed(NAMES | asked.names()):
-        async with door.pipeline.open(generate, call) as stream:
+        async with context.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))
     if asked.usage_at_end:
-        yield data(answer.usage_chunk(await count_tokens(door, "".join(answer.reasoning))))
+        yield data(answer.usage_chunk(await count_tokens(context, "".join(answer.reasoning))))
     yield DONE

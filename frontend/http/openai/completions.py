@@ -13,9 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.call import Call
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_answer, json_list, total_usage, usage_block
 from quire.frontend.http.body import beside, read
-from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.merge import Batches, merged
 from quire.frontend.http.openai.completion_stream import ChunkWriter
@@ -24,7 +25,7 @@ from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_log
 from quire.frontend.http.sse import event_stream
 from quire.frontend.limits.byte_budget import current_body
 from quire.frontend.request.collect import collect
-from quire.frontend.request.pipeline import Pipeline
+from quire.frontend.request.pipeline import RequestPipeline
 from quire.proto.api import Event, Finished, GenerateRequest, Generation, Output
 from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
@@ -33,7 +34,7 @@ MAX_OUTPUTS = 128
 """Prompts times outputs drawn of each, in one call."""
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
         asked = await read(request, CompletionRequest)
         label = request_id(request) if asked.request_id is None else asked.request_id
@@ -43,17 +44,17 @@ def routes(door: HttpDoor) -> list[Route]:
         if (body := current_body()) is not None:
             body.num_parts = len(prompts)
         if asked.stream:
-            return event_stream(_stream(door, asked, prompts, requests, call))
+            return event_stream(_stream(context, asked, prompts, requests, call))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_whole(door.pipeline, one, call, asked.names())) for one in requests]
+                tasks = [group.create_task(_whole(context.pipeline, one, call, asked.names())) for one in requests]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         answers = [(prompt, task.result()) for prompt, task in zip(prompts, tasks, strict=True)]
-        echoes = [await _echo(door.pipeline, *one) if asked.echo else None for one in answers]
+        echoes = [await _echo(context.pipeline, *one) if asked.echo else None for one in answers]
         has_logprobs = asked.logprobs is not None or asked.prompt_logprobs is not None
         generations = [generation for _, generation in answers]
-        return await json_answer(door.answers, has_logprobs, lambda: _answer(door, asked, generations, echoes))
+        return await json_answer(context.answers, has_logprobs, lambda: _answer(context, asked, generations, echoes))
 
     return [Route("/v1/completions", create, methods=["POST"])]
 
@@ -85,7 +86,9 @@ def _generate_request(asked: CompletionRequest, prompt: Prompt, label: str) -> G
     return asked.generate_request(prompt, **changes)
 
 
-async def _whole(pipeline: Pipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]) -> Generation:
+async def _whole(
+    pipeline: RequestPipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]
+) -> Generation:
     with renamed(names):
         async with pipeline.open(request, call) as stream:
             return await collect(stream)
@@ -95,7 +98,7 @@ async def _whole(pipeline: Pipeline, request: GenerateRequest, call: Call, names
 
 
 def _answer(
-    door: HttpDoor,
+    context: FrontendContext,
     asked: CompletionRequest,
     generations: Sequence[Generation],
     echoes: Sequence[tuple[str, bytes] | None],
@@ -104,7 +107,7 @@ def _answer(
     usages = []
     for generation, echoed in zip(generations, echoes, strict=True):
         for output in generation.outputs:
-            choices.append(_choice(door, asked, generation, output, len(choices), echoed))
+            choices.append(_choice(context, asked, generation, output, len(choices), echoed))
         block = usage_block([output.finished.usage for output in generation.outputs])
         if asked.echo and asked.max_tokens == 0:
             block.completion_tokens, block.total_tokens = 0, block.prompt_tokens
@@ -119,7 +122,7 @@ def _answer(
     )
 
 
-async def _echo(pipeline: Pipeline, prompt: Prompt, generation: Generation) -> tuple[str, bytes]:
+async def _echo(pipeline: RequestPipeline, prompt: Prompt, generation: Generation) -> tuple[str, bytes]:
     """The prompt's text, and its first token's bytes."""
     ids = tuple(generation.prompt_token_ids)
     text = prompt if isinstance(prompt, str) else await pipeline.detokenize(ids, None, None)
@@ -127,7 +130,7 @@ async def _echo(pipeline: Pipeline, prompt: Prompt, generation: Generation) -> t
 
 
 def _choice(
-    door: HttpDoor,
+    context: FrontendContext,
     asked: CompletionRequest,
     generation: Generation,
     output: Output,
@@ -150,7 +153,7 @@ def _choice(
         text=text,
         logprobs=logprobs,
         finish_reason="length" if asked.max_tokens == 0 else output.finished.finish_reason,
-        stop_reason=stop_reason(door, output.finished),
+        stop_reason=stop_reason(context, output.finished),
     )
     if asked.return_token_ids:
         choice.token_ids = list(ids)
@@ -160,11 +163,11 @@ def _choice(
     return choice
 
 
-def stop_reason(door: HttpDoor, finished: Finished) -> str | int | None:
+def stop_reason(context: FrontendContext, finished: Finished) -> str | int | None:
     """The client's stop string or stop token; None for the model's own end."""
     if finished.stop_string is not None:
         return finished.stop_string
-    welcome = door.link.welcome
+    welcome = context.scheduler.welcome
     own = welcome.facts.eos_token_ids if welcome is not None and welcome.facts is not None else ()
     return None if finished.stop_token_id in own else finished.stop_token_id
 
@@ -173,7 +176,7 @@ def stop_reason(door: HttpDoor, finished: Finished) -> str | int | None:
 
 
 async def _batches(
-    pipeline: Pipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]
+    pipeline: RequestPipeline, request: GenerateRequest, call: Call, names: Mapping[str, str]
 ) -> AsyncGenerator[Sequence[Event], None]:
     with renamed(names):
         async with pipeline.open(request, call) as stream:
@@ -188,10 +191,14 @@ async def _numbered(source: Batches) -> AsyncGenerator[tuple[int, Sequence[Event
 
 
 async def _stream(
-    door: HttpDoor, asked: CompletionRequest, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], call: Call
+    context: FrontendContext,
+    asked: CompletionRequest,
+    prompts: Sequence[Prompt],
+    requests: Sequence[GenerateRequest],
+    call: Call,
 ) -> AsyncGenerator[bytes, None]:
-    sources = [_batches(door.pipeline, request, call, asked.names()) for request in requests]
-    writer = ChunkWriter(asked, requests[0].request_id or "", len(prompts), lambda end: stop_reason(door, end))
+    sources = [_batches(context.pipeline, request, call, asked.names()) for request in requests]
+    writer = ChunkWriter(asked, requests[0].request_id or "", len(prompts), lambda end: stop_reason(context, end))
     async with aclosing(_numbered(sources[0]) if len(sources) == 1 else merged(sources)) as batches:
         async for prompt, events in batches:
             if piece := writer.write(prompt, events):

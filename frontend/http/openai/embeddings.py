@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_answer, json_list, json_response
 from quire.frontend.http.body import beside, read
-from quire.frontend.http.door import HttpDoor, call_of, request_id
+from quire.frontend.http.call import call_of, request_id
 from quire.proto.api import EmbedRequest, ScoreRequest, Scores
 from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
@@ -110,11 +111,11 @@ class ScoreList(msgspec.Struct):
     object: Literal["list"] = "list"
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     async def embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsBody)
         inputs, names = await beside(request, lambda: _inputs(body.input))
-        found = await door.pipeline.embed(
+        found = await context.pipeline.embed(
             EmbedRequest(
                 inputs=inputs,
                 request_id=request_id(request),
@@ -137,14 +138,14 @@ def routes(door: HttpDoor) -> list[Route]:
             return EmbeddingList(found.request_id, data, found.model, usage, int(time.time()))
 
         # a million numbers take a while, in which the loop must beat
-        return await json_answer(door.answers, sum(map(len, found.vectors)) > MANY_NUMBERS, made)
+        return await json_answer(context.answers, sum(map(len, found.vectors)) > MANY_NUMBERS, made)
 
     async def rerank(request: Request) -> Response:
         body = await read(request, RerankBody)
         if body.top_n is not None and body.top_n < 1:
             raise ParameterError("top_n", f"must be at least 1, got {body.top_n}")
         texts = [one if isinstance(one, str) else one.text for one in body.documents]
-        found = await door.pipeline.score(_score_request(body, request, body.query, texts), call_of(request))
+        found = await context.pipeline.score(_score_request(body, request, body.query, texts), call_of(request))
         best = sorted(range(len(texts)), key=lambda index: -found.scores[index])[: body.top_n]
         results = [
             Ranked(index, found.scores[index], Text(texts[index]) if body.return_documents else None) for index in best
@@ -158,9 +159,9 @@ def routes(door: HttpDoor) -> list[Route]:
         right = [body.text_2] if isinstance(body.text_2, str) else body.text_2
         if len(left) == 1:
             asked = _score_request(body, request, left[0], right)
-            found = await door.pipeline.score(asked, call_of(request), "text_1", "text_2")
+            found = await context.pipeline.score(asked, call_of(request), "text_1", "text_2")
         else:
-            found = await _score_pairs(door, body, request, left, right)
+            found = await _score_pairs(context, body, request, left, right)
         data = [Score(index, value) for index, value in enumerate(found.scores)]
         usage = Usage(found.prompt_tokens, found.prompt_tokens)
         return json_response(ScoreList(found.request_id, data, found.model, usage, int(time.time())))
@@ -206,12 +207,14 @@ def _score_request(body: RerankBody | ScoreBody, request: Request, query: str, d
     )
 
 
-async def _score_pairs(door: HttpDoor, body: ScoreBody, request: Request, left: list[str], right: list[str]) -> Scores:
+async def _score_pairs(
+    context: FrontendContext, body: ScoreBody, request: Request, left: list[str], right: list[str]
+) -> Scores:
     """Each text of one list against its neighbour of the other."""
     if len(left) != len(right):
         raise ParameterError("text_1", f"must be one text, or as many as text_2: {len(right)}; got {len(left)}")
     names = [f"{field}[{index}]" for field in ("text_1", "text_2") for index in range(len(left))]
-    found = await door.pipeline.embed(
+    found = await context.pipeline.embed(
         EmbedRequest(
             inputs=[*left, *right],
             request_id=request_id(request),

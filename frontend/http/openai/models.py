@@ -7,17 +7,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from quire.frontend.context import FrontendContext
+from quire.frontend.errors import unknown_model
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.door import HttpDoor
-from quire.frontend.request.validate import SHOWN_NAME
 from quire.proto import api
-from quire.proto.api import RequestError
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
     """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len`, and the width of the vocabulary.
 
-    Figures are null until a worker has told them.
+    Numbers are null until a worker is ready.
     """
 
     id: str
@@ -35,7 +34,7 @@ class ModelList(msgspec.Struct):
     object: str = "list"
 
 
-def routes(door: HttpDoor) -> list[Route]:
+def routes(context: FrontendContext) -> list[Route]:
     created = int(time.time())
 
     def card(model: api.Model) -> ModelCard:
@@ -45,18 +44,18 @@ def routes(door: HttpDoor) -> list[Route]:
             root=model.base or model.name,
             parent=model.base or None,
             max_model_len=model.max_model_len or None,
-            vocab_size=door.control.server_info().vocab_size or None,
+            vocab_size=context.engine_info.server_info().vocab_size or None,
         )
 
     async def listing(request: Request) -> Response:
-        return json_response(ModelList([card(model) for model in door.control.models()]))
+        return json_response(ModelList([card(model) for model in context.engine_info.models()]))
 
     async def one(request: Request) -> Response:
         name = request.path_params["name"]
-        for model in door.control.models():
+        for model in context.engine_info.models():
             if model.name == name:
                 return json_response(card(model))
-        raise RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
+        raise unknown_model(name)
 
     return [
         Route("/v1/models", listing, methods=["GET"]),

@@ -1,1 +1,1 @@
-"""Splitting what a model thinks aloud from its answer."""
+"""Parsers that split a model's reasoning from its answer."""

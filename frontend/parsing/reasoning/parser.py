@@ -1,17 +1,17 @@
-"""What every parser of reasoning is: text in as it comes, what was thought and what was said out."""
+"""The interface of reasoning parsers: text goes in as it comes, reasoning and answer come out."""
 
 from typing import NamedTuple, Protocol
 
 
 class Split(NamedTuple):
-    """A piece of the model's text, taken apart."""
+    """A piece of the model's text, split."""
 
     reasoning: str = ""
     text: str = ""
 
 
 class ReasoningParser(Protocol):
-    """Of one output. Whatever the pieces a text arrives in, what comes out joins to the same."""
+    """A parser of one output. However a text is cut into pieces, what comes out joins to the same."""
 
     def feed(self, text: str) -> Split:
         """Take more text."""

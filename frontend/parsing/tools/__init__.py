@@ -1,1 +1,1 @@
-"""Recognising tool calls in what a model writes: one small file per format, one row in the table."""
+"""Parsers of tool calls in a model's text: one small file per format, one row in the table."""

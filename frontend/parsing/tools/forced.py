@@ -1,4 +1,4 @@
-"""Calls a request insists on: the grammar that forces them, and the parsers of what it lets through.
+"""Calls that a request insists on: the grammar that forces them, and the parsers of what it lets through.
 
 They need no format of the model's own: for "required" the answer is a JSON array of {"name", "parameters"}, for a named
 function it is the function's arguments.
@@ -15,7 +15,7 @@ from quire.proto.messages.params import MAX_STRUCTURED_BYTES, ParameterError, St
 NAMED = "function:"
 MAX_DEPTH = 64
 MOST_SPACE = 4
-"""Parts of a schema that may be white space, which is not counted, for each part that is none."""
+"""Characters of white space, which do not count, that a schema may have for each one that is none."""
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -44,13 +44,13 @@ class NamedParser(StateParser):
 
     def _prose(self, text: str, at: int) -> int:
         if not self._num_calls:
-            self._open(self._name)
-        self._grow(text[at:])
+            self._open_call(self._name)
+        self._emit_arguments(text[at:])
         return len(text)
 
 
 def structured(chat: Chat) -> Structured | None:
-    """What the answer must look like for the chat's `tool_choice`; None when nothing is forced.
+    """The grammar of the answer that the chat's `tool_choice` asks for; None when nothing is forced.
 
     Raises `ParameterError` for schemas that are too large or too deep. The chat has been checked.
     """
@@ -78,7 +78,7 @@ def _object(parameters: str) -> dict[str, Any]:
 
 
 def _array(chat: Chat) -> dict[str, Any]:
-    """Each function's schema becomes a definition of the whole, and its references follow it there."""
+    """The schema of an array of calls. Each function's schema becomes a definition, and its references follow it."""
     definitions: dict[str, Any] = {}
     calls: list[dict[str, Any]] = []
     for index, tool in enumerate(chat.tools):

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
-from quire.frontend.parsing.partial_match import Marks
+from quire.frontend.parsing.partial_match import PartialMatcher
 from quire.frontend.parsing.tools.json_calls import JsonCallParser
 
 BEGIN, END = "<tool_call>", "</tool_call>"
-_MARKS = Marks(BEGIN)
+_MARKS = PartialMatcher(BEGIN)
 
 
 class HermesParser(JsonCallParser):
@@ -14,7 +14,7 @@ class HermesParser(JsonCallParser):
 
     def _prose(self, text: str, at: int) -> int:
         begin, mark = _MARKS.find(text, at)
-        self._say(text[at:begin])
+        self._emit_text(text[at:begin])
         if mark:
             self._hold(mark)
             self._begin_object()

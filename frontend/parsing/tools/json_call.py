@@ -1,7 +1,7 @@
 """One call as a JSON object that arrives in pieces: {"name": ..., "arguments": {...}}, or "parameters" for arguments.
 
-The members around the arguments are read strictly. The arguments themselves are told as they are written: brackets and
-strings are followed to find their end, nothing else is checked, for what was told cannot be taken back.
+The members around the arguments are read strictly. The arguments themselves are emitted as they are written: brackets
+and strings are followed to find their end, nothing else is checked, for what was emitted cannot be taken back.
 """
 
 import json
@@ -28,7 +28,7 @@ class ValueEnd:
         self._escaped = False
 
     def feed(self, text: str, at: int) -> int:
-        """Just past what belongs to the value; the text begins with the value's first character."""
+        """Read on from `at`; the position behind what belongs to the value. The first character fed begins it."""
         if not self._kind and at < len(text):
             self._kind = "string" if text[at] == '"' else "nested" if text[at] in "{[" else "scalar"
         if self._kind == "scalar":
@@ -68,14 +68,14 @@ class ValueEnd:
 
 
 class JsonCall:
-    """Reads one object; `status` says when it is over. `held` is what was read and is not part of a call yet."""
+    """Reads one object until `status` is no longer open. `held` is text that was read and is not part of a call yet."""
 
     def __init__(self, names: frozenset[str] | None = None) -> None:
-        """`names`: the object is a call only if it begins with its name, and that is one of them. None: any."""
+        """`names`: where given, the object is a call only if it begins with its name and that is one of them."""
         self.status: Literal["open", "done", "bad"] = "open"
         self.name = ""
         self.opened = False
-        """Whether the call is certain."""
+        """True once the call is certain."""
         self.held: list[str] = []
         self._names = names
         self._state: Callable[[str, int], int] = self._begin
@@ -83,11 +83,14 @@ class JsonCall:
         self._value = ValueEnd()
         self._token: list[str] = []
         self._arguments: list[str] = []
-        """Not taken yet."""
+        """Arguments read and not taken yet."""
         self._num_keys = 0
 
     def feed(self, text: str, at: int) -> int:
-        """How far it read: to the text's end unless it is over. Space between members means nothing."""
+        """Read on from `at`; the position reached, which is the text's end unless the object is over.
+
+        White space between members means nothing.
+        """
         while at < len(text) and self.status == "open":
             if self._state not in (self._key_text, self._value_text, self._arguments_text):
                 begin = at

@@ -1,11 +1,11 @@
-"""What the formats share whose calls are JSON objects: one object, or an array of them."""
+"""The base of formats whose calls are JSON objects: one object, or an array of them."""
 
 from quire.frontend.parsing.tools.json_call import JsonCall
 from quire.frontend.parsing.tools.parser import Piece, StateParser
 
 
 class JsonCallParser(StateParser):
-    """Reads objects; a format says what stands around them."""
+    """Reads objects; a format adds what stands around them."""
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
@@ -20,8 +20,8 @@ class JsonCallParser(StateParser):
         at = call.feed(text, at)
         if call.opened:
             if not opened:
-                self._open(call.name)
-            self._grow(call.take())
+                self._open_call(call.name)
+            self._emit_arguments(call.take())
         if call.status == "done":
             self._state = self._after_object
         elif call.status == "bad":
@@ -40,7 +40,7 @@ class JsonCallParser(StateParser):
 
 
 class JsonArrayParser(JsonCallParser):
-    """Reads an array of objects, from after its opening bracket on."""
+    """Reads an array of objects, from behind its opening bracket on."""
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)

@@ -6,11 +6,11 @@ JSON.
 
 from typing import ClassVar
 
-from quire.frontend.parsing.partial_match import Marks
+from quire.frontend.parsing.partial_match import PartialMatcher
 from quire.frontend.parsing.tools.json_calls import JsonCallParser
 
 TAG = "<|python_tag|>"
-_MARKS = Marks(TAG)
+_MARKS = PartialMatcher(TAG)
 
 
 class Llama3JsonParser(JsonCallParser):
@@ -35,7 +35,7 @@ class Llama3JsonParser(JsonCallParser):
 
     def _prose(self, text: str, at: int) -> int:
         begin, mark = _MARKS.find(text, at)
-        self._say(text[at:begin])
+        self._emit_text(text[at:begin])
         if mark:
             self._hold(mark)
             self._tagged = True

@@ -6,13 +6,13 @@ Between name and arguments there may be [CALL_ID]id and [ARGS], which newer mode
 import re
 from typing import ClassVar
 
-from quire.frontend.parsing.partial_match import Marks
+from quire.frontend.parsing.partial_match import PartialMatcher
 from quire.frontend.parsing.tools.json_call import ValueEnd
 from quire.frontend.parsing.tools.json_calls import JsonArrayParser
 from quire.frontend.parsing.tools.parser import MAX_NAME, short_id
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-_MARKS = Marks(CALLS)
+_MARKS = PartialMatcher(CALLS)
 _HEAD_MARKS = (CALL_ID, ARGUMENTS)
 _NAME = re.compile(r"[A-Za-z0-9_.\-]*")
 
@@ -28,7 +28,7 @@ class MistralParser(JsonArrayParser):
 
     def _prose(self, text: str, at: int) -> int:
         begin, mark = _MARKS.find(text, at)
-        self._say(text[at:begin])
+        self._emit_text(text[at:begin])
         if mark:
             self._hold(mark)
             self._name, self._in_id = "", False
@@ -66,7 +66,7 @@ class MistralParser(JsonArrayParser):
         if not self._name:
             self._fail()
         elif text[at] == "{":
-            self._open(self._name)
+            self._open_call(self._name)
             self._value = ValueEnd()
             self._state = self._arguments
         elif mark := next((mark for mark in _HEAD_MARKS if rest.startswith(mark)), ""):
@@ -79,7 +79,7 @@ class MistralParser(JsonArrayParser):
 
     def _arguments(self, text: str, at: int) -> int:
         after = self._value.feed(text, at)
-        self._grow(text[at:after])
+        self._emit_arguments(text[at:after])
         if self._value.ended:
             self._state = self._between
         return after

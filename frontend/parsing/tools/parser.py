@@ -1,10 +1,9 @@
-"""What every parser of tool calls is: text in as it comes, text and calls out.
+"""The interface of tool call parsers, and their common base: text goes in as it comes, text and calls come out.
 
-Whatever the pieces a text arrives in, the pieces that come out join to the same text and the same calls. A call is
-announced once it is certain: its name and the beginning of its arguments were read. What until then turns out to be
-no call is given back as text; what comes after is told as the model writes it, so that an answer cut off in the middle
-leaves arguments cut off. What follows the last call that a message
-may have is text.
+However a text is cut into pieces, what comes out joins to the same text and the same calls. A call is emitted once it
+is certain: its name and the beginning of its arguments were read. What until then turns out to be no call is emitted as
+text; what comes after is emitted as the model writes it, so that an answer cut off in the middle leaves arguments cut
+off. What follows the last call that a message may have is text.
 """
 
 import secrets
@@ -17,45 +16,46 @@ from quire.proto.api import ToolCallDelta
 SPACE = " \t\r\n"
 MAX_NAME = 256
 MAX_CALLS = 128
-"""Of one message."""
+"""Most calls of one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a piece of the model's text turned out to be."""
+    """The text and the calls found in a piece of the model's text."""
 
     text: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
 
 
 class ToolParser(Protocol):
-    """Of one output."""
+    """A parser of one output."""
 
     def feed(self, text: str) -> Piece:
-        """Take more text. Linear in the text over all calls."""
+        """Take more text. The work is linear in the text over all calls."""
 
     def finish(self) -> Piece:
         """The output has ended; nothing may be fed afterwards."""
 
 
 class StateParser:
-    """A parser as states: a method that reads from a position on, names the next state and returns how far it came.
+    """A parser as states: a state is a method that reads from a position on, sets the next state and returns its end.
 
     A state that neither moved nor changed waits for more text.
     """
 
     markers: ClassVar[tuple[str, ...]] = ()
-    """Special tokens it must see, though `skip_special_tokens` hides them."""
+    """Special tokens that it must see, though `skip_special_tokens` hides them."""
 
     def __init__(self, names: frozenset[str]) -> None:
-        """`names` of the tools a request offers: where a format has no mark of its own, only those are calls."""
+        """`names`: the tools that a request offers; where a format has no mark of its own, only those are calls."""
         self._names = names
         self._state: Callable[[str, int], int] = self._between
         self._beginnings = [self._between]
-        """States from which on another call may begin."""
+        """States in which another call may begin."""
         self._unread = ""
         self._num_calls = 0
         self._held: list[str] = []
+        """Text that may belong to a call."""
         self._text: list[str] = []
         self._calls: list[ToolCallDelta] = []
 
@@ -75,22 +75,22 @@ class StateParser:
         self._hold(self._unread)
         self._unread = ""
         if self._num_calls == 0 or "".join(self._held).strip(SPACE):
-            self._give_back()
+            self._emit_held()
         return self._piece()
 
     def _between(self, text: str, at: int) -> int:
-        """At the start and after a call, where space means nothing if a call follows."""
+        """State at the start and after a call, where white space means nothing if a call follows."""
         at = self._skip_space(text, at)
         self._state = self._prose
         return at
 
     def _prose(self, text: str, at: int) -> int:
-        """Text that is no call; a format looks for the next one in it."""
+        """State in text that is no call; a format looks for the next call in it."""
         return self._rest(text, at)
 
     def _rest(self, text: str, at: int) -> int:
-        """Text to the end."""
-        self._say(text[at:])
+        """State in text that holds no further call."""
+        self._emit_text(text[at:])
         return len(text)
 
     def _skip_space(self, text: str, at: int) -> int:
@@ -100,34 +100,34 @@ class StateParser:
         self._hold(text[begin:at])
         return at
 
-    def _say(self, text: str) -> None:
+    def _emit_text(self, text: str) -> None:
         if text:
-            self._give_back()
+            self._emit_held()
             self._text.append(text)
 
     def _hold(self, text: str) -> None:
-        """Keep what may belong to a call."""
+        """Hold back text that may belong to a call."""
         if text:
             self._held.append(text)
 
-    def _give_back(self) -> None:
-        """What is held is text after all."""
+    def _emit_held(self) -> None:
+        """Emit what is held back as text: it belongs to no call."""
         self._text += self._held
         self._held.clear()
 
     def _fail(self) -> None:
-        """No call, or no longer one."""
-        self._give_back()
+        """Leave the call: it is none, or no longer one."""
+        self._emit_held()
         self._state = self._prose
 
-    def _open(self, name: str) -> None:
-        """A call begins: what is held was its beginning."""
+    def _open_call(self, name: str) -> None:
+        """Begin a call; what is held back was its beginning."""
         self._held.clear()
         self._calls.append(ToolCallDelta(self._num_calls, self.new_id(), name))
         self._num_calls += 1
 
-    def _grow(self, arguments: str) -> None:
-        """The latest call's arguments go on."""
+    def _emit_arguments(self, arguments: str) -> None:
+        """Emit more of the latest call's arguments."""
         if arguments:
             self._calls.append(ToolCallDelta(self._num_calls - 1, arguments=arguments))
 
@@ -142,12 +142,12 @@ class StateParser:
 
 
 def short_id() -> str:
-    """Nine letters and digits: the only ids some templates take back."""
+    """An id of nine letters and digits: some templates take no other back."""
     return secrets.token_hex(5)[:9]
 
 
 def _merged(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
-    """One delta for each call that began or grew."""
+    """The deltas with one for each call that began or grew."""
     merged: list[ToolCallDelta] = []
     arguments: list[str] = []
     for position, delta in enumerate(deltas):

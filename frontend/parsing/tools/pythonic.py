@@ -1,6 +1,6 @@
 """Calls as a Python list, the whole answer: [get_weather(city="Paris", days=2), now()].
 
-A bracket may begin any text, so only names of tools that were offered are calls. A call is told with its first
+A bracket may begin any text, so only names of tools that were offered are calls. A call is emitted with its first
 argument, the others one by one as they are complete.
 """
 
@@ -106,7 +106,7 @@ class PythonicParser(StateParser):
     def _end_argument(self, end: str) -> None:
         argument = "".join(self._argument)
         self._argument.clear()
-        told = self._num_arguments
+        is_first = self._num_arguments == 0
         if argument.strip() or end == ",":
             match = _ARGUMENT.match(argument)
             try:
@@ -116,17 +116,17 @@ class PythonicParser(StateParser):
             except LiteralError:
                 self._fail()
                 return
-            self._tell(("{" if told == 0 else ", ") + member)
+            self._emit_members(("{" if is_first else ", ") + member)
         if end == ")":
-            self._tell("{}" if self._num_arguments == 0 else "}")
+            self._emit_members("{}" if self._num_arguments == 0 else "}")
             self._state = self._after_call
 
-    def _tell(self, arguments: str) -> None:
+    def _emit_members(self, arguments: str) -> None:
         if self._num_arguments == 0:
-            self._open(self._name)
+            self._open_call(self._name)
         self._held.clear()
         self._num_arguments += 1
-        self._grow(arguments)
+        self._emit_arguments(arguments)
 
     def _after_call(self, text: str, at: int) -> int:
         at = self._skip_space(text, at)

@@ -1,4 +1,4 @@
-"""Which parser of tool calls a model gets: one row each. Names are those vLLM's users know."""
+"""The table of tool call formats, one row each. Names are those that vLLM's users know."""
 
 from dataclasses import dataclass
 
@@ -10,36 +10,39 @@ from quire.frontend.parsing.tools.pythonic import PythonicParser
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ToolFormat:
+    """A format, its parser, and how a chat template shows it."""
+
     name: str
     parser: type[StateParser]
-    signs: tuple[str, ...]
-    """A chat template with one of them teaches this format."""
-    but: tuple[str, ...] = ()
-    """With one of these as well it teaches another one."""
+    template_signs: tuple[str, ...]
+    """Texts that show this format in a chat template."""
+    excluding_signs: tuple[str, ...] = ()
+    """Texts of which any shows another format instead."""
 
 
-ROWS = (
-    Row("hermes", HermesParser, ("<tool_call>",), but=("<function=", "<arg_key>")),
-    Row("mistral", MistralParser, ("[TOOL_CALLS]",)),
-    Row("pythonic", PythonicParser, ("[func_name1(",)),
-    Row("llama3_json", Llama3JsonParser, ("<|python_tag|>", '"parameters": dictionary of argument name')),
+TOOL_FORMATS = (
+    ToolFormat("hermes", HermesParser, ("<tool_call>",), excluding_signs=("<function=", "<arg_key>")),
+    ToolFormat("mistral", MistralParser, ("[TOOL_CALLS]",)),
+    ToolFormat("pythonic", PythonicParser, ("[func_name1(",)),
+    ToolFormat("llama3_json", Llama3JsonParser, ("<|python_tag|>", '"parameters": dictionary of argument name')),
 )
 
 
-def choose(name: str, template: str) -> Row | None:
-    """The row of a name; of "auto" the one the template's text shows; of "" none. Raises `ValueError`."""
+def choose(name: str, template: str) -> ToolFormat | None:
+    """The row with this name; for "auto" the one that the template's text shows; for "" none. Raises `ValueError`."""
     if not name:
         return None
     if name == "auto":
         shown = (
             row
-            for row in ROWS
-            if any(sign in template for sign in row.signs) and not any(sign in template for sign in row.but)
+            for row in TOOL_FORMATS
+            if any(sign in template for sign in row.template_signs)
+            and not any(sign in template for sign in row.excluding_signs)
         )
         return next(shown, None)
-    for row in ROWS:
+    for row in TOOL_FORMATS:
         if row.name == name:
             return row
-    known = ", ".join(row.name for row in ROWS)
+    known = ", ".join(row.name for row in TOOL_FORMATS)
     raise ValueError(f"tool_call_parser: {name!r} is not one of auto, {known}; leave it empty for none")

@@ -13,10 +13,18 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from quire.frontend.chat import render_child
 from quire.frontend.chat.checks import RESERVED, check_chat
+from quire.frontend.chat.load_template import load_template
 from quire.frontend.chat.render_child import TemplateError
-from quire.frontend.chat.template import ChatTemplate, Rendered, load_template
-from quire.frontend.sandbox import parent as sandbox
-from quire.frontend.text.special_token_escape import PIECE, STAND_INS, Disguise, StandIns, longest_of, restored
+from quire.frontend.chat.template import ChatTemplate, Rendered
+from quire.frontend.sandbox.child_process import ChildProcess
+from quire.frontend.text.special_token_escape import (
+    ESCAPE_CHARS,
+    PIECE,
+    EscapeChars,
+    SpecialTokenEscaper,
+    longest_match_pattern,
+    unescaped,
+)
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import Chat, ChatMessage, RequestError, Tool, ToolCall
 from quire.proto.messages.params import ParameterError
@@ -108,7 +116,7 @@ def in_process(template: ChatTemplate, chat: Chat) -> tuple[str, dict]:
     job = template.job(chat)
     answer = render_child.prepare(json.dumps(template.sources).encode())(job.payload)
     done = job.read(answer)
-    return done.text, dict(done.restore)
+    return done.text, dict(done.originals)
 
 
 def as_transformers(chat: Chat) -> dict:
@@ -159,14 +167,14 @@ def as_transformers(chat: Chat) -> dict:
 )
 def test_prompts_equal_those_of_transformers(source, chat):
     expected, _ = render_jinja_template(chat_template=source, **TOKENS, **as_transformers(chat))
-    text, restore = in_process(made(source), chat)
-    assert text.translate(restore) == expected[0]
+    text, originals = in_process(made(source), chat)
+    assert text.translate(originals) == expected[0]
 
 
 def test_template_tokens_parse_and_the_same_ids_as_the_library_result(template, text_tokenizer, tokenizer):
     (done,) = render_all(template, Chat([ChatMessage("system", "be kind"), ChatMessage("user", "the quick fox 🙂")]))
     assert done.text.startswith("<|turn|>system\nbe kind<|end|>\n<|turn|>user\nthe quick")
-    ids = text_tokenizer.encode_template(done.text, done.restore)
+    ids = text_tokenizer.encode_template(done.text, done.originals)
     assert ids == tokenizer.encode(done.text, add_special_tokens=False).ids
 
 
@@ -175,8 +183,8 @@ def test_template_tokens_parse_and_the_same_ids_as_the_library_result(template, 
 def test_special_tokens_in_messages_are_text_and_nothing_is_lost(text_tokenizer, contents, role):
     """The template joins contents directly, so that neighbours could complete each other's special tokens."""
     template = made("<|start|>{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}")
-    text, restore = in_process(template, Chat([ChatMessage(role, content) for content in contents]))
-    ids = text_tokenizer.encode_template(text, restore)
+    text, originals = in_process(template, Chat([ChatMessage(role, content) for content in contents]))
+    ids = text_tokenizer.encode_template(text, originals)
     assert [token for token in ids if token in text_tokenizer.special_ids] == [2]
     plain = "".join(role + content for content in contents)
     assert text_tokenizer.decode(ids, skip_special_tokens=False) == "<|start|>" + plain
@@ -198,9 +206,9 @@ def test_special_tokens_in_tools_calls_and_kwargs_are_text(text_tokenizer, filte
         tools=[Tool("f", bad, f'{{"type": "object", "properties": {{"{bad}": {{"enum": ["{bad}"]}}}}}}')],
         template_kwargs=f'{{"note": "{bad}"}}',
     )
-    text, restore = in_process(made(source), chat)
-    assert [token for token in text_tokenizer.encode_template(text, restore) if token < 3] == [2]
-    assert text.translate(restore).count(bad) >= 14
+    text, originals = in_process(made(source), chat)
+    assert [token for token in text_tokenizer.encode_template(text, originals) if token < 3] == [2]
+    assert text.translate(originals).count(bad) >= 14
 
 
 @settings(max_examples=50, deadline=None)
@@ -212,9 +220,9 @@ def test_special_tokens_in_a_text_prompt_are_text(text_tokenizer, text):
 
 
 def test_overlapping_special_tokens_are_all_broken() -> None:
-    disguise = Disguise(("<a<", "<b>", "b>x"))
-    hidden = disguise.hide("<a<b>x", StandIns(()))
-    assert not any(special in hidden for special in ("<a<", "<b>", "b>x"))
+    escaper = SpecialTokenEscaper(("<a<", "<b>", "b>x"))
+    escaped = escaper.escape("<a<b>x", EscapeChars(()))
+    assert not any(special in escaped for special in ("<a<", "<b>", "b>x"))
 
 
 RESERVED_TOKENS = [f"<|reserved_special_token_{index}|>" for index in range(254)]
@@ -235,18 +243,18 @@ class CountedPattern:
 @pytest.mark.parametrize("part", ["<|", "<|reserved_special_token_", "plain text ", "|>"])
 def test_many_beginnings_of_many_special_tokens_are_looked_for_in_bounded_pieces(part) -> None:
     """A search keeps the interpreter lock, so none may look at the whole of a long text."""
-    disguise = Disguise(RESERVED_TOKENS)
+    escaper = SpecialTokenEscaper(RESERVED_TOKENS)
     longest = max(map(len, RESERVED_TOKENS))
     text = part * 100_000
-    disguise._pattern = counted = CountedPattern(disguise._pattern)
-    assert list(disguise.spelled(text)) == []
+    escaper._pattern = counted = CountedPattern(escaper._pattern)
+    assert list(escaper.positions(text)) == []
     assert max(counted.spans) <= PIECE + longest
     assert len(counted.spans) <= len(text) // PIECE + 1
 
 
 def test_a_place_where_many_special_tokens_might_begin_is_compared_with_their_common_beginning_once() -> None:
-    assert longest_of(RESERVED_TOKENS).count("reserved") == 1
-    pattern = re.compile(longest_of([*RESERVED_TOKENS, "<|", "<", "x"]))
+    assert longest_match_pattern(RESERVED_TOKENS).count("reserved") == 1
+    pattern = re.compile(longest_match_pattern([*RESERVED_TOKENS, "<|", "<", "x"]))
     for text in [*RESERVED_TOKENS, "<|", "<", "x"]:
         assert pattern.fullmatch(text)
     assert pattern.match("<|reserved_special_token_25|>").group() == "<|reserved_special_token_25|>"
@@ -254,25 +262,25 @@ def test_a_place_where_many_special_tokens_might_begin_is_compared_with_their_co
 
 
 def test_every_spelled_special_token_of_a_long_text_is_hidden_wherever_pieces_meet() -> None:
-    disguise = Disguise(RESERVED_TOKENS)
+    escaper = SpecialTokenEscaper(RESERVED_TOKENS)
     token = RESERVED_TOKENS[17]
     for shift in range(len(token) + 2):
         text = "x" * (PIECE - shift) + token + "y" * PIECE + token * 3000
-        hidden = disguise.hide(text, stand_in := StandIns(()))
-        assert token not in hidden
-        assert restored(hidden, stand_in.restore) == text
+        escaped = escaper.escape(text, escape_chars := EscapeChars(()))
+        assert token not in escaped
+        assert unescaped(escaped, escape_chars.originals) == text
 
 
 def test_noncharacters_in_messages_survive(text_tokenizer, template):
-    content = "".join(STAND_INS[:-2]) + "<|end|>"
-    text, restore = in_process(template, Chat([ChatMessage("user", content)]))
-    assert content in text_tokenizer.decode(text_tokenizer.encode_template(text, restore), False)
+    content = "".join(ESCAPE_CHARS[:-2]) + "<|end|>"
+    text, originals = in_process(template, Chat([ChatMessage("user", content)]))
+    assert content in text_tokenizer.decode(text_tokenizer.encode_template(text, originals), False)
 
 
 def test_messages_that_use_every_noncharacter_are_refused_only_if_one_is_needed(template):
-    template.job(Chat([ChatMessage("user", "".join(STAND_INS))]))
+    template.job(Chat([ChatMessage("user", "".join(ESCAPE_CHARS))]))
     with pytest.raises(ParameterError, match="noncharacters"):
-        template.job(Chat([ChatMessage("user", "".join(STAND_INS) + "<|end|>")]))
+        template.job(Chat([ChatMessage("user", "".join(ESCAPE_CHARS) + "<|end|>")]))
 
 
 def test_tools_are_shown_unless_none_may_be_called_and_may_have_a_template_of_their_own():
@@ -425,14 +433,14 @@ def test_chats_at_once_start_the_other_process_and_do_without_it_where_it_cannot
         return [one for one in psutil.Process().children() if "quire.frontend.chat.render_child" in one.cmdline()]
 
     asyncio.run(main(2))
-    start, num_started = sandbox._Child.start, iter(range(100))
+    start, num_started = ChildProcess.start, iter(range(100))
 
     async def without_memory(*how):
         if next(num_started):
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return await start(*how)
 
-    monkeypatch.setattr(sandbox._Child, "start", without_memory)
+    monkeypatch.setattr(ChildProcess, "start", without_memory)
     asyncio.run(main(1))
     assert next(num_started) == 2
 

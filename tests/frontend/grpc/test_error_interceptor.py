@@ -303,13 +303,13 @@ def test_states_that_take_nothing_are_named(serving, state, reason):
     async def main():
         async with serving() as s:
             s.scheduler.change(state, "because")
-            await s.until(lambda: s.server.link.state == state)
+            await s.until(lambda: s.server.scheduler.state == state)
             with pytest.raises(RequestError, match=f"the engine is {state}: because") as caught:
                 await s.client.generate(GenerateRequest(input="x"))
             assert (caught.value.status, caught.value.reason) == ("UNAVAILABLE", reason)
             s.scheduler.change("recovering")
             s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [70])
-            await s.until(lambda: s.server.link.state == "recovering")
+            await s.until(lambda: s.server.scheduler.state == "recovering")
             assert (await s.client.generate(GenerateRequest(input="x"))).outputs
 
     asyncio.run(main())

@@ -157,10 +157,10 @@ def test_health_follows_the_scheduler_and_the_workers(serving):
                 ("failed", {"": 0, "quire.v1.Inference": 0, "scheduler": 0, "workers": 0}),
             ):
                 s.scheduler.change(state)
-                await s.until(lambda state=state: s.server.link.state == state)
+                await s.until(lambda state=state: s.server.scheduler.state == state)
                 assert await now() == expected
             s.scheduler.muted = True
-            await s.until(lambda: s.server.link.state == "lost")
+            await s.until(lambda: s.server.scheduler.state == "lost")
             assert sum((await now()).values()) == 0
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.Check(health_pb2.HealthCheckRequest(service="nobody"))

@@ -127,7 +127,7 @@ def test_renewing_leases_does_not_stop_what_was_begun_meanwhile(tmp_path, monkey
 
     async def main():
         store = ResponseStore(str(tmp_path), 1 << 20)
-        background = response_background.Background(store)
+        background = response_background.BackgroundResponses(store)
         renewing, goes_on = asyncio.Event(), asyncio.Event()
         renew = store.renew
 

@@ -80,7 +80,7 @@ def guarded(serving, keys):
 
 def routes_of(s) -> list[tuple[str, str]]:
     """Method and path of everything the real app would route."""
-    found = [route for route in all_routes(s.server.door) if isinstance(route, Route)]
+    found = [route for route in all_routes(s.server.context) if isinstance(route, Route)]
     return [(method, route.path.replace("{", "").replace("}", "")) for route in found for method in route.methods]
 
 

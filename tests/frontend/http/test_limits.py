@@ -250,7 +250,7 @@ def test_the_connection_that_was_silent_longest_makes_room(web, opening):
                 with suppress(ConnectionResetError):
                     await silent[0][0].read()
             assert not silent[2][0].at_eof()
-            assert w.server.link._metrics._counts["connections_closed_total", (("door", "http"),)] == 1
+            assert w.server.scheduler._metrics._counts["connections_closed_total", (("door", "http"),)] == 1
             for _, writer in (*silent, probe):
                 writer.close()
 
@@ -264,7 +264,7 @@ def test_a_bug_tells_an_opaque_id_and_nothing_else(web, monkeypatch, caplog):
             def broken() -> None:
                 raise KeyError("/secret/path")
 
-            monkeypatch.setattr(w.server.control, "models", broken)
+            monkeypatch.setattr(w.server.context.engine_info, "models", broken)
             response = await w.client.get("/v1/models")
             error = response.json()["error"]
             assert (response.status_code, error["code"], error["type"]) == (500, "bug", "server_error")

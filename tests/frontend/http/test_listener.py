@@ -40,12 +40,12 @@ def test_a_supervisor_that_cannot_be_told_is_logged_when_that_begins_and_when_it
     path = folder / "frontend-0.ready"
 
     async def main():
-        told = ReadyFile(str(path))
-        told.tell({"grpc_port": 1}, ready=False)
+        written = ReadyFile(str(path))
+        written.write_state({"grpc_port": 1}, ready=False)
         writes = []
-        write = told._write
-        told._write = lambda: (writes.append(1), write())
-        keeping = asyncio.create_task(told.keep())
+        write = written._write
+        written._write = lambda: (writes.append(1), write())
+        keeping = asyncio.create_task(written.keep())
         folder.rename(gone)
         async with asyncio.timeout(10):
             while len(writes) < 3:

@@ -26,7 +26,7 @@ def test_a_client_that_leaves_aborts_its_request_at_once(web, stream, after_toke
             number = (await w.scheduler.submitted()).number
             if after_token:
                 w.scheduler.outputs(number, [(0, 0, 70)])
-                await w.until(lambda: w.server.link._streams[number].outputs[0].num_tokens == 1)
+                await w.until(lambda: w.server.scheduler._streams._by_number[number].outputs[0].num_tokens == 1)
             writer.transport.abort()
             await w.until(lambda: bool(w.scheduler.aborts))
             assert w.scheduler.aborts[0].numbers == (number,)

@@ -143,7 +143,7 @@ def test_vectors_are_counted_with_their_prompts_and_have_no_tokens(serving):
 
         s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, task="embed", embedding_size=4)
         s.scheduler.change("ready")
-        await s.until(lambda: s.server.link.welcome.facts.task == "embed")
+        await s.until(lambda: s.server.scheduler.welcome.facts.task == "embed")
         s.scheduler.script = embed
         made = await s.client.embed(EmbedRequest(inputs=("hello", "world hello")))
         page, _ = await scrape(s.server)
@@ -286,7 +286,7 @@ def test_the_schedulers_figures_are_on_the_page_and_the_page_outlives_the_schedu
         assert page("quire_requests_running") == 3
         assert page.families["quire_model_info"].samples[0].labels["model_name"] == "tiny"
         s.scheduler.muted = True
-        await s.until(lambda: s.server.link.state == "lost")
+        await s.until(lambda: s.server.scheduler.state == "lost")
         page, _ = await scrape(s.server)
         assert page("quire_scheduler_up") == page("quire_engine_ready") == 0
         assert ("quire_requests_running", frozenset()) not in page.samples

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from quire.frontend.request.embeddings import MAX_IN_FLIGHT, MAX_INPUTS, model_normalizes, normalized
-from quire.frontend.text.encoding import EncodeText, encode_first
+from quire.frontend.text.encode_jobs import EncodeText, encode_first
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
@@ -44,7 +44,7 @@ def embedding(serving):
         async def body():
             async with serving(**config) as s:
                 embeds(s.scheduler)
-                await s.until(lambda: s.server.link.welcome.facts.task == "embed")
+                await s.until(lambda: s.server.scheduler.welcome.facts.task == "embed")
                 if not script:
                     s.scheduler.script = None
                 await test(s)
@@ -137,7 +137,7 @@ def test_after_the_schedulers_loss_only_what_has_no_vector_is_submitted_again(em
         await s.scheduler.submitted(2)
         first = next(submit for submit in s.scheduler.submits if submit.prompt[0] == 1)
         answer(s.scheduler, first)
-        await s.until(lambda: s.server.link.num_streams == 1)
+        await s.until(lambda: s.server.scheduler.num_streams == 1)
         s.scheduler.life = "life-2"
         s.scheduler.script = lambda submit: answer(s.scheduler, submit)
         s.scheduler.change("ready")

@@ -78,7 +78,7 @@ def test_what_a_request_leaves_unset_comes_from_the_model_and_what_it_sets_arriv
             assert (params.temperature, params.top_k, params.top_p, params.max_tokens) == (0.5, 7, 1.0, 16)
             assert submit.timeout_seconds == pytest.approx(600, abs=1)
             assert prompt_of(submit) == tokenizer.encode("hello").ids
-            await s.until(lambda: s.server.link.welcome.limits.priority_enabled)
+            await s.until(lambda: s.server.scheduler.welcome.limits.priority_enabled)
             request = GenerateRequest(
                 input=(5, 6, 7), temperature=0.7, top_p=0.8, top_k=-1, min_p=0.05, repetition_penalty=1.2,
                 presence_penalty=0.1, frequency_penalty=0.2, seed=-1, n=2, max_tokens=33, min_tokens=4,
@@ -358,7 +358,7 @@ def test_malformed_messages_of_the_scheduler_harm_nothing(serving, tokenizer):
             s.scheduler.outputs(number, [(7, 0, 5)])
             s.scheduler.answer(number, tokens)
             assert ids_of(await reading) == tokens
-            assert s.server.link.num_bad_messages == 5
+            assert s.server.scheduler.num_bad_messages == 5
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.sandbox.grammar import Grammars
+from quire.frontend.sandbox.grammar import GrammarChecker
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, Tool
 from quire.proto.messages.params import ParameterError, Structured
 from quire.proto.messages.requests import ModelFacts
@@ -31,10 +31,10 @@ def facts(eos: int = 0) -> ModelFacts:
 def checking(model_dir: Path) -> Callable[..., None]:
     """`checking(work, **config)`: run `work(grammars)`, then close."""
 
-    def run(work: Callable[[Grammars], Awaitable[None]], **changes: object) -> None:
+    def run(work: Callable[[GrammarChecker], Awaitable[None]], **changes: object) -> None:
         async def main() -> None:
             values = {"scheduler_address": "x", "model": str(model_dir), "served_model_names": ("tiny",), **changes}
-            grammars = Grammars(FrontendConfig(**values))
+            grammars = GrammarChecker(FrontendConfig(**values))
             try:
                 await work(grammars)
             finally:
@@ -45,7 +45,7 @@ def checking(model_dir: Path) -> Callable[..., None]:
     return run
 
 
-async def refusal(grammars: Grammars, structured: Structured) -> str:
+async def refusal(grammars: GrammarChecker, structured: Structured) -> str:
     with pytest.raises(ParameterError) as caught:
         await grammars.check(structured, facts())
     assert (caught.value.field, caught.value.reason) == ("structured", "INVALID_GRAMMAR")
@@ -59,7 +59,7 @@ def children() -> list[psutil.Process]:
 def test_a_verdict_is_found_once_and_kept_for_both_good_and_bad(checking: Callable[..., None]) -> None:
     bad = Structured("regex", "(a")
 
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         await asyncio.gather(*(grammars.check(GOOD, facts()) for _ in range(20)))
         assert "unclosed group" in await refusal(grammars, bad)
         (child,) = children()
@@ -72,7 +72,7 @@ def test_a_verdict_is_found_once_and_kept_for_both_good_and_bad(checking: Callab
 
 
 def test_what_takes_too_long_is_stopped_and_others_are_served(checking: Callable[..., None]) -> None:
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         await grammars.check(GOOD, facts())
         (before,) = children()
         message = await refusal(grammars, SLOW)
@@ -87,7 +87,7 @@ def test_what_takes_too_long_is_stopped_and_others_are_served(checking: Callable
 
 
 def test_a_compiler_that_dies_fails_its_request_and_others_are_served(checking: Callable[..., None]) -> None:
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         await grammars.check(GOOD, facts())
         (before,) = children()
         before.suspend()
@@ -108,7 +108,7 @@ def test_a_compiler_that_fails_by_itself_is_no_verdict_and_the_next_try_finds_on
 ) -> None:
     regex = Structured("regex", "a+")
 
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         await grammars.check(GOOD, facts())
         (before,) = children()
         before.suspend()
@@ -126,7 +126,7 @@ def test_a_compiler_that_fails_by_itself_is_no_verdict_and_the_next_try_finds_on
 
 
 def test_another_model_behind_the_same_door_gets_verdicts_of_its_own(checking: Callable[..., None]) -> None:
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         await grammars.check(GOOD, facts())
         (before,) = children()
         await grammars.check(GOOD, facts(eos=1))
@@ -141,7 +141,7 @@ def test_a_tokenizer_the_library_cannot_read_refuses_the_feature_clearly(
 ) -> None:
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unheard"}}')
 
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         with pytest.raises(ParameterError, match="does not work with this model's tokenizer") as caught:
             await grammars.check(GOOD, facts())
         assert caught.value.reason == "UNSUPPORTED"
@@ -170,7 +170,7 @@ HOSTILE = {
 
 
 def test_no_hostile_grammar_harms_the_next_request(checking: Callable[..., None]) -> None:
-    async def work(grammars: Grammars) -> None:
+    async def work(grammars: GrammarChecker) -> None:
         await grammars.check(GOOD, facts())
         for number, structured in enumerate(HOSTILE.values()):
             (verdict,) = await asyncio.gather(grammars.check(structured, facts()), return_exceptions=True)

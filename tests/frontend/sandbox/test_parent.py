@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from quire.frontend.sandbox import parent as sandboxes
-from quire.frontend.sandbox.parent import MAX_ANSWER_BYTES, Sandbox, SandboxCrashed, SandboxLost, SandboxTimeout
+from quire.frontend.sandbox.child_process import ChildProcess
+from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
+from quire.frontend.sandbox.parent import MAX_ANSWER_BYTES, Sandbox
 
 CHILD = """
 import os, signal, sys, time
@@ -156,15 +158,15 @@ def test_a_child_that_was_stopped_for_a_while_still_answers(monkeypatch: pytest.
     async def work(sandbox: Sandbox) -> None:
         child = psutil.Process(int(await sandbox.call(b"pid", 10)))
         looks: list[float] = []
-        computed = sandboxes._Child._computed_seconds
+        computed = ChildProcess._computed_seconds
 
-        def look(self: sandboxes._Child) -> float:
+        def look(self: ChildProcess) -> float:
             looks.append(computed(self))
             if len(looks) == 2:  # the first was before the call
                 child.resume()
             return looks[-1]
 
-        monkeypatch.setattr(sandboxes._Child, "_computed_seconds", look)
+        monkeypatch.setattr(ChildProcess, "_computed_seconds", look)
         child.suspend()
         assert await sandbox.call(b"x", 1) == b"ready x"
         assert len(looks) >= 2

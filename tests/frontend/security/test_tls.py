@@ -193,7 +193,7 @@ def test_old_versions_of_the_protocol_are_refused_and_http_1_is_agreed_on(author
     pair = authority.sign("server")
 
     async def main():
-        async with Http(server_tls(**files(pair)).http_context()) as door:
+        async with Http(server_tls(**files(pair)).http_ssl_context()) as door:
             old = trusting(authority)
             old.minimum_version, old.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, ssl.TLSVersion.TLSv1_1
             with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -213,7 +213,7 @@ def test_both_doors_ask_for_a_certificate_of_the_client_ca(authority, tmp_path):
     tls = server_tls(**files(server, authority.file))
 
     async def main():
-        async with Http(tls.http_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
+        async with Http(tls.http_ssl_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
             assert await http.serial(trusting(authority, client)) == 1
             assert await rpc.call(authority, client) == 1
             for wrong in (None, stranger):
@@ -233,7 +233,7 @@ def test_new_files_are_shown_to_the_next_connection_at_both_doors(authority):
 
     async def main():
         nonlocal now
-        async with Http(tls.http_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
+        async with Http(tls.http_ssl_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
             assert [await http.serial(trusting(authority)), await rpc.serial()] == [11, 11]
             authority.sign("server", serial=12)
             now = 2.0
@@ -267,7 +267,7 @@ def test_a_new_client_ca_replaces_the_old_one_at_both_doors(authority, tmp_path)
 
     async def main():
         nonlocal now
-        async with Http(tls.http_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
+        async with Http(tls.http_ssl_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
             assert await http.serial(trusting(authority, client)) == 1
             again = trusting(authority, client)
             session = await asyncio.to_thread(resumable, http.port, again)
@@ -339,7 +339,7 @@ def test_bad_new_files_leave_the_old_certificate_in_use(authority, caplog, how):
 
     async def main():
         nonlocal now
-        async with Http(tls.http_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
+        async with Http(tls.http_ssl_context()) as http, Grpc(tls.grpc_credentials()) as rpc:
             spoil(how, pair, authority)
             now = 2.0
             assert [await http.serial(trusting(authority)), await rpc.serial()] == [11, 11]

@@ -6,8 +6,8 @@ import time
 import pytest
 from grpc_health.v1 import health_pb2
 
-from quire.frontend.stream import progress
-from quire.frontend.stream.patience import Patience
+from quire.frontend.stream import step_progress
+from quire.frontend.stream.loss_grace import LossGrace
 from quire.proto.api import Delta, Finished, GenerateRequest, RequestError
 
 BRIEF = {"resume_window_seconds": 0.6, "startup_seconds": 30.0}
@@ -29,40 +29,40 @@ def ids_of(events) -> list[int]:
     return [token for event in events if isinstance(event, Delta) for token in event.token_ids]
 
 
-def test_patience_counts_anew_for_workers_and_for_every_loss():
-    patience = Patience(scheduler_seconds=15.0, workers_seconds=600.0)
-    assert not patience.is_waiting
-    assert patience.spent(1e9) == ""
-    patience.lost(100.0)
-    patience.lost(110.0)  # still the same loss
-    assert patience.spent(115.0) == ""
-    assert "the scheduler did not come back within 15 s" in patience.spent(115.1)
-    patience.found(114.0)
-    patience.found(300.0)  # it says the same again
-    assert patience.spent(714.0) == ""
-    assert "workers" in patience.spent(714.1)
-    patience.lost(400.0)  # the second one dies while its workers load
-    assert patience.spent(415.0) == ""
-    assert patience.spent(415.1)
-    patience.found(410.0)
-    patience.end()
-    assert patience.spent(1e9) == ""
+def test_grace_counts_anew_for_workers_and_for_every_loss():
+    grace = LossGrace(scheduler_seconds=15.0, workers_seconds=600.0)
+    assert not grace.is_waiting
+    assert grace.expired(1e9) == ""
+    grace.on_lost(100.0)
+    grace.on_lost(110.0)  # still the same loss
+    assert grace.expired(115.0) == ""
+    assert "the scheduler did not come back within 15 s" in grace.expired(115.1)
+    grace.on_found(114.0)
+    grace.on_found(300.0)  # it says the same again
+    assert grace.expired(714.0) == ""
+    assert "workers" in grace.expired(714.1)
+    grace.on_lost(400.0)  # the second one dies while its workers load
+    assert grace.expired(415.0) == ""
+    assert grace.expired(415.1)
+    grace.on_found(410.0)
+    grace.end()
+    assert grace.expired(1e9) == ""
 
 
-def test_what_a_frontend_itself_stood_still_costs_no_patience():
-    patience = Patience(scheduler_seconds=15.0, workers_seconds=600.0)
-    patience.lost(100.0)
-    patience.overslept(60.0, 165.0)
-    assert patience.spent(175.0) == ""
-    assert patience.spent(175.1)
-    patience.lost(100.0)
-    patience.found(170.0)  # heard right after a pause that began before
-    patience.overslept(60.0, 170.0)
-    assert patience.spent(770.0) == ""
-    assert patience.spent(770.1)
+def test_what_a_frontend_itself_stood_still_costs_no_grace():
+    grace = LossGrace(scheduler_seconds=15.0, workers_seconds=600.0)
+    grace.on_lost(100.0)
+    grace.add_pause(60.0, 165.0)
+    assert grace.expired(175.0) == ""
+    assert grace.expired(175.1)
+    grace.on_lost(100.0)
+    grace.on_found(170.0)  # heard right after a pause that began before
+    grace.add_pause(60.0, 170.0)
+    assert grace.expired(770.0) == ""
+    assert grace.expired(770.1)
 
 
-def test_a_frontend_tells_its_patience_how_long_it_stood_still(serving):
+def test_a_frontend_does_not_count_its_own_pauses_as_waiting(serving):
     """The pause is longer than the window; all of the window is left when it ends."""
 
     async def main():
@@ -70,10 +70,10 @@ def test_a_frontend_tells_its_patience_how_long_it_stood_still(serving):
             reading, _ = read(s)
             await s.scheduler.submitted()
             s.scheduler.muted = True
-            await s.until(lambda: s.server.link.is_waiting)
+            await s.until(lambda: s.server.scheduler.is_waiting)
             time.sleep(2.0)
             await asyncio.sleep(0.7)
-            assert s.server.link.is_waiting
+            assert s.server.scheduler.is_waiting
             assert not reading.done()
             with pytest.raises(RequestError, match="did not come back within"):
                 await reading
@@ -93,7 +93,7 @@ def test_requests_outwait_the_loading_of_a_new_schedulers_workers(serving):
             await s.scheduler.__aexit__()
             for life in ("life-2", "life-3"):
                 async with s.new_scheduler(s.scheduler.address, life=life, state="starting") as second:
-                    await s.until(lambda: s.server.link.state == "starting")
+                    await s.until(lambda: s.server.scheduler.state == "starting")
                     for service in ("", "quire.v1.Inference", "workers"):
                         assert s.server.health.status(service) == health_pb2.HealthCheckResponse.NOT_SERVING
                     with pytest.raises(RequestError) as refused:
@@ -146,7 +146,7 @@ def test_a_requests_own_deadline_ends_it_while_no_scheduler_counts(serving, stat
             else:
                 s.scheduler.life, s.scheduler.state, s.scheduler.facts = "life-2", "starting", None
                 s.scheduler.peers.clear()
-            await s.until(lambda: s.server.link.state == state)
+            await s.until(lambda: s.server.scheduler.state == state)
             with pytest.raises(RequestError) as caught:
                 await reading
             assert caught.value.reason == "DEADLINE"
@@ -168,13 +168,13 @@ def test_an_engine_that_loaded_for_long_is_not_stalled_when_it_is_ready(serving,
             s.scheduler.stands_still = True
             s.scheduler.life, s.scheduler.state = "life-2", "starting"
             s.scheduler.peers.clear()
-            await s.until(lambda: s.server.link.state == "starting")
-            monkeypatch.setattr(progress, "STALLED_SECONDS", 0.5)
+            await s.until(lambda: s.server.scheduler.state == "starting")
+            monkeypatch.setattr(step_progress, "STALLED_SECONDS", 0.5)
             await asyncio.sleep(1.0)
             s.scheduler.change("ready")
-            await s.until(lambda: s.server.link.state == "ready")
-            assert s.server.link.progress() == "ready"
-            await s.until(lambda: s.server.link.progress() == "stalled")
+            await s.until(lambda: s.server.scheduler.state == "ready")
+            assert s.server.scheduler.progress() == "ready"
+            await s.until(lambda: s.server.scheduler.progress() == "stalled")
 
     asyncio.run(main())
 
@@ -188,10 +188,10 @@ def test_what_no_scheduler_ever_got_is_not_sent_as_accepted(serving):
             await s.scheduler.submitted()
             await s.scheduler.__aexit__()
             await asyncio.sleep(0.3)
-            assert s.server.link.state == "ready"
+            assert s.server.scheduler.state == "ready"
             read(s, request_id="late")
-            await s.until(lambda: s.server.link.num_streams == 2)
-            await s.until(lambda: s.server.link.state == "lost")
+            await s.until(lambda: s.server.scheduler.num_streams == 2)
+            await s.until(lambda: s.server.scheduler.state == "lost")
             async with s.new_scheduler(s.scheduler.address, life="life-2") as second:
                 await second.submitted(2)
                 assert {submit.label == "late": submit.accepted for submit in second.submits} == {
@@ -213,7 +213,7 @@ def test_a_server_that_is_told_to_end_gives_those_who_wait_their_word(serving):
             await s.until(lambda: ids_of(events) == [70])
             s.scheduler.life, s.scheduler.state, s.scheduler.facts = "life-2", "starting", None
             s.scheduler.peers.clear()
-            await s.until(lambda: s.server.link.is_waiting)
+            await s.until(lambda: s.server.scheduler.is_waiting)
             begun = time.monotonic()
             s.server.drain()
             with pytest.raises(RequestError) as caught:

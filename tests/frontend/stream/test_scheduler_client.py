@@ -37,9 +37,9 @@ def test_a_new_scheduler_gets_prompt_and_delivered_tokens_and_the_stream_goes_on
             s.scheduler.outputs(old.number, [(0, i, t) for i, t in enumerate(tokens[:4])])
             await s.until(lambda: len(ids_of(events)) == 4)
             await s.scheduler.__aexit__()
-            await s.until(lambda: s.server.link.state == "lost")
+            await s.until(lambda: s.server.scheduler.state == "lost")
             async with s.new_scheduler(s.scheduler.address, life="life-2", state="starting") as second:
-                await s.until(lambda: s.server.link.state == "starting")
+                await s.until(lambda: s.server.scheduler.state == "starting")
                 with pytest.raises(RequestError, match="starting"):
                     await s.client.generate(GenerateRequest(input="x"))
                 assert second.submits == []
@@ -126,7 +126,7 @@ def test_a_scheduler_that_stalled_in_the_same_life_is_told_to_forget_the_old_num
             s.scheduler.outputs(old.number, [(0, 0, 70)])
             await s.until(lambda: ids_of(events) == [70])
             s.scheduler.muted = True
-            await s.until(lambda: s.server.link.state == "lost")
+            await s.until(lambda: s.server.scheduler.state == "lost")
             s.scheduler.muted = False
             new = await s.scheduler.submitted(2)
             assert s.scheduler.aborts[0].numbers == (old.number,)
@@ -197,7 +197,7 @@ def test_what_the_scheduler_forgot_for_want_of_beats_costs_no_resume_and_its_dea
                 await s.ready()
                 s.scheduler.life = life
                 s.scheduler.peers.clear()
-                await s.until(lambda life=life: s.server.link.welcome.life == life)
+                await s.until(lambda life=life: s.server.scheduler.welcome.life == life)
             with pytest.raises(RequestError, match="lost too often"):
                 await doomed
 
@@ -214,7 +214,7 @@ def test_requests_wait_for_the_window_and_then_end_unavailable(serving):
             s.scheduler.outputs(s.scheduler.submits[0].number, [(0, 0, 70)])
             await s.until(lambda: len(events) == 2)
             s.scheduler.muted = True
-            await s.until(lambda: s.server.link.state == "lost")
+            await s.until(lambda: s.server.scheduler.state == "lost")
             with pytest.raises(RequestError, match="lost") as caught:
                 await s.client.generate(GenerateRequest(input="x"))
             assert (caught.value.status, caught.value.reason) == ("UNAVAILABLE", "SCHEDULER_LOST")
@@ -240,7 +240,7 @@ def test_a_scheduler_that_comes_back_draining_lets_what_was_accepted_end(serving
             facts, s.scheduler.facts = s.scheduler.facts, None
             s.scheduler.life, s.scheduler.state = "life-2", "draining"
             s.scheduler.peers.clear()
-            await s.until(lambda: s.server.link.state == "draining")
+            await s.until(lambda: s.server.scheduler.state == "draining")
             await asyncio.sleep(0.2)  # its workers load
             assert len(s.scheduler.submits) == 1
             s.scheduler.facts = facts
@@ -276,8 +276,8 @@ def test_another_protocol_version_is_never_ready(serving):
                 PROTOCOL_VERSION + 1, "life-9", "ready", welcome.limits, welcome.facts
             )
             s.scheduler.say(s.scheduler.welcome())
-            await s.until(lambda: s.server.link.state == "lost")
-            assert str(PROTOCOL_VERSION + 1) in s.server.link.detail
+            await s.until(lambda: s.server.scheduler.state == "lost")
+            assert str(PROTOCOL_VERSION + 1) in s.server.scheduler.detail
             s.scheduler.say(Refused("protocol version 1 of the frontend is not 2"))
             with pytest.raises(RequestError) as caught:
                 await s.client.generate(GenerateRequest(input="x"))

@@ -42,7 +42,7 @@ def test_a_reader_beyond_the_bound_is_refused_and_its_request_aborted(serving, l
             async with s.server.pipeline.open(GenerateRequest(input="x", max_tokens=400), Call("grpc")) as stream:
                 reader = asyncio.create_task(read(stream))
                 s.scheduler.outputs(stream.number, [(0, 0, 70)])
-                await s.until(lambda: stream._reader is not None and stream._waiter is None)
+                await s.until(lambda: stream._reader._task is not None and not stream._reader.is_waiting)
                 s.scheduler.outputs(stream.number, [(0, at, 70) for at in range(1, 60)])
                 with pytest.raises(asyncio.CancelledError):
                     await reader
@@ -63,7 +63,7 @@ def test_a_client_that_never_reads_is_refused_over_the_wire_while_others_stream(
     async def main():
         async with serving() as s:
             s.scheduler.facts = None
-            facts = s.server.link.welcome.facts
+            facts = s.server.scheduler.welcome.facts
             async with grpc.aio.insecure_channel(s.target, options=options) as channel:
                 call = channel.unary_stream(
                     "/quire.v1.Inference/Stream", response_deserializer=pb.StreamEvent.FromString
@@ -95,6 +95,6 @@ def test_a_few_steps_of_many_logprobs_make_no_reader_slow(serving):
             async with s.server.pipeline.open(request, Call("grpc")) as stream:
                 per_step = stream.prepared.step_bytes
                 assert per_step > s.server._config.slow_reader_bytes
-                assert stream._max_unread_bytes >= 2 * per_step
+                assert stream._reader.max_unread_bytes >= 2 * per_step
 
     asyncio.run(main())

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from tokenizers_of_chats import FAMILIES, with_tokens
 
-from quire.frontend.text.anchored import ANCHOR, AnchoredText
-from quire.frontend.text.special_token_escape import STAND_INS, Disguise, StandIns
+from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
+from quire.frontend.text.special_token_escape import ESCAPE_CHARS, EscapeChars, SpecialTokenEscaper
 from quire.frontend.text.tokenizer import TextTokenizer
 
 NUM_RENDERINGS = 80
@@ -25,7 +25,7 @@ ORDINARY = ["<think>", "</think>", "us"]
 TEMPLATES = [*CONTENTS[:6], *CONTENTS[:2], "\n", "\n\n", " ", "user", "the", ": ", "<|", "|>", "<think>", "é"]
 WORDS = ["the", "user", "end", " ", "\n", "  ", "é", "한국", "1", "<think>", "hi.", "_"]
 PARTS = ["<", "<|", "|>", "s>", "/s>", "</", "[", "INST]", "en", "d", ">", "user|>"]
-SPELLED = [*CONTENTS, *CONTENTS, "\uff1cs\uff1e", "<S>", "</S>", "<|END|>", "< s>", *STAND_INS[:2], ANCHOR]
+SPELLED = [*CONTENTS, *CONTENTS, "\uff1cs\uff1e", "<S>", "</S>", "<|END|>", "< s>", *ESCAPE_CHARS[:2], PLACEHOLDER]
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 Pieces = list[tuple[bool, str]]
@@ -49,11 +49,11 @@ def rendering(draw: random.Random, users: list[str]) -> Pieces:
 
 
 def encoded(text_tokenizer: TextTokenizer, pieces: Pieces) -> list[int]:
-    """As the pipeline does: what users wrote is disguised before the template is rendered."""
-    stand_in = StandIns([text for _, text in pieces])
-    disguise = Disguise(text_tokenizer.special_texts)
-    text = "".join(disguise.hide(text, stand_in) if is_users else text for is_users, text in pieces)
-    return text_tokenizer.encode_template(text, stand_in.restore)
+    """As the pipeline does: what users wrote is escaped before the template is rendered."""
+    escape_chars = EscapeChars([text for _, text in pieces])
+    escaper = SpecialTokenEscaper(text_tokenizer.special_texts)
+    text = "".join(escaper.escape(text, escape_chars) if is_users else text for is_users, text in pieces)
+    return text_tokenizer.encode_template(text, escape_chars.originals)
 
 
 def is_spelled(tokenizer: Tokenizer, pieces: Pieces) -> bool:
@@ -127,9 +127,9 @@ def likely(specials: tuple[str, ...], scheme: str) -> Tokenizer:
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])
 @pytest.mark.parametrize("specials", OVERLAPPING)
 def test_special_tokens_that_a_model_finds_in_others_are_cut_in_two_rounds(specials, scheme, tmp_path, monkeypatch):
-    rounds: list[AnchoredText] = []
-    separate = AnchoredText.separate
-    monkeypatch.setattr(AnchoredText, "separate", lambda self, at: (rounds.append(self), separate(self, at))[1])
+    rounds: list[PlaceholderText] = []
+    separate = PlaceholderText.separate
+    monkeypatch.setattr(PlaceholderText, "separate", lambda self, at: (rounds.append(self), separate(self, at))[1])
     text_tokenizer = opened(likely(specials, scheme), tmp_path)
     draw = random.Random(f"{specials} {scheme}")
     parts = [*specials, *"".join(specials), specials[0][:-1], specials[-1][1:], " "]

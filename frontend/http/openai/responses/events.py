@@ -1,14 +1,12 @@
-"""A response as it grows: fed with the events of the pipeline, it is at any time the response object, and says what
-its stream's events are.
-"""
+"""A response as it grows: events of the pipeline go in, events of the stream come out, and the object is kept."""
 
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from quire.frontend.http.openai.chat_answer import logprobs
+from quire.frontend.http.openai.responses.database import ResponseStatus
 from quire.frontend.http.openai.responses.items import new_id
-from quire.frontend.http.openai.responses.store import Status
 from quire.frontend.http.openai.responses.types import ResponseRequest
 from quire.proto import api
 from quire.proto.api import RequestError, ServerInfo
@@ -18,24 +16,24 @@ Json = dict[str, Any]
 
 
 class GrowingResponse:
-    """One item is open at a time: reasoning, the message, or a call; what belongs to another closes it."""
+    """The response object. One item is open at a time (reasoning, message or call); another one closes it."""
 
-    def __init__(self, asked: ResponseRequest, id: str, info: ServerInfo) -> None:
-        self.answer = _head(asked, id, info)
+    def __init__(self, payload: ResponseRequest, id: str, info: ServerInfo) -> None:
+        self.answer = _head(payload, id, info)
         self._items: list[Json] = self.answer["output"]
         self._sequence = 0
         self._open = ""
-        """What the open item is: reasoning, message, or the number of a call."""
+        """Kind of the open item: reasoning, message, or call and its number; empty: none."""
         self._grown: list[str] = []
-        """What the open item's text or arguments grew by: they are joined when it closes."""
+        """Pieces of the open item's text or arguments, which are joined when it closes."""
 
     @property
-    def status(self) -> Status:
-        status: Status = self.answer["status"]
+    def status(self) -> ResponseStatus:
+        status: ResponseStatus = self.answer["status"]
         return status
 
     def events(self, event: api.Event) -> Iterator[Json]:
-        """What one event of the pipeline means. After the end, `ending` is the last one."""
+        """The stream's events for one event of the pipeline. After the end, `ending` is the last one."""
         if isinstance(event, api.Started):
             self.answer["model"] = event.model
             yield self._whole("response.created")
@@ -61,7 +59,7 @@ class GrowingResponse:
         return "".join(item["content"][0]["text"] for item in self._items if item["type"] == "reasoning")
 
     def count_reasoning(self, num_tokens: int) -> None:
-        """Once it has ended: how many of the output's tokens `reasoning` was."""
+        """Set the number of the output's tokens that are reasoning, once it has ended."""
         self.answer["usage"]["output_tokens_details"]["reasoning_tokens"] = num_tokens
 
     def fail(self, error: RequestError) -> None:
@@ -95,16 +93,20 @@ class GrowingResponse:
     def _grow_call(self, call: api.ToolCallDelta) -> Iterator[Json]:
         if self._open != f"call {call.index}":
             item = {
-                "type": "function_call", "id": new_id("fc"), "call_id": call.id, "name": call.name, "arguments": "",
+                "type": "function_call",
+                "id": new_id("fc"),
+                "call_id": call.id,
+                "name": call.name,
+                "arguments": "",
                 "status": "in_progress",
-            }  # fmt: skip
+            }
             yield from self._begin(f"call {call.index}", item, None)
         if call.arguments:
             self._grown.append(call.arguments)
             yield self._about("response.function_call_arguments.delta", delta=call.arguments)
 
     def _join(self) -> None:
-        """The open item's text, or its arguments, so far."""
+        """Join the pieces of the open item's text or arguments."""
         grown = "".join(self._grown)
         self._grown.clear()
         if self._open.startswith("call "):
@@ -170,39 +172,39 @@ class GrowingResponse:
 
 
 def _copy(value: Json) -> Json:
-    """As it is now: lists inside go on growing."""
+    """A copy as it is now: lists inside go on growing."""
     return {name: list(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
 
 
-def _head(asked: ResponseRequest, id: str, info: ServerInfo) -> Json:
-    """The response before anything happened; what the request did not say shows its default."""
+def _head(payload: ResponseRequest, id: str, info: ServerInfo) -> Json:
+    """The response before anything happened; fields that the request left out show their defaults."""
     return {
         "id": id,
         "object": "response",
         "created_at": int(time.time()),
         "completed_at": None,
         "status": "in_progress",
-        "background": bool(asked.background),
+        "background": bool(payload.background),
         "error": None,
         "incomplete_details": None,
-        "instructions": asked.instructions,
-        "max_output_tokens": asked.max_output_tokens,
-        "metadata": asked.metadata or {},
-        "model": asked.model or info.model_names[0],
+        "instructions": payload.instructions,
+        "max_output_tokens": payload.max_output_tokens,
+        "metadata": payload.metadata or {},
+        "model": payload.model or info.model_names[0],
         "output": [],
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "previous_response_id": asked.previous_response_id,
-        "reasoning": {"effort": asked.reasoning.effort if asked.reasoning is not None else None, "summary": None},
-        "store": asked.is_stored,
-        "temperature": info.default_temperature if asked.temperature is None else asked.temperature,
-        "text": {"format": (asked.text and asked.text.format) or {"type": "text"}},
-        "tool_choice": asked.tool_choice or "auto",
-        "tools": asked.tools or [],
-        "top_logprobs": asked.top_logprobs or 0,
-        "top_p": info.default_top_p if asked.top_p is None else asked.top_p,
+        "parallel_tool_calls": payload.parallel_tool_calls is not False,
+        "previous_response_id": payload.previous_response_id,
+        "reasoning": {"effort": payload.reasoning.effort if payload.reasoning is not None else None, "summary": None},
+        "store": payload.is_stored,
+        "temperature": info.default_temperature if payload.temperature is None else payload.temperature,
+        "text": {"format": (payload.text and payload.text.format) or {"type": "text"}},
+        "tool_choice": payload.tool_choice or "auto",
+        "tools": payload.tools or [],
+        "top_logprobs": payload.top_logprobs or 0,
+        "top_p": info.default_top_p if payload.top_p is None else payload.top_p,
         "truncation": "disabled",
         "usage": None,
-        "user": asked.user,
+        "user": payload.user,
     }
 
 

@@ -1,10 +1,8 @@
 """`/v1/responses`: create, stream, run in the background, retrieve, cancel, delete, list input items."""
 
 import asyncio
-import logging
 import re
 import secrets
-from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,41 +10,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from quire.frontend.call import Call
-from quire.frontend.errors import as_request_error
+from quire.frontend.context import FrontendContext
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_response
-from quire.frontend.http.door import HttpDoor, call_of
-from quire.frontend.http.fields.conversation import count_tokens, renamed
-from quire.frontend.http.openai.responses.background import Background
+from quire.frontend.http.call import call_of
+from quire.frontend.http.fields.conversation import renamed
+from quire.frontend.http.openai.responses.background import BackgroundResponses
+from quire.frontend.http.openai.responses.database import StoredResponse
 from quire.frontend.http.openai.responses.events import GrowingResponse
-from quire.frontend.http.openai.responses.items import kept
-from quire.frontend.http.openai.responses.store import ResponseStore, Stored
+from quire.frontend.http.openai.responses.job import NAMES, ResponseJob
+from quire.frontend.http.openai.responses.query_parameters import page, refuse_parameters
+from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.frontend.http.openai.responses.types import ResponseRequest
-from quire.frontend.http.sse import data, event_stream
+from quire.frontend.http.sse import event_stream
 from quire.frontend.limits.byte_budget import body_size
-from quire.frontend.stream.parsed_stream import Answer
-from quire.frontend.stream.request_stream import RequestStream
-from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
 
-log = logging.getLogger("quire.frontend")
-
 ID = re.compile(r"resp_[0-9a-f]{32}")
-NAMES = {
-    "chat$": "input",
-    r"chat\.messages": "input",
-    r"chat\.template_kwargs": "chat_template_kwargs",
-    r"response_format\.json_schema": "text.format",
-    "max_tokens": "max_output_tokens",
-    "logprobs": "top_logprobs",
-}
 GONE = "the frontend that made this response ended before it could store it, or its store failed"
-MAX_PAGE = 100
 
 
-def routes(door: HttpDoor) -> list[Route]:
-    responses = Responses(door, ResponseStore(door.config.run_dir, door.config.max_stored_response_bytes))
+def routes(context: FrontendContext) -> list[Route]:
+    responses = Responses(context, ResponseStore(context.config.run_dir, context.config.max_stored_response_bytes))
     return [
         Route("/v1/responses", responses.create, methods=["POST"]),
         Route("/v1/responses/{id}", responses.retrieve, methods=["GET"]),
@@ -56,61 +42,35 @@ def routes(door: HttpDoor) -> list[Route]:
     ]
 
 
-class Making:
-    """One response on its way: what was asked, what the engine is asked, what has become of it."""
-
-    def __init__(self, asked: ResponseRequest, generate: GenerateRequest, call: Call, growing: GrowingResponse) -> None:
-        self.asked = asked
-        self.generate = generate
-        self.call = call
-        self.growing = growing
-
-    @property
-    def id(self) -> str:
-        id: str = self.growing.answer["id"]
-        return id
-
-    async def read(self, stream: RequestStream | Answer) -> None:
-        """To the end, for nobody who watches. Raises `RequestError`."""
-        while events := await stream.take():
-            for event in events:
-                for _ in self.growing.events(event):
-                    continue
-
-
 class Responses:
-    """The handlers. Label of a response in the engine is its id, so that any frontend can end it."""
+    """The handlers. A response's id is its request's label in the engine, so that any frontend can end it."""
 
-    def __init__(self, door: HttpDoor, store: ResponseStore) -> None:
-        self._door = door
+    def __init__(self, context: FrontendContext, store: ResponseStore) -> None:
+        self._context = context
         self._store = store
-        self._background = Background(store)
+        self._background = BackgroundResponses(store)
 
     async def create(self, request: Request) -> Response:
-        asked = await body.read(request, ResponseRequest)
-        asked.check()
-        earlier = await self._earlier(asked)
+        payload = await body.read(request, ResponseRequest)
+        payload.check()
+        earlier = await self._earlier(payload)
         id = f"resp_{secrets.token_hex(16)}"
         with renamed(NAMES):
             size = body_size() + sum(map(len, earlier))
-            generate = await self._door.bodies.run(size, lambda _: asked.request(id, earlier))
-        growing = GrowingResponse(asked, id, self._door.control.server_info())
-        making = Making(asked, generate, call_of(request, asked.stream), growing)
-        if asked.background:
+            generate = await self._context.bodies.run(size, lambda _: payload.request(id, earlier))
+        growing = GrowingResponse(payload, id, self._context.engine_info.server_info())
+        job = ResponseJob(self._context, self._store, payload, generate, call_of(request, payload.stream), growing)
+        if payload.background:
             begun: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            self._background.start(self._make(making, begun))
+            self._background.start(job.run_in_background(self._background, begun))
             return _answer(await asyncio.shield(begun))
-        if asked.stream:
-            return event_stream(self._items(making), lambda error, _: _failed(making.growing, error))
-        with renamed(NAMES):
-            async with self._door.pipeline.open(generate, making.call) as stream:
-                await making.read(stream)
-        await self._count(making)
-        await self._keep(making)
-        return json_response(making.growing.answer)
+        if payload.stream:
+            return event_stream(job.stream(), lambda error, _: job.failed(error))
+        await job.run()
+        return json_response(growing.answer)
 
     async def retrieve(self, request: Request) -> Response:
-        _refuse_parameters(request)
+        refuse_parameters(request)
         return _answer(_shown(await self._store.get(_id(request))))
 
     async def cancel(self, request: Request) -> Response:
@@ -131,20 +91,18 @@ class Responses:
         return json_response({"id": id, "object": "response", "deleted": True})
 
     async def input_items(self, request: Request) -> Response:
-        _refuse_parameters(request, "limit", "order", "after")
+        refuse_parameters(request, "limit", "order", "after")
         items: list[dict[str, Any]] = msgspec.json.decode((await self._store.get(_id(request))).input)
-        return json_response(_page(items, request))
+        return json_response(page(items, request))
 
-    # ---- making
-
-    async def _earlier(self, asked: ResponseRequest) -> list[msgspec.Raw]:
-        """The items of the responses this one continues."""
-        if asked.previous_response_id is None:
+    async def _earlier(self, payload: ResponseRequest) -> list[msgspec.Raw]:
+        """The items of the responses that this one continues. Raises `ParameterError` or `RequestError`."""
+        if payload.previous_response_id is None:
             return []
-        if not ID.fullmatch(asked.previous_response_id):
+        if not ID.fullmatch(payload.previous_response_id):
             raise ParameterError("previous_response_id", "is no id of a response")
         items: list[msgspec.Raw] = []
-        for stored in await self._store.chain(asked.previous_response_id):
+        for stored in await self._store.chain(payload.previous_response_id):
             if stored.status not in ("completed", "incomplete"):
                 message = f"{stored.id} is {stored.status}; only one that ended can be continued"
                 raise ParameterError("previous_response_id", message)
@@ -152,61 +110,9 @@ class Responses:
             items += msgspec.json.decode(stored.answer, type=_Output).output
         return items
 
-    async def _make(self, making: Making, begun: asyncio.Future[bytes]) -> None:
-        """In the background. `begun` gets the response as it is once it is accepted and stored, or why it is not."""
-        growing, id = making.growing, making.id
-        try:
-            with renamed(NAMES):
-                async with self._door.pipeline.open(making.generate, making.call) as stream:
-                    answer = msgspec.json.encode(growing.answer)
-                    await self._store.put(
-                        id, making.asked.previous_response_id or "", "in_progress", *self._kept(making)
-                    )
-                    self._background.lease(id)
-                    begun.set_result(answer)
-                    await making.read(stream)
-            with self._door.pipeline.finishing():
-                await self._count(making)
-        except Exception as error:
-            if not begun.done():
-                begun.set_exception(error)
-                return
-            growing.fail(as_request_error(error))
-        try:
-            with self._door.pipeline.finishing():
-                await self._store.finish(id, growing.status, msgspec.json.encode(growing.answer))
-        except RequestError as error:  # its lease runs out
-            log.warning("response %s: its answer is lost: %s", id, error)
-
-    async def _items(self, making: Making) -> AsyncGenerator[bytes, None]:
-        growing = making.growing
-        with renamed(NAMES):
-            async with self._door.pipeline.open(making.generate, making.call) as stream:
-                while events := await stream.take():
-                    if items := b"".join(_item(one) for event in events for one in growing.events(event)):
-                        yield items
-        await self._count(making)
-        try:
-            await self._keep(making)
-        except RequestError:  # the client has all of it, and hears that nobody will retrieve it
-            making.growing.answer["store"] = False
-        yield _item(growing.ending())
-
-    async def _count(self, making: Making) -> None:
-        if reasoning := making.growing.reasoning:
-            making.growing.count_reasoning(await count_tokens(self._door, reasoning))
-
-    async def _keep(self, making: Making) -> None:
-        if making.asked.is_stored:
-            previous, status = making.asked.previous_response_id or "", making.growing.status
-            await self._store.put(making.id, previous, status, *self._kept(making))
-
-    def _kept(self, making: Making) -> tuple[bytes, bytes]:
-        return msgspec.json.encode(kept(making.asked.input)), msgspec.json.encode(making.growing.answer)
-
     async def _stop(self, id: str) -> None:
         self._background.stop(id)
-        await self._door.control.abort([id])
+        await self._context.engine_info.abort([id])
 
 
 class _Output(msgspec.Struct):
@@ -220,14 +126,8 @@ def _id(request: Request) -> str:
     return id
 
 
-def _refuse_parameters(request: Request, *known: str) -> None:
-    for name in request.query_params:
-        if name not in known:
-            raise ParameterError(name[:64], "is not supported by this server; remove it", "UNSUPPORTED")
-
-
-def _shown(stored: Stored) -> bytes:
-    """The response object; where it was ended from outside, its status says so."""
+def _shown(stored: StoredResponse) -> bytes:
+    """The response object, with the stored status where it was ended from outside."""
     answer: dict[str, Any] = msgspec.json.decode(stored.answer)
     if answer["status"] == stored.status:
         return stored.answer
@@ -235,37 +135,6 @@ def _shown(stored: Stored) -> bytes:
     if stored.status == "failed":
         answer["error"] = {"code": "server_error", "message": GONE}
     return msgspec.json.encode(answer)
-
-
-def _page(items: Sequence[dict[str, Any]], request: Request) -> dict[str, Any]:
-    """Newest first unless asked otherwise."""
-    order, after, limit = (request.query_params.get(name) for name in ("order", "after", "limit"))
-    if order not in (None, "asc", "desc"):
-        raise ParameterError("order", f"must be asc or desc, got {order[:64]!r}")
-    if limit is not None and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MAX_PAGE):
-        raise ParameterError("limit", f"must be 1 to {MAX_PAGE}, got {limit[:64]!r}")
-    listed = list(items) if order == "asc" else list(items)[::-1]
-    ids = [item["id"] for item in listed]
-    if after is not None and after not in ids:
-        raise ParameterError("after", f"{after[:64]!r} is none of these items")
-    start = ids.index(after) + 1 if after is not None else 0
-    page = listed[start : start + int(limit or 20)]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": start + len(page) < len(listed),
-    }
-
-
-def _item(event: dict[str, Any]) -> bytes:
-    return data(event, event["type"])
-
-
-def _failed(growing: GrowingResponse, error: RequestError) -> bytes:
-    growing.fail(error)
-    return _item(growing.ending())
 
 
 def _answer(text: bytes) -> Response:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quire.frontend.stream import progress
+from quire.frontend.stream import step_progress
 
 
 def test_health_and_readiness_follow_the_engines_state_word(web):
@@ -19,7 +19,7 @@ def test_health_and_readiness_follow_the_engines_state_word(web):
                 assert await told(path) == (200, "ready")
             for state, healthy in (("recovering", 503), ("draining", 200), ("failed", 503)):
                 w.scheduler.change(state, "/home/me/weights are gone")
-                await w.until(lambda state=state: w.server.link.state == state)
+                await w.until(lambda state=state: w.server.scheduler.state == state)
                 assert await told("/health") == (healthy, state)
                 assert await told("/ready") == (503, state)
                 assert "weights" not in (await w.client.get("/ready")).text  # no key was asked for
@@ -28,24 +28,24 @@ def test_health_and_readiness_follow_the_engines_state_word(web):
 
 
 def test_an_engine_whose_steps_stand_still_under_a_request_is_not_healthy(web, monkeypatch):
-    monkeypatch.setattr(progress, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(step_progress, "STALLED_SECONDS", 0.2)
 
     async def main():
         async with web(lost_after_seconds=30.0) as w:
 
             def heard() -> int:
-                return w.server.link._progress._step[1]
+                return w.server.scheduler._step_progress._step[1]
 
             asking = asyncio.create_task(w.complete(prompt="x"))
             number = (await w.scheduler.submitted()).number
             w.scheduler.stands_still = True
             standing = w.scheduler.step
             await w.until(lambda: heard() == standing)  # a beat of a moment ago would still be news
-            await w.until(lambda: w.server.link.progress() == "stalled")
+            await w.until(lambda: w.server.scheduler.progress() == "stalled")
             response = await w.client.get("/health")
             assert (response.status_code, response.json()["status"]) == (503, "stalled")
             w.scheduler.stands_still = False
-            await w.until(lambda: heard() > standing and w.server.link.progress() == "ready")
+            await w.until(lambda: heard() > standing and w.server.scheduler.progress() == "ready")
             w.scheduler.answer(number, [70])
             assert (await asking).status_code == 200
 

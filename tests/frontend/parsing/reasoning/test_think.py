@@ -67,4 +67,4 @@ def test_the_kind_is_read_from_the_chat_template():
 )
 def test_where_an_answer_begins_is_read_from_the_prompts_end(name, prompt_end, inside, over):
     row = choose(name, "")
-    assert (row.starts_inside(prompt_end), row.is_over(prompt_end)) == (inside, over)
+    assert (row.starts_in_reasoning(prompt_end), row.closes_reasoning(prompt_end)) == (inside, over)

@@ -1,4 +1,4 @@
-"""Grammars of forced calls: what they let through is exactly the calls a request insists on."""
+"""GrammarChecker of forced calls: what they let through is exactly the calls a request insists on."""
 
 import json
 

@@ -7,6 +7,7 @@ import sqlite3
 
 import pytest
 
+from quire.frontend.http.openai.responses import database as response_database
 from quire.frontend.http.openai.responses import store as response_store
 from quire.proto.messages.requests import Abort
 
@@ -218,14 +219,14 @@ def test_a_background_response_that_fails_says_why(web):
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store's file never grows."""
-    opened = response_store._open
+    opened = response_store.open_database
 
     def full(path: str) -> sqlite3.Connection:
         database = opened(path)
         database.execute("PRAGMA max_page_count = 1")
         return database
 
-    monkeypatch.setattr(response_store, "_open", full)
+    monkeypatch.setattr(response_store, "open_database", full)
 
 
 LONG = {"metadata": {f"{number}": "x" * 500 for number in range(16)}}
@@ -272,7 +273,7 @@ def test_a_background_response_whose_end_cannot_be_stored_is_failed(web, tmp_pat
     async def main():
         async with web(run_dir=str(tmp_path)) as w:
             monkeypatch.setattr(response_store, "LEASE_SECONDS", 0.05)
-            monkeypatch.setattr(response_store, "_finish", finish)
+            monkeypatch.setattr(response_database, "finish", finish)
             w.answers([75])
             made = (await ask(w, background=True)).json()
             answer = await settled(w, f"{PATH}/{made['id']}")

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from quire.frontend.http.openai.responses import clocks
+from quire.frontend.http.openai.responses import database as response_database
 from quire.frontend.http.openai.responses import store as response_store
-from quire.frontend.http.openai.responses.store import Moment, ResponseStore
+from quire.frontend.http.openai.responses.clocks import ClockReading
+from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.proto.api import RequestError
 
 FRONTEND = """
@@ -35,7 +38,7 @@ def run(main) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """[seconds that pass, seconds by which somebody sets the wall clock]"""
     time = [1000.0, 0.0]
-    monkeypatch.setattr(response_store, "moment", lambda: Moment(1.7e9 + sum(time), time[0]))
+    monkeypatch.setattr(response_store, "read_clocks", lambda: ClockReading(1.7e9 + sum(time), time[0]))
     return time
 
 
@@ -119,7 +122,7 @@ def test_a_full_disk_fails_what_does_not_fit_and_no_more(tmp_path: Path, caplog:
     async def main() -> None:
         store = ResponseStore(str(tmp_path), 1 << 30)
         await store.put("a", "", "completed", b"[]", b"{}")
-        store._database.execute("PRAGMA max_page_count = 64")
+        store._connection.execute("PRAGMA max_page_count = 64")
         for _ in range(2):
             with pytest.raises(RequestError, match="its disk is full; try later, or create with store") as caught:
                 await store.put("b", "", "completed", b"[]", b"x" * (1 << 20))
@@ -143,12 +146,12 @@ def test_a_store_that_became_read_only_is_refused_until_it_is_mended(
     async def main() -> None:
         store = ResponseStore(str(tmp_path), 1 << 30)
         await store.put("a", "", "completed", b"[]", b"{}")
-        store._database.execute("PRAGMA query_only = 1")
+        store._connection.execute("PRAGMA query_only = 1")
         for call in (store.delete, store.get):
             with pytest.raises(RequestError, match="its file cannot be written") as caught:
                 await call("a")
             assert caught.value.reason == "RECOVERING"
-        store._database.execute("PRAGMA query_only = 0")
+        store._connection.execute("PRAGMA query_only = 0")
         await store.delete("a")
         assert len(caplog.records) == 2
 
@@ -183,7 +186,7 @@ def test_a_disk_that_fails_is_no_bug_and_what_is_one_stays_one(tmp_path: Path, m
             error.sqlite_errorcode = code
             raise error
 
-        monkeypatch.setattr(response_store, "_put", put)
+        monkeypatch.setattr(response_database, "put", put)
 
     async def main() -> None:
         store = ResponseStore(str(tmp_path), 1 << 30)
@@ -213,7 +216,7 @@ def test_the_oldest_go_when_bytes_or_age_run_out(tmp_path: Path, clock: list[flo
             clock[0] += 1
             await store.put(name, "", "completed", b"[]", b"x" * 1000)
         assert [name for name in "abcde" if await held(store, name)] == ["b", "c", "d", "e"]
-        clock[0] += response_store.MAX_AGE_SECONDS - 2.5
+        clock[0] += response_database.MAX_AGE_SECONDS - 2.5
         await store.put("f", "", "completed", b"[]", b"{}")
         assert [name for name in "abcdef" if await held(store, name)] == ["c", "d", "e", "f"]
 
@@ -278,7 +281,7 @@ def test_a_lease_of_another_boot_has_run_out_and_one_of_this_boot_outlives_an_op
         await ResponseStore(str(tmp_path), 1 << 20).put("before", "", "in_progress", b"[]", b"{}")
         await ResponseStore(str(tmp_path), 1 << 20).put("done", "", "completed", b"[]", b"{}")
         assert (await ResponseStore(str(tmp_path), 1 << 20).get("before")).status == "in_progress"
-        monkeypatch.setattr(response_store, "boot", lambda: "another")
+        monkeypatch.setattr(response_database, "boot_id", lambda: "another")
         clock[0] = 3.0
         store = ResponseStore(str(tmp_path), 1 << 20)
         assert (await store.get("before")).status == "failed"
@@ -292,7 +295,7 @@ def test_a_lease_of_another_boot_has_run_out_and_one_of_this_boot_outlives_an_op
 def test_a_store_of_before_leases_had_a_boot_is_read_and_its_makers_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
         with closing(sqlite3.connect(tmp_path / response_store.FILE_NAME)) as old:
-            old.executescript(response_store.SCHEMA.replace("CREATE TABLE IF NOT EXISTS boot", "-- "))
+            old.executescript(response_database.SCHEMA.replace("CREATE TABLE IF NOT EXISTS boot", "-- "))
             row = ("a", "", "in_progress", 1.7e9, 1.7e9 + 10, 200, b"[]", b"{}")
             old.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             old.commit()
@@ -302,11 +305,13 @@ def test_a_store_of_before_leases_had_a_boot_is_read_and_its_makers_are_gone(tmp
 
 
 def test_processes_of_one_machine_read_the_same_clock_and_boot() -> None:
-    code = "from quire.frontend.http.openai.responses.store import boot, moment; print(boot(), *moment())"
-    before = response_store.moment()
+    code = (
+        "from quire.frontend.http.openai.responses.clocks import boot_id, read_clocks; print(boot_id(), *read_clocks())"
+    )
+    before = clocks.read_clocks()
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert said[0] == response_store.boot() != ""
-    assert before.steady <= float(said[2]) <= response_store.moment().steady
+    assert said[0] == clocks.boot_id() != ""
+    assert before.steady <= float(said[2]) <= clocks.read_clocks().steady
 
 
 def test_the_maker_of_a_cancelled_or_deleted_response_hears_of_it(tmp_path: Path) -> None:

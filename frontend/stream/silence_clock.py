@@ -1,24 +1,24 @@
-"""How long a peer has said nothing, as counted by a listener that may itself be held up."""
+"""The time since a peer's last message, measured by a process that may itself be held up."""
 
 import asyncio
 import time
 
 
-class Silence:
-    """Seconds on the monotonic clock, from the start or the last word."""
+class SilenceClock:
+    """Seconds on the monotonic clock since the start or the last message."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
-    def broken(self) -> None:
-        """Something was heard."""
+    def on_received(self) -> None:
+        """Begin anew: a message arrived."""
         self._since = time.monotonic()
 
     def seconds(self) -> float:
         return time.monotonic() - self._since
 
     async def sleep(self, seconds: float) -> float:
-        """Sleep. By what it takes longer (returned) this process stood still and could not hear: nobody's silence."""
+        """Sleep; the seconds it took longer. This process stood still in them, so they do not count as silence."""
         due = time.monotonic() + seconds
         await asyncio.sleep(seconds)
         now = time.monotonic()

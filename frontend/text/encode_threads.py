@@ -1,4 +1,4 @@
-"""Threads for what would keep the event loop from its streams: encoding, and what else grows with a text."""
+"""Threads for encoding and other work that grows with a text: it must not keep the event loop from its streams."""
 
 import asyncio
 import os
@@ -11,15 +11,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SHORT_CHARS = 1024
-"""Up to here the way to another thread and back takes as long as the work, which is under a millisecond."""
+"""Length up to which a switch of threads takes as long as the work, which is under a millisecond."""
 LONG_CHARS = 32 << 10
-"""A text from which on encoding takes longer than a step of a model."""
+"""Length from which on encoding takes longer than a step of a model."""
 NICENESS = 10
-"""Of the threads that encode long texts: they get what cores the streams of others leave, and a tenth of a busy one."""
+"""Niceness of the threads for long texts: they get the cores that others' streams leave, and a tenth of a busy one."""
 
 
-class TextPool:
-    """Short texts do not wait behind long ones, and long ones make nobody else wait."""
+class EncodeThreads:
+    """Threads for short texts and threads for long ones: short texts do not wait behind long ones."""
 
     def __init__(self, num_threads: int) -> None:
         self._short = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
@@ -31,19 +31,20 @@ class TextPool:
         return asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
 
     def run_python(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
-        """`function(*args, **kwargs)`, which is Python's own work and not the library's. A thread of low priority that
-        waits for a core would keep the interpreter from all others meanwhile.
+        """`function(*args, **kwargs)`, which is work of Python and not of the library.
+
+        A thread of low priority that waits for a core would keep the interpreter from all others meanwhile.
         """
         return asyncio.get_running_loop().run_in_executor(self._short, lambda: function(*args, **kwargs))
 
-    async def run_one(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same for a text that comes alone: a short one is not worth the way to a thread."""
+    async def run_single(self, size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `run`, for a text that comes alone: a short one is not worth a switch of threads."""
         if size <= SHORT_CHARS:
             return function(*args, **kwargs)
         return await self.run(size, function, *args, **kwargs)
 
     def close(self) -> None:
-        """Does not wait; what has not begun is cancelled."""
+        """Cancel what has not begun. Does not wait."""
         for pool in (self._short, self._long):
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,23 +1,23 @@
-"""A text that is plain but for some stretches whose ids are known: what a template wrote around what users did."""
+"""The encoding of plain text around parts whose ids are known: a template's special tokens around users' texts."""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from quire.frontend.text.special_tokens import Found
+from quire.frontend.text.special_tokens import SpecialTokenMatch
 
-ANCHOR = "\uffff"
-"""A token of the tokenizer that encodes the text, and of no other: it stands for a stretch with known ids."""
+PLACEHOLDER = "\uffff"
+"""A token of the tokenizer that encodes the text, and of no other: it stands for a part with known ids."""
 
 
-class AnchoredText:
-    """Encoded whole, for what comes first in a text may be encoded otherwise than what follows."""
+class PlaceholderText:
+    """A text with placeholders, encoded whole: the beginning of a text may be encoded otherwise than what follows."""
 
-    def __init__(self, text: str, specials: Iterable[Found], spelled: Sequence[int]) -> None:
-        """`spelled`: the ids of the anchor's own text, should a user have written it."""
+    def __init__(self, text: str, specials: Iterable[SpecialTokenMatch], spelled: Sequence[int]) -> None:
+        """`spelled`: the ids of the placeholder's own text, should a user have written it."""
         self._parts: list[str] = []
         self._fills: list[Sequence[int]] = []
-        """One between each two parts."""
+        """Known ids between each two parts."""
         start = 0
         for one in specials:
             self._add(text[start : one.start], spelled)
@@ -26,17 +26,17 @@ class AnchoredText:
         self._add(text[start:], spelled)
 
     def _add(self, text: str, spelled: Sequence[int]) -> None:
-        parts = text.split(ANCHOR)
+        parts = text.split(PLACEHOLDER)
         self._parts += parts
         self._fills += [spelled] * (len(parts) - 1)
 
     @property
     def text(self) -> str:
-        """What is to be encoded."""
-        return ANCHOR.join(self._parts)
+        """The text to encode."""
+        return PLACEHOLDER.join(self._parts)
 
     def separate(self, positions: Iterable[int]) -> None:
-        """Let no token reach over these positions of the text, which rise."""
+        """Let no token reach across these positions of the text, which are in rising order."""
         parts, fills = self._parts, self._fills
         self._parts, self._fills = [], []
         begin = index = 0
@@ -53,11 +53,11 @@ class AnchoredText:
         self._parts += [parts[index][start:], *parts[index + 1 :]]
         self._fills += fills[index:]
 
-    def ids(self, encoded: "np.ndarray[tuple[int], np.dtype[np.int32]]", anchor: int) -> list[int]:
-        """The text's, from those with anchors."""
+    def ids(self, encoded: "np.ndarray[tuple[int], np.dtype[np.int32]]", placeholder_id: int) -> list[int]:
+        """The ids of the whole text, out of those with placeholders."""
         ids: list[int] = []
         start = 0
-        for at, fill in zip(np.flatnonzero(encoded == anchor).tolist(), self._fills, strict=True):
+        for at, fill in zip(np.flatnonzero(encoded == placeholder_id).tolist(), self._fills, strict=True):
             ids += encoded[start:at].tolist()
             ids += fill
             start = at + 1

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 
-from quire.frontend.text.encode_pool import LONG_CHARS, NICENESS, SHORT_CHARS, TextPool
+from quire.frontend.text.encode_threads import LONG_CHARS, NICENESS, SHORT_CHARS, EncodeThreads
 from quire.frontend.text.tokenizer import PIECE, packed
 
 
@@ -14,7 +14,7 @@ def _niceness() -> int:
 
 def test_a_short_text_does_not_wait_behind_long_ones() -> None:
     async def scenario() -> int:
-        pool, release = TextPool(1), threading.Event()
+        pool, release = EncodeThreads(1), threading.Event()
         waiting = [pool.run(LONG_CHARS, release.wait) for _ in range(3)]
         try:
             return await asyncio.wait_for(pool.run(10, int, "7"), 20)
@@ -28,7 +28,7 @@ def test_a_short_text_does_not_wait_behind_long_ones() -> None:
 
 def test_only_the_threads_of_long_texts_give_way_to_others() -> None:
     async def scenario() -> tuple[int, int]:
-        pool = TextPool(1)
+        pool = EncodeThreads(1)
         found = await pool.run(10, _niceness), await pool.run(LONG_CHARS, _niceness)
         pool.close()
         return found
@@ -45,10 +45,10 @@ def test_a_packed_prompt_is_the_same_prompt() -> None:
 
 def test_a_lone_short_text_is_not_sent_to_a_thread_and_a_longer_one_is() -> None:
     async def scenario() -> tuple[int, int]:
-        pool = TextPool(1)
+        pool = EncodeThreads(1)
         found = (
-            await pool.run_one(SHORT_CHARS, threading.get_ident),
-            await pool.run_one(SHORT_CHARS + 1, threading.get_ident),
+            await pool.run_single(SHORT_CHARS, threading.get_ident),
+            await pool.run_single(SHORT_CHARS + 1, threading.get_ident),
         )
         pool.close()
         return found
@@ -59,7 +59,7 @@ def test_a_lone_short_text_is_not_sent_to_a_thread_and_a_longer_one_is() -> None
 
 def test_pythons_own_work_is_never_in_a_thread_that_gives_way() -> None:
     async def scenario() -> int:
-        pool = TextPool(1)
+        pool = EncodeThreads(1)
         found = await pool.run_python(_niceness)
         pool.close()
         return found

@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.text import encoder
-from quire.frontend.text.encode_pool import TextPool
-from quire.frontend.text.encoder import Encoder
-from quire.frontend.text.encoding import EncodeTemplate, EncodeText, answer, result, text_payload
+from quire.frontend.text import async_tokenizer
+from quire.frontend.text.async_tokenizer import AsyncTokenizer
+from quire.frontend.text.encode_jobs import EncodeTemplate, EncodeText, answer, result, text_payload
+from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
@@ -36,16 +36,16 @@ def test_texts_of_tokens_are_made_only_where_they_are_asked_for(web, monkeypatch
 
 
 def test_a_long_text_is_tokenized_in_another_process_with_the_same_ids(web, model_dir, monkeypatch):
-    monkeypatch.setattr(encoder, "LONG_CHARS", 1000)
-    monkeypatch.setattr(encoder, "LONG_IDS", 100)
+    monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 1000)
+    monkeypatch.setattr(async_tokenizer, "LONG_IDS", 100)
     here = TextTokenizer(str(model_dir))
     text = "naïve café €5 日本語 🙂 <|end|> hello\n" * 100
 
     async def main():
         async with web() as w:
             calls = []
-            call = w.server.pipeline._encoder._call
-            w.server.pipeline._encoder._call = lambda *args: (calls.append(1), call(*args))[1]
+            call = w.server.pipeline._async_tokenizer._call
+            w.server.pipeline._async_tokenizer._call = lambda *args: (calls.append(1), call(*args))[1]
             told = (await w.client.post("/tokenize", json={"prompt": text})).json()
             assert told["tokens"] == here.encode(text)
             assert told["count"] == len(told["tokens"])
@@ -61,15 +61,15 @@ def test_a_long_text_is_tokenized_in_another_process_with_the_same_ids(web, mode
 
 
 def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, monkeypatch):
-    monkeypatch.setattr(encoder, "LONG_CHARS", 10)
-    monkeypatch.setattr(encoder, "SHORT_CHARS", 0)
-    monkeypatch.setattr(encoder, "NUM_PROCESSES", 1)
+    monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 10)
+    monkeypatch.setattr(async_tokenizer, "SHORT_CHARS", 0)
+    monkeypatch.setattr(async_tokenizer, "NUM_PROCESSES", 1)
     text = "the quick brown fox " * 400_000
 
     async def main():
-        pool = TextPool(1)
+        pool = EncodeThreads(1)
         config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
-        mine = Encoder(config, TextTokenizer(str(model_dir)), pool)
+        mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
         try:
             assert len(await mine.ids(EncodeText(True), "hello world", "text"))
             (sandbox,) = mine._num_waiting
@@ -91,13 +91,13 @@ def test_a_client_that_leaves_ends_the_process_that_tokenizes_for_it(model_dir, 
 
 @pytest.mark.parametrize(("signum", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "to compute")])
 def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, monkeypatch, signum, said):
-    monkeypatch.setattr(encoder, "LONG_CHARS", 10)
-    monkeypatch.setattr(encoder, "SHORT_CHARS", 0)
-    monkeypatch.setattr(encoder, "SECONDS", 0.2)
+    monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 10)
+    monkeypatch.setattr(async_tokenizer, "SHORT_CHARS", 0)
+    monkeypatch.setattr(async_tokenizer, "SECONDS", 0.2)
 
     async def main():
         async with web() as w:
-            sandbox, _ = w.server.pipeline._encoder._num_waiting
+            sandbox, _ = w.server.pipeline._async_tokenizer._num_waiting
             await sandbox.start()
             for ask in ("http", "grpc"):
                 child = psutil.Process(sandbox._child._process.pid)
@@ -106,7 +106,7 @@ def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, mo
                     asked = asyncio.create_task(w.client.post("/tokenize", json={"prompt": "hello world"}))
                 else:
                     asked = asyncio.create_task(w.serving.client.tokenize("hello world"))
-                await w.until(lambda: w.server.pipeline._encoder._num_waiting[sandbox])
+                await w.until(lambda: w.server.pipeline._async_tokenizer._num_waiting[sandbox])
                 for _ in range(20):
                     await asyncio.sleep(0)  # until it has been asked, or another one would be
                 child.send_signal(signum)
@@ -126,13 +126,13 @@ def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, mo
 
 
 def test_a_long_text_without_room_is_refused_by_its_field(model_dir, monkeypatch):
-    monkeypatch.setattr(encoder, "LONG_CHARS", 10)
+    monkeypatch.setattr(async_tokenizer, "LONG_CHARS", 10)
     values = {"scheduler_address": "ipc://x", "model": str(model_dir), "served_model_names": ("m",)}
 
     async def main():
-        pool = TextPool(1)
+        pool = EncodeThreads(1)
         config = FrontendConfig(**values, encoder_memory_bytes=400 << 20)
-        mine = Encoder(config, TextTokenizer(str(model_dir)), pool)
+        mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
         try:
             with pytest.raises(ParameterError, match="took too much memory to tokenize; shorten it") as caught:
                 await mine.ids(EncodeText(True), "a b " * 2_000_000, "text")
@@ -148,7 +148,7 @@ def test_what_the_process_refuses_is_refused_by_its_own_field_and_the_process_li
     """Special tokens in too many spellings: the same words as beside the event loop."""
 
     class Refusing:
-        def encode_template(self, text, restore):
+        def encode_template(self, text, originals):
             raise ParameterError("chat.messages", f"hold {text}: remove it", "UNSUPPORTED")
 
     payload = text_payload(EncodeTemplate({}), "a: b")
@@ -170,9 +170,9 @@ def test_only_short_texts_of_cheap_characters_are_encoded_on_the_event_loop(mode
     monkeypatch.setattr(TextTokenizer, "encode", encode)
 
     async def main():
-        pool = TextPool(1)
+        pool = EncodeThreads(1)
         config = FrontendConfig(scheduler_address="ipc://x", model=str(model_dir), served_model_names=("m",))
-        mine = Encoder(config, TextTokenizer(str(model_dir)), pool)
+        mine = AsyncTokenizer(config, TextTokenizer(str(model_dir)), pool)
         try:
             for text in ("a" * 1024, "龘", "a" * 1025):
                 await mine.ids(EncodeText(True), text, "text")

@@ -1,38 +1,43 @@
-"""Text to ids and back beside the event loop: in threads, and for long ones in processes that can be killed.
+"""The tokenizer beside the event loop: short texts at once, others in threads, long ones in child processes.
 
 A long text takes the library a hundred times its size in memory, and its ids cost a tenth of a second in one call that
-keeps the interpreter. In a process of its own that is nobody else's, and ends when the client leaves.
+keeps the interpreter. In a child process that harms nobody else, and ends when the client leaves.
 """
 
 from array import array
 from collections.abc import Sequence
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.sandbox.parent import Sandbox, SandboxCrashed, SandboxTimeout
+from quire.frontend.sandbox.errors import SandboxCrashed, SandboxTimeout
+from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.bad_words import bad_word_tokens
-from quire.frontend.text.encode_pool import SHORT_CHARS, TextPool
-from quire.frontend.text.encoding import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
+from quire.frontend.text.encode_jobs import DecodeIds, EncodeTemplate, EncodeText, ids_payload, result, text_payload
+from quire.frontend.text.encode_threads import SHORT_CHARS, EncodeThreads
 from quire.frontend.text.tokenizer import TextTokenizer, TokenTexts
 from quire.proto.messages.params import ParameterError
 
 MODULE = "quire.frontend.text.encode_child"
 LONG_CHARS = 512 << 10
+"""Length from which on a child encodes a text."""
 LONG_IDS = 64 << 10
+"""Number of ids from which on a child decodes them."""
 NUM_PROCESSES = 2
-"""Started with the first long text, and the second one's while the first is busy."""
+"""Number of child processes. The first starts with the first long text, the second with one that finds it busy."""
 SECONDS = 300.0
-"""Of computing, for one text."""
+"""CPU time of one text."""
 MAX_ANSWER_BYTES = 64 << 20
 
 
-class Encoder:
-    """One per frontend. Every method raises `ParameterError` on `field` for what takes too much time or memory, and
-    `RequestError` where a process fails by itself.
+class AsyncTokenizer:
+    """One per frontend.
+
+    Every method raises `ParameterError` on `field` for what takes too much time or memory, and `RequestError` where a
+    child fails by itself.
     """
 
-    def __init__(self, config: FrontendConfig, tokenizer: TextTokenizer, pool: TextPool) -> None:
+    def __init__(self, config: FrontendConfig, tokenizer: TextTokenizer, threads: EncodeThreads) -> None:
         self._tokenizer = tokenizer
-        self._pool = pool
+        self._threads = threads
         setup = config.tokenizer_dir.encode()
         memory_bytes = config.encoder_memory_bytes
         self._num_waiting = {
@@ -43,34 +48,34 @@ class Encoder:
     async def ids(
         self, job: EncodeText | EncodeTemplate, text: str, field: str, context: int | None = None
     ) -> Sequence[int]:
-        """The tokens, as a column of int32. A text that `context` of the longest tokens cannot make has none."""
+        """The ids of a text, as a column of int32. A text longer than `context` of the longest tokens is refused."""
         if context is not None and len(text) > context * self._tokenizer.max_token_chars:
             message = f"{len(text)} characters can never fit the context of {context} tokens; {job.remedy}"
             raise ParameterError(field, message, "CONTEXT_LENGTH_EXCEEDED")
         if len(text) <= SHORT_CHARS and text.isascii():  # a character of other scripts may cost 300 times as much
             return job.ids(self._tokenizer, text)
         if len(text) < LONG_CHARS:
-            return await self._pool.run(len(text), job.ids, self._tokenizer, text)
+            return await self._threads.run(len(text), job.ids, self._tokenizer, text)
         column = array("i")
-        column.frombytes(await self._call(await self._pool.run_python(text_payload, job, text), field))
+        column.frombytes(await self._call(await self._threads.run_python(text_payload, job, text), field))
         return column
 
     async def text(self, ids: Sequence[int], skip_special_tokens: bool, field: str) -> str:
-        """Of ids within the vocabulary."""
+        """The text of ids within the vocabulary."""
         job = DecodeIds(skip_special_tokens)
         if len(ids) < LONG_IDS:
-            return await self._pool.run(4 * len(ids), job.text, self._tokenizer, ids)
-        return str(await self._call(await self._pool.run_python(ids_payload, job, ids), field), "utf-8")
+            return await self._threads.run(4 * len(ids), job.text, self._tokenizer, ids)
+        return str(await self._call(await self._threads.run_python(ids_payload, job, ids), field), "utf-8")
 
     def texts(self, ids: Sequence[int]) -> Sequence[str]:
-        """What each token stands for, alone."""
+        """The text of each token alone."""
         return TokenTexts(ids, self._tokenizer)
 
     async def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """See `bad_word_tokens`, which encodes each of them several times."""
+        """See `bad_word_tokens`, which encodes each word several times."""
         if not words:
             return ()
-        return await self._pool.run(sum(map(len, words)), bad_word_tokens, words, self._tokenizer)
+        return await self._threads.run(sum(map(len, words)), bad_word_tokens, words, self._tokenizer)
 
     async def close(self) -> None:
         for sandbox in self._num_waiting:

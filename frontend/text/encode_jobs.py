@@ -1,6 +1,7 @@
-"""What a tokenizer is asked for, done in a thread of this process or in a child (`encode_child`).
+"""The jobs of a tokenizer, done in a thread of this process (`encode_threads`) or in a child (`encode_child`).
 
-To a child a job goes as a head and what it is about, in pieces: one call that copies megabytes keeps the interpreter.
+A job goes to a child as a header and its data, which are copied in pieces: one call that copies megabytes keeps the
+interpreter.
 """
 
 from array import array
@@ -13,13 +14,15 @@ from quire.frontend.text.tokenizer import TextTokenizer, packed
 from quire.proto.messages.params import ParameterError
 
 PIECE = 64 << 10
-"""Characters."""
+"""Characters copied at once."""
 PIECE_IDS = 4 << 10
+"""Ids copied at once."""
 DONE, REFUSED = b"\0", b"\1"
+"""First byte of a child's answer."""
 
 
 class EncodeText(msgspec.Struct, frozen=True, tag=True):
-    """Ids of plain text. `keep`: at most so many, the first ones."""
+    """Encode plain text. `keep`: at most so many ids, the first ones."""
 
     remedy: ClassVar[str] = "shorten it or set truncate_prompt_tokens"
     special: bool
@@ -31,17 +34,17 @@ class EncodeText(msgspec.Struct, frozen=True, tag=True):
 
 
 class EncodeTemplate(msgspec.Struct, frozen=True, tag=True):
-    """Ids of a rendered template; `restore` as `TextTokenizer.encode_template` takes it."""
+    """Encode a rendered template; `originals` as in `TextTokenizer.encode_template`."""
 
     remedy: ClassVar[str] = "shorten it"
-    restore: dict[int, str]
+    originals: dict[int, str]
 
     def ids(self, tokenizer: TextTokenizer, text: str) -> "array[int]":
-        return packed(tokenizer.encode_template(text, self.restore))
+        return packed(tokenizer.encode_template(text, self.originals))
 
 
 class DecodeIds(msgspec.Struct, frozen=True, tag=True):
-    """The text of token ids, each within the vocabulary."""
+    """Decode token ids, each within the vocabulary."""
 
     skip_special_tokens: bool
 
@@ -53,12 +56,12 @@ Job = EncodeText | EncodeTemplate | DecodeIds
 
 
 def text_payload(job: EncodeText | EncodeTemplate, text: str) -> bytearray:
-    """For the child."""
+    """The message to a child that encodes a text."""
     return _payload(job, (text[start : start + PIECE].encode() for start in range(0, len(text), PIECE)))
 
 
 def ids_payload(job: DecodeIds, ids: Sequence[int]) -> bytearray:
-    """For the child."""
+    """The message to a child that decodes ids."""
     return _payload(
         job, (array("i", ids[start : start + PIECE_IDS]).tobytes() for start in range(0, len(ids), PIECE_IDS))
     )
@@ -73,7 +76,7 @@ def _payload(job: Job, pieces: Iterator[bytes]) -> bytearray:
 
 
 def answer(payload: bytes, tokenizer: TextTokenizer) -> bytes:
-    """In the child: a byte that says what follows, then ids as int32, or the text as UTF-8, or a refusal."""
+    """The child's answer to a message: a byte that says what follows, then ids as int32, UTF-8 text, or a refusal."""
     end = 4 + int.from_bytes(payload[:4], "little")
     job: Job = msgspec.msgpack.decode(memoryview(payload)[4:end], type=Job)
     if isinstance(job, DecodeIds):
@@ -86,14 +89,14 @@ def answer(payload: bytes, tokenizer: TextTokenizer) -> bytes:
 
 
 def result(answered: bytes) -> memoryview:
-    """What the child made. Raises the `ParameterError` that it met."""
+    """The data of a child's answer. Raises the `ParameterError` that the child met."""
     if answered[:1] == REFUSED:
         raise ParameterError(*msgspec.msgpack.decode(answered[1:], type=tuple[str, str, str]))
     return memoryview(answered)[1:]
 
 
 def encode_first(tokenizer: TextTokenizer, text: str, job: EncodeText) -> list[int]:
-    """At most `keep` tokens, the first ones; what the tokenizer puts around every text stays around it."""
+    """At most `keep` ids, the first ones; those that the tokenizer puts around every text stay around it."""
     ids = tokenizer.encode(text, job.special, job.parse_special)
     keep = job.keep
     if keep is None or len(ids) <= keep:

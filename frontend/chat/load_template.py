@@ -1,0 +1,69 @@
+"""The search for a model's chat template in its directory."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from quire.frontend.chat.render_child import TemplateError
+from quire.frontend.chat.template import DEFAULT, WITH_TOOLS, ChatTemplate
+
+TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
+"""Tokens of tokenizer_config.json that a template may name."""
+
+
+def load_template(
+    directory: str, override: str, special_texts: Sequence[str], seconds: float = 1.0
+) -> ChatTemplate | None:
+    """The model's template, or None when it has none.
+
+    It is looked for in `override`, chat_template.jinja (and additional_chat_templates/tool_use.jinja), and
+    tokenizer_config.json (a string, or a list of named ones). Raises `TemplateError`.
+    """
+    config: dict[str, Any] = {}
+    path = os.path.join(directory, "tokenizer_config.json")
+    if os.path.isfile(path):
+        config = _settings(path)
+    source = config.get("chat_template")
+    named: list[dict[str, Any]] = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
+    sources = {str(entry.get("name")): str(entry["template"]) for entry in named if entry.get("template") is not None}
+    beside = os.path.join(directory, "chat_template.jinja")
+    chosen = override or (beside if os.path.isfile(beside) else "")
+    if chosen:
+        sources = {DEFAULT: _read(chosen)}
+        with_tools = os.path.join(directory, "additional_chat_templates", f"{WITH_TOOLS}.jinja")
+        if not override and os.path.isfile(with_tools):
+            sources[WITH_TOOLS] = _read(with_tools)
+    sources = {name: source for name, source in sources.items() if name in (DEFAULT, WITH_TOOLS)}
+    if DEFAULT not in sources:
+        return None
+    tokens = {name: text for name in TOKEN_NAMES if (text := _token_text(config.get(name)))}
+    try:
+        return ChatTemplate(sources, tokens, special_texts, seconds)
+    except TemplateError as error:
+        where = f"chat_template: {override}" if override else chosen or path
+        raise TemplateError(f"{where}: {error}") from error
+
+
+def _settings(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise TemplateError(f"{path}: does not read: {error}") from error
+    if not isinstance(content, dict):
+        raise TemplateError(f"{path}: must hold a JSON object")
+    return content
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TemplateError(f"chat_template: {path}: {getattr(error, 'strerror', 'not text in UTF-8')}") from error
+
+
+def _token_text(entry: object) -> str:
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,17 @@
+"""The properties of an HTTP request besides its body."""
+
+from starlette.requests import Request
+
+from quire.frontend.call import Call
+
+
+def request_id(request: Request) -> str:
+    """The request's label: its `x-request-id` header, or a new one, which the answer's header shows."""
+    label: str = request.scope["state"]["request_id"]
+    return label
+
+
+def call_of(request: Request, streams: bool | None = False) -> Call:
+    """The call as the pipeline takes it."""
+    headers = request.headers
+    return Call("http", None, headers.get("traceparent", ""), headers.get("tracestate", ""), bool(streams))

@@ -1,0 +1,152 @@
+"""The database of stored responses: its schema, its opening and its queries."""
+
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.frontend.http.openai.responses.clocks import ClockReading, boot_id
+from quire.proto.api import RequestError
+
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+MAX_AGE_SECONDS = 30 * 86_400.0
+BUSY_SECONDS = 5.0
+"""Time to wait for a database that another process keeps locked."""
+RETRY_SECONDS = 0.01
+MAX_CHAIN = 1000
+"""Most responses of which each continues the one before."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS responses (
+    id TEXT PRIMARY KEY, previous TEXT NOT NULL, status TEXT NOT NULL, created REAL NOT NULL, lease REAL NOT NULL,
+    size INTEGER NOT NULL, input BLOB NOT NULL, answer BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS by_age ON responses (created, status, size);
+CREATE TABLE IF NOT EXISTS boot (id TEXT NOT NULL);
+"""
+SELECT = "SELECT id, previous, status, created, lease, input, answer FROM responses WHERE id = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A stored response. `input` and `answer` are JSON: the request's own items, and the response object."""
+
+    id: str
+    previous: str
+    """Id of the response this one continues; empty: none."""
+    status: ResponseStatus
+    created: float
+    """Seconds since 1970."""
+    lease: float
+    """End of its frontend's lease on it: `ClockReading.steady` of the boot that the database knows."""
+    input: bytes
+    answer: bytes
+
+
+def open_database(path: str) -> sqlite3.Connection:
+    """Open the database. Waits for frontends that do so too: to change the journal mode SQLite waits for nobody."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.executescript(SCHEMA)
+            _end_leases_of_another_boot(database)
+        except sqlite3.DatabaseError as error:
+            database.close()
+            if result_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+        else:
+            return database
+
+
+def result_code(error: sqlite3.Error) -> int:
+    """The low byte of SQLite's extended code; 0 for what Python's module raises by itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _end_leases_of_another_boot(database: sqlite3.Connection) -> None:
+    """End the leases given before this boot: their holders are gone, and the clock has begun anew."""
+    this = boot_id()
+    database.execute("BEGIN IMMEDIATE")
+    if database.execute("SELECT id FROM boot").fetchall() != [(this,)]:
+        database.execute("DELETE FROM boot")
+        database.execute("INSERT INTO boot VALUES (?)", (this,))
+        database.execute("UPDATE responses SET lease = -1 WHERE status = 'in_progress'")
+    database.execute("COMMIT")
+
+
+def put(database: sqlite3.Connection, stored: StoredResponse, max_bytes: int, now: ClockReading) -> None:
+    size = _size(stored.input, stored.answer)
+    if stored.status == "in_progress":
+        query = "SELECT coalesce(sum(size), 0) FROM responses WHERE status = 'in_progress' AND lease >= ?"
+        if database.execute(query, (now.steady,)).fetchone()[0] + size > max_bytes:
+            raise RequestError(
+                "QUEUE_FULL",
+                f"responses in progress fill the store of {max_bytes} bytes; try later, or without background",
+                retry_after_seconds=1.0,
+            )
+    values = (stored.id, stored.previous, stored.status, stored.created, stored.lease, size, stored.input)
+    database.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*values, stored.answer))
+    _trim(database, max_bytes, now)
+
+
+def _trim(database: sqlite3.Connection, max_bytes: int, now: ClockReading) -> None:
+    idle = "(status != 'in_progress' OR lease < ?)"
+    database.execute(f"DELETE FROM responses WHERE created < ? AND {idle}", (now.wall - MAX_AGE_SECONDS, now.steady))
+    excess: int = database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0] - max_bytes
+    query = f"SELECT id, size FROM responses WHERE {idle} ORDER BY created LIMIT 1"
+    while excess > 0 and (oldest := database.execute(query, (now.steady,)).fetchone()) is not None:
+        database.execute("DELETE FROM responses WHERE id = ?", oldest[:1])
+        excess -= oldest[1]
+
+
+def get(database: sqlite3.Connection, id: str, now: ClockReading) -> StoredResponse:
+    row = database.execute(SELECT, (id,)).fetchone()
+    if row is None:
+        raise RequestError("UNKNOWN_REQUEST", f"response {id!r} is not stored here: never was, deleted or too old")
+    if row[2] == "in_progress" and row[4] < now.steady:
+        database.execute("UPDATE responses SET status = 'failed' WHERE id = ?", (id,))
+        row = database.execute(SELECT, (id,)).fetchone()
+    return StoredResponse(*row)
+
+
+def chain(database: sqlite3.Connection, id: str, now: ClockReading) -> list[StoredResponse]:
+    chain = [get(database, id, now)]
+    while chain[-1].previous and len(chain) < MAX_CHAIN:
+        chain.append(get(database, chain[-1].previous, now))
+    return chain[::-1]
+
+
+def finish(
+    database: sqlite3.Connection, id: str, status: ResponseStatus, answer: bytes, max_bytes: int, now: ClockReading
+) -> bool:
+    changed = database.execute(
+        "UPDATE responses SET status = ?, answer = ?, size = size - length(answer) + ? "
+        "WHERE id = ? AND status = 'in_progress'",
+        (status, answer, len(answer), id),
+    )
+    _trim(database, max_bytes, now)
+    return changed.rowcount == 1
+
+
+def cancel(database: sqlite3.Connection, id: str, now: ClockReading) -> StoredResponse:
+    if get(database, id, now).status == "in_progress":
+        database.execute("UPDATE responses SET status = 'cancelled' WHERE id = ?", (id,))
+    return get(database, id, now)
+
+
+def delete(database: sqlite3.Connection, id: str, now: ClockReading) -> None:
+    get(database, id, now)
+    database.execute("DELETE FROM responses WHERE id = ?", (id,))
+
+
+def renew(database: sqlite3.Connection, ids: tuple[str, ...], lease: float) -> set[str]:
+    query = "UPDATE responses SET lease = ? WHERE id = ? AND status = 'in_progress'"
+    return {id for id in ids if database.execute(query, (lease, id)).rowcount}
+
+
+def _size(*texts: bytes) -> int:
+    return 200 + sum(map(len, texts))

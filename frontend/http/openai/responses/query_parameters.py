@@ -1,0 +1,41 @@
+"""The query parameters of `/v1/responses`: unknown ones are refused, and lists are paged."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from quire.frontend.errors import not_supported
+from quire.proto.messages.params import ParameterError
+
+MAX_PAGE = 100
+
+
+def refuse_parameters(request: Request, *known: str) -> None:
+    """Raises `ParameterError` for a parameter that is not `known`."""
+    for name in request.query_params:
+        if name not in known:
+            raise not_supported(name[:64])
+
+
+def page(items: Sequence[dict[str, Any]], request: Request) -> dict[str, Any]:
+    """The page that is requested, newest first by default. Raises `ParameterError`."""
+    order, after, limit = (request.query_params.get(name) for name in ("order", "after", "limit"))
+    if order not in (None, "asc", "desc"):
+        raise ParameterError("order", f"must be asc or desc, got {order[:64]!r}")
+    if limit is not None and not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= MAX_PAGE):
+        raise ParameterError("limit", f"must be 1 to {MAX_PAGE}, got {limit[:64]!r}")
+    listed = list(items) if order == "asc" else list(items)[::-1]
+    ids = [item["id"] for item in listed]
+    if after is not None and after not in ids:
+        raise ParameterError("after", f"{after[:64]!r} is none of these items")
+    start = ids.index(after) + 1 if after is not None else 0
+    shown = listed[start : start + int(limit or 20)]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+        "has_more": start + len(shown) < len(listed),
+    }

@@ -1,0 +1,147 @@
+"""The way of a request to its submission: check its fields, tokenize its prompt, resolve its parameters."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.frontend.call import Call
+from quire.frontend.chat.checks import check_chat
+from quire.frontend.config import FrontendConfig
+from quire.frontend.metrics.metrics import Metrics
+from quire.frontend.parsing.formats import AnswerFormat, AnswerFormats, with_forced_calls, with_reasoning_first
+from quire.frontend.request import validate
+from quire.frontend.request.deadline import in_time
+from quire.frontend.request.defaults import Defaults
+from quire.frontend.request.prompt_tokenizer import PromptTokenizer
+from quire.frontend.sandbox.grammar import GrammarChecker
+from quire.frontend.stream.prepared_request import PreparedRequest
+from quire.frontend.stream.scheduler_client import SchedulerClient
+from quire.frontend.text.async_tokenizer import AsyncTokenizer
+from quire.frontend.text.encode_threads import EncodeThreads
+from quire.proto.api import Chat, GenerateRequest
+from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.requests import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A request whose fields are right as far as that can be said without its tokens."""
+
+    request: GenerateRequest
+    """The request with the grammar of forced tool calls."""
+    model: str
+    fields: validate.CheckedFields
+    facts: ModelFacts
+    seed: int
+    """Seed for a request that has none."""
+    deadline: float
+    """Monotonic time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    ids: Sequence[int]
+    bad_words: tuple[tuple[int, ...], ...]
+    answer_format: AnswerFormat | None
+
+
+class RequestPreparer:
+    """One per frontend. Errors name the field at fault as `quire.proto` does."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        formats: AnswerFormats,
+        defaults: Defaults,
+        scheduler: SchedulerClient,
+        prompt_tokenizer: PromptTokenizer,
+        async_tokenizer: AsyncTokenizer,
+        threads: EncodeThreads,
+        draw_seed: Callable[[int], int],
+        metrics: Metrics,
+    ) -> None:
+        """`draw_seed` makes a seed of so many bits."""
+        self._config = config
+        self._formats = formats
+        self._defaults = defaults
+        self._scheduler = scheduler
+        self._prompt_tokenizer = prompt_tokenizer
+        self._async_tokenizer = async_tokenizer
+        self._threads = threads
+        self._draw_seed = draw_seed
+        self._metrics = metrics
+        self._grammars = GrammarChecker(config)
+
+    async def close(self) -> None:
+        """End the process that checks grammars."""
+        await self._grammars.close()
+
+    async def prepare(self, request: GenerateRequest, call: Call, arrived: float) -> PreparedRequest:
+        """The request as the scheduler takes it. Raises `ParameterError` or `RequestError`."""
+        checked = await self._check(request, call, arrived)
+        prompt = await self._tokenize(checked)
+        params = await self._parameters(checked, prompt)
+        return _prepared(checked, prompt, params, arrived)
+
+    async def _check(self, request: GenerateRequest, call: Call, arrived: float) -> _Checked:
+        model = validate.check_model(request.model, self._config)
+        self._scheduler.check_accepts()
+        limits, facts = validate.served(self._scheduler.welcome)
+        fields = validate.before_tokenizing(request, call, self._config, limits, facts)
+        seed = self._draw_seed(63)
+        if isinstance(chat := request.input, Chat):
+            await self._threads.run_single(chat.num_chars, check_chat, chat)
+            request = await self._threads.run_single(chat.num_chars, with_forced_calls, request, chat)
+        # values stand in for those that need the prompt: a bad field must not cost a tokenization
+        validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
+        return _Checked(request, model, fields, facts, seed, arrived + fields.budget_seconds)
+
+    async def _tokenize(self, checked: _Checked) -> _Prompt:
+        request = checked.request
+        bad_words = await in_time(checked.deadline, self._async_tokenizer.bad_words(request.bad_words))
+        ids, end = await in_time(checked.deadline, self._prompt_tokenizer.prompt_ids(request, checked.facts))
+        answer_format = None
+        if isinstance(request.input, Chat):
+            answer_format = self._formats.for_chat(request.input, end, request.include_reasoning is not False)
+        return _Prompt(ids, bad_words, answer_format)
+
+    async def _parameters(self, checked: _Checked, prompt: _Prompt) -> SamplingParams:
+        request = checked.request
+        if isinstance(request.input, Chat):
+            request = with_reasoning_first(request, prompt.answer_format)
+        params = validate.after_tokenizing(
+            request, self._defaults, checked.seed, prompt.ids, prompt.bad_words, checked.facts
+        )
+        if params.structured is not None:
+            field = checked.fields.grammar_field
+            with self._metrics.compiling():
+                await in_time(checked.deadline, self._grammars.check(params.structured, checked.facts, field))
+        if checked.fields.num_best and params.logprobs < 0:
+            params = msgspec.structs.replace(params, logprobs=0)
+        return params
+
+
+def _prepared(checked: _Checked, prompt: _Prompt, params: SamplingParams, arrived: float) -> PreparedRequest:
+    request, fields = checked.request, checked.fields
+    return PreparedRequest(
+        request_id=request.request_id or uuid.uuid4().hex,
+        model=checked.model,
+        prompt=prompt.ids,
+        params=params,
+        n=fields.num_drawn,
+        priority=request.priority or 0,
+        cache_salt=request.cache_salt or "",
+        adapter=fields.adapter,
+        arrived=arrived,
+        deadline=checked.deadline,
+        stop=tuple(request.stop),
+        include_stop=bool(request.include_stop_str_in_output),
+        skip_special_tokens=request.skip_special_tokens is not False,
+        return_prompt_token_ids=bool(request.return_prompt_token_ids),
+        return_token_ids=request.return_token_ids is not False,
+        answer_format=prompt.answer_format,
+        num_best=fields.num_best,
+        show_logprobs=request.logprobs is not None,
+    )
