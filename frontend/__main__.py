@@ -1,4 +1,4 @@
-"""`python -m quire.frontend CONFIG.json`: any number per engine."""
+"""The entry of a frontend process: `python -m quire.frontend CONFIG.json`; any number per engine."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from quire.proto.process.flags import in_flags
 from quire.proto.process.parent_death import tie_to_parent
 
 SWITCH_SECONDS = 0.0005
-"""After so long another thread, which prepares somebody's long prompt, gives the interpreter back to the event loop."""
+"""Time after which a thread that prepares a long prompt gives the interpreter back to the event loop."""
 
 
 async def serve(config: FrontendConfig) -> None:
@@ -26,7 +26,7 @@ async def serve(config: FrontendConfig) -> None:
     server.handle_signals()
     await server.start()
     gc.collect()
-    gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
+    gc.freeze()  # objects of the start live as long as the process: later collections need not visit them
     await server.run()
 
 
