@@ -1,1 +1,1 @@
-"""Stateless door of the engine: text in, tokens to the scheduler, text out. Imports proto only, and no torch."""
+"""The stateless API servers of the engine: text in, tokens to the scheduler, text out. No torch is imported."""

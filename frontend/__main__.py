@@ -1,4 +1,4 @@
-"""`python -m quire.frontend CONFIG.json`: any number per engine."""
+"""The entry of a frontend process: `python -m quire.frontend CONFIG.json`; any number per engine."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from quire.proto.process.parent_death import tie_to_parent
 from quire.proto.process.process_exit import exit_after
 
 SWITCH_SECONDS = 0.0005
-"""After so long another thread, which prepares somebody's long prompt, gives the interpreter back to the event loop."""
+"""Time after which a thread that prepares a long prompt gives the interpreter back to the event loop."""
 
 
 async def serve(config: FrontendConfig) -> None:
@@ -27,7 +27,7 @@ async def serve(config: FrontendConfig) -> None:
     server.handle_signals()
     await server.start()
     gc.collect()
-    gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
+    gc.freeze()  # objects of the start live as long as the process: later collections need not visit them
     await server.run()
 
 

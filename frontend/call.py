@@ -9,7 +9,7 @@ Door = Literal["grpc", "http"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Passed to the pipeline with every request."""
+    """The call that a request came in, passed to the pipeline with it."""
 
     door: Door
     deadline_seconds: float | None = None

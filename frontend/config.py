@@ -1,4 +1,4 @@
-"""What a frontend process is told at its start; frozen afterwards."""
+"""The settings of one frontend process, fixed at its start."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ KEY = r"[\x21-\x7e]{8,1024}"
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Addresses, names, limits and timers of one frontend. What the workers measure arrives with `Welcome`."""
+    """Addresses, names, limits and timers of one frontend. Facts that the workers measure arrive with `Welcome`."""
 
     scheduler_address: str = ""
     """The scheduler's request socket, `ipc://...`."""
@@ -19,7 +19,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grpc_port: int = 0
     """0 takes any free port; the real one is written to `ready_file`."""
     http_port: int = -1
-    """The same; -1: no HTTP."""
+    """Port of the HTTP server; 0 takes any free port, -1: no HTTP."""
     model: str = ""
     """Directory of the model: generation_config.json."""
     tokenizer: str = ""
@@ -27,9 +27,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     served_model_names: tuple[str, ...] = ()
     """Names a request may ask for; the first is reported."""
     index: int = 0
-    """Number of this frontend among its siblings, for logs and seeds."""
+    """Number of this frontend among those of its engine, for logs and seeds."""
     seed: int | None = None
-    """Given: requests without a seed draw theirs from a repeatable sequence, in order of arrival. None: random."""
+    """Seed of the repeatable sequence from which requests without a seed draw theirs, by arrival. None: random."""
     api_key_file: str = ""
     """One bearer key per line, besides those of $QUIRE_API_KEY; without any: open to everyone who can connect."""
     admin_key_file: str = ""
@@ -38,7 +38,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     Without any, such calls are refused where users have keys, and open where they have none.
     """
     tls_cert_file: str = ""
-    """PEM chain; with `tls_key_file` both doors speak TLS only."""
+    """PEM chain; with `tls_key_file` both servers speak TLS only."""
     tls_key_file: str = ""
     tls_client_ca_file: str = ""
     """PEM; given: clients must show a certificate signed by it."""
@@ -49,7 +49,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tool_call_parser: str = "auto"
     """Name in the table of tool parsers; auto: by the chat template; empty: none."""
     reasoning_parser: str = "auto"
-    """The same for reasoning."""
+    """Name in the table of reasoning parsers; auto: by the chat template; empty: none."""
     chat_template: str = ""
     """File of a Jinja template that replaces the model's own."""
     use_generation_config: bool = True
@@ -58,62 +58,62 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     max_receive_bytes: int = 8 << 20
     max_send_bytes: int = 64 << 20
-    """What the Python client accepts: answers with many logprobs are large."""
+    """Largest answer, as the Python client accepts it: answers with many logprobs are large."""
     max_connections: int = 0
-    """Of both doors together; 0: what the limit of open files allows, see `quire.frontend.limits.descriptors`."""
+    """Most connections of both servers together; 0: as many as open files allow, see `limits.descriptors`."""
     max_preparing_bytes: int = 256 << 20
-    """Of bodies that are being read and prepared, over all connections of both doors."""
+    """Most bytes of bodies that are being read and prepared, over all connections of both servers."""
     encoder_memory_bytes: int = 2 << 30
-    """What each of the two processes that tokenize long texts may hold."""
+    """Address space of each of the two processes that tokenize long texts."""
     body_threads: int = 2
-    """Look into large bodies."""
+    """Number of threads that look into large bodies."""
     answer_threads: int = 2
-    """Write large answers."""
+    """Number of threads that write large answers."""
     max_concurrent_streams: int = 1024
-    """Calls open at once on one gRPC connection; sixteen times as many on all of them."""
+    """Most calls open at once on one gRPC connection; sixteen times as many on all of them."""
     default_timeout_seconds: float = 600.0
     max_timeout_seconds: float = 3600.0
     slow_reader_bytes: int = 64 << 10
-    """What one stream may have unread before it is refused; at least some steps of a request with many logprobs."""
+    """Most unread bytes of one stream before it is refused; at least some steps of a request with many logprobs."""
     slow_reader_seconds: float = 30.0
-    """How long one stream may leave something unread."""
+    """Time for which one stream may leave something unread."""
     tokenizer_threads: int = 2
 
     beat_seconds: float = 1.0
     lost_after_seconds: float = 3.0
     """Silence after which the scheduler counts as lost."""
     resume_window_seconds: float = 15.0
-    """How long open requests wait for a lost scheduler, while there is none."""
+    """Time for which open requests wait while there is no scheduler."""
     startup_seconds: float = 600.0
-    """How long they wait for the workers of the next one, from its welcome on; their own deadlines go on."""
+    """Time for which they wait for the next scheduler's workers, from its welcome on; their deadlines go on."""
     max_resumes: int = 2
-    """How often one request is submitted again because a scheduler was lost, perhaps by it."""
+    """Number of times a request is submitted again after a loss of the scheduler that it may have caused."""
     drain_seconds: float = 45.0
-    """What running requests get after SIGTERM."""
+    """Time that running requests get after SIGTERM."""
 
     max_header_bytes: int = 32 << 10
     max_num_headers: int = 100
     header_seconds: float = 10.0
-    """How long an HTTP client may take for a request's headers, and between pieces of its body."""
+    """Time that an HTTP client may take for a request's headers, and between pieces of its body."""
     keep_alive_seconds: float = 75.0
-    """Idle HTTP connections are closed."""
+    """Time after which an idle HTTP connection is closed."""
     grammar_seconds: float = 2.0
-    """What compiling one grammar may compute."""
+    """CPU time of compiling one grammar."""
     grammar_memory_bytes: int = 1 << 30
-    """What the process that compiles grammars may hold."""
+    """Address space of the process that compiles grammars."""
     template_seconds: float = 1.0
-    """What rendering one chat may compute."""
+    """CPU time of rendering one chat."""
     run_dir: str = ""
     """Private directory of the engine: metrics and stored responses that all its frontends share."""
     max_stored_response_bytes: int = 64 << 20
-    """Of `/v1/responses`, all frontends together; the oldest go."""
+    """Most bytes of stored `/v1/responses`, over all frontends; the oldest are deleted."""
     vllm_metric_names: bool = False
     """`/metrics` also names vLLM's series."""
     otlp_endpoint: str = ""
     """Traces go there by OTLP: http(s)://host:4318 (HTTP) or grpc://host:4317; empty: none are made."""
 
     flags: dict[str, str] = {}
-    """Field -> what the operator calls it: messages about mistakes in a field name that."""
+    """Field -> the flag that sets it, which messages about mistakes name."""
     log_level: LogLevel = "info"
     ready_file: str = ""
     """Written as JSON `{"grpc_port": ..., "http_port": ..., "ready": false}` once the ports are open, with true once
@@ -135,17 +135,35 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.tls_client_ca_file and not self.tls_cert_file:
             raise ValueError("tls_client_ca_file: needs tls_cert_file and tls_key_file")
         for name in (
-            "max_receive_bytes", "max_send_bytes", "max_concurrent_streams", "slow_reader_bytes", "tokenizer_threads",
-            "max_preparing_bytes", "encoder_memory_bytes", "body_threads", "answer_threads",
-            "max_header_bytes", "max_num_headers", "grammar_memory_bytes", "max_stored_response_bytes",
-        ):  # fmt: skip
+            "max_receive_bytes",
+            "max_send_bytes",
+            "max_concurrent_streams",
+            "slow_reader_bytes",
+            "tokenizer_threads",
+            "max_preparing_bytes",
+            "encoder_memory_bytes",
+            "body_threads",
+            "answer_threads",
+            "max_header_bytes",
+            "max_num_headers",
+            "grammar_memory_bytes",
+            "max_stored_response_bytes",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         for name in (
-            "default_timeout_seconds", "max_timeout_seconds", "slow_reader_seconds", "beat_seconds",
-            "lost_after_seconds", "resume_window_seconds", "startup_seconds", "header_seconds", "keep_alive_seconds",
-            "grammar_seconds", "template_seconds",
-        ):  # fmt: skip
+            "default_timeout_seconds",
+            "max_timeout_seconds",
+            "slow_reader_seconds",
+            "beat_seconds",
+            "lost_after_seconds",
+            "resume_window_seconds",
+            "startup_seconds",
+            "header_seconds",
+            "keep_alive_seconds",
+            "grammar_seconds",
+            "template_seconds",
+        ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: must be a finite number above 0, got {getattr(self, name)}")
         if self.default_timeout_seconds > self.max_timeout_seconds:

@@ -15,7 +15,7 @@ from quire.frontend.grpc.server import GrpcServer
 from quire.frontend.http.app import build_app
 from quire.frontend.http.listener import HttpListener
 from quire.frontend.limits.byte_budget import ByteBudget
-from quire.frontend.limits.descriptors import connections
+from quire.frontend.limits.descriptors import connection_shares
 from quire.frontend.limits.work_pool import WorkPool
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.ready_file import ReadyFile
@@ -61,7 +61,7 @@ class FrontendServer:
         self._tls = ServerTls(config) if config.tls_cert_file else None
         metrics = Metrics(config.index)
         self.tracing = start_tracing(config, version(), metrics)
-        self._max_connections = connections(config.max_connections, has_http=config.http_port >= 0)
+        self._max_connections = connection_shares(config.max_connections, has_http=config.http_port >= 0)
         self.budget = ByteBudget(config.max_preparing_bytes, metrics.body_refused)
         metrics.num_preparing_bytes = lambda: self.budget.used
         metrics.connections = self._connection_metrics

@@ -1,4 +1,4 @@
-"""What of a chat can be wrong before anything is rendered. Errors name the field as `quire.proto` does."""
+"""The checks of a chat before it is rendered. Errors name the field as `quire.proto` does."""
 
 import json
 import math
@@ -19,24 +19,51 @@ MAX_TOOLS = 128
 MAX_TEMPLATE_KWARGS = 32
 MAX_KWARG_CHARS = 4096
 MAX_JSON_PARTS = 1 << 14
-"""Of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
+"""Most parts of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
 CHOICES = ("auto", "none", "required")
 RESERVED = frozenset(
     {
-        "messages", "tools", "tokens", "documents", "add_generation_prompt", "continue_final_message", "tokenize",
-        "chat_template", "conversation", "return_dict", "return_tensors", "bos_token", "eos_token", "pad_token",
-        "unk_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "range", "dict",
-        "namespace", "cycler", "joiner", "lipsum", "loop", "self", "caller", "varargs", "kwargs",
+        "messages",
+        "tools",
+        "tokens",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "chat_template",
+        "conversation",
+        "return_dict",
+        "return_tensors",
+        "bos_token",
+        "eos_token",
+        "pad_token",
+        "unk_token",
+        "sep_token",
+        "cls_token",
+        "mask_token",
+        "raise_exception",
+        "strftime_now",
+        "range",
+        "dict",
+        "namespace",
+        "cycler",
+        "joiner",
+        "lipsum",
+        "loop",
+        "self",
+        "caller",
+        "varargs",
+        "kwargs",
     }
-)  # fmt: skip
-"""What a template is given, or has of its own."""
+)
+"""Names of variables that a template gets from the server, or has of its own."""
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _KWARG_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def check_chat(chat: Chat) -> None:
-    """Raises `ParameterError`."""
+    """Check messages, tools and variables. Raises `ParameterError`."""
     if not chat.messages:
         raise ParameterError("chat.messages", "must not be empty", "EMPTY_PROMPT")
     if len(chat.messages) > MAX_MESSAGES:

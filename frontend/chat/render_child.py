@@ -1,4 +1,4 @@
-"""The process that renders chat templates: the model's own Jinja source, sandboxed. It is killed if it takes too long.
+"""The child process that renders chat templates: the model's own Jinja source, in Jinja's sandbox and in ours.
 
 Variables, filters and functions are those `transformers` gives to templates.
 """
@@ -22,7 +22,7 @@ RENDERED, REFUSED = b"\0", b"\1"
 """First byte of an answer; UTF-8 text follows."""
 
 _ESCAPED = re.compile(r"[^\x00-\x7f\ufdd0-\ufdef]")
-"""What stands for special tokens' text is no text to escape."""
+"""Characters that `ensure_ascii` escapes: not those that stand for special tokens."""
 
 
 class TemplateError(ValueError):
@@ -44,7 +44,7 @@ class GenerationBlocks(jinja2.ext.Extension):
 
 
 def environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    """Where templates live."""
+    """The environment of templates."""
     made = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, jinja2.ext.loopcontrols]
     )

@@ -27,7 +27,7 @@ log = logging.getLogger("quire.frontend")
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedChat:
     """A prompt whose special tokens are the template's; users' are escaped, `originals` unescapes them."""
 
     text: str
@@ -43,7 +43,7 @@ class RenderJob:
     end_mark: str
     """Character that stands where a message that is to be continued ends; empty: none is."""
 
-    def read(self, answer: bytes) -> Rendered:
+    def read(self, answer: bytes) -> RenderedChat:
         """The prompt out of the child's answer. Raises `ParameterError` where the template refused the chat."""
         text = answer[1:].decode()
         for code in self.originals:  # a template that prints a value as Python does escapes noncharacters
@@ -51,7 +51,7 @@ class RenderJob:
         if answer[:1] != RENDERED:
             shown = unescaped(text, self.originals)
             raise ParameterError("chat.messages", f"the chat template refused them: {shown}")
-        return Rendered(_cut(text, self.end_mark) if self.end_mark else text, self.originals)
+        return RenderedChat(_cut(text, self.end_mark) if self.end_mark else text, self.originals)
 
 
 class ChatTemplate:
@@ -188,7 +188,7 @@ def _message(one: ChatMessage) -> dict[str, Any]:
 
 
 def _cut(text: str, mark: str) -> str:
-    """The prompt up to the mark; space before it goes where the template took the space behind it."""
+    """The prompt up to the mark, without space before it where the template trims."""
     at = text.rfind(mark)
     if at < 0:
         raise ParameterError("chat.continue_final_message", "the template does not show the last message")

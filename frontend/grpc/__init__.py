@@ -1,1 +1,1 @@
-"""The gRPC door: servicers and the interceptors around them."""
+"""The gRPC server: servicers and the interceptors around them."""

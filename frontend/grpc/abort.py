@@ -1,4 +1,4 @@
-"""How an interceptor goes on with a gRPC call, and how one ends it with a status."""
+"""The end of a gRPC call with a status, and types that the interceptors share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHand
 
 
 async def abort(context: Context, status: Answer) -> NoReturn:
-    """Raises `AbortError`; `CancelledError` when the client is gone, which is no error of ours and not worth a log."""
+    """End the call. Raises `AbortError`, or `CancelledError` when the client is gone, which is not worth a log."""
     try:
         await context.abort(*status)
     except grpc.aio.InternalError:

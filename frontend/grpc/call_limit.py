@@ -1,6 +1,6 @@
 """The gRPC interceptor that bounds the calls open at once: per connection, so that no client takes up everything.
 
-The library's own bound ends streams with a bare RST_STREAM when a client opens them before it has heard of the bound,
+The library's own bound ends streams with a bare RST_STREAM when a client opens them before it knows the bound,
 and lets them wait for each other when it has. It is far above ours here; the excess is answered like any refusal.
 """
 
@@ -20,22 +20,22 @@ from quire.proto.api import RequestError
 from quire.proto.grpc_status import to_status
 
 ALL_CONNECTIONS = 16
-"""All connections together may have so many times the calls of one."""
+"""Most calls of all connections together, in times those of one."""
 AT_ONCE = frozenset({"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List"})
-"""Answered whatever else is open: they hold nothing."""
+"""Methods that are answered whatever else is open: they hold nothing."""
 RETRY_SECONDS = 1.0
 BYTES_PER_SECOND = 64 << 10
-"""What a reader of a whole answer must take on average once `slow_reader_seconds` have passed."""
+"""Rate at which a whole answer must be read on average once `slow_reader_seconds` have passed."""
 
 
 class CallLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses before the request is parsed."""
+    """Refuses calls before their requests are parsed."""
 
     def __init__(self, max_per_connection: int, slow_reader_seconds: float, metrics: Metrics) -> None:
         self.open: Counter[str] = Counter()
-        """Calls of a connection, by its peer as the library names it; those without any are missing."""
+        """Number of open calls of a connection, by its peer as the library names it; those without any are missing."""
         self.ended_at: dict[str, float] = {}
-        """When the newest call of a connection ended. Whoever knows which connections are gone drops them."""
+        """Monotonic time at which a connection's newest call ended; `GrpcConnections` drops those that are gone."""
         self._max_per_connection = max_per_connection
         self._slow_reader_seconds = slow_reader_seconds
         self._metrics = metrics
@@ -68,7 +68,7 @@ class CallLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
         return make(around, handler.request_deserializer, handler.response_serializer)  # type: ignore[no-any-return]
 
     async def _enter(self, context: Context) -> None:
-        """Aborts the call when it is one too many."""
+        """Count the call, or abort it when it is one too many."""
         peer = context.peer()
         most = self._max_per_connection
         if self.open[peer] >= most:
@@ -88,7 +88,7 @@ class CallLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
             del self.open[peer]
 
     def _watch(self, answer: Any, context: Context) -> None:
-        """Streams watch their readers themselves; a whole answer that nobody takes is given up after a while, too."""
+        """Give up a whole answer that nobody takes after a while; streams watch their readers themselves."""
         task = asyncio.current_task()
         assert task is not None
         size = len(answer) if isinstance(answer, bytes) else answer.ByteSize()  # a large one is serialized already

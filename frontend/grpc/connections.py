@@ -1,8 +1,7 @@
-"""The connections of the gRPC door: its library accepts and serves them; here they are counted, and the silent ones are
-closed before they keep others out.
+"""The count of gRPC connections, and the closing of silent ones before they keep others out.
 
-The library's bound only closes what comes when it is reached, so silent connections would be all that is left. It names
-none of its sockets; they are found among this process' descriptors, by the port they belong to.
+The library accepts and serves them. Its own bound closes new ones when it is reached, so silent connections would be
+all that is left. It names none of its sockets; they are found among this process' descriptors, by their port.
 """
 
 import asyncio
@@ -20,21 +19,23 @@ from quire.frontend.metrics.metrics import Metrics
 
 LOOK_SECONDS = 1.0
 HURRY_SECONDS = 0.02
-"""Between two looks after some were closed: those who come before the next one find what room there is."""
+"""Time between two looks after some were closed: new connections find only the room that is left until then."""
 HURRIED_SECONDS = 10.0
-"""Since the last was closed: whoever opens too many is likely to go on."""
+"""Time of such looks since the last one was closed: whoever opens too many is likely to go on."""
 LOOK_SHARE = 0.02
-"""Of the time, at most, is spent looking."""
+"""Largest share of the time spent looking."""
 HURRY_SHARE = 0.1
-"""So much while in a hurry."""
+"""The same share while in a hurry."""
 CROWDED = 3 / 4
-"""Of the library's bound: from here on silent connections are closed, until `ROOMY` of it is left. The rest is for
-those who come between two looks; the library refuses them when it is used up."""
+"""Share of the library's bound above which silent connections are closed, down to `ROOMY`.
+
+The rest is for those that come between two looks; the library refuses them when it is used up.
+"""
 ROOMY = 1 / 2
 NEW_SECONDS = 2.0
-"""A connection without a call is new for so long: time for a TLS handshake and a request."""
+"""Time for which a connection without a call is new: a TLS handshake and a request fit in."""
 KEPT_SECONDS = 30.0
-"""A client that made a call is likely to make another for so long."""
+"""Time for which a client that made a call is likely to make another."""
 
 Address = tuple[str, int]
 
@@ -44,15 +45,15 @@ class GrpcConnections:
 
     def __init__(self, max_connections: int, calls: CallLimitInterceptor, metrics: Metrics) -> None:
         self.num_open = 0
-        """When last looked."""
+        """Number of open connections at the last look."""
         self._max_connections = max_connections
         self._calls = calls
         self._metrics = metrics
         self._since: dict[Address, float] = {}
-        """When a connection was first seen."""
+        """Monotonic time at which a connection was first seen."""
 
     async def run(self, port: int) -> None:
-        """Until cancelled."""
+        """Look, and close silent connections, until cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, thread_name_prefix="connections") as pool:
             hurried_until = 0.0
@@ -67,7 +68,7 @@ class GrpcConnections:
                 await asyncio.sleep(max((ended - began) / share, seconds))
 
     def _look_after(self, found: dict[Address, int], now: float) -> int:
-        """Close silent ones when there are too many connections; how many."""
+        """Close silent connections when there are too many; the number closed."""
         self._since = {address: self._since.get(address, now) for address in found}
         self.num_open = len(found)
         ended = {_address(peer): (peer, at) for peer, at in self._calls.ended_at.items()}
@@ -86,7 +87,7 @@ class GrpcConnections:
 
 
 def _closing_order(since: dict[Address, float], called: dict[Address, float], now: float) -> list[Address]:
-    """Connections first seen at `since`, whose newest call ended at `called`, if they made any: who is to go first.
+    """The connections, first seen at `since`, whose newest calls ended at `called`, in the order of their closing.
 
     Those that never made a call go before those that did and, of equals, the longest silent; but a new one goes only
     when all that is left are others as new and clients that called a moment ago.
@@ -94,14 +95,14 @@ def _closing_order(since: dict[Address, float], called: dict[Address, float], no
 
     def rank(one: Address) -> tuple[bool, bool, float]:
         has_called = one in called
-        heard = max(since[one], called[one]) if has_called else since[one]
-        return now - heard < (KEPT_SECONDS if has_called else NEW_SECONDS), has_called, heard
+        active = max(since[one], called[one]) if has_called else since[one]
+        return now - active < (KEPT_SECONDS if has_called else NEW_SECONDS), has_called, active
 
     return sorted(since, key=rank)
 
 
 def _connected(port: int) -> dict[Address, int]:
-    """Peers of this process' connections on a port, and their descriptors."""
+    """The peers of this process' connections on a port -> their descriptors."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -114,7 +115,7 @@ def _connected(port: int) -> dict[Address, int]:
 
 
 def _close(descriptor: int, address: Address) -> bool:
-    """Unless the descriptor is somebody else's by now. The library reads the end, and then closes its side."""
+    """Close a connection unless its descriptor is another's by now. The library reads the end and closes its side."""
     try:
         with _copy(descriptor) as sight:
             if _normal(*sight.getpeername()[:2]) != address:
@@ -126,7 +127,7 @@ def _close(descriptor: int, address: Address) -> bool:
 
 
 def _copy(descriptor: int) -> socket.socket:
-    """The same socket under a descriptor of our own: another thread may close the first at any time.
+    """The socket under a descriptor of our own: another thread may close the first at any time.
 
     Raises `OSError` when it is no socket.
     """
@@ -136,7 +137,7 @@ def _copy(descriptor: int) -> socket.socket:
 
 
 def _address(peer: str) -> Address:
-    """Of the library's words: `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`."""
+    """The address in the library's name of a peer: `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`."""
     host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
     return _normal(host.strip("[]"), int(port))
 

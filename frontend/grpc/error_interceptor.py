@@ -28,7 +28,7 @@ log = logging.getLogger("quire.frontend")
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Cancellation passes through untouched: a handler that swallows it leaks its call.
 
-    Requests are parsed within: the library would tell the parser's own words, and do it on the event loop.
+    Requests are parsed here: the library would show the parser's own words, and parse on the event loop.
     """
 
     def __init__(self, bodies: WorkPool, budget: ByteBudget) -> None:
@@ -77,7 +77,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return guarded
 
     async def _parsed(self, request: Any, body: Body, parse: Parse | None) -> Any:
-        """The message of the bytes that came; what already is one stays."""
+        """The message of the received bytes; a message stays as it is."""
         if parse is None:
             return request
         body.grow(len(request))
@@ -92,7 +92,7 @@ def _parse(raw: bytes, parse: Parse, is_stopped: IsStopped) -> Any:
 
 
 def _serializer(serialize: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """Of answers that may have been serialized already, beside the loop."""
+    """The serializer of answers, some of which are serialized already, in a thread."""
     if serialize is None:
         return None
     return lambda answer: answer if isinstance(answer, bytes) else serialize(answer)

@@ -1,4 +1,4 @@
-"""grpc.health.v1: Check, Watch and List. Tells what the scheduler's progress shows, not that this process lives.
+"""grpc.health.v1: Check, Watch and List. It reports the scheduler's progress, not that this process lives.
 
 The library's own servicer holds a lock while it writes to a watcher, so one stalled reader would freeze every change;
 here a watcher only ever waits for the next change.
@@ -18,11 +18,11 @@ NOT_SERVING: int = health_pb2.HealthCheckResponse.NOT_SERVING
 UNKNOWN: int = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 SERVICES = ("", "quire.v1.Inference", "quire.v1.Control")
-"""The whole server and its services: would a request be taken now?"""
+"""Names of the whole server and its services; serving means that a request would be taken now."""
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """`scheduler`: it is heard and not failed. `workers`: a group of workers is up."""
+    """Besides the services it reports `scheduler` (it answers and is not failed) and `workers` (a group is up)."""
 
     def __init__(self, scheduler: SchedulerClient) -> None:
         self._scheduler = scheduler
@@ -31,7 +31,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         scheduler.on_change = self.refresh
 
     def drain(self) -> None:
-        """From now on this server takes nothing."""
+        """Report that this server takes nothing any more."""
         self._draining = True
         self.refresh()
 
@@ -45,7 +45,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         await self._changed.wait()
 
     def status(self, service: str) -> int | None:
-        """None for a name that is not ours."""
+        """The status of a service; None for an unknown name."""
         state = self._scheduler.state
         if service in SERVICES:
             return SERVING if state in ("ready", "recovering") and not self._draining else NOT_SERVING
@@ -66,14 +66,14 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: "grpc.aio.ServicerContext[Any, Any]"
     ) -> None:
-        told: int | None = None
+        sent: int | None = None
         while True:
             changed = self._changed
             status = self.status(request.service)
             status = UNKNOWN if status is None else status
-            if status != told:
+            if status != sent:
                 await context.write(health_pb2.HealthCheckResponse(status=status))
-                told = status
+                sent = status
             await changed.wait()
 
     async def List(

@@ -1,4 +1,4 @@
-"""The gRPC interceptor that asks for keys: every method needs one, known or not, except what tells health."""
+"""The gRPC interceptor that checks keys: every method needs one, known or not, except those of health."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ ADMIN = frozenset({"/quire.v1.Control/Abort", "/quire.v1.Control/ExplainRequest"
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses before a request is read. Says nothing about which part of a credential was wrong."""
+    """Refuses calls before their requests are read, without a word on which part of a credential was wrong."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
@@ -36,7 +36,7 @@ def _need(method: str) -> Need:
 
 
 def _refuse(error: RequestError) -> "grpc.RpcMethodHandler[Any, Any]":
-    """Fits every arity: it reads nothing and answers with a status."""
+    """A handler for every kind of method: it reads nothing and answers with a status."""
 
     async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         await abort(context, to_status(error))

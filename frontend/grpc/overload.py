@@ -12,7 +12,7 @@ METHODS = frozenset({"/quire.v1.Inference/Generate", "/quire.v1.Inference/Stream
 
 
 class OverloadInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Behind the one that asks for keys."""
+    """Stands behind the interceptor that checks keys."""
 
     def __init__(self, overload: Overload) -> None:
         self._overload = overload

@@ -1,4 +1,4 @@
-"""The gRPC services: protobuf in, pipeline, protobuf out. No logic of their own."""
+"""The gRPC servicers: protobuf in, pipeline, protobuf out. They have no logic of their own."""
 
 import asyncio
 from collections.abc import Callable

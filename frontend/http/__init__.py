@@ -1,1 +1,1 @@
-"""The HTTP door: OpenAI-compatible routes over the one pipeline."""
+"""The HTTP server: OpenAI's, Anthropic's and own routes over the one pipeline."""

@@ -30,12 +30,12 @@ class UsageBlock(msgspec.Struct):
 
 
 def json_response(item: Any, status: int = 200) -> Response:
-    """`item` encoded by msgspec."""
+    """The response with `item`, encoded by msgspec."""
     return Response(_encode(item), status, media_type="application/json")
 
 
 async def json_answer(answers: WorkPool, is_large: bool, make: Callable[[], Any]) -> Response:
-    """What `make` returns, encoded by msgspec. `is_large`: both in a thread, because the loop must beat."""
+    """The response with what `make` returns, encoded by msgspec. `is_large`: both in a thread, off the event loop."""
     size = LARGE_BYTES if is_large else 0
     body = await answers.run(size, lambda _: _encode(make()))
     return Response(body, media_type="application/json")
@@ -54,7 +54,7 @@ def json_list(items: Iterable[Any]) -> msgspec.Raw:
 
 
 def usage_block(usages: list[Usage]) -> UsageBlock:
-    """Of the outputs of one prompt: the prompt counts once, what any of them found cached counts once."""
+    """The usage of one prompt's outputs: the prompt counts once, and so does what any of them found cached."""
     prompt = max((usage.prompt_tokens for usage in usages), default=0)
     cached = max((usage.cached_tokens for usage in usages), default=0)
     completion = sum(usage.completion_tokens for usage in usages)
@@ -62,7 +62,7 @@ def usage_block(usages: list[Usage]) -> UsageBlock:
 
 
 def total_usage(blocks: list[UsageBlock]) -> UsageBlock:
-    """Of several prompts."""
+    """The usage of several prompts."""
     prompt = sum(block.prompt_tokens for block in blocks)
     completion = sum(block.completion_tokens for block in blocks)
     cached = sum(block.prompt_tokens_details.cached_tokens for block in blocks)

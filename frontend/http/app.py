@@ -10,7 +10,7 @@ from quire.frontend.context import FrontendContext
 from quire.frontend.http.anthropic import messages, messages_answer
 from quire.frontend.http.errors import ErrorLayer
 from quire.frontend.http.guard import AnswerHeaders, Guard
-from quire.frontend.http.meter import Meter
+from quire.frontend.http.meter import ResponseMeter
 from quire.frontend.http.native import engine, health, metrics, tokens
 from quire.frontend.http.native import status_page as page
 from quire.frontend.http.openai import chat, completions, embeddings, models
@@ -51,4 +51,4 @@ def build_app(context: FrontendContext) -> ASGIApp:
 
     guarded = Guard(context.config, context.keyring, OverloadLayer(configured, context.pipeline.overload))
     errors = ErrorLayer(guarded, {"/v1/messages": messages_answer.error_body})
-    return Meter(AnswerHeaders(context.config, errors), routes, context.metrics)
+    return ResponseMeter(AnswerHeaders(context.config, errors), routes, context.metrics)

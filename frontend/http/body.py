@@ -1,5 +1,6 @@
-"""A request's JSON body: bounded while it arrives, looked through, decoded by msgspec, refused with the path of what is
-wrong. What is large is worked on in threads of its own (`WorkPool`).
+"""A request's JSON body: bounded while it arrives, scanned, decoded by msgspec, refused with the path of a mistake.
+
+Large bodies are worked on in threads of their own (`WorkPool`).
 """
 
 import asyncio
@@ -26,14 +27,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MIN_BYTES_PER_SECOND = 4096
-"""What a body must bring on average once `header_seconds` have passed."""
+"""Rate at which a body must arrive on average once `header_seconds` have passed."""
 JSON_TYPE = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
 PATH = " - at `"
 MAX_MESSAGE = 1024
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 ONLY_NULL = "Expected `null`"
-"""A field declared as None is known to us and not offered."""
+"""Message for a field declared as None: it is known to us and not supported."""
 
 
 async def read(request: Request, kind: type[T]) -> T:
@@ -81,8 +82,8 @@ async def read_bytes(request: Request) -> bytes:
     assert body is not None
     try:
         while True:
-            async with asyncio.timeout(config.header_seconds) as patience:
-                body.give_way = partial(_end, patience)
+            async with asyncio.timeout(config.header_seconds) as timeout:
+                body.give_way = partial(_end, timeout)
                 piece = await anext(stream, None)
             if piece is None:
                 return b"".join(pieces)
@@ -104,13 +105,13 @@ async def read_bytes(request: Request) -> bytes:
         body.give_way = None
 
 
-def _end(patience: asyncio.Timeout) -> None:
-    if not patience.expired():
-        patience.reschedule(0.0)
+def _end(timeout: asyncio.Timeout) -> None:
+    if not timeout.expired():
+        timeout.reschedule(0.0)
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """Of a text that was looked through. Raises `ParameterError`."""
+    """The value of a JSON text that was scanned. Raises `ParameterError`."""
     gc.disable()  # many small lists are no garbage, and looking through them again and again takes long
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -135,7 +136,7 @@ def _first_wrong_byte(raw: bytes) -> int:
 
 
 def _wrong(text: str) -> ParameterError:
-    """msgspec's words in ours."""
+    """Our error for a message of msgspec."""
     path = ""
     start = text.rfind(PATH)  # names are a client's: no pattern is searched for in them
     if start >= 0 and text.endswith("`"):

@@ -1,6 +1,6 @@
-"""Who may come in over HTTP: host, origin and key are decided before routing, on the very path the router will see.
+"""The admission of HTTP requests: host, origin and key are checked before routing, on the path the router will see.
 
-Nothing is opened by a list of routes: every path needs a key, known or not, except those that only tell health. The
+Nothing is opened by a list of routes: every path needs a key, known or not, except those that only report health. The
 origin rules are those of the Fetch standard (CORS); browsers get no cookies, and no foreign page may act for one.
 """
 
@@ -30,7 +30,7 @@ _EVERYWHERE: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
 ]
-"""Unless the answer has its own."""
+"""Headers of every answer that does not set them itself."""
 
 
 class Guard:
@@ -68,7 +68,7 @@ class Guard:
 
 
 class Origins:
-    """Which pages a browser may let call, and what their answers say so with."""
+    """The origins whose pages a browser may let call, and the headers that allow it."""
 
     def __init__(self, config: FrontendConfig) -> None:
         self._allowed = frozenset(origin.rstrip("/").lower() for origin in config.allowed_origins)
@@ -88,7 +88,7 @@ class Origins:
         return "*" in self._allowed or origin in self._allowed
 
     def headers(self, request: Headers) -> Headers:
-        """Of every answer, so that a page may also read why it was refused."""
+        """The headers of every answer, so that a page may also read why it was refused."""
         if not self._allowed:
             return []
         origin = self.foreign(request)
@@ -133,7 +133,7 @@ def _need(path: str) -> Need:
 
 
 def _known_host(config: FrontendConfig) -> Callable[[str], bool]:
-    """Which names the Host header may have; "" is none, or none that can be read."""
+    """The check of the Host header's name; "" stands for none, or an unreadable one."""
     if config.allowed_hosts:
         names = {name.lower().rstrip(".") for name in config.allowed_hosts}
         return lambda host: "*" in names or host in names
@@ -175,10 +175,10 @@ def _key(headers: Headers, own_page: bool) -> str | None:
 
 async def _answer_preflight(headers: Headers, send: Send) -> None:
     """Without a key: a browser sends none with this question. The origin has already been allowed."""
-    asked = b", ".join(_all(headers, b"access-control-request-headers"))
+    requested = b", ".join(_all(headers, b"access-control-request-headers"))
     answer = [
         (b"access-control-allow-methods", b"GET, POST, DELETE"),
-        (b"access-control-allow-headers", asked or b"authorization, content-type"),
+        (b"access-control-allow-headers", requested or b"authorization, content-type"),
         (b"access-control-max-age", str(PREFLIGHT_SECONDS).encode()),
     ]
     await send({"type": "http.response.start", "status": 204, "headers": answer})

@@ -1,4 +1,4 @@
-"""Several streams read as one, for a call with several prompts."""
+"""The merging of several streams into one, for a call with several prompts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +10,7 @@ Batches = AsyncGenerator[Sequence[Event], None]
 
 
 async def merged(sources: Sequence[Batches]) -> AsyncGenerator[tuple[int, Sequence[Event]], None]:
-    """What the sources yield, with the source's index, as it comes. The first failure ends all and is raised.
+    """The batches of all sources, each with its source's index, as they come. The first failure ends all and is raised.
 
     At most one batch per source waits here: a reader that stands still stands still for every source, whose own rule
     for slow readers then cancels it; what it gives as the reason is raised too.

@@ -13,7 +13,7 @@ NO_ANSWER = "499"
 """The client left before a status was sent."""
 
 
-class Meter:
+class ResponseMeter:
     """Outermost: what another layer refuses counts too."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute], metrics: Metrics) -> None:

@@ -8,7 +8,7 @@ PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/messages", "/
 
 
 class OverloadLayer:
-    """Behind the guard, inside the layer that answers what is raised."""
+    """Stands behind the guard, inside the layer that answers exceptions."""
 
     def __init__(self, app: ASGIApp, overload: Overload) -> None:
         self._app = app

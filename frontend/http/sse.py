@@ -20,8 +20,8 @@ from quire.proto.api import RequestError
 DONE = b"data: [DONE]\n\n"
 LAST_WRITE_SECONDS = 1.0
 QUIET_SECONDS = 15.0
-"""A stream that says nothing for so long gets a comment, which clients pass over: proxies close what is silent for a
-minute, and a restarted model loads for longer.
+"""Time without an item after which a stream gets a comment, which clients ignore: proxies close a stream that is silent
+for a minute, and a restarted model loads for longer.
 """
 COMMENT = b": waiting\n\n"
 HEADERS = [
@@ -86,7 +86,7 @@ class EventStream(Response):
             await self._events.aclose()
 
     async def _comment(self, send: Send) -> None:
-        """Until cancelled. One after every interval in which nothing was sent."""
+        """Send a comment after every interval without an item, until cancelled."""
         while True:
             self._is_quiet = True
             await asyncio.sleep(QUIET_SECONDS)
@@ -104,7 +104,7 @@ def event_stream(
 ) -> Response:
     """Stream `events`. A client that leaves, or reads too slowly, closes the generator, whose blocks then exit.
 
-    `failed` makes the last item of a stream that breaks, for doors whose errors have another shape. The generator must
+    `failed` makes the last item of a stream that breaks, for APIs whose errors have another shape. The generator must
     read its `RequestStream` in the task that iterates it: that task is the one a slow reader's stream cancels.
     """
     return EventStream(events, failed)

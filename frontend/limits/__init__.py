@@ -1,1 +1,1 @@
-"""What one request may take from all others: bytes, threads, descriptors, depth."""
+"""Limits of what one request may take from all others: bytes, threads, descriptors, depth."""

@@ -1,4 +1,4 @@
-"""How many bytes of bodies both doors may hold while they are read and prepared, over all connections.
+"""The budget of bytes for bodies that are being read and prepared, over all connections of both servers.
 
 Bytes count as they come, not as they are announced: who promises much and sends little holds little. When they run out,
 the body that comes slowest of those still being read gives way, if it comes slower than the one that wants more; else
@@ -15,7 +15,7 @@ from quire.proto.api import RequestError
 
 SMALL_BYTES = 32 << 10
 SMALL_SHARE = 8
-"""One part in so many is for small bodies alone: a few large ones must not keep them out."""
+"""One part in so many of the budget is for small bodies alone: a few large ones must not keep them out."""
 RETRY_SECONDS = 1.0
 
 Refusal = Literal["refused", "gave_way"]
@@ -24,38 +24,38 @@ _current: ContextVar["Body | None"] = ContextVar("body", default=None)
 
 
 class Body:
-    """What one request holds of the budget."""
+    """The bytes that one request holds of the budget."""
 
     def __init__(self, budget: "ByteBudget") -> None:
         self.size = 0
-        """Bytes that came so far."""
+        """Number of bytes received so far."""
         self.held = 0
         self.num_parts = 1
-        """Prompts that are prepared apart."""
+        """Number of prompts that are prepared apart."""
         self.give_way: Callable[[], None] | None = None
-        """While it is read: ends the reading, whose bytes are free at once."""
+        """Ends the reading, whose bytes are free at once; None while the body is not being read."""
         self.gave_way = False
         self._budget = budget
         self._begin = budget.now()
 
     @property
     def rate(self) -> float:
-        """Bytes per second since it began to come."""
+        """Bytes per second since the first byte."""
         return self.size / max(self._budget.now() - self._begin, 1e-3)
 
     def grow(self, num_bytes: int) -> None:
-        """So many more have come. Raises `RequestError` (QUEUE_FULL) when there is no room for them."""
+        """Take so many more bytes. Raises `RequestError` (QUEUE_FULL) when there is no room for them."""
         self.size += num_bytes
         self._budget.take(self, num_bytes)
 
     def prepared(self) -> None:
-        """One of its prompts is on its way, or refused."""
+        """Count one of its prompts as submitted or refused; the last one frees the body."""
         self.num_parts -= 1
         if self.num_parts <= 0:
             self.free()
 
     def free(self) -> None:
-        """Nothing of it is held any more."""
+        """Give all its bytes back."""
         self._budget.give_back(self)
 
 
@@ -63,7 +63,7 @@ class ByteBudget:
     """One per frontend, touched by the event loop only."""
 
     def __init__(self, max_bytes: int, refused: Callable[[Refusal], None]) -> None:
-        """`refused` is told of every body that found no room, or gave way."""
+        """`refused` is called for every body that found no room, or gave way."""
         self.used = 0
         self._max_bytes = max_bytes
         self._refused = refused
@@ -74,7 +74,7 @@ class ByteBudget:
 
     @contextmanager
     def body(self) -> Iterator[Body]:
-        """Around one request: its body, which `current_body` finds within."""
+        """The body of one request, around its work; `current_body` finds it there."""
         body = Body(self)
         token = _current.set(body)
         try:
@@ -84,7 +84,7 @@ class ByteBudget:
             body.free()
 
     def take(self, body: Body, num_bytes: int) -> None:
-        """Raises `RequestError`."""
+        """Take bytes for a body, where need be from the slowest one. Raises `RequestError`."""
         most = self._max_bytes
         if body.size > SMALL_BYTES:
             most -= most // SMALL_SHARE
@@ -104,18 +104,18 @@ class ByteBudget:
         self._bodies.add(body)
 
     def give_back(self, body: Body) -> None:
-        """Its bytes are free; more of it can still come."""
+        """Free its bytes; more of it can still come."""
         self.used -= body.held
         body.held = 0
         self._bodies.discard(body)
 
 
 def current_body() -> Body | None:
-    """Of the request that the running task works for."""
+    """The body of the request that the running task works for; None outside of any."""
     return _current.get()
 
 
 def body_size() -> int:
-    """Bytes of that body so far."""
+    """Number of bytes of that body so far; 0 outside of any."""
     body = _current.get()
     return body.size if body is not None else 0

@@ -1,48 +1,48 @@
-"""File descriptors, of which every connection is one: what each door may take, so that neither takes the other's."""
+"""The shares of file descriptors, one per connection: neither the gRPC nor the HTTP server takes the other's."""
 
 import resource
 import socket
 from typing import NamedTuple
 
 MAX_CONNECTIONS = 32_768
-"""Over both doors, where descriptors allow more."""
+"""Most connections of both servers, where descriptors allow more."""
 RESERVED = 128
-"""For listening, the scheduler, files, the processes of templates and grammars, and connections that hear a refusal."""
+"""Descriptors for listening, the scheduler, files, child processes, and connections that are being refused."""
 MIN_CONNECTIONS = 64
 GRPC_PART = 4
-"""One in so many is gRPC's: its connections carry many calls, those of HTTP one at a time."""
+"""One connection in so many is gRPC's: its connections carry many calls, those of HTTP one at a time."""
 
 
-class Connections(NamedTuple):
-    """The most that may be open at once."""
+class ConnectionShares(NamedTuple):
+    """The most connections that may be open at once."""
 
     http: int
     grpc: int
 
 
-def connections(asked: int, has_http: bool) -> Connections:
-    """Shares of `asked` connections; of what the limit of open files leaves when that is 0.
+def connection_shares(requested: int, has_http: bool) -> ConnectionShares:
+    """The shares of `requested` connections; for 0 of those that the limit of open files leaves.
 
     Raises `ValueError` naming the remedy when there are too few descriptors.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     left = MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else soft - RESERVED
-    if left < (asked or MIN_CONNECTIONS):
-        field = f"max_connections: {asked} need" if asked else f"{MIN_CONNECTIONS} connections need"
+    if left < (requested or MIN_CONNECTIONS):
+        field = f"max_connections: {requested} need" if requested else f"{MIN_CONNECTIONS} connections need"
         raise ValueError(
-            f"{field} {(asked or MIN_CONNECTIONS) + RESERVED} open files and this process may have {soft}; "
-            "raise the limit (ulimit -n, LimitNOFILE=)" + (" or lower max_connections" if asked else "")
+            f"{field} {(requested or MIN_CONNECTIONS) + RESERVED} open files and this process may have {soft}; "
+            "raise the limit (ulimit -n, LimitNOFILE=)" + (" or lower max_connections" if requested else "")
         )
-    most = asked or min(left, MAX_CONNECTIONS)
+    most = requested or min(left, MAX_CONNECTIONS)
     if not has_http:
-        return Connections(0, most)
+        return ConnectionShares(0, most)
     grpc = max(1, most // GRPC_PART)
-    return Connections(max(1, most - grpc), grpc)
+    return ConnectionShares(max(1, most - grpc), grpc)
 
 
 def num_addresses(host: str) -> int:
-    """A name may stand for several, as localhost does for 127.0.0.1 and ::1; each is listened on."""
+    """The number of addresses of a host, each of which is listened on: localhost has 127.0.0.1 and ::1."""
     try:
         return len({found[4][0] for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)})
     except socket.gaierror:
-        return 1  # whoever listens will say so
+        return 1  # listening will fail with the reason

@@ -1,7 +1,7 @@
-"""A JSON text looked at before any of it becomes a value: how much it holds, and whether an object has a name twice.
+"""The scan of a JSON text before any of it becomes a value: how much it holds, and names given twice.
 
-One pass, linear in the text, in steps so short that other threads and whoever wants it stopped come in between. Whether
-the text is JSON is for the parser to say, which comes after: here only strings, brackets, colons and commas count.
+One pass, linear in the text, in steps so short that other threads and whoever wants it stopped come in between. The
+parser comes after and finds what is no JSON: here only strings, brackets, colons and commas count.
 """
 
 import re
@@ -13,11 +13,11 @@ from quire.proto.messages.params import ParameterError
 from quire.proto.stopped import Stopped
 
 MAX_PARTS = 1 << 17
-"""Objects, lists, names and texts of one body: each costs time and a hundred bytes, whatever is in it."""
+"""Most objects, lists, names and texts of one body: each costs time and a hundred bytes, whatever is in it."""
 VALUES_PER_PART = 9
-"""Numbers are cheaper: with the most parts, a million token ids fit."""
+"""Values allowed for each part; they are cheaper. A million token ids fit."""
 STEP = 64 << 10
-"""Bytes looked at in one call that holds the interpreter."""
+"""Most bytes looked at in one call that holds the interpreter."""
 BACKSLASH = 0x5C
 
 _SIGN = re.compile(rb'["{}\[]')
@@ -28,12 +28,12 @@ _COLON = re.compile(rb"[ \t\r\n]*:")
 def scan(
     raw: bytes, field: str, max_parts: int = MAX_PARTS, is_stopped: Callable[[], bool] = bool, unique: bool = True
 ) -> None:
-    """Raises `ParameterError` on `field` for what is too much, and on a name given twice; `Stopped` soon after it is.
+    """Raises `ParameterError` on `field` for too much, and on a name given twice; `Stopped` soon after `is_stopped`.
 
-    `unique`: names given twice are looked for at all.
+    `unique`: look for names given twice.
     """
     opened: list[set[bytes]] = []
-    """The names so far of every object that is open."""
+    """Names so far of every open object."""
     at = num_parts = num_values = 0
     while at < len(raw):
         match = _SIGN.search(raw, at, at + STEP)
@@ -48,7 +48,7 @@ def scan(
                 opened.append(set())
             elif sign == b"}":
                 if not opened:
-                    return  # no JSON, as the parser will say
+                    return  # no JSON: the parser refuses it
                 opened.pop()
             elif sign == b'"':
                 begin, at = at, _end_of_string(raw, at)
@@ -64,7 +64,7 @@ def scan(
 
 
 def _end_of_string(raw: bytes, at: int) -> int:
-    """Where the closing quote of a string stands whose text begins at `at`; the end of `raw` when there is none."""
+    """The position of the closing quote of a string whose text begins at `at`; the end of `raw` without one."""
     quote = raw.find(b'"', at)
     if quote < 0:
         return len(raw)
@@ -80,7 +80,7 @@ def _add(names: set[bytes], name: bytes, field: str) -> None:
         try:
             name = msgspec.json.decode(b'"' + name + b'"', type=str).encode()
         except msgspec.DecodeError:
-            return  # the parser says where
+            return  # the parser refuses it
     if name in names:
         raise ParameterError(name[:128].decode(errors="replace") or field, "is given twice in the same object")
     names.add(name)

@@ -1,1 +1,1 @@
-"""What a frontend counts and times."""
+"""Counters, gauges and histograms of a frontend."""

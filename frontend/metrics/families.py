@@ -1,4 +1,4 @@
-"""What a frontend measures: name, kind, labels and meaning of every series, in one table."""
+"""The table of a frontend's metric families: name, kind, labels and help of each."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from quire.proto.metrics.families import Kind
 
 
 class Family(NamedTuple):
-    """All series of one name."""
+    """A metric family: all series of one name."""
 
     kind: Kind
     help: str
@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family] = {
     "prompt_tokens_cached_total": Family("counter", "Prompt tokens found in the prefix cache, of outputs that ended."),
     "generation_tokens_total": Family("counter", "Tokens received from the scheduler."),
     "embeddings_total": Family("counter", "Vectors given to clients."),
-    "grammar_compiles_total": Family("counter", "GrammarChecker asked for, by outcome.", ("outcome",)),
+    "grammar_compiles_total": Family("counter", "Grammars asked for, by outcome.", ("outcome",)),
     "http_responses_total": Family("counter", "HTTP answers, by route and status.", ("route", "method", "code")),
     "grpc_responses_total": Family("counter", "gRPC answers, by method and status.", ("method", "code")),
     "grpc_calls_refused_total": Family("counter", "gRPC calls refused because too many were open."),
@@ -88,5 +88,5 @@ FAMILIES: dict[str, Family] = {
 }
 """Name without the prefix `quire_` -> family; a counter's ends in `_total`.
 
-What the scheduler measures stands in `quire.proto.metrics.families`.
+The scheduler's families stand in `quire.proto.metrics.families`.
 """

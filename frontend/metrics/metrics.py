@@ -1,5 +1,6 @@
-"""What one frontend counts and times. Plain lists and dicts, touched by the event loop only: a token costs one
-observation, everything else is per request.
+"""The metrics of one frontend.
+
+Plain lists and dicts, touched by the event loop only: a token costs one observation, everything else is per request.
 """
 
 import os
@@ -26,17 +27,17 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Metrics:
-    """The series of `families`, their labels closed sets; counters and histograms only grow."""
+    """The series of `families`. Their labels are closed sets; counters and histograms only grow."""
 
     def __init__(self, index: int = 0) -> None:
         self.num_open: Callable[[], int] = lambda: 0
-        """Requests between arrival and their last event."""
+        """Number of requests between arrival and their last event."""
         self.connections: Callable[[], Iterable[Figure]] = tuple
         """Gauges of connections and calls."""
         self.num_preparing_bytes: Callable[[], int] = lambda: 0
-        """Of bodies that are being read and prepared."""
+        """Number of bytes of bodies that are being read and prepared."""
         self.num_dropped_spans: Callable[[], int] = lambda: 0
-        """Spans of traces that did not reach their collector."""
+        """Number of spans that did not reach their collector."""
         self._frontend: Labels = (("frontend", str(index)),)
         self._histograms = {name: Histogram(family.bounds) for name, family in FAMILIES.items() if family.bounds}
         self._counts: defaultdict[tuple[str, Labels], float] = defaultdict(float)
@@ -59,7 +60,7 @@ class Metrics:
         self.count("requests_total", (("door", door),))
 
     def submitted(self, seconds: float, n: int, max_tokens: int) -> None:
-        """`seconds` after its arrival, for `n` outputs of at most `max_tokens`."""
+        """A request was submitted `seconds` after its arrival, for `n` outputs of at most `max_tokens`."""
         self.observe("arrival_to_submit_seconds", seconds)
         self.observe("request_params_n", n)
         self.observe("request_params_max_tokens", max_tokens)
@@ -101,7 +102,7 @@ class Metrics:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Seconds that the block takes, however it ends."""
+        """Observe the seconds that the block takes, however it ends."""
         begin = time.monotonic()
         try:
             yield
@@ -110,7 +111,7 @@ class Metrics:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Around the check of one grammar: its time and its outcome."""
+        """Measure the check of one grammar in the block: its time and its outcome."""
         outcome = "failed"
         try:
             with self.timed("grammar_compile_seconds"):
@@ -134,20 +135,20 @@ class Metrics:
     def count(self, name: str, labels: Labels = (), by: float = 1) -> None:
         self._counts[name, labels] += by
 
-    def resume_from(self, figures: tuple[Figure, ...], distributions: tuple[Distribution, ...]) -> None:
-        """Go on counting where another process stopped; what this one does not know, or measures otherwise, is left."""
-        for figure in figures:
-            family = FAMILIES.get(figure.name)
+    def resume_from(self, samples: tuple[Figure, ...], distributions: tuple[Distribution, ...]) -> None:
+        """Go on counting where another process stopped. Families that this one does not have are left out."""
+        for sample in samples:
+            family = FAMILIES.get(sample.name)
             if family is not None and family.kind == "counter":
-                self.count(figure.name, figure.labels, figure.value)
+                self.count(sample.name, sample.labels, sample.value)
         for other in distributions:
             own = self._histograms.get(other.name)
             if own is not None and own.bounds == other.bounds and len(own.counts) == len(other.counts):
                 own.counts[:] = [one + more for one, more in zip(own.counts, other.counts, strict=True)]
                 own.sum += other.sum
 
-    def figures(self) -> tuple[Figure, ...]:
-        """Counters and gauges of this instant."""
+    def samples(self) -> tuple[Figure, ...]:
+        """The samples of all counters and gauges now."""
         counts = self._counts.copy()
         counts["frontend_cpu_seconds_total", self._frontend] += time.process_time()
         counts["trace_spans_dropped_total", ()] += self.num_dropped_spans()
@@ -163,7 +164,7 @@ class Metrics:
         return tuple(one.distribution(name) for name, one in self._histograms.items())
 
     def _preset(self, name: str, label: str, values: Iterable[str]) -> None:
-        """A series that starts at 0 shows its first event; one that appears with it does not."""
+        """Set series to 0: one that starts at 0 shows its first event, one that appears with it does not."""
         for value in values:
             self._counts[name, ((label, value),)] = 0
 

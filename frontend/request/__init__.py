@@ -1,1 +1,1 @@
-"""The one path of every request, whatever door it came through."""
+"""The one path of every request, whatever protocol it came by."""

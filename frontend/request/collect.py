@@ -1,4 +1,4 @@
-"""A whole answer out of a stream, for calls that do not stream."""
+"""The collection of a stream into a whole answer, for calls that do not stream."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""What a request waits for before it is submitted counts against its time-out, too."""
+"""The time-out of a request while it is prepared: waiting before its submission counts, too."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 async def in_time(deadline: float, work: Awaitable[R]) -> R:
-    """`deadline` on the monotonic clock. Raises `RequestError` (DEADLINE), and what `work` raises."""
+    """The result of `work`; `deadline` is monotonic time. Raises `RequestError` (DEADLINE), and what `work` raises."""
     try:
         async with asyncio.timeout_at(deadline):
             return await work

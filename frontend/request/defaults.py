@@ -1,4 +1,4 @@
-"""What unset sampling fields get: what the model's generation_config.json states, else the API's defaults.
+"""The defaults of sampling fields: those of the model's generation_config.json, otherwise the API's.
 
 As in vLLM, whose flag this follows; transformers' own `generate` would also cut to 50 tokens where top_k is left out.
 """
@@ -15,6 +15,8 @@ FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class Defaults(msgspec.Struct, frozen=True):
+    """The values of sampling fields that a request leaves unset."""
+
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0

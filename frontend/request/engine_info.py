@@ -1,4 +1,4 @@
-"""What both doors tell and do about the engine as a whole: values of `api`, no protocol."""
+"""Information about the engine as a whole, and the abort of requests, for both servers: values of `api`."""
 
 import time
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class EngineInfo:
         self._started = time.monotonic()
 
     def server_info(self) -> api.ServerInfo:
-        """Never waits; figures of the model are 0 until its workers are ready."""
+        """The facts of this server. Never waits; numbers of the model are 0 until its workers are ready."""
         config, welcome, defaults = self._config, self._scheduler.welcome, self._defaults
         facts = welcome.facts if welcome is not None else None
         measured: dict[str, Any] = {}
@@ -72,7 +72,7 @@ class EngineInfo:
         )
 
     def models(self) -> list[api.Model]:
-        """Every served name, then the adapters."""
+        """The served names, then the adapters."""
         welcome = self._scheduler.welcome
         facts = welcome.facts if welcome is not None else None
         length = facts.max_model_len if facts is not None else 0
@@ -81,7 +81,7 @@ class EngineInfo:
         return models + [api.Model(name, base, length) for name in (facts.adapters if facts is not None else ())]
 
     async def load(self) -> api.EngineLoad:
-        """Raises `RequestError` when the scheduler does not answer."""
+        """The scheduler's load. Raises `RequestError` when the scheduler does not answer."""
         return (await self._scheduler.ask(LoadQuery)).load
 
     async def abort(self, labels: Sequence[str]) -> list[tuple[str, int]]:
@@ -95,7 +95,7 @@ class EngineInfo:
         return list(zip(labels, answer.counts, strict=True))
 
     async def explain(self, label: str) -> ExplainReply:
-        """How the newest request of this label fares, or fared.
+        """The state and the history of the newest request with this label.
 
         Raises `ParameterError`, `RequestError` (UNKNOWN_REQUEST) when nobody remembers one, or when no answer comes.
         """
@@ -108,7 +108,7 @@ class EngineInfo:
         return answer
 
     async def status(self, after_step: int = -1) -> StatusReply:
-        """All that can be seen of the engine at one instant, with step records newer than `after_step`.
+        """The state of the whole engine at one instant, with step records newer than `after_step`.
 
         Raises `ParameterError`, or `RequestError` when the scheduler does not answer.
         """

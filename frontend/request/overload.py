@@ -1,7 +1,7 @@
-"""What a frontend knows of a full queue: it repeats the scheduler's refusal, before a request costs anything.
+"""The early refusal of requests while the scheduler's queue is full, before they cost anything.
 
 The scheduler alone decides. While it refuses, a request of this frontend that ends lets another one try, and so does a
-moment that has passed, for places that other frontends' requests leave; everybody else hears what the last one heard.
+moment that has passed, for places that other frontends' requests leave; all others get the refusal of the last one.
 """
 
 import time
@@ -15,8 +15,9 @@ from quire.proto.grpc_status import Answer, to_status
 from quire.proto.messages.requests import Limits
 
 TRY_SECONDS = 0.02
-FORGET_SECONDS = 0.25
-"""Without another refusal: some tries have found room by then."""
+"""Time after which one more request may try."""
+EXPIRY_SECONDS = 0.25
+"""Time without another refusal after which all may try again."""
 SMALL_PART = 1000
 """A prompt of at most one part in so many of the queue's tokens is refused for a reason that holds for any other."""
 
@@ -26,7 +27,7 @@ class Overload:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.status: Answer = to_status(RequestError("QUEUE_FULL", ""))
-        """The refusal as gRPC tells it, made once for all who hear it."""
+        """The refusal as a gRPC status, made once for all calls that get it."""
         self._metrics = metrics
         self._clock = clock
         self._message = ""
@@ -36,7 +37,7 @@ class Overload:
         self._num_tries = 0
 
     def refusal(self, door: Door) -> RequestError | None:
-        """Why a request that has just come through `door` need not be looked at; None: it may try."""
+        """The refusal of a request that has just arrived, counted for `door`; None: it may try."""
         now = self._clock()
         if now >= self._until:
             return None
@@ -62,7 +63,7 @@ class Overload:
         now = self._clock()
         if now >= self._until:
             self._num_tries, self._next_try = 0, now + TRY_SECONDS
-        self._until = now + FORGET_SECONDS
+        self._until = now + EXPIRY_SECONDS
         if failure.message != self._message:
             self._message, self._retry_after_seconds = failure.message, failure.retry_after_seconds
             self.status = to_status(self._error())

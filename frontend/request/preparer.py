@@ -27,7 +27,7 @@ from quire.proto.messages.requests import ModelFacts
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A request whose fields are right as far as that can be said without its tokens."""
+    """A request whose fields passed the checks that need no tokens."""
 
     request: GenerateRequest
     """The request with the grammar of forced tool calls."""
@@ -42,6 +42,8 @@ class _Checked:
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
+    """A tokenized prompt."""
+
     ids: Sequence[int]
     bad_words: tuple[tuple[int, ...], ...]
     answer_format: AnswerFormat | None

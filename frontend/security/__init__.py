@@ -1,1 +1,1 @@
-"""Keys and certificates, read again when their files change."""
+"""Keys and certificates, which are read again when their files change."""

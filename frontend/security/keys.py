@@ -1,6 +1,6 @@
-"""Keys. Default deny: every method and path needs one, known or not, except what tells health.
+"""API keys. Every method and path needs one, known or not, except those of health.
 
-Both doors ask `Keyring.refusal`, so what a key may do cannot differ between them.
+Both servers ask `Keyring.refusal`, so a key opens the same in both.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ ADMIN_VARIABLE = "QUIRE_ADMIN_KEY"
 """Environment variables with keys, separated by spaces, beside those of the files."""
 
 Need = Literal["nothing", "key", "admin"]
-"""What a call asks of its caller: nothing at all, a key of either kind, or an admin key."""
+"""The kind of key that a call needs: none, any, or an admin key."""
 
 log = logging.getLogger("quire.frontend")
 
@@ -45,11 +45,11 @@ class Keys:
         self._of_file = self._read()
 
     def __bool__(self) -> bool:
-        """Whether there is any key."""
+        """True where there is any key."""
         return bool(self._fixed or self._of_file)
 
     def accept(self, digest: bytes) -> bool:
-        """Takes the same time whichever key, if any, is right."""
+        """True for the digest of a key. Takes the same time whichever key, if any, is right."""
         if self._files.changed():
             try:
                 self._of_file = self._read()
@@ -93,11 +93,11 @@ class Keyring:
 
     @property
     def locked(self) -> bool:
-        """Whether ordinary calls need a key."""
+        """True where ordinary calls need a key."""
         return bool(self._users)
 
     def refusal(self, need: Need, key: str | None) -> RequestError | None:
-        """Why the bearer of `key` (None: of no key, or of several) may not; None when he may.
+        """The refusal of a caller with `key` (None: with no key, or several); None where the call is allowed.
 
         Without admin keys, what needs one is refused where users have keys, and open where they have none.
         """
@@ -122,7 +122,7 @@ def _unknown() -> RequestError:
 
 
 def bearer(authorization: object) -> str | None:
-    """KEY of `Bearer KEY`."""
+    """The KEY of `Bearer KEY`; None for anything else."""
     if not isinstance(authorization, str):
         return None
     scheme, _, key = authorization.partition(" ")

@@ -1,4 +1,4 @@
-"""TLS for both doors, from files that may be replaced while it runs (RFC 8446; mutual TLS with a CA for clients).
+"""TLS for both servers, from files that may be replaced while they run (RFC 8446; mutual TLS with a CA for clients).
 
 A chain is used only after it has passed a handshake with itself in memory, which proves that it can be read, belongs
 to its key and is valid today. Whoever connects next gets the newest good one; open connections keep theirs.
@@ -27,7 +27,7 @@ class TlsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class Certificates:
     """Contents of the files, PEM, proven to work."""
 
     chain: bytes
@@ -36,14 +36,14 @@ class Material:
     """Empty: clients need no certificate."""
 
     def context(self) -> ssl.SSLContext:
-        """For the HTTP door."""
+        """The context of the HTTP server."""
         context = _server_context(self.chain, self.key)
         context.set_alpn_protocols(HTTP_PROTOCOLS)
         if self.client_ca:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
             # a resumed session shows no certificate: whoever had one once would come in for ever, whatever the CA now
-            # is. TLS 1.3 resumes by tickets only, which are not given out; of older versions that cannot be said.
+            # is. TLS 1.3 resumes by tickets only, which are not given out; older versions resume otherwise, too.
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             context.num_tickets = 0
         return context
@@ -53,7 +53,7 @@ class Material:
 
 
 class ServerTls:
-    """The certificates of one frontend. Each door has its own watch, for they ask from different threads."""
+    """The certificates of one frontend. Each server watches the files itself, for they ask from different threads."""
 
     def __init__(self, config: FrontendConfig, clock: Clock = time.monotonic) -> None:
         """Raises `TlsError`."""
@@ -62,11 +62,11 @@ class ServerTls:
         self._first = read(config)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        files = _Reloaded(self._config, self._first, self._clock)
+        files = _ReloadedCertificates(self._config, self._first, self._clock)
 
         def newest() -> grpc.ServerCertificateConfiguration | None:
-            """Asked at each handshake; None: as before."""
-            return files.material.grpc_configuration() if files.renewed() else None
+            """The newest configuration, asked for at each handshake; None: as before."""
+            return files.certificates.grpc_configuration() if files.renewed() else None
 
         return grpc.dynamic_ssl_server_credentials(
             self._first.grpc_configuration(),
@@ -75,45 +75,45 @@ class ServerTls:
         )
 
     def http_ssl_context(self) -> ssl.SSLContext:
-        files = _Reloaded(self._config, self._first, self._clock)
-        door = current = self._first.context()
+        files = _ReloadedCertificates(self._config, self._first, self._clock)
+        first = current = self._first.context()
 
         def newest(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-            """Asked at each handshake, also when the client names no server."""
+            """Set the newest context; called at each handshake, also when the client names no server."""
             nonlocal current
             if files.renewed():
-                current = files.material.context()
+                current = files.certificates.context()
             connection.context = current
 
-        door.sni_callback = newest
-        return door
+        first.sni_callback = newest
+        return first
 
 
-class _Reloaded:
-    """The newest material that works."""
+class _ReloadedCertificates:
+    """The newest certificates that works."""
 
-    def __init__(self, config: FrontendConfig, material: Material, clock: Clock) -> None:
-        self.material = material
+    def __init__(self, config: FrontendConfig, certificates: Certificates, clock: Clock) -> None:
+        self.certificates = certificates
         self._config = config
         self._watched = WatchedFiles([config.tls_cert_file, config.tls_key_file, config.tls_client_ca_file], clock)
 
     def renewed(self) -> bool:
-        """Whether `material` is another one than at the last call."""
+        """True where `certificates` is another one than at the last call."""
         if not self._watched.changed():
             return False
         try:
-            material = read(self._config)
+            certificates = read(self._config)
         except TlsError as error:
             log.error("%s; the certificate of before stays in use", in_flags(str(error), self._config.flags))
             return False
-        if material == self.material:
+        if certificates == self.certificates:
             return False
-        self.material = material
+        self.certificates = certificates
         log.info(in_flags("tls_cert_file: %s: read again", self._config.flags), self._config.tls_cert_file)
         return True
 
 
-def read(config: FrontendConfig) -> Material:
+def read(config: FrontendConfig) -> Certificates:
     """Raises `TlsError`."""
     chain = _contents("tls_cert_file", config.tls_cert_file)
     key = _contents("tls_key_file", config.tls_key_file)
@@ -137,7 +137,7 @@ def read(config: FrontendConfig) -> Material:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=client_ca.decode("ascii"))
         except (ssl.SSLError, ValueError) as error:
             raise TlsError(f"tls_client_ca_file: {config.tls_client_ca_file}: holds no PEM certificate") from error
-    return Material(chain, key, client_ca)
+    return Certificates(chain, key, client_ca)
 
 
 def _contents(field: str, path: str) -> bytes:
@@ -148,7 +148,7 @@ def _contents(field: str, path: str) -> bytes:
 
 
 def _server_context(chain: bytes, key: bytes) -> ssl.SSLContext:
-    """From bytes, by a file that is only in memory: a pair read once cannot be replaced half way."""
+    """A context from bytes, by a file in memory: a pair read once cannot be replaced half way."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with open(os.memfd_create("tls", os.MFD_CLOEXEC), "wb", buffering=0) as file:

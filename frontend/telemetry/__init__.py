@@ -1,1 +1,1 @@
-"""What leaves a frontend about its requests: scrapes, snapshots, traces."""
+"""The reports of a frontend on its requests: scrapes, snapshots, traces."""

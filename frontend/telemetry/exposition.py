@@ -1,4 +1,4 @@
-"""Figures and distributions as a page in Prometheus' text format or OpenMetrics."""
+"""Samples and distributions as a page in Prometheus' text format or OpenMetrics."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
@@ -12,7 +12,7 @@ from quire.proto.messages.introspection import Distribution, Figure
 from quire.proto.metrics.families import Kind
 
 Meaning = tuple[Kind, str]
-"""What a family is, and its help text."""
+"""The kind and the help text of a family."""
 
 
 class _Page(Collector):
@@ -32,14 +32,14 @@ def encode(families: Sequence[Metric], accept: str) -> tuple[bytes, str]:
 
 
 def families(
-    meanings: dict[str, Meaning], figures: Iterable[Figure], distributions: Iterable[Distribution], prefix: str
+    meanings: dict[str, Meaning], samples: Iterable[Figure], distributions: Iterable[Distribution], prefix: str
 ) -> Iterator[Metric]:
-    """One per entry of `meanings`, also where nothing was measured; what is not in `meanings` is left out."""
+    """The families of `meanings`, also those without samples; samples of other families are left out."""
     made = {name: _family(prefix + name, *meaning) for name, meaning in meanings.items()}
-    for figure in figures:
-        if (metric := made.get(figure.name)) is not None:
+    for sample in samples:
+        if (metric := made.get(sample.name)) is not None:
             suffix = "_total" if metric.type == "counter" else ""
-            metric.add_sample(metric.name + suffix, dict(figure.labels), figure.value)
+            metric.add_sample(metric.name + suffix, dict(sample.labels), sample.value)
     for one in distributions:
         if (metric := made.get(one.name)) is not None:
             _add_histogram(metric, one)

@@ -1,4 +1,4 @@
-"""What becomes of every request, told to metrics and traces when it ends: the pipeline only says that it began."""
+"""The observation of every request: metrics and traces get its outcome when it ends."""
 
 import asyncio
 import time
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from quire.frontend.call import Call
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.stream.request_stream import RequestStream
-from quire.frontend.telemetry.tracing import Ending, Tracing
+from quire.frontend.telemetry.tracing import RequestEnd, Tracing
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.messages.params import ParameterError
 
 
-class Observed:
-    """One request on its way."""
+class ObservedRequest:
+    """One request that is being observed."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.arrived = time.monotonic()
@@ -26,8 +26,8 @@ class Observed:
         self.stream = stream
         self.submitted_at = time.monotonic()
         prepared = stream.prepared
-        num_asked = prepared.num_best or prepared.n
-        self._metrics.submitted(self.submitted_at - self.arrived, num_asked, prepared.params.max_tokens)
+        num_requested = prepared.num_best or prepared.n
+        self._metrics.submitted(self.submitted_at - self.arrived, num_requested, prepared.params.max_tokens)
 
 
 class Observer:
@@ -38,10 +38,10 @@ class Observer:
         self._tracing = tracing
 
     @contextmanager
-    def request(self, request: GenerateRequest, call: Call) -> Iterator[Observed]:
-        """Around everything that happens to it, the end of its stream included."""
+    def request(self, request: GenerateRequest, call: Call) -> Iterator[ObservedRequest]:
+        """Observe a request in the block, the end of its stream included."""
         self.metrics.arrived(call.door)
-        observed, reason = Observed(self.metrics), ""
+        observed, reason = ObservedRequest(self.metrics), ""
         try:
             yield observed
         except (ParameterError, RequestError) as error:
@@ -62,7 +62,7 @@ class Observer:
             else:
                 self.metrics.rejected(reason)
             if self._tracing is not None:
-                ending = Ending(observed.arrived, observed.submitted_at, time.monotonic(), reason)
+                ending = RequestEnd(observed.arrived, observed.submitted_at, time.monotonic(), reason)
                 self._tracing.record(request, call, ending, stream)
 
     def _ended(self, stream: RequestStream, reason: str) -> str:

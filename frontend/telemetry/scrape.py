@@ -1,4 +1,4 @@
-"""The page a scrape gets: all frontends of this engine, its scheduler, and on request vLLM's names for the same."""
+"""The page of a scrape: all frontends of this engine, its scheduler, and on request vLLM's names for the same."""
 
 import asyncio
 import time
@@ -16,8 +16,8 @@ from quire.proto.messages.requests import ModelFacts
 from quire.proto.metrics.families import SCHEDULER_FAMILIES
 
 WRITE_SECONDS = 1.0
-FIGURES_SECONDS = 2.0
-"""What the scheduler may take to answer: a scrape must not run into its own time-out meanwhile."""
+QUERY_SECONDS = 2.0
+"""Time the scheduler has for its answer: a scrape must not run into its own time-out meanwhile."""
 PREFIX = "quire_"
 MEANINGS: dict[str, Meaning] = {
     name: (family.kind, family.help) for table in (FAMILIES, SCHEDULER_FAMILIES) for name, family in table.items()
@@ -36,7 +36,7 @@ class MetricsPage:
         self._snapshots = Snapshots(metrics, config.run_dir, config.index)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write snapshots until cancelled."""
         try:
             while True:
                 self._snapshots.write()
@@ -45,30 +45,30 @@ class MetricsPage:
             self._snapshots.write()
 
     async def render(self, accept: str = "") -> tuple[bytes, str]:
-        """The page and its content type. While the scheduler is lost its figures are missing, the rest is there."""
-        figures, distributions = await self._of_scheduler()
+        """The page and its content type. While the scheduler is lost its samples are missing, the rest is there."""
+        samples, distributions = await self._of_scheduler()
         snapshots = self._snapshots.all()
         # the text takes milliseconds, in which streams must move
-        return await asyncio.to_thread(self._text, snapshots, figures, distributions, accept)
+        return await asyncio.to_thread(self._text, snapshots, samples, distributions, accept)
 
     def _text(
-        self, snapshots: list[Snapshot], figures: list[Figure], distributions: list[Distribution], accept: str
+        self, snapshots: list[Snapshot], samples: list[Figure], distributions: list[Distribution], accept: str
     ) -> tuple[bytes, str]:
-        own_figures, own_distributions = total(snapshots, time.monotonic())
-        figures, distributions = [*own_figures, *figures], [*own_distributions, *distributions]
-        page = list(families(MEANINGS, figures, distributions, PREFIX))
+        own_samples, own_distributions = total(snapshots, time.monotonic())
+        samples, distributions = [*own_samples, *samples], [*own_distributions, *distributions]
+        page = list(families(MEANINGS, samples, distributions, PREFIX))
         if self._config.vllm_metric_names:
             welcome = self._scheduler.welcome
             facts = welcome.facts if welcome is not None else None
             name = self._config.served_model_names[0]
-            also = vllm_names.aliases(figures, distributions, facts, name)
+            also = vllm_names.aliases(samples, distributions, facts, name)
             page += families(vllm_names.MEANINGS, *also, vllm_names.PREFIX)
         return encode(page, accept)
 
     async def _of_scheduler(self) -> tuple[list[Figure], list[Distribution]]:
         ready = Figure("engine_ready", float(self._scheduler.state == "ready"))
         try:
-            async with asyncio.timeout(FIGURES_SECONDS):
+            async with asyncio.timeout(QUERY_SECONDS):
                 answer = await self._scheduler.ask(MetricsQuery)
         except (RequestError, TimeoutError):
             return [Figure("scheduler_up", 0.0), Figure("engine_ready", 0.0)], []

@@ -17,15 +17,15 @@ from quire.frontend.metrics.metrics import Labels, Metrics
 from quire.proto.messages.introspection import Distribution, Figure
 
 STALE_SECONDS = 5.0
-"""A snapshot this old is of a frontend that is gone: what it counted stays, what it measured of the moment goes."""
+"""Age from which a snapshot is of a frontend that is gone: its counters stay, its gauges are left out."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one frontend measured."""
+    """The metrics of one frontend at one time."""
 
     written_at: float
     """On the machine's monotonic clock."""
-    figures: tuple[Figure, ...]
+    samples: tuple[Figure, ...]
     distributions: tuple[Distribution, ...]
 
     def is_fresh(self, now: float) -> bool:
@@ -52,11 +52,11 @@ class Snapshots:
         self._unwritten = FaultLog(f"metrics snapshot {self._path}: is written again")
         before = self._read(self._path)
         if before is not None:
-            metrics.resume_from(before.figures, before.distributions)
+            metrics.resume_from(before.samples, before.distributions)
 
     def write(self) -> Snapshot:
         """Write this frontend's snapshot, whole or not at all; the snapshot."""
-        snapshot = Snapshot(time.monotonic(), self._metrics.figures(), self._metrics.distributions())
+        snapshot = Snapshot(time.monotonic(), self._metrics.samples(), self._metrics.distributions())
         if self._path is not None:
             partial = self._path.with_suffix(f".{os.getpid()}.partial")
             try:
@@ -70,7 +70,7 @@ class Snapshots:
         return snapshot
 
     def all(self) -> list[Snapshot]:
-        """Of every frontend this engine has or had, this one's as it is now."""
+        """The snapshots of every frontend that this engine has or had, this one's as of now."""
         own = self.write()
         if self._path is None:
             return [own]
@@ -91,23 +91,23 @@ class Snapshots:
 
 
 def total(snapshots: Iterable[Snapshot], now: float) -> tuple[list[Figure], list[Distribution]]:
-    """All frontends as one: sums per series, gauges of living ones only, and how many live."""
+    """The sums of all frontends per series, gauges of living ones only, and the number of living ones."""
     values: dict[tuple[str, Labels], float] = {}
     sums: dict[tuple[str, Labels], Distribution] = {}
     num_fresh = 0
     for snapshot in snapshots:
         fresh = snapshot.is_fresh(now)
         num_fresh += fresh
-        for figure in snapshot.figures:
-            family = FAMILIES.get(figure.name)
+        for sample in snapshot.samples:
+            family = FAMILIES.get(sample.name)
             if family is not None and (fresh or family.kind == "counter"):
-                key = (figure.name, figure.labels)
-                values[key] = values.get(key, 0.0) + figure.value
+                key = (sample.name, sample.labels)
+                values[key] = values.get(key, 0.0) + sample.value
         for one in snapshot.distributions:
             other = sums.get((one.name, one.labels))
             sums[one.name, one.labels] = one if other is None else _sum(other, one)
-    figures = [Figure(name, value, labels) for (name, labels), value in values.items()]
-    return [*figures, Figure("frontends", num_fresh)], list(sums.values())
+    samples = [Figure(name, value, labels) for (name, labels), value in values.items()]
+    return [*samples, Figure("frontends", num_fresh)], list(sums.values())
 
 
 def _sum(one: Distribution, other: Distribution) -> Distribution:

@@ -1,4 +1,4 @@
-"""Where spans go: a bounded batch, a thread, an OTLP exporter, and a count of those that did not arrive."""
+"""The export of spans: a bounded batch, a thread, an OTLP exporter, and a count of the spans lost."""
 
 import logging
 import os
@@ -20,18 +20,18 @@ EXPORT_SECONDS = 5.0
 log = logging.getLogger("quire.frontend")
 
 
-class Export:
+class SpanExport:
     """`tracer` makes spans; they leave in batches. Imports packages of the extra `otel`."""
 
     def __init__(self, url: str, is_http: bool, attributes: Mapping[str, str | int]) -> None:
-        self._counted = _Counted(_exporter(url, is_http), url)
-        self._batches = _Batches(self._counted)
+        self._counted = _CountingExporter(_exporter(url, is_http), url)
+        self._batches = _BoundedBatches(self._counted)
         # the environment may name more: OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "quire"), **attributes})
         provider = TracerProvider(sampler=ParentBased(ALWAYS_ON), resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(self._batches)
         self.tracer = provider.get_tracer("quire.frontend")
-        # a collector that is down would be told of with every batch
+        # it would log a collector that is down with every batch
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
 
     @property
@@ -48,8 +48,8 @@ class Export:
             self._counted.shutdown()
 
 
-class _Counted(SpanExporter):
-    """Counts what is lost, and says once that the collector is gone and once that it is back."""
+class _CountingExporter(SpanExporter):
+    """An exporter that counts lost spans and logs when the collector goes and comes back."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.num_failed = 0
@@ -77,10 +77,10 @@ class _Counted(SpanExporter):
         self._exporter.shutdown()
 
 
-class _Batches(BatchSpanProcessor):
+class _BoundedBatches(BatchSpanProcessor):
     """Refuses a new span instead of dropping an old one, so that every lost span is counted once."""
 
-    def __init__(self, exporter: _Counted) -> None:
+    def __init__(self, exporter: _CountingExporter) -> None:
         self.num_refused = 0
         self._num_given = 0
         self._counted = exporter

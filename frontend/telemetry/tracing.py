@@ -21,22 +21,22 @@ from quire.proto.messages.params import SamplingParams
 
 CLOSE_SECONDS = 2.0
 MAX_TEXT = 128
-"""Of what a client may write as it likes: thousands of spans may wait for the collector."""
+"""Most characters of a client's text in a span: thousands of spans may wait for the collector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """When a request came and went, on the monotonic clock, and the reason word of its failure, if it failed."""
+class RequestEnd:
+    """The monotonic times of a request, and the reason of its failure; empty where it succeeded."""
 
     arrived: float
     submitted: float
-    """0.0: it never was."""
+    """0.0: it never was submitted."""
     ended: float
     reason: str
 
 
 class Tracing:
-    """Made with `start`."""
+    """One per frontend; see `start_tracing`."""
 
     def __init__(self, config: FrontendConfig, version: str) -> None:
         """Raises `ValueError` for an endpoint that is none, or without the packages of the extra `otel`."""
@@ -45,12 +45,12 @@ class Tracing:
             from opentelemetry import trace
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-            from quire.frontend.telemetry.span_export import Export
+            from quire.frontend.telemetry.span_export import SpanExport
         except ImportError as error:
             raise ValueError(
                 f"otlp_endpoint: traces need packages that are not installed ({error.name}): pip install 'quire[otel]'"
             ) from error
-        self._export = Export(url, secure_http, {"service.version": version, "quire.frontend": config.index})
+        self._export = SpanExport(url, secure_http, {"service.version": version, "quire.frontend": config.index})
         self._tracer = self._export.tracer
         self._trace = trace
         self._parent = TraceContextTextMapPropagator()
@@ -61,7 +61,7 @@ class Tracing:
         """Spans that did not reach the collector."""
         return self._export.num_dropped
 
-    def record(self, request: GenerateRequest, call: Call, ending: Ending, stream: RequestStream | None) -> None:
+    def record(self, request: GenerateRequest, call: Call, ending: RequestEnd, stream: RequestStream | None) -> None:
         """A request ended; `stream` is None when it was never submitted."""
         trace, offset = self._trace, time.time_ns() - time.monotonic_ns()
         carrier = {"traceparent": call.traceparent, "tracestate": call.tracestate}
@@ -129,7 +129,7 @@ def _of_request(request: GenerateRequest, call: Call, model: str) -> dict[str, A
     }
 
 
-def _of_answer(stream: RequestStream, ending: Ending) -> dict[str, Any]:
+def _of_answer(stream: RequestStream, ending: RequestEnd) -> dict[str, Any]:
     prepared = stream.prepared
     finished = [output.finished for output in stream.outputs if output.finished is not None]
     attributes: dict[str, Any] = {

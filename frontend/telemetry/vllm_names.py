@@ -1,4 +1,4 @@
-"""The same figures under the names vLLM gives them, for dashboards, alerts and gateways that know only those."""
+"""The samples under vLLM's names, for dashboards, alerts and gateways that know only those."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -54,18 +54,18 @@ MEANINGS: dict[str, Meaning] = {
 
 
 def aliases(
-    figures: Iterable[Figure], distributions: Iterable[Distribution], facts: ModelFacts | None, model_name: str
+    samples: Iterable[Figure], distributions: Iterable[Distribution], facts: ModelFacts | None, model_name: str
 ) -> tuple[list[Figure], list[Distribution]]:
-    """All of them with the labels `model_name` and `engine`; histograms keep our buckets, which are finer."""
+    """The samples under vLLM's names, labelled `model_name` and `engine`; histograms keep our finer buckets."""
     base = (("engine", "0"), ("model_name", model_name))
     by_source = {source: name for name, (source, _) in SAME.items()}
     made = [
-        Figure(by_source[figure.name], figure.value, base)
-        for figure in figures
-        if figure.name in by_source and not figure.labels
+        Figure(by_source[sample.name], sample.value, base)
+        for sample in samples
+        if sample.name in by_source and not sample.labels
     ]
-    made += _by_reason("request_success_total", "finished_reason", "request_finishes_total", figures, base)
-    made += _by_reason("admission_rejections_total", "reason", "request_rejections_total", figures, base)
+    made += _by_reason("request_success_total", "finished_reason", "request_finishes_total", samples, base)
+    made += _by_reason("admission_rejections_total", "reason", "request_rejections_total", samples, base)
     if facts is not None:
         shape = (("block_size", str(facts.block_size)), ("num_gpu_blocks", str(facts.num_blocks)))
         made.append(Figure("cache_config_info", 1.0, (*shape, *base)))
@@ -84,13 +84,13 @@ def aliases(
 
 
 def _by_reason(
-    name: str, label: str, source: str, figures: Iterable[Figure], base: tuple[tuple[str, str], ...]
+    name: str, label: str, source: str, samples: Iterable[Figure], base: tuple[tuple[str, str], ...]
 ) -> Iterator[Figure]:
     sums: dict[str, float] = {}
-    for figure in figures:
-        if figure.name == source:
-            ours = dict(figure.labels)["reason"]
+    for sample in samples:
+        if sample.name == source:
+            ours = dict(sample.labels)["reason"]
             reason = FINISHED_REASONS[ours] if label == "finished_reason" else ours.lower()
-            sums[reason] = sums.get(reason, 0.0) + figure.value
+            sums[reason] = sums.get(reason, 0.0) + sample.value
     for reason, value in sums.items():
         yield Figure(name, value, ((label, reason), *base))

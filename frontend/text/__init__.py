@@ -1,1 +1,1 @@
-"""Text to token ids and back, in this process or in one that can be killed."""
+"""The way from text to token ids and back, in this process or in one that can be killed."""

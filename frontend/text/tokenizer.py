@@ -144,7 +144,7 @@ class TextTokenizer:
         return self._table.shown(token_id)
 
     def token_text(self, token_id: int) -> str:
-        """The same as text: U+FFFD where the bytes form no character."""
+        """The text of one token: U+FFFD where its bytes form no character."""
         return text_of(self.token_bytes(token_id))
 
     def detokenizer(self, skip_special_tokens: bool, shown: Collection[str] = ()) -> Detokenizer:
@@ -197,7 +197,7 @@ def _everywhere(start: int, stop: int) -> Iterable[int]:
 
 
 def packed(ids: Sequence[int]) -> "array[int]":
-    """The same ids as int32, piece by piece: between two of them the event loop may take the interpreter lock."""
+    """The ids as a column of int32, made in pieces between which the event loop may take the interpreter lock."""
     column = array("i")
     for start in range(0, len(ids), PIECE):
         column.extend(ids[start : start + PIECE])

@@ -91,15 +91,24 @@ def tokenizer(model_dir: Path) -> Tokenizer:
 
 def facts(**changes: object) -> ModelFacts:
     values: dict[str, object] = {
-        "max_model_len": 512, "vocab_size": 420, "eos_token_ids": (0,), "num_blocks": 64, "block_size": 16,
-        "kv_bytes": 1, "weight_bytes": 1, "device": "cpu", "dtype": "float32", "architecture": "Tiny",
-        "revision": "r1", "adapters": ("poet",),
-    }  # fmt: skip
+        "max_model_len": 512,
+        "vocab_size": 420,
+        "eos_token_ids": (0,),
+        "num_blocks": 64,
+        "block_size": 16,
+        "kv_bytes": 1,
+        "weight_bytes": 1,
+        "device": "cpu",
+        "dtype": "float32",
+        "architecture": "Tiny",
+        "revision": "r1",
+        "adapters": ("poet",),
+    }
     return ModelFacts(**{**values, **changes})
 
 
 class FakeScheduler:
-    """Speaks the protocol; what it answers to a `Submit` is `script`, or what the test sends by hand."""
+    """A scripted scheduler: it answers a `Submit` by `script`, or the test sends the answers."""
 
     def __init__(self, address: str, life: str = "life-1", state: str = "ready") -> None:
         self.address = address
@@ -132,20 +141,20 @@ class FakeScheduler:
         return self
 
     async def __aexit__(self, *exit: object) -> None:
-        """Dies: nothing it still had to say is said."""
+        """Die: nothing that waits is sent."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._socket.close()
 
-    def say(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         for peer in self.peers:
             self._outbox.append((peer, encode(message)))
         self._pending.set()
 
     def change(self, state: str, detail: str = "") -> None:
         self.state, self.detail = state, detail
-        self.say(self.welcome())
+        self.send(self.welcome())
 
     def load(self) -> EngineLoad:
         return EngineLoad("ready", 1, 2, 3, 4, 5, 64, 7, 8, 9, 10, 11, 12, 13, 14, 0.5)
@@ -162,12 +171,15 @@ class FakeScheduler:
         return Welcome(PROTOCOL_VERSION, self.life, self.state, limits, self.facts, self.detail)
 
     def outputs(
-        self, number: int, events: Sequence[Event], finishes: Sequence[Finish] = (),
+        self,
+        number: int,
+        events: Sequence[Event],
+        finishes: Sequence[Finish] = (),
         logprobs: Sequence[OutputLogprobs] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         indexes, positions, tokens = zip(*events, strict=True) if events else ((), (), ())
         numbers = np.full(len(events), number, dtype="<i8").tobytes()
-        self.say(
+        self.send(
             Outputs(self.epoch, numbers, ints(indexes), ints(positions), ints(tokens), tuple(finishes), tuple(logprobs))
         )
 
@@ -196,7 +208,7 @@ class FakeScheduler:
                 continue
             if isinstance(message, Hello):
                 self.peers.add(peer)
-                self.say(self.welcome())
+                self.send(self.welcome())
             elif peer not in self.peers:
                 self._outbox.append((peer, encode(Refused("say HELLO first"))))
                 self._pending.set()
@@ -207,18 +219,18 @@ class FakeScheduler:
             elif isinstance(message, Abort):
                 self.aborts.append(message)
             elif isinstance(message, LoadQuery):
-                self.say(LoadReply(message.query, self.load()))
+                self.send(LoadReply(message.query, self.load()))
             elif isinstance(message, StatusQuery):
                 new = tuple(record for record in self.records if record.step > message.after_step)
                 blocks = np.array([0, 1, 16], "<u2").tobytes()
-                self.say(StatusReply(message.query, 12.5, self.load(), self.live, blocks, new))
+                self.send(StatusReply(message.query, 12.5, self.load(), self.live, blocks, new))
             elif isinstance(message, ExplainQuery):
-                self.say(ExplainReply(message.query, message.label, self.stories.get(message.label, ())))
+                self.send(ExplainReply(message.query, message.label, self.stories.get(message.label, ())))
             elif isinstance(message, MetricsQuery):
-                self.say(MetricsReply(message.query, self.figures, ()))
+                self.send(MetricsReply(message.query, self.figures, ()))
             elif isinstance(message, AbortLabels):
                 live = [submit.label for submit in self.submits]
-                self.say(AbortedLabels(message.query, tuple(live.count(label) for label in message.labels)))
+                self.send(AbortedLabels(message.query, tuple(live.count(label) for label in message.labels)))
 
     async def _send(self) -> None:
         while True:
@@ -231,7 +243,7 @@ class FakeScheduler:
         while True:
             if not self.muted:
                 self.step += not self.stands_still
-                self.say(SchedulerBeat(self.epoch, self.step))
+                self.send(SchedulerBeat(self.epoch, self.step))
             await asyncio.sleep(0.05)
 
 
@@ -266,9 +278,14 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
     async def start(wait: bool = True, api_key: str | None = None, **changes: object) -> AsyncIterator[Serving]:
         address = f"ipc://{tmp_path}/s.sock"
         values: dict[str, object] = {
-            "scheduler_address": address, "model": str(model_dir), "served_model_names": ("tiny",),
-            "beat_seconds": 0.05, "lost_after_seconds": 0.4, "resume_window_seconds": 5.0, "drain_seconds": 5.0,
-        }  # fmt: skip
+            "scheduler_address": address,
+            "model": str(model_dir),
+            "served_model_names": ("tiny",),
+            "beat_seconds": 0.05,
+            "lost_after_seconds": 0.4,
+            "resume_window_seconds": 5.0,
+            "drain_seconds": 5.0,
+        }
         server = FrontendServer(FrontendConfig(**{**values, **changes}))
         async with FakeScheduler(address) as scheduler:
             port = await server.start()

@@ -178,10 +178,12 @@ def listed(num: int) -> Work:
 
 NAMES = frozenset(("f",))
 PARSERS = {
-    "hermes": lambda: HermesParser(NAMES), "llama3": lambda: Llama3JsonParser(NAMES),
-    "mistral": lambda: MistralParser(NAMES), "pythonic": lambda: PythonicParser(NAMES),
+    "hermes": lambda: HermesParser(NAMES),
+    "llama3": lambda: Llama3JsonParser(NAMES),
+    "mistral": lambda: MistralParser(NAMES),
+    "pythonic": lambda: PythonicParser(NAMES),
     "think": lambda: ThinkParser("<think>", "</think>", starts_in_reasoning=False),
-}  # fmt: skip
+}
 SAID: dict[str, Callable[[int], str]] = {
     "marks": lambda num: "<tool_cal" * num,
     "spaces": lambda num: " " * num + "x",
@@ -191,24 +193,38 @@ SAID: dict[str, Callable[[int], str]] = {
     "open call": lambda num: '{"name": "f", "parameters": ' + '{"a": ' * num,
     "bad key": lambda num: '{"' + "a" * num,
     "bad list": lambda num: '[TOOL_CALLS][{"name": "' + "a" * num,
-    "after": lambda num: '[TOOL_CALLS]f[CALL_ID]' + "a" * num,
+    "after": lambda num: "[TOOL_CALLS]f[CALL_ID]" + "a" * num,
     "argument": lambda num: '[f(a="' + "x" * num + '")]',
     "arguments": lambda num: "[f(" + "a=1, " * num + ")]",
     "braces": lambda num: "[f(a=" + "{" * num,
     "thinking": lambda num: "<think>" + "</thin" * num,
-}  # fmt: skip
+}
 
 ROWS: dict[str, tuple[Callable[[int], Work], int]] = {
-    "a repeated name": (repeated_name, 10_000), "other names": (other_names, 10_000), "depth": (depth, 8_000),
-    "escapes": (escapes, 200_000), "an open string": (open_string, 200_000), "spaces": (spaces, 500_000),
+    "a repeated name": (repeated_name, 10_000),
+    "other names": (other_names, 10_000),
+    "depth": (depth, 8_000),
+    "escapes": (escapes, 200_000),
+    "an open string": (open_string, 200_000),
+    "spaces": (spaces, 500_000),
     "a misleading name": (misleading_name, 3_000),
-    "content parts": (parts, 1_000), "reasoning items": (reasoning_items, 1_500), "blocks": (blocks, 500),
-    "stop lists": (stop_lists, 5_000), "messages": (checked_chat, 1_000), "arguments": (arguments, 100_000),
-    "a protobuf chat": (wire, 3_000), "packed ids": (packed_ids, 200_000), "stop strings": (stops, 3_000),
-    "literals": (literal, 20_000), "a written list": (listed, 50_000),
-    **{f"{parser}: {said}": (written(PARSERS[parser], SAID[said]), 1_000 if said != "calls" else 30)
-       for parser in PARSERS for said in SAID},
-}  # fmt: skip
+    "content parts": (parts, 1_000),
+    "reasoning items": (reasoning_items, 1_500),
+    "blocks": (blocks, 500),
+    "stop lists": (stop_lists, 5_000),
+    "messages": (checked_chat, 1_000),
+    "arguments": (arguments, 100_000),
+    "a protobuf chat": (wire, 3_000),
+    "packed ids": (packed_ids, 200_000),
+    "stop strings": (stops, 3_000),
+    "literals": (literal, 20_000),
+    "a written list": (listed, 50_000),
+    **{
+        f"{parser}: {said}": (written(PARSERS[parser], SAID[said]), 1_000 if said != "calls" else 30)
+        for parser in PARSERS
+        for said in SAID
+    },
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

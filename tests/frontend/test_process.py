@@ -42,9 +42,13 @@ class Process:
     def __init__(self, directory, scheduler_address, model_dir, **changes) -> None:
         self.ready_file = directory / "ready.json"
         config = {
-            "scheduler_address": scheduler_address, "model": str(model_dir), "served_model_names": ["tiny"],
-            "ready_file": str(self.ready_file), "beat_seconds": 0.05, **changes,
-        }  # fmt: skip
+            "scheduler_address": scheduler_address,
+            "model": str(model_dir),
+            "served_model_names": ["tiny"],
+            "ready_file": str(self.ready_file),
+            "beat_seconds": 0.05,
+            **changes,
+        }
         path = directory / "frontend.json"
         path.write_text(json.dumps(config))
         self.process = subprocess.Popen(

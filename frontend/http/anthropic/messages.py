@@ -35,26 +35,26 @@ NAMES = {
 
 def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
-        asked = await body.read(request, MessageRequest)
-        _check_thinking(context, asked)
+        payload = await body.read(request, MessageRequest)
+        _check_thinking(context, payload)
         with renamed(NAMES):
-            generate = await body.beside(request, lambda: asked.request(request_id(request)))
-            if asked.stream:
+            generate = await body.beside(request, lambda: payload.request(request_id(request)))
+            if payload.stream:
                 return event_stream(_items(context, generate, call_of(request, streams=True)), error_item)
             async with context.pipeline.open(generate, call_of(request)) as stream:
                 return json_response(whole(await collect(stream)))
 
     async def count(request: Request) -> Response:
-        asked = await body.read(request, Conversation)
-        _check_thinking(context, asked)
+        payload = await body.read(request, Conversation)
+        _check_thinking(context, payload)
         with renamed(NAMES):
-            chat = await body.beside(request, asked.chat)
-            tokens = await context.pipeline.tokenize(chat, asked.model)
+            chat = await body.beside(request, payload.chat)
+            tokens = await context.pipeline.tokenize(chat, payload.model)
         return json_response({"input_tokens": len(tokens.token_ids)})
 
     return [
-        Route("/v1/messages", _in_shape(create), methods=["POST"]),
-        Route("/v1/messages/count_tokens", _in_shape(count), methods=["POST"]),
+        Route("/v1/messages", _in_anthropic_shape(create), methods=["POST"]),
+        Route("/v1/messages/count_tokens", _in_anthropic_shape(count), methods=["POST"]),
     ]
 
 
@@ -67,25 +67,25 @@ async def _items(context: FrontendContext, generate: GenerateRequest, call: Call
                     yield items
 
 
-def _check_thinking(context: FrontendContext, asked: Conversation) -> None:
-    if asked.thinks and not context.engine_info.server_info().reasoning_parser:
+def _check_thinking(context: FrontendContext, payload: Conversation) -> None:
+    if payload.thinks and not context.engine_info.server_info().reasoning_parser:
         message = "needs a model with a reasoning parser, which this one has not; remove it"
         raise ParameterError("thinking", message, "UNSUPPORTED")
 
 
-def _in_shape(handler: Handler) -> Handler:
+def _in_anthropic_shape(handler: Handler) -> Handler:
     async def answered(request: Request) -> Response:
         label = request_id(request)
         try:
             answer = await handler(request)
         except Exception as error:
             answer = _refusal(error, label)
-        return InShape(answer, label)
+        return AnthropicResponse(answer, label)
 
     return answered
 
 
-class InShape(Response):
+class AnthropicResponse(Response):
     """An answer with the header Anthropic's clients look for, whose refusal before its first byte has their shape."""
 
     def __init__(self, answer: Response, label: str) -> None:

@@ -14,9 +14,14 @@ from quire.proto.messages.message import Usage
 Json = dict[str, Any]
 
 ERROR_TYPES = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-    429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
-}  # fmt: skip
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def whole(generation: api.Generation) -> Json:
@@ -39,11 +44,11 @@ class MessageEvents:
     def __init__(self) -> None:
         self._index = -1
         self._open = ""
-        """What the open block is: thinking, text, or the number of a call."""
+        """Kind of the open block: thinking, text, or call and its number; empty: none."""
         self._called = False
 
     def events(self, event: api.Event) -> Iterator[bytes]:
-        """The items that one event means. A failed output ends without an item: the request's failure follows."""
+        """The items of one event. A failed output ends without an item: the request's failure follows."""
         if isinstance(event, api.Started):
             message = _message(event.request_id, event.model, [])
             message["usage"] = {"input_tokens": event.prompt_tokens, "output_tokens": 0}

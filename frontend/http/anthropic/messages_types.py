@@ -22,7 +22,7 @@ class ToolUse(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     input: msgspec.Raw
     cache_control: msgspec.Raw = msgspec.Raw()
     caller: msgspec.Raw = msgspec.Raw()
-    """Who asked for the call; comes back with earlier answers."""
+    """Origin of the call; comes back with earlier answers."""
 
 
 class ToolResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class ToolResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_use_id: str
     content: str | list[msgspec.Raw] | None = None
     is_error: bool | None = None
-    """Templates have no place for it; the content says it."""
+    """Ignored: templates have no place for it, and the content shows it."""
     cache_control: msgspec.Raw = msgspec.Raw()
 
 
@@ -47,7 +47,7 @@ BLOCKS: dict[str, dict[str, type[Any]]] = {
 }
 
 
-class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class MessagesTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: Literal["user", "assistant", "system"]
     content: str | list[msgspec.Raw]
 
@@ -94,7 +94,7 @@ class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     disable_parallel_tool_use: bool | None = None
 
     def word(self) -> str:
-        """As `api.Chat` says it. Raises `ParameterError`."""
+        """The choice in the words of `api.Chat`. Raises `ParameterError`."""
         if (self.type == "tool") != bool(self.name):
             text = "is missing" if self.type == "tool" else "needs type tool; remove it"
             raise ParameterError("tool_choice.name", text)
@@ -104,7 +104,7 @@ class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class ThinkingConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Not enforced apart: `max_tokens` bounds the thinking and the answer together."""
+    """Ignored: `max_tokens` bounds the thinking and the answer together."""
     display: Literal["summarized", "omitted"] | None = None
 
 
@@ -119,10 +119,10 @@ class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Conversation(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """What `/v1/messages/count_tokens` takes. Sampling fields do not change the count."""
+    """The body of `/v1/messages/count_tokens`. Sampling fields do not change the count."""
 
     model: str
-    messages: list[Turn]
+    messages: list[MessagesTurn]
     system: str | list[msgspec.Raw] | None = None
     tools: list[msgspec.Raw] | None = None
     tool_choice: ToolChoice | None = None
@@ -159,7 +159,7 @@ class Conversation(SamplingFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class MessageRequest(Conversation, kw_only=True, forbid_unknown_fields=True):
-    """What `/v1/messages` takes: the conversation, and vLLM's extra sampling fields where this API has no own."""
+    """The body of `/v1/messages`: the conversation, and vLLM's extra sampling fields where this API has no own."""
 
     max_tokens: int
     temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None

@@ -1,4 +1,4 @@
-"""What the chat-like APIs share: functions as `api.Tool`, and the pipeline's errors in a door's own names."""
+"""The common parts of the chat-like APIs: functions as `api.Tool`, and errors with an API's own field names."""
 
 import hashlib
 import json
@@ -36,22 +36,22 @@ def template_kwargs(given: Mapping[str, Any] | None, effort: str | None = None) 
 
 
 def fingerprint(context: FrontendContext) -> str:
-    """Changes with whatever changes numbers: version, weights, dtype, device."""
+    """A fingerprint of all that changes numbers: version, weights, dtype, device."""
     info = context.engine_info.server_info()
     facts = (info.version, info.model_names[0], info.revision, info.dtype, info.device)
     return "fp_" + hashlib.sha256("|".join(facts).encode()).hexdigest()[:12]
 
 
 async def count_tokens(context: FrontendContext, text: str) -> int:
-    """Of a part of an answer; by its text, because a token may belong to two parts."""
+    """The number of tokens of a part of an answer; of its text, because a token may belong to two parts."""
     return len((await context.pipeline.tokenize(text, None, False)).token_ids) if text else 0
 
 
 class renamed:
-    """Tells the pipeline's errors in the names of one HTTP API."""
+    """Renames the fields of the pipeline's errors to those of one HTTP API."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        """`names`: a regular expression for a field, or for its beginning up to a dot or bracket, and what it is there.
+        """`names`: a regular expression for a field, or for its beginning up to a dot or bracket -> its name there.
 
         What is not listed only loses the prefix `chat.`.
         """

@@ -12,7 +12,7 @@ from quire.proto.messages.params import ParameterError
 from quire.proto.token_column import token_column
 
 STEP = 32 << 10
-"""Bytes."""
+"""Bytes decoded in one call."""
 
 _decode = msgspec.json.Decoder(list[int]).decode
 
@@ -36,7 +36,7 @@ def id_column(raw: bytes, field: str) -> Sequence[int]:
 
 
 def _whole(raw: bytes, field: str) -> list[int]:
-    """In one call, for words that count from the list's beginning."""
+    """The ids in one call, for errors that count from the list's beginning."""
     try:
         return decode(raw, list[int])
     except ParameterError as error:

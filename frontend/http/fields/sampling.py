@@ -16,18 +16,38 @@ from quire.proto.api import Chat, GenerateRequest
 from quire.proto.messages.params import ParameterError
 
 SAME = (
-    "model", "adapter", "truncate_prompt_tokens", "priority", "cache_salt", "timeout_seconds", "temperature", "top_p",
-    "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "n", "best_of",
-    "max_tokens", "min_tokens", "ignore_eos", "prompt_logprobs", "include_stop_str_in_output", "skip_special_tokens",
-    "add_special_tokens", "parse_special",
-)  # fmt: skip
+    "model",
+    "adapter",
+    "truncate_prompt_tokens",
+    "priority",
+    "cache_salt",
+    "timeout_seconds",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "n",
+    "best_of",
+    "max_tokens",
+    "min_tokens",
+    "ignore_eos",
+    "prompt_logprobs",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "add_special_tokens",
+    "parse_special",
+)
 """Fields that mean the same as in `api.GenerateRequest`."""
 TOKEN_ID = re.compile(r"-?[0-9]{1,19}")
 LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Both ask for a `usage` block: in one last chunk, or in every chunk."""
+    """The two options for a `usage` block: in one last chunk, or in every chunk."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None

@@ -1,4 +1,4 @@
-"""The fields of a JSON request that say which language an output must belong to: OpenAI's, and vLLM's two families.
+"""The fields of a JSON request that constrain its output by a grammar: OpenAI's, and vLLM's two families.
 
 Every one of them means one `Structured`; a request that sets two is refused.
 """
@@ -12,7 +12,7 @@ from quire.proto.messages.params import ParameterError, Structured, StructuredKi
 
 
 class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """OpenAI's `response_format.json_schema`. Always enforced, whatever `strict` says."""
+    """OpenAI's `response_format.json_schema`. It is always enforced; `strict` changes nothing."""
 
     name: str = ""
     description: str | None = None
@@ -68,7 +68,7 @@ class StructuredFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             return Structured(kind, text)
 
     def names(self) -> dict[str, str]:
-        """What the pipeline's errors call the fields, and what this request calls them; see `renamed`."""
+        """The pipeline's names of fields -> this request's names; see `renamed`."""
         return {"structured": next(iter(self._given()), "structured")}
 
     def _given(self) -> dict[str, tuple[StructuredKind, str]]:

@@ -1,6 +1,4 @@
-"""JSON objects that say in `type` what they are: content parts, blocks, items, tools. A kind that a door does not take
-is refused by its name.
-"""
+"""JSON objects tagged by `type`: content parts, blocks, items, tools. Kinds that a route does not take are refused."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -28,20 +26,20 @@ class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A hint about caching. Prefixes are cached anyway."""
     citations: None = None
     annotations: list[msgspec.Raw] | None = None
-    """Comes back with earlier answers."""
+    """Ignored: comes back with earlier answers."""
     logprobs: msgspec.Raw = msgspec.Raw()
-    """The same."""
+    """Ignored: comes back with earlier answers."""
 
 
 def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, default: str = "") -> T:
-    """The object as what its `type` says. Raises `ParameterError` naming the JSON path, UNSUPPORTED for other types."""
-    with under(path):
+    """The object decoded as its `type`. Raises `ParameterError` naming the JSON path, UNSUPPORTED for other types."""
+    with path_prefix(path):
         name = decode(bytes(raw), _Tag).type or default
     if name not in kinds:
         shown = repr(name[:SHOWN_NAME]) if name else "missing"
         allowed = ", ".join(map(repr, kinds))
         raise ParameterError(f"{path}.type", f"{shown} is not supported by this server; use {allowed}", "UNSUPPORTED")
-    with under(path):
+    with path_prefix(path):
         return decode(bytes(raw), kinds[name])
 
 
@@ -53,7 +51,7 @@ def read_text(content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, t
     return "".join(part.text for part in parts)
 
 
-class under:
+class path_prefix:
     """Puts `path` before the field of a `ParameterError` that the block raises."""
 
     def __init__(self, path: str) -> None:

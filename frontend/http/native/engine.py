@@ -1,4 +1,4 @@
-"""GET /v1/requests/{id}: how a request fares, and why. GET /v1/status: all that can be seen of the engine.
+"""GET /v1/requests/{id}: the state and history of a request. GET /v1/status: the state of the whole engine.
 
 The same content as `Control.ExplainRequest` and `Control.GetStatus`, under the same names.
 """
@@ -19,9 +19,13 @@ from quire.proto.messages.params import INT64_MAX, ParameterError
 from quire.proto.metrics.rates import rates
 
 LIMITS = (
-    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
     "block_size",
-)  # fmt: skip
+)
 
 
 def routes(context: FrontendContext) -> list[Route]:
@@ -34,14 +38,14 @@ def routes(context: FrontendContext) -> list[Route]:
         # the rates need the steps that this client has seen already
         seen = await context.engine_info.status()
         info = context.engine_info.server_info()
-        told = {
+        fields = {
             "version": info.version,
             "state_detail": info.state_detail,
             "model_names": info.model_names,
             "limits": {name: getattr(info, name) for name in LIMITS},
             "rates": rates(seen.steps, seen.now),
         }
-        return json_response(seen_engine(seen, after_step) | told)
+        return json_response(seen_engine(seen, after_step) | fields)
 
     return [
         Route("/v1/requests/{label:path}", explain, methods=["GET"]),

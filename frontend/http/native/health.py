@@ -1,7 +1,7 @@
 """Probes and facts: GET /health, /ready, /ping, /version, /load.
 
-`/health` tells what the scheduler's beats and its step counter show, not that this process lives. `/ready` says whether
-to route here. `/load` has vLLM's field, for balancers that know it.
+`/health` reports the scheduler's beats and its step counter, not that this process lives. `/ready` is for routing.
+`/load` has vLLM's field, for balancers that know it.
 """
 
 from starlette.requests import Request

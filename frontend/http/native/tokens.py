@@ -19,7 +19,7 @@ class TokenizeMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`prompt` or `messages`."""
 
     model: str | None = None
@@ -37,7 +37,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TokenizeResponse(msgspec.Struct):
-    """`token_strs` is null unless asked for."""
+    """`token_strs` is null unless requested."""
 
     count: int
     max_model_len: int
@@ -45,7 +45,7 @@ class TokenizeResponse(msgspec.Struct):
     token_strs: msgspec.Raw | None = None
 
 
-class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tokens: msgspec.Raw
     model: str | None = None
     skip_special_tokens: bool | None = None
@@ -57,17 +57,19 @@ class DetokenizeResponse(msgspec.Struct):
 
 def routes(context: FrontendContext) -> list[Route]:
     async def tokenize(request: Request) -> Response:
-        asked = await read(request, TokenizeRequest)
-        text = await beside(request, lambda: _text(asked))
-        with_texts = bool(asked.return_token_strs)
-        tokens = await context.pipeline.tokenize(text, asked.model, _special(asked), asked.parse_special, with_texts)
+        payload = await read(request, TokenizeBody)
+        text = await beside(request, lambda: _text(payload))
+        with_texts = bool(payload.return_token_strs)
+        tokens = await context.pipeline.tokenize(
+            text, payload.model, _special(payload), payload.parse_special, with_texts
+        )
         body = await context.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
         return Response(body, media_type="application/json")
 
     async def detokenize(request: Request) -> Response:
-        asked = await read(request, DetokenizeRequest)
-        ids = await beside(request, lambda: id_column(bytes(asked.tokens), "tokens"))
-        text = await context.pipeline.detokenize(ids, asked.model, asked.skip_special_tokens)
+        payload = await read(request, DetokenizeBody)
+        ids = await beside(request, lambda: id_column(bytes(payload.tokens), "tokens"))
+        text = await context.pipeline.detokenize(ids, payload.model, payload.skip_special_tokens)
         return json_response(DetokenizeResponse(text))
 
     return [
@@ -82,22 +84,22 @@ def _answer(tokens: Tokens, with_texts: bool) -> bytes:
     return msgspec.json.encode(TokenizeResponse(len(tokens.token_ids), tokens.max_model_len, ids, texts))
 
 
-def _text(asked: TokenizeRequest) -> str | Chat:
-    if (asked.prompt is None) == (asked.messages is None):
+def _text(payload: TokenizeBody) -> str | Chat:
+    if (payload.prompt is None) == (payload.messages is None):
         raise ParameterError("prompt", "set exactly one of prompt and messages", "EMPTY_PROMPT")
-    if asked.messages is None:
+    if payload.messages is None:
         for field in ("add_generation_prompt", "continue_final_message"):
-            if getattr(asked, field) is not None:
+            if getattr(payload, field) is not None:
                 raise ParameterError(field, "applies to messages only; leave it unset")
-        return asked.prompt or ""
-    messages = [ChatMessage(one.role, one.content, one.name) for one in asked.messages]
-    return Chat(messages, asked.add_generation_prompt, asked.continue_final_message)
+        return payload.prompt or ""
+    messages = [ChatMessage(one.role, one.content, one.name) for one in payload.messages]
+    return Chat(messages, payload.add_generation_prompt, payload.continue_final_message)
 
 
-def _special(asked: TokenizeRequest) -> bool | None:
-    """A template writes its special tokens itself; vLLM's clients say so with false."""
-    if asked.messages is None:
-        return asked.add_special_tokens
-    if asked.add_special_tokens:
+def _special(payload: TokenizeBody) -> bool | None:
+    """The field for a prompt. A template writes its special tokens itself, so for messages only false is allowed."""
+    if payload.messages is None:
+        return payload.add_special_tokens
+    if payload.add_special_tokens:
         raise ParameterError("add_special_tokens", "applies to a prompt only; leave it unset")
     return None

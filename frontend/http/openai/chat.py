@@ -29,14 +29,14 @@ NAMES = {
 
 def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
-        asked = await body.read(request, ChatRequest)
-        generate = await body.beside(request, lambda: asked.request(request_id(request)))
+        payload = await body.read(request, ChatRequest)
+        generate = await body.beside(request, lambda: payload.request(request_id(request)))
         answer = ChatAnswer(
-            asked, str(generate.request_id), fingerprint(context), lambda finished: stop_reason(context, finished)
+            payload, str(generate.request_id), fingerprint(context), lambda finished: stop_reason(context, finished)
         )
-        if asked.stream:
-            return event_stream(_chunks(context, asked, generate, call_of(request, streams=True), answer))
-        with renamed(NAMES | asked.names()):
+        if payload.stream:
+            return event_stream(_chunks(context, payload, generate, call_of(request, streams=True), answer))
+        with renamed(NAMES | payload.names()):
             async with context.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
@@ -48,12 +48,12 @@ def routes(context: FrontendContext) -> list[Route]:
 
 
 async def _chunks(
-    context: FrontendContext, asked: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
+    context: FrontendContext, payload: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
 ) -> AsyncGenerator[bytes, None]:
-    with renamed(NAMES | asked.names()):
+    with renamed(NAMES | payload.names()):
         async with context.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))
-    if asked.usage_at_end:
+    if payload.usage_at_end:
         yield data(answer.usage_chunk(await count_tokens(context, "".join(answer.reasoning))))
     yield DONE

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class ChatAnswer:
-    """Of one request. Fields beyond OpenAI's (`reasoning_content`, `stop_reason`, `token_ids`, ...) are vLLM's."""
+    """The answer to one request. Fields beyond OpenAI's (`reasoning_content`, `stop_reason`, ...) are vLLM's."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ChatAnswer:
         self._completion_tokens: dict[int, int] = {}
         self._usages: list[Usage] = []
         self.reasoning: list[str] = []
-        """What was thought aloud so far, in all outputs."""
+        """Pieces of reasoning so far, of all outputs."""
 
     def whole(self, generation: api.Generation, reasoning_tokens: int) -> Json:
         """The answer to a request that does not stream."""
@@ -56,7 +56,7 @@ class ChatAnswer:
         return answer | {"usage": self.usage(reasoning_tokens)}
 
     def chunks(self, event: api.Event) -> Iterator[Json]:
-        """What one event says: the role first, then what came, then the end of its output."""
+        """The chunks of one event: the role first, then what was generated, then the end of its output."""
         if isinstance(event, api.Started):
             self._head["model"] = event.model
             self._prompt_tokens = event.prompt_tokens
@@ -87,14 +87,14 @@ class ChatAnswer:
             yield ended
 
     def usage(self, reasoning_tokens: int) -> Json:
-        """Of all outputs, once they have ended."""
+        """The usage of all outputs, once they have ended."""
         block: Json = msgspec.to_builtins(usage_block(self._usages))
         if reasoning_tokens:
             block["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
         return block
 
     def usage_chunk(self, reasoning_tokens: int) -> Json:
-        """The last chunk, for those who asked for it."""
+        """The last chunk, for requests with `include_usage`."""
         return self._head | {"choices": [], "usage": self.usage(reasoning_tokens)}
 
     def _chunk(
@@ -135,7 +135,7 @@ class ChatAnswer:
         return choice | self._end(output.finished, bool(output.tool_calls))
 
     def _end(self, finished: api.Finished, called: bool) -> Json:
-        """An output that failed while its siblings did not says why."""
+        """The last fields of an output, with its error where it failed while others did not."""
         word = "tool_calls" if finished.finish_reason == "stop" and called else finished.finish_reason
         end: Json = {"finish_reason": word, "stop_reason": self._stop_reason(finished)}
         if finished.error is not None:

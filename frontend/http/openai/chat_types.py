@@ -29,7 +29,7 @@ class FunctionCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     function: CalledFunction
 
 
-class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ChatTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -39,9 +39,9 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    """The same by its other name."""
+    """Another name of `reasoning_content`."""
     annotations: list[msgspec.Raw] | None = None
-    """Comes back with answers of other servers."""
+    """Ignored: comes back with answers of other servers."""
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -83,7 +83,7 @@ class NamedChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    messages: list[Turn]
+    messages: list[ChatTurn]
     tools: list[msgspec.Raw] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None

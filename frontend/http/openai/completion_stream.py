@@ -16,18 +16,18 @@ class ChunkWriter:
 
     def __init__(
         self,
-        asked: CompletionRequest,
+        payload: CompletionRequest,
         request_id: str,
         num_prompts: int,
         stop_reason: Callable[[Finished], str | int | None],
     ) -> None:
-        self._asked = asked
-        self._width = asked.n or 1
+        self._payload = payload
+        self._width = payload.n or 1
         self._stop_reason = stop_reason
         self._chunk = Completion(
             id=f"cmpl-{request_id}", object="text_completion", created=int(time.time()), model="", choices=[]
         )
-        if asked.usage_at_end or asked.usage_always:
+        if payload.usage_at_end or payload.usage_always:
             self._chunk.usage = None
         self._started: dict[int, Started] = {}
         self._prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
@@ -56,32 +56,32 @@ class ChunkWriter:
         return b"".join([self._encoded(prompt, choice) for choice in choices])
 
     def end(self) -> bytes:
-        """What follows the last choice's end."""
-        if not self._asked.usage_at_end:
+        """The last bytes of the stream."""
+        if not self._payload.usage_at_end:
             return DONE
         self._chunk.choices = []
         self._chunk.usage = total_usage([usage_block(usages) for usages in self._usages.values()])
         return data(self._chunk) + DONE
 
     def _grown(self, prompt: int, delta: Delta) -> Choice:
-        asked, index = self._asked, prompt * self._width + delta.output_index
+        payload, index = self._payload, prompt * self._width + delta.output_index
         choice = Choice(index=index, text=delta.text, logprobs=None, finish_reason=None, stop_reason=None)
         is_first = index not in self._num_tokens
         self._num_tokens[index] = self._num_tokens.get(index, 0) + len(delta.token_ids)
-        if asked.logprobs is not None and delta.logprobs:
-            as_ids = bool(asked.return_tokens_as_token_ids)
+        if payload.logprobs is not None and delta.logprobs:
+            as_ids = bool(payload.return_tokens_as_token_ids)
             choice.logprobs = self._logprobs.setdefault(index, LogprobWriter(as_ids)).write(delta.logprobs)
-        if asked.return_token_ids:
+        if payload.return_token_ids:
             choice.token_ids = list(delta.token_ids)
             if is_first:
                 choice.prompt_token_ids = list(self._started[prompt].prompt_token_ids)
-        if asked.prompt_logprobs is not None and is_first:
+        if payload.prompt_logprobs is not None and is_first:
             choice.prompt_logprobs = json_list(prompt_logprobs(self._prompt_logprobs.get(prompt, ())))
         return choice
 
     def _encoded(self, prompt: int, choice: Choice) -> bytes:
         self._chunk.choices = [choice]
-        if self._asked.usage_always:
+        if self._payload.usage_always:
             size = self._started[prompt].prompt_tokens
             ours = range(prompt * self._width, (prompt + 1) * self._width)
             drawn = sum(self._num_tokens.get(index, 0) for index in ours)

@@ -1,4 +1,4 @@
-"""What /v1/completions takes and gives: OpenAI's legacy completions with vLLM's extensions."""
+"""Requests and answers of /v1/completions: OpenAI's legacy completions with vLLM's extensions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ class CompletionRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True
         return super().names() | {"prompt_token_ids": "prompt"}
 
 
-class Logprobs(msgspec.Struct):
+class LegacyLogprobs(msgspec.Struct):
     """One entry per token. The first token of an echoed prompt has no logprob."""
 
     text_offset: list[int]
@@ -30,7 +30,7 @@ class Logprobs(msgspec.Struct):
     tokens: list[str]
     top_logprobs: list[dict[str, float] | None] | msgspec.Raw
     bytes: list[list[int]]
-    """Of each token: a token may be a part of a character. Beyond OpenAI's."""
+    """Bytes of each token, which may be a part of a character. An extension."""
 
 
 class PromptLogprob(msgspec.Struct, gc=False):
@@ -46,7 +46,7 @@ class Choice(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     index: int
     text: str
-    logprobs: Logprobs | None
+    logprobs: LegacyLogprobs | None
     finish_reason: str | None
     stop_reason: str | int | None
     token_ids: list[int] | None = None
@@ -56,7 +56,7 @@ class Choice(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Completion(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A whole answer, or one chunk of a stream: `usage` is null or absent where none was asked for."""
+    """A whole answer, or one chunk of a stream: `usage` is null or absent where none is requested."""
 
     id: str
     object: str

@@ -36,54 +36,54 @@ MAX_OUTPUTS = 128
 
 def routes(context: FrontendContext) -> list[Route]:
     async def create(request: Request) -> Response:
-        asked = await read(request, CompletionRequest)
-        label = request_id(request) if asked.request_id is None else asked.request_id
-        call = call_of(request, asked.stream)
-        prompts = await beside(request, lambda: _prompts(asked))
-        requests = await beside(request, lambda: [_generate_request(asked, prompt, label) for prompt in prompts])
+        payload = await read(request, CompletionRequest)
+        label = request_id(request) if payload.request_id is None else payload.request_id
+        call = call_of(request, payload.stream)
+        prompts = await beside(request, lambda: _prompts(payload))
+        requests = await beside(request, lambda: [_generate_request(payload, prompt, label) for prompt in prompts])
         if (body := current_body()) is not None:
             body.num_parts = len(prompts)
-        if asked.stream:
-            return event_stream(_stream(context, asked, prompts, requests, call))
+        if payload.stream:
+            return event_stream(_stream(context, payload, prompts, requests, call))
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_whole(context.pipeline, one, call, asked.names())) for one in requests]
+                tasks = [group.create_task(_whole(context.pipeline, one, call, payload.names())) for one in requests]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         answers = [(prompt, task.result()) for prompt, task in zip(prompts, tasks, strict=True)]
-        echoes = [await _echo(context.pipeline, *one) if asked.echo else None for one in answers]
-        has_logprobs = asked.logprobs is not None or asked.prompt_logprobs is not None
+        echoes = [await _echo(context.pipeline, *one) if payload.echo else None for one in answers]
+        has_logprobs = payload.logprobs is not None or payload.prompt_logprobs is not None
         generations = [generation for _, generation in answers]
-        return await json_answer(context.answers, has_logprobs, lambda: _answer(context, asked, generations, echoes))
+        return await json_answer(context.answers, has_logprobs, lambda: _answer(context, payload, generations, echoes))
 
     return [Route("/v1/completions", create, methods=["POST"])]
 
 
-def _prompts(asked: CompletionRequest) -> list[Prompt]:
-    prompts = as_prompts(asked.prompt)
+def _prompts(payload: CompletionRequest) -> list[Prompt]:
+    prompts = as_prompts(payload.prompt)
     if prompts is None:
         raise ParameterError("prompt", "must be text, token ids, or a list of only one of the two")
-    drawn = max(asked.n or 1, asked.best_of or 1)
+    drawn = max(payload.n or 1, payload.best_of or 1)
     if len(prompts) > 1 and len(prompts) * drawn > MAX_OUTPUTS:  # of one, the pipeline bounds `n` itself
         message = f"{len(prompts)} prompts with {drawn} outputs each; at most {MAX_OUTPUTS} outputs a call are allowed"
         raise ParameterError("prompt", message)
     return [prompt if isinstance(prompt, str) else token_column(prompt) for prompt in prompts]
 
 
-def _generate_request(asked: CompletionRequest, prompt: Prompt, label: str) -> GenerateRequest:
-    if asked.echo and asked.stream:
+def _generate_request(payload: CompletionRequest, prompt: Prompt, label: str) -> GenerateRequest:
+    if payload.echo and payload.stream:
         raise ParameterError("echo", "is not supported with stream; set only one of them", "UNSUPPORTED")
-    changes: dict[str, object] = {"request_id": label, "logprobs": asked.logprobs}
-    if asked.usage_always:
+    changes: dict[str, object] = {"request_id": label, "logprobs": payload.logprobs}
+    if payload.usage_always:
         changes["return_token_ids"] = True  # they are counted
-    if asked.echo:
+    if payload.echo:
         changes["return_prompt_token_ids"] = True
-        if asked.logprobs is not None and asked.prompt_logprobs is None:
-            changes["prompt_logprobs"] = asked.logprobs
-        if asked.max_tokens == 0:
+        if payload.logprobs is not None and payload.prompt_logprobs is None:
+            changes["prompt_logprobs"] = payload.logprobs
+        if payload.max_tokens == 0:
             # the engine reads a prompt only to continue it: one token is drawn, and dropped by `_choice`
             changes["max_tokens"] = 1
-    return asked.generate_request(prompt, **changes)
+    return payload.generate_request(prompt, **changes)
 
 
 async def _whole(
@@ -99,7 +99,7 @@ async def _whole(
 
 def _answer(
     context: FrontendContext,
-    asked: CompletionRequest,
+    payload: CompletionRequest,
     generations: Sequence[Generation],
     echoes: Sequence[tuple[str, bytes] | None],
 ) -> Completion:
@@ -107,9 +107,9 @@ def _answer(
     usages = []
     for generation, echoed in zip(generations, echoes, strict=True):
         for output in generation.outputs:
-            choices.append(_choice(context, asked, generation, output, len(choices), echoed))
+            choices.append(_choice(context, payload, generation, output, len(choices), echoed))
         block = usage_block([output.finished.usage for output in generation.outputs])
-        if asked.echo and asked.max_tokens == 0:
+        if payload.echo and payload.max_tokens == 0:
             block.completion_tokens, block.total_tokens = 0, block.prompt_tokens
         usages.append(block)
     return Completion(
@@ -131,14 +131,14 @@ async def _echo(pipeline: RequestPipeline, prompt: Prompt, generation: Generatio
 
 def _choice(
     context: FrontendContext,
-    asked: CompletionRequest,
+    payload: CompletionRequest,
     generation: Generation,
     output: Output,
     index: int,
     echoed: tuple[str, bytes] | None,
 ) -> Choice:
     text, ids, entries = output.text, output.token_ids, output.logprobs
-    if asked.echo and asked.max_tokens == 0:
+    if payload.echo and payload.max_tokens == 0:
         text, ids, entries = "", (), ()
     first = None
     if echoed is not None:
@@ -146,19 +146,19 @@ def _choice(
         first = (generation.prompt_token_ids[0], echoed[1])
         entries = (*generation.prompt_logprobs, *entries)
     logprobs = None
-    if asked.logprobs is not None:
-        logprobs = LogprobWriter(bool(asked.return_tokens_as_token_ids)).write_all(entries, first)
+    if payload.logprobs is not None:
+        logprobs = LogprobWriter(bool(payload.return_tokens_as_token_ids)).write_all(entries, first)
     choice = Choice(
         index=index,
         text=text,
         logprobs=logprobs,
-        finish_reason="length" if asked.max_tokens == 0 else output.finished.finish_reason,
+        finish_reason="length" if payload.max_tokens == 0 else output.finished.finish_reason,
         stop_reason=stop_reason(context, output.finished),
     )
-    if asked.return_token_ids:
+    if payload.return_token_ids:
         choice.token_ids = list(ids)
         choice.prompt_token_ids = list(generation.prompt_token_ids)
-    if asked.prompt_logprobs is not None:
+    if payload.prompt_logprobs is not None:
         choice.prompt_logprobs = json_list(prompt_logprobs(generation.prompt_logprobs))
     return choice
 
@@ -192,13 +192,13 @@ async def _numbered(source: Batches) -> AsyncGenerator[tuple[int, Sequence[Event
 
 async def _stream(
     context: FrontendContext,
-    asked: CompletionRequest,
+    payload: CompletionRequest,
     prompts: Sequence[Prompt],
     requests: Sequence[GenerateRequest],
     call: Call,
 ) -> AsyncGenerator[bytes, None]:
-    sources = [_batches(context.pipeline, request, call, asked.names()) for request in requests]
-    writer = ChunkWriter(asked, requests[0].request_id or "", len(prompts), lambda end: stop_reason(context, end))
+    sources = [_batches(context.pipeline, request, call, payload.names()) for request in requests]
+    writer = ChunkWriter(payload, requests[0].request_id or "", len(prompts), lambda end: stop_reason(context, end))
     async with aclosing(_numbered(sources[0]) if len(sources) == 1 else merged(sources)) as batches:
         async for prompt, events in batches:
             if piece := writer.write(prompt, events):

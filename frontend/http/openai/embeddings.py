@@ -59,14 +59,14 @@ class ScoreBody(_Common, kw_only=True, forbid_unknown_fields=True):
     text_2: str | list[str]
 
 
-class Usage(msgspec.Struct):
+class EmbeddingUsage(msgspec.Struct):
     """`total_tokens` is the same: nothing is generated."""
 
     prompt_tokens: int
     total_tokens: int
 
 
-class Embedding(msgspec.Struct):
+class EmbeddingItem(msgspec.Struct):
     """`embedding` is a list of numbers, or base64 of little-endian float32."""
 
     index: int
@@ -76,9 +76,9 @@ class Embedding(msgspec.Struct):
 
 class EmbeddingList(msgspec.Struct):
     id: str
-    data: list[Embedding]
+    data: list[EmbeddingItem]
     model: str
-    usage: Usage
+    usage: EmbeddingUsage
     created: int
     object: Literal["list"] = "list"
 
@@ -93,10 +93,10 @@ class Ranking(msgspec.Struct):
     id: str
     model: str
     results: list[Ranked]
-    usage: Usage
+    usage: EmbeddingUsage
 
 
-class Score(msgspec.Struct):
+class ScoreItem(msgspec.Struct):
     index: int
     score: float
     object: Literal["score"] = "score"
@@ -104,9 +104,9 @@ class Score(msgspec.Struct):
 
 class ScoreList(msgspec.Struct):
     id: str
-    data: list[Score]
+    data: list[ScoreItem]
     model: str
-    usage: Usage
+    usage: EmbeddingUsage
     created: int
     object: Literal["list"] = "list"
 
@@ -131,10 +131,10 @@ def routes(context: FrontendContext) -> list[Route]:
             names,
         )
         encode = _base64 if body.encoding_format == "base64" else json_list
-        usage = Usage(found.prompt_tokens, found.prompt_tokens)
+        usage = EmbeddingUsage(found.prompt_tokens, found.prompt_tokens)
 
         def made() -> EmbeddingList:
-            data = [Embedding(index, encode(vector)) for index, vector in enumerate(found.vectors)]
+            data = [EmbeddingItem(index, encode(vector)) for index, vector in enumerate(found.vectors)]
             return EmbeddingList(found.request_id, data, found.model, usage, int(time.time()))
 
         # a million numbers take a while, in which the loop must beat
@@ -150,7 +150,7 @@ def routes(context: FrontendContext) -> list[Route]:
         results = [
             Ranked(index, found.scores[index], Text(texts[index]) if body.return_documents else None) for index in best
         ]
-        usage = Usage(found.prompt_tokens, found.prompt_tokens)
+        usage = EmbeddingUsage(found.prompt_tokens, found.prompt_tokens)
         return json_response(Ranking(found.request_id, found.model, results, usage))
 
     async def score(request: Request) -> Response:
@@ -158,12 +158,12 @@ def routes(context: FrontendContext) -> list[Route]:
         left = [body.text_1] if isinstance(body.text_1, str) else body.text_1
         right = [body.text_2] if isinstance(body.text_2, str) else body.text_2
         if len(left) == 1:
-            asked = _score_request(body, request, left[0], right)
-            found = await context.pipeline.score(asked, call_of(request), "text_1", "text_2")
+            payload = _score_request(body, request, left[0], right)
+            found = await context.pipeline.score(payload, call_of(request), "text_1", "text_2")
         else:
             found = await _score_pairs(context, body, request, left, right)
-        data = [Score(index, value) for index, value in enumerate(found.scores)]
-        usage = Usage(found.prompt_tokens, found.prompt_tokens)
+        data = [ScoreItem(index, value) for index, value in enumerate(found.scores)]
+        usage = EmbeddingUsage(found.prompt_tokens, found.prompt_tokens)
         return json_response(ScoreList(found.request_id, data, found.model, usage, int(time.time())))
 
     return [

@@ -3,34 +3,34 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from quire.frontend.http.answer import json_list
-from quire.frontend.http.openai.completion_types import Logprobs, PromptLogprob
+from quire.frontend.http.openai.completion_types import LegacyLogprobs, PromptLogprob
 from quire.frontend.text.detokenizer import text_of
 from quire.proto.api import TokenLogprobs
 
 
 class LogprobWriter:
-    """Of one choice. `text_offset` counts the characters of the tokens before, over all chunks."""
+    """The writer of one choice's logprobs. `text_offset` counts the characters of earlier tokens, over all chunks."""
 
     def __init__(self, as_ids: bool) -> None:
         self._as_ids = as_ids
         self._offset = 0
 
-    def write(self, entries: Sequence[TokenLogprobs], first: tuple[int, bytes] | None = None) -> Logprobs:
+    def write(self, entries: Sequence[TokenLogprobs], first: tuple[int, bytes] | None = None) -> LegacyLogprobs:
         """`first` is a token (id, bytes) without a logprob that comes before the entries."""
-        result = Logprobs([], [], [], [], [])
+        result = LegacyLogprobs([], [], [], [], [])
         result.top_logprobs = list(self._put_all(result, entries, first))
         return result
 
-    def write_all(self, entries: Iterable[TokenLogprobs], first: tuple[int, bytes] | None = None) -> Logprobs:
-        """The same for a whole answer, whose candidates are many."""
-        result = Logprobs([], [], [], [], [])
+    def write_all(self, entries: Iterable[TokenLogprobs], first: tuple[int, bytes] | None = None) -> LegacyLogprobs:
+        """As `write`, for a whole answer, whose candidates are many."""
+        result = LegacyLogprobs([], [], [], [], [])
         result.top_logprobs = json_list(self._put_all(result, entries, first))
         return result
 
     def _put_all(
-        self, result: Logprobs, entries: Iterable[TokenLogprobs], first: tuple[int, bytes] | None
+        self, result: LegacyLogprobs, entries: Iterable[TokenLogprobs], first: tuple[int, bytes] | None
     ) -> Iterator[dict[str, float] | None]:
-        """All but the candidates, which are yielded."""
+        """Write all but the candidates, which are yielded."""
         if first is not None:
             self._put(result, first[0], text_of(first[1]), first[1], None)
             yield None
@@ -40,7 +40,7 @@ class LogprobWriter:
             self._put(result, entry.token_id, entry.text, entry.token_bytes, entry.logprob)
             yield top
 
-    def _put(self, result: Logprobs, token: int, text: str, token_bytes: bytes, logprob: float | None) -> None:
+    def _put(self, result: LegacyLogprobs, token: int, text: str, token_bytes: bytes, logprob: float | None) -> None:
         result.text_offset.append(self._offset)
         result.token_logprobs.append(logprob)
         result.tokens.append(self._name(token, text))

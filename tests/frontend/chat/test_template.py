@@ -15,7 +15,7 @@ from quire.frontend.chat import render_child
 from quire.frontend.chat.checks import RESERVED, check_chat
 from quire.frontend.chat.load_template import load_template
 from quire.frontend.chat.render_child import TemplateError
-from quire.frontend.chat.template import ChatTemplate, Rendered
+from quire.frontend.chat.template import ChatTemplate, RenderedChat
 from quire.frontend.sandbox.child_process import ChildProcess
 from quire.frontend.text.special_token_escape import (
     ESCAPE_CHARS,
@@ -90,12 +90,12 @@ def made(source: str, seconds: float = 5.0) -> ChatTemplate:
     return ChatTemplate({"default": source}, TOKENS, SPECIALS, seconds)
 
 
-async def rendered(template: ChatTemplate, chat: Chat) -> Rendered:
+async def rendered(template: ChatTemplate, chat: Chat) -> RenderedChat:
     job = template.job(chat)
     return job.read(await template.render(job))
 
 
-def render_all(template: ChatTemplate, *chats: Chat) -> list[Rendered]:
+def render_all(template: ChatTemplate, *chats: Chat) -> list[RenderedChat]:
     """In the template's own processes."""
 
     async def main():
@@ -146,9 +146,12 @@ def as_transformers(chat: Chat) -> dict:
     continues = bool(chat.continue_final_message)
     opens = not continues if chat.add_generation_prompt is None else chat.add_generation_prompt
     return {
-        "conversations": [messages], "tools": tools or None, "add_generation_prompt": opens,
-        "continue_final_message": continues, **(json.loads(chat.template_kwargs) if chat.template_kwargs else {}),
-    }  # fmt: skip
+        "conversations": [messages],
+        "tools": tools or None,
+        "add_generation_prompt": opens,
+        "continue_final_message": continues,
+        **(json.loads(chat.template_kwargs) if chat.template_kwargs else {}),
+    }
 
 
 @pytest.mark.parametrize("source", [CHATML, LLAMA, MISTRAL], ids=["chatml", "llama", "mistral"])

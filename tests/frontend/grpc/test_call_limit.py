@@ -1,4 +1,4 @@
-"""Calls and connections of the gRPC door: what one client may have open, and what becomes of the excess."""
+"""Calls and connections of the gRPC server: what one client may have open, and what becomes of the excess."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ from quire.proto.grpc_status import from_status, to_status
 
 def figures(s) -> dict[tuple[str, ...], float]:
     metrics = s.server.metrics_page.metrics
-    return {(figure.name, *(value for _, value in figure.labels)): figure.value for figure in metrics.figures()}
+    return {(sample.name, *(value for _, value in sample.labels)): sample.value for sample in metrics.samples()}
 
 
 def own_connection(target: str) -> grpc.aio.Channel:
@@ -215,9 +215,13 @@ def literal(name: bytes, value: bytes) -> bytes:
 def test_a_whole_answer_that_nobody_takes_is_given_up(serving):
     settings = (4).to_bytes(2, "big") + (0).to_bytes(4, "big")  # INITIAL_WINDOW_SIZE 0: not one byte may be sent
     told = {
-        ":method": "POST", ":scheme": "http", ":path": "/quire.v1.Control/GetServerInfo", ":authority": "x",
-        "te": "trailers", "content-type": "application/grpc",
-    }  # fmt: skip
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/quire.v1.Control/GetServerInfo",
+        ":authority": "x",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
     headers = b"".join(literal(name.encode(), value.encode()) for name, value in told.items())
 
     async def main():
@@ -263,15 +267,15 @@ def test_doors_share_the_descriptors_and_too_few_are_refused(monkeypatch):
         monkeypatch.setattr("resource.getrlimit", lambda _: (number, number))
 
     limit(256)
-    assert descriptors.connections(0, has_http=True) == (96, 32)
-    assert descriptors.connections(0, has_http=False) == (0, 128)
-    assert descriptors.connections(40, has_http=True) == (30, 10)
+    assert descriptors.connection_shares(0, has_http=True) == (96, 32)
+    assert descriptors.connection_shares(0, has_http=False) == (0, 128)
+    assert descriptors.connection_shares(40, has_http=True) == (30, 10)
     with pytest.raises(ValueError, match=r"max_connections: 1000 need 1128 open files .* may have 256; raise"):
-        descriptors.connections(1000, has_http=True)
+        descriptors.connection_shares(1000, has_http=True)
     limit(1 << 20)
-    assert sum(descriptors.connections(0, has_http=True)) == 32_768
+    assert sum(descriptors.connection_shares(0, has_http=True)) == 32_768
     limit(-1)
-    assert sum(descriptors.connections(0, has_http=True)) == 32_768
+    assert sum(descriptors.connection_shares(0, has_http=True)) == 32_768
     limit(100)
     with pytest.raises(ValueError, match="64 connections need 192 open files and this process may have 100; raise"):
-        descriptors.connections(0, has_http=True)
+        descriptors.connection_shares(0, has_http=True)

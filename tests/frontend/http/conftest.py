@@ -1,4 +1,4 @@
-"""A frontend with both doors open: an HTTP client, and plain sockets for what a client would never send."""
+"""A frontend with both servers open: an HTTP client, and plain sockets for what a client would never send."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ class Answered:
 
 
 class Web:
-    """What a test needs of the HTTP door; `serving` is the whole frontend with its scheduler."""
+    """What a test needs of the HTTP server; `serving` is the whole frontend with its scheduler."""
 
     def __init__(self, serving, client: httpx.AsyncClient) -> None:
         self.serving = serving

@@ -46,9 +46,14 @@ async def raw(port: int, request: bytes, context: ssl.SSLContext | None = None) 
 
 
 async def ask(
-    port: int, target: str, method: str = "GET", key: str | None = None, host: str | None = "127.0.0.1", body: str = "",
+    port: int,
+    target: str,
+    method: str = "GET",
+    key: str | None = None,
+    host: str | None = "127.0.0.1",
+    body: str = "",
     **headers: str,
-) -> Answer:  # fmt: skip
+) -> Answer:
     lines = [f"{method} {target} HTTP/1.1", f"content-length: {len(body)}"]
     lines += [f"host: {host}"] if host is not None else []
     lines += [f"authorization: Bearer {key}"] if key is not None else []

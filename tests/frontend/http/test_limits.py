@@ -1,4 +1,4 @@
-"""Every bound of the HTTP door over real sockets: what is refused, with which status, and that connections close."""
+"""Every bound of the HTTP server over real sockets: what is refused, with which status, and that connections close."""
 
 import asyncio
 import json

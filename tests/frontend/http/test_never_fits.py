@@ -1,4 +1,4 @@
-"""A text that no tokens are long enough for is refused before it reaches the tokenizer, over both doors."""
+"""A text that no tokens are long enough for is refused before it reaches the tokenizer, over both servers."""
 
 import asyncio
 

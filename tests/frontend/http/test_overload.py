@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.request.overload import FORGET_SECONDS, TRY_SECONDS, Overload
+from quire.frontend.request.overload import EXPIRY_SECONDS, TRY_SECONDS, Overload
 from quire.proto.api import GenerateRequest, RequestError
 
 LIMITS = SimpleNamespace(max_num_queued_tokens=1000)
@@ -42,7 +42,7 @@ def test_what_the_scheduler_said_is_repeated_until_it_is_old():
     assert (refusal.reason, refusal.message, refusal.retry_after_seconds) == ("QUEUE_FULL", FULL.message, 2.0)
     code, message, _ = overload.status
     assert (code.name, message) == ("RESOURCE_EXHAUSTED", FULL.message)
-    clock.now += FORGET_SECONDS
+    clock.now += EXPIRY_SECONDS
     assert refusals(overload, 100) == 0
 
 
@@ -57,9 +57,9 @@ def test_a_request_that_ends_lets_one_try_and_so_does_a_moment():
     # the one that tried is refused: it goes on, and the tries are not more for that
     overload.ended(stream(FULL), LIMITS)
     assert refusals(overload, 100) == 100
-    clock.now += 0.8 * FORGET_SECONDS
+    clock.now += 0.8 * EXPIRY_SECONDS
     assert refusals(overload, 100) == 99
-    clock.now += 0.1 * FORGET_SECONDS
+    clock.now += 0.1 * EXPIRY_SECONDS
     assert refusals(overload, 100) == 99
 
 

@@ -30,11 +30,18 @@ def test_a_name_given_twice_is_found_however_it_is_spelled(text, name):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": "a", "b": "a"}', '["a", "a", {"a": 1}, {"a": 2}]', '{"a": {"a": {"a": 1}}}', '"\\\\"',
+        '{"a": "a", "b": "a"}',
+        '["a", "a", {"a": 1}, {"a": 2}]',
+        '{"a": {"a": {"a": 1}}}',
+        '"\\\\"',
         '{"a\\\\": 1, "a": 2}',
-        '{"a": "b\\\\", "b": 1}', '{"a": "}", "b": "{", "c": "\\"}"}', "3", "", '{"a": [1, 2, 3], "b": "]"}',
+        '{"a": "b\\\\", "b": 1}',
+        '{"a": "}", "b": "{", "c": "\\"}"}',
+        "3",
+        "",
+        '{"a": [1, 2, 3], "b": "]"}',
     ],
-)  # fmt: skip
+)
 def test_names_of_other_objects_and_what_stands_in_strings_are_not_counted(text):
     scan(text.encode(), "body")
 

@@ -100,9 +100,9 @@ def test_refusals_of_the_frontend_and_of_the_scheduler_are_counted_by_reason_wor
                 await s.client.generate(wrong)
         with pytest.raises(RequestError):
             await s.client.generate(GenerateRequest(input="x"))
-        figures = s.server.metrics_page.metrics.figures
+        samples = s.server.metrics_page.metrics.samples
         # A refusal is counted once it is told.
-        await s.until(lambda: sum(one.value for one in figures() if one.name == "grpc_responses_total") == 3)
+        await s.until(lambda: sum(one.value for one in samples() if one.name == "grpc_responses_total") == 3)
         page, _ = await scrape(s.server)
         assert page("quire_request_rejections_total", reason="INVALID_PARAMETER") == 1
         assert page("quire_request_rejections_total", reason="UNKNOWN_MODEL") == 1
@@ -139,7 +139,7 @@ def test_vectors_are_counted_with_their_prompts_and_have_no_tokens(serving):
         def embed(submit):
             end = s.scheduler.finish(submit.number, 0)
             vector = EmbeddingVector(submit.number, np.ones(4, dtype="<f4").tobytes())
-            s.scheduler.say(Outputs(1, b"", b"", b"", b"", (end,), (), (vector,)))
+            s.scheduler.send(Outputs(1, b"", b"", b"", b"", (end,), (), (vector,)))
 
         s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, task="embed", embedding_size=4)
         s.scheduler.change("ready")
@@ -184,8 +184,8 @@ def test_a_method_nobody_serves_is_counted_as_other(serving, tmp_path, keys):
                     await channel.unary_unary(name)(b"")
 
         def counted() -> dict[str, float]:
-            figures = s.server.metrics_page.metrics.figures()
-            return {dict(one.labels)["method"]: one.value for one in figures if one.name == "grpc_responses_total"}
+            samples = s.server.metrics_page.metrics.samples()
+            return {dict(one.labels)["method"]: one.value for one in samples if one.name == "grpc_responses_total"}
 
         await s.until(lambda: counted() == {"other": 2})  # a refusal is counted once it is told
 
@@ -444,6 +444,6 @@ def test_histograms_of_another_version_do_not_spoil_the_sum():
     name = "inter_token_latency_seconds"
     ours = Snapshot(0.0, (Figure("unheard_of", 1.0),), (Distribution(name, (1.0, 2.0), (1, 2, 3), 9.0),))
     other = Snapshot(0.0, (), (Distribution(name, (5.0,), (1, 1), 6.0),))
-    figures, distributions = total([ours, other], now=1.0)
+    samples, distributions = total([ours, other], now=1.0)
     assert distributions == [ours.distributions[0]]
-    assert figures == [Figure("frontends", 2)]
+    assert samples == [Figure("frontends", 2)]

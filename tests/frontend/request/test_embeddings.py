@@ -25,7 +25,7 @@ def vector_of(submit):
 def answer(scheduler, submit, vector=None):
     finish = Finish(submit.number, 0, "stop", Usage(len(submit.prompt) // 4, 0, 0, 0.0, 0.0, 0.0), 0)
     raw = (vector_of(submit) if vector is None else vector).tobytes()
-    scheduler.say(Outputs(scheduler.epoch, b"", b"", b"", b"", (finish,), (), (EmbeddingVector(submit.number, raw),)))
+    scheduler.send(Outputs(scheduler.epoch, b"", b"", b"", b"", (finish,), (), (EmbeddingVector(submit.number, raw),)))
 
 
 def embeds(scheduler, **changes):

@@ -80,12 +80,33 @@ def test_what_a_request_leaves_unset_comes_from_the_model_and_what_it_sets_arriv
             assert prompt_of(submit) == tokenizer.encode("hello").ids
             await s.until(lambda: s.server.scheduler.welcome.limits.priority_enabled)
             request = GenerateRequest(
-                input=(5, 6, 7), temperature=0.7, top_p=0.8, top_k=-1, min_p=0.05, repetition_penalty=1.2,
-                presence_penalty=0.1, frequency_penalty=0.2, seed=-1, n=2, max_tokens=33, min_tokens=4,
-                stop_token_ids=(9,), ignore_eos=True, logit_bias={3: -5.0, 1: 2.0}, allowed_token_ids=(1, 2, 70),
-                bad_words=("fox",), logprobs=0, logprob_token_ids=(8,), prompt_logprobs=2, priority=-3,
-                cache_salt="salt", adapter="poet", timeout_seconds=7.5, model="tiny", truncate_prompt_tokens=2,
-            )  # fmt: skip
+                input=(5, 6, 7),
+                temperature=0.7,
+                top_p=0.8,
+                top_k=-1,
+                min_p=0.05,
+                repetition_penalty=1.2,
+                presence_penalty=0.1,
+                frequency_penalty=0.2,
+                seed=-1,
+                n=2,
+                max_tokens=33,
+                min_tokens=4,
+                stop_token_ids=(9,),
+                ignore_eos=True,
+                logit_bias={3: -5.0, 1: 2.0},
+                allowed_token_ids=(1, 2, 70),
+                bad_words=("fox",),
+                logprobs=0,
+                logprob_token_ids=(8,),
+                prompt_logprobs=2,
+                priority=-3,
+                cache_salt="salt",
+                adapter="poet",
+                timeout_seconds=7.5,
+                model="tiny",
+                truncate_prompt_tokens=2,
+            )
 
             def both(submit):
                 for index in (0, 1):

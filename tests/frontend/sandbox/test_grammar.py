@@ -22,9 +22,18 @@ SLOW = Structured("regex", "(x{1000}){1000}")
 
 def facts(eos: int = 0) -> ModelFacts:
     return ModelFacts(
-        max_model_len=512, vocab_size=420, eos_token_ids=(eos,), num_blocks=64, block_size=16, kv_bytes=1,
-        weight_bytes=1, device="cpu", dtype="float32", architecture="Tiny", revision="r1",
-    )  # fmt: skip
+        max_model_len=512,
+        vocab_size=420,
+        eos_token_ids=(eos,),
+        num_blocks=64,
+        block_size=16,
+        kv_bytes=1,
+        weight_bytes=1,
+        device="cpu",
+        dtype="float32",
+        architecture="Tiny",
+        revision="r1",
+    )
 
 
 @pytest.fixture

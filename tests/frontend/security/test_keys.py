@@ -51,9 +51,14 @@ async def status_of(channel: grpc.aio.Channel, method: str, *keys: str) -> grpc.
 def test_every_method_but_health_needs_a_key(serving, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# operators\nfirst-key-1\n\nsecond-key-2\n")
-    wrong = [(), (("authorization", "Bearer wrong-key-00"),), (("authorization", "first-key-1"),),
-             (("authorization", "Basic first-key-1"),), (("authorization", "Bearer "),),
-             (("authorization", "Bearer first-key-1"), ("authorization", "Bearer wrong-key-00"))]  # fmt: skip
+    wrong = [
+        (),
+        (("authorization", "Bearer wrong-key-00"),),
+        (("authorization", "first-key-1"),),
+        (("authorization", "Basic first-key-1"),),
+        (("authorization", "Bearer "),),
+        (("authorization", "Bearer first-key-1"), ("authorization", "Bearer wrong-key-00")),
+    ]
 
     async def main():
         async with serving(api_key_file=str(keys), wait=False) as s, grpc.aio.insecure_channel(s.target) as channel:

@@ -1,4 +1,4 @@
-"""TLS at both doors: certificates that are good, bad, replaced while it runs, and asked of clients."""
+"""TLS at both servers: certificates that are good, bad, replaced while it runs, and asked of clients."""
 
 import asyncio
 import datetime
@@ -95,7 +95,7 @@ def trusting(authority: Authority, own: Pair | None = None) -> ssl.SSLContext:
 
 
 class Http:
-    """An HTTP door's port, without the door: says hello to whoever gets through."""
+    """An HTTP server's port without the server: it greets whoever gets through."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -193,14 +193,14 @@ def test_old_versions_of_the_protocol_are_refused_and_http_1_is_agreed_on(author
     pair = authority.sign("server")
 
     async def main():
-        async with Http(server_tls(**files(pair)).http_ssl_context()) as door:
+        async with Http(server_tls(**files(pair)).http_ssl_context()) as server:
             old = trusting(authority)
             old.minimum_version, old.maximum_version = ssl.TLSVersion.MINIMUM_SUPPORTED, ssl.TLSVersion.TLSv1_1
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                await door.serial(old)
+                await server.serial(old)
             new = trusting(authority)
             new.set_alpn_protocols(["h2", "http/1.1"])
-            _, writer = await asyncio.open_connection("127.0.0.1", door.port, ssl=new)
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=new)
             assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
             writer.close()
 
@@ -343,7 +343,7 @@ def test_bad_new_files_leave_the_old_certificate_in_use(authority, caplog, how):
             spoil(how, pair, authority)
             now = 2.0
             assert [await http.serial(trusting(authority)), await rpc.serial()] == [11, 11]
-            assert caplog.text.count("the certificate of before stays in use") == 2  # once a door, not once a client
+            assert caplog.text.count("the certificate of before stays in use") == 2  # once a server, not once a client
             authority.sign("server", serial=12)
             now = 4.0
             assert [await http.serial(trusting(authority)), await rpc.serial()] == [12, 12]

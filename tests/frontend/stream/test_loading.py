@@ -195,8 +195,9 @@ def test_what_no_scheduler_ever_got_is_not_sent_as_accepted(serving):
             async with s.new_scheduler(s.scheduler.address, life="life-2") as second:
                 await second.submitted(2)
                 assert {submit.label == "late": submit.accepted for submit in second.submits} == {
-                    False: True, True: False,
-                }  # fmt: skip
+                    False: True,
+                    True: False,
+                }
             await s.scheduler.__aenter__()
 
     asyncio.run(main())

@@ -275,10 +275,10 @@ def test_another_protocol_version_is_never_ready(serving):
             s.scheduler.welcome = lambda: Welcome(
                 PROTOCOL_VERSION + 1, "life-9", "ready", welcome.limits, welcome.facts
             )
-            s.scheduler.say(s.scheduler.welcome())
+            s.scheduler.send(s.scheduler.welcome())
             await s.until(lambda: s.server.scheduler.state == "lost")
             assert str(PROTOCOL_VERSION + 1) in s.server.scheduler.detail
-            s.scheduler.say(Refused("protocol version 1 of the frontend is not 2"))
+            s.scheduler.send(Refused("protocol version 1 of the frontend is not 2"))
             with pytest.raises(RequestError) as caught:
                 await s.client.generate(GenerateRequest(input="x"))
             assert caught.value.status == "UNAVAILABLE"

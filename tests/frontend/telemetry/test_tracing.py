@@ -110,11 +110,18 @@ def test_a_request_is_a_span_with_its_stages_inside(serving):
     assert spans["queue"].end_time_unix_nano == pytest.approx(spans["prefill"].start_time_unix_nano, abs=1000)
     found = attributes(root)
     expected = {
-        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "quire", "gen_ai.request.model": "tiny",
-        "gen_ai.response.model": "tiny", "gen_ai.request.max_tokens": 3, "gen_ai.request.temperature": 0.25,
-        "gen_ai.request.top_k": 9, "gen_ai.request.stop_sequences": ["zzz"], "gen_ai.usage.output_tokens": 3,
-        "gen_ai.usage.cache_read.input_tokens": 1, "gen_ai.response.finish_reasons": ["length"],
-    }  # fmt: skip
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "quire",
+        "gen_ai.request.model": "tiny",
+        "gen_ai.response.model": "tiny",
+        "gen_ai.request.max_tokens": 3,
+        "gen_ai.request.temperature": 0.25,
+        "gen_ai.request.top_k": 9,
+        "gen_ai.request.stop_sequences": ["zzz"],
+        "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 1,
+        "gen_ai.response.finish_reasons": ["length"],
+    }
     assert {key: found.get(key) for key in expected} == expected
     assert found["gen_ai.usage.input_tokens"] > 0
     assert collector.resource()["service.name"] == "quire"
@@ -210,8 +217,8 @@ def test_a_collector_that_is_down_costs_spans_that_are_counted_and_nothing_else(
         await asyncio.to_thread(s.server.tracing.close)
 
         def num_dropped():
-            figures = s.server.metrics_page.metrics.figures()
-            return next(figure.value for figure in figures if figure.name == "trace_spans_dropped_total")
+            samples = s.server.metrics_page.metrics.samples()
+            return next(sample.value for sample in samples if sample.name == "trace_spans_dropped_total")
 
         await s.until(lambda: num_dropped() == 4 * 4)
 

@@ -80,10 +80,11 @@ def windowed(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
 @given(parts=st.lists(st.sampled_from(["▁", "▁the", "▁fox", "h", "e", "é", "한", "🙂", "\n", " "]), max_size=12))
 def test_characters_of_byte_tokens_and_pieces_join_to_the_full_decode(sentencepiece, parts):
     tokens = [
-        [sentencepiece.token_to_id(part)] if sentencepiece.token_to_id(part) is not None
+        [sentencepiece.token_to_id(part)]
+        if sentencepiece.token_to_id(part) is not None
         else [sentencepiece.token_to_id(f"<0x{byte:02X}>") for byte in part.encode()]
         for part in parts
-    ]  # fmt: skip
+    ]
     ids = [token for part in tokens for token in part]
     assert "".join(windowed(sentencepiece, ids)) == sentencepiece.decode(ids)
 

@@ -1,6 +1,4 @@
-"""Items of `/v1/responses`, in both directions of time: what a request says happened before, as turns of a chat; and
-how a request's items are kept.
-"""
+"""Items of `/v1/responses`: a request's items as turns of a chat, and as they are stored."""
 
 import uuid
 from collections.abc import Sequence
@@ -17,17 +15,17 @@ TEXT = {"input_text": TextPart, "output_text": TextPart}
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
-class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[msgspec.Raw]
     id: str | None = None
     status: str | None = None
     phase: str | None = None
-    """Comes back with answers of other servers."""
+    """Ignored: comes back with answers of other servers."""
 
 
-class FunctionCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str
     call_id: str
     name: str
@@ -37,7 +35,7 @@ class FunctionCall(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     namespace: None = None
 
 
-class FunctionCallOutput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class FunctionCallOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str
     call_id: str
     output: str | list[msgspec.Raw]
@@ -45,7 +43,7 @@ class FunctionCallOutput(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     status: str | None = None
 
 
-class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ReasoningItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str
     id: str | None = None
     summary: list[msgspec.Raw] = []
@@ -55,40 +53,40 @@ class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 ITEMS: dict[str, type[Any]] = {
-    "message": Message,
-    "function_call": FunctionCall,
-    "function_call_output": FunctionCallOutput,
-    "reasoning": Reasoning,
+    "message": MessageItem,
+    "function_call": FunctionCallItem,
+    "function_call_output": FunctionCallOutputItem,
+    "reasoning": ReasoningItem,
 }
 
 
 def messages_of(items: Sequence[msgspec.Raw], path: str) -> list[api.ChatMessage]:
-    """Reasoning, text and calls that follow each other are one turn of the assistant. Raises `ParameterError`."""
+    """ReasoningItem, text and calls that follow each other are one turn of the assistant. Raises `ParameterError`."""
     messages: list[api.ChatMessage] = []
-    turn = _Turn()
+    turn = _AssistantTurn()
 
     def close() -> None:
         nonlocal turn
         messages.extend(turn.messages())
-        turn = _Turn()
+        turn = _AssistantTurn()
 
     for index, raw in enumerate(items):
         at = f"{path}[{index}]"
         item = read_tagged(raw, ITEMS, at, default="message")
-        if isinstance(item, Reasoning):
+        if isinstance(item, ReasoningItem):
             if turn.text or turn.calls:
                 close()
             kinds = {"reasoning_text": TextPart, "summary_text": TextPart}
             turn.reasoning.append(read_text(item.content or item.summary, kinds, f"{at}.content"))
-        elif isinstance(item, FunctionCall):
+        elif isinstance(item, FunctionCallItem):
             turn.calls.append(api.ToolCall(item.call_id, item.name, item.arguments))
-        elif isinstance(item, Message) and item.role == "assistant":
+        elif isinstance(item, MessageItem) and item.role == "assistant":
             if turn.text or turn.calls:
                 close()
             turn.text = read_text(item.content, TEXT, f"{at}.content")
         else:
             close()
-            if isinstance(item, Message):
+            if isinstance(item, MessageItem):
                 role = "system" if item.role == "developer" else item.role
                 messages.append(api.ChatMessage(role, read_text(item.content, TEXT, f"{at}.content")))
             else:
@@ -98,7 +96,7 @@ def messages_of(items: Sequence[msgspec.Raw], path: str) -> list[api.ChatMessage
     return messages
 
 
-class _Turn:
+class _AssistantTurn:
     """An assistant's turn as it gathers."""
 
     def __init__(self) -> None:
@@ -107,21 +105,21 @@ class _Turn:
         self.calls: list[api.ToolCall] = []
 
     def messages(self) -> list[api.ChatMessage]:
-        """None while it is empty."""
+        """The turn as messages: one, or none while it is empty."""
         if not (any(self.reasoning) or self.text or self.calls):
             return []
         reasoning = "".join(self.reasoning)
         return [api.ChatMessage("assistant", self.text, reasoning=reasoning, tool_calls=tuple(self.calls))]
 
 
-def kept(input: str | Sequence[msgspec.Raw]) -> list[Json]:
+def stored_items(input: str | Sequence[msgspec.Raw]) -> list[Json]:
     """A request's items as they are stored and listed: each with id, type and status."""
     if isinstance(input, str):
         input = [msgspec.Raw(msgspec.json.encode({"role": "user", "content": input}))]
-    return [_kept(msgspec.json.decode(raw, type=dict[str, Any])) for raw in input]
+    return [_stored_item(msgspec.json.decode(raw, type=dict[str, Any])) for raw in input]
 
 
-def _kept(item: Json) -> Json:
+def _stored_item(item: Json) -> Json:
     kind = item.get("type", "message")
     item = item | {"type": kind, "id": item.get("id") or new_id(PREFIXES[kind])}
     if isinstance(text := item.get("content"), str):

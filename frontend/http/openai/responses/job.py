@@ -14,7 +14,7 @@ from quire.frontend.http.fields.conversation import count_tokens, renamed
 from quire.frontend.http.openai.responses.background import BackgroundResponses
 from quire.frontend.http.openai.responses.database import ResponseStatus
 from quire.frontend.http.openai.responses.events import GrowingResponse
-from quire.frontend.http.openai.responses.items import kept
+from quire.frontend.http.openai.responses.items import stored_items
 from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.frontend.http.openai.responses.types import ResponseRequest
 from quire.frontend.http.sse import data
@@ -131,7 +131,7 @@ class ResponseJob:
             await self._put(self.growing.status)
 
     async def _put(self, status: ResponseStatus) -> None:
-        items, answer = msgspec.json.encode(kept(self._payload.input)), msgspec.json.encode(self.growing.answer)
+        items, answer = msgspec.json.encode(stored_items(self._payload.input)), msgspec.json.encode(self.growing.answer)
         await self._store.put(self.id, self._payload.previous_response_id or "", status, items, answer)
 
 

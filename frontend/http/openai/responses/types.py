@@ -18,7 +18,7 @@ MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
 LOGPROBS = "message.output_text.logprobs"
 INCLUDED = (LOGPROBS, "reasoning.encrypted_content")
-"""Reasoning is never hidden here: it comes as it is, so there is nothing to encrypt."""
+"""ReasoningItem is never hidden here: it comes as it is, so there is nothing to encrypt."""
 
 
 class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -50,11 +50,11 @@ class TextConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
 class ReasoningConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto"] | None = None
-    """Reasoning comes whole; nothing summarises it."""
+    """ReasoningItem comes whole; nothing summarises it."""
     generate_summary: None = None
 
 
-class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponseStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
     """Padding against traffic analysis; none is ever added."""
 
@@ -77,7 +77,7 @@ class ResponseRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     truncation: str | None = None
     metadata: dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    stream_options: StreamOptions | None = None  # type: ignore[assignment]
+    stream_options: ResponseStreamOptions | None = None  # type: ignore[assignment]
 
     request_id: None = None
     n: None = None

@@ -57,8 +57,13 @@ def test_a_stream_opens_and_closes_its_blocks_and_says_why_it_stopped(web, token
             events = named(response.text)
             assert all(name == data["type"] for name, data in events)
             assert [name for name, _ in events if name != "content_block_delta"] == [
-                "message_start", "ping", "content_block_start", "content_block_stop", "message_delta", "message_stop",
-            ]  # fmt: skip
+                "message_start",
+                "ping",
+                "content_block_start",
+                "content_block_stop",
+                "message_delta",
+                "message_stop",
+            ]
             deltas = [data for name, data in events if name == "content_block_delta"]
             assert "".join(data["delta"]["text"] for data in deltas) == "the quick "
             assert events[-2][1]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "brown"}

@@ -1,4 +1,4 @@
-"""How a request fares and what the engine does: the same over both doors."""
+"""How a request fares and what the engine does: the same over both servers."""
 
 import asyncio
 import base64

@@ -28,8 +28,9 @@ def test_no_value_of_any_field_is_our_fault(web, path):
             wrong = []
             for field in kind.__struct_fields__:
                 for value in VALUES:
-                    response = await w.client.post(path, content=json.dumps({**base, field: value}),
-                                                   headers={"content-type": "application/json"})  # fmt: skip
+                    response = await w.client.post(
+                        path, content=json.dumps({**base, field: value}), headers={"content-type": "application/json"}
+                    )
                     if response.status_code not in (200, 400, 404):
                         wrong.append((field, value, response.status_code, response.text))
             assert wrong == []

@@ -28,9 +28,11 @@ def test_a_completion_has_openais_shape(web, tokenizer):
             ]
             count = len(tokens)
             assert answer["usage"] == {
-                "prompt_tokens": 3, "total_tokens": 3 + count, "completion_tokens": count,
+                "prompt_tokens": 3,
+                "total_tokens": 3 + count,
+                "completion_tokens": count,
                 "prompt_tokens_details": {"cached_tokens": 1},
-            }  # fmt: skip
+            }
             submit = await w.scheduler.submitted()
             assert (submit.label, submit.params.max_tokens) == ("job-7", 9)
 
@@ -56,8 +58,9 @@ def test_streamed_prompts_are_merged_into_one_stream(web, read_items):
     async def main():
         async with web() as w:
             w.answers([70, 71])
-            response = await w.complete(prompt=["a", "b"], n=2, temperature=0.5, stream=True,
-                                        stream_options={"include_usage": True})  # fmt: skip
+            response = await w.complete(
+                prompt=["a", "b"], n=2, temperature=0.5, stream=True, stream_options={"include_usage": True}
+            )
             *chunks, usage, done = read_items(response.text)
             assert done == "[DONE]"
             assert usage["choices"] == []
@@ -104,9 +107,11 @@ def test_echo_with_logprobs_scores_the_prompt_and_zero_tokens_add_nothing(web, t
             def script(submit) -> None:
                 assert (submit.params.max_tokens, submit.params.prompt_logprobs) == (1, 1)
                 w.scheduler.outputs(
-                    submit.number, [(0, 0, 75)], [w.scheduler.finish(submit.number, 1, "length")],
+                    submit.number,
+                    [(0, 0, 75)],
+                    [w.scheduler.finish(submit.number, 1, "length")],
                     [logprobs_of(submit.number, prompt[1:], True), logprobs_of(submit.number, [75], False)],
-                )  # fmt: skip
+                )
 
             w.scheduler.script = script
             answer = (await w.complete(prompt="hello world", echo=True, logprobs=1, max_tokens=0)).json()

@@ -1,4 +1,4 @@
-"""What the joined bytes of logprobs have to do with the text, however an answer ends; over both doors."""
+"""What the joined bytes of logprobs have to do with the text, however an answer ends; over both servers."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -18,9 +18,12 @@ def test_the_official_client_completes_streams_and_lists_models(web, tokenizer):
             assert [choice.text for choice in whole.choices] == ["hello world"] * 2
             assert whole.usage.prompt_tokens_details.cached_tokens == 1
             stream = await client.completions.create(
-                model="tiny", prompt="x", stream=True, stream_options={"include_usage": True},
+                model="tiny",
+                prompt="x",
+                stream=True,
+                stream_options={"include_usage": True},
                 extra_body={"top_k": 5, "min_p": 0.1, "ignore_eos": True},
-            )  # fmt: skip
+            )
             chunks = [chunk async for chunk in stream]
             assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == "hello world"
             assert chunks[-1].usage.completion_tokens > 0

@@ -20,13 +20,44 @@ NAMES = frozenset({"f", "get_weather"})
 PARSERS = [HermesParser, Llama3JsonParser, MistralParser, PythonicParser, RequiredParser]
 SHREDS = st.sampled_from(
     [
-        "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", '{"name": "f", ',
-        '"arguments": {"a": 1}}', '"parameters": {}}', '{"name": "f", "arguments": {"a": "}\\""}}', "f", "f{", "{", "}",
-        "[", "]", "(", ")", "[f(a=1, b='x')", "g()", "a=[1, {'k': None}]",
-        '"', "\\", "'", ",", ";", " ", "\n", ":", "é",
-        '"name"', '"arguments"', "1", "hello", "[f(", "=",
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|python_tag|>",
+        '{"name": "f", ',
+        '"arguments": {"a": 1}}',
+        '"parameters": {}}',
+        '{"name": "f", "arguments": {"a": "}\\""}}',
+        "f",
+        "f{",
+        "{",
+        "}",
+        "[",
+        "]",
+        "(",
+        ")",
+        "[f(a=1, b='x')",
+        "g()",
+        "a=[1, {'k': None}]",
+        '"',
+        "\\",
+        "'",
+        ",",
+        ";",
+        " ",
+        "\n",
+        ":",
+        "é",
+        '"name"',
+        '"arguments"',
+        "1",
+        "hello",
+        "[f(",
+        "=",
     ]
-)  # fmt: skip
+)
 HOSTILE = st.lists(SHREDS, max_size=14).map("".join)
 
 
@@ -52,9 +83,13 @@ def read(parser, parts: list[str]) -> tuple[str, list[tuple[str, str]]]:
 
 
 CASES = [
-    (HermesParser, 'ok\n<tool_call>\n{"name": "f", "arguments": {"a": "}\\""}}\n</tool_call>\n'
-     '<tool_call>{"arguments": {"b": 1}, "id": 3, "name": "g"}</tool_call>\n',
-     "ok\n", [("f", '{"a": "}\\""}'), ("g", '{"b": 1}')]),
+    (
+        HermesParser,
+        'ok\n<tool_call>\n{"name": "f", "arguments": {"a": "}\\""}}\n</tool_call>\n'
+        '<tool_call>{"arguments": {"b": 1}, "id": 3, "name": "g"}</tool_call>\n',
+        "ok\n",
+        [("f", '{"a": "}\\""}'), ("g", '{"b": 1}')],
+    ),
     (HermesParser, '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("f", '{"a": 1}')]),
     (HermesParser, '<tool_call>{"name": "f"}</tool_call> done', " done", [("f", "{}")]),
     (HermesParser, "<tool_call>{oops}</tool_call> x", "<tool_call>{oops}</tool_call> x", []),
@@ -63,27 +98,47 @@ CASES = [
     (HermesParser, '<tool_call>{"name": "f", "arguments": {"a": [1,', "", [("f", '{"a": [1,')]),
     (HermesParser, "a <tool_c", "a <tool_c", []),
     (HermesParser, "no call", "no call", []),
-    (Llama3JsonParser, '{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {}}',
-     "", [("f", '{"a": 1}'), ("f", "{}")]),
+    (
+        Llama3JsonParser,
+        '{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {}}',
+        "",
+        [("f", '{"a": 1}'), ("f", "{}")],
+    ),
     (Llama3JsonParser, '<|python_tag|>{"name": "unheard_of", "parameters": {}}', "", [("unheard_of", "{}")]),
     (Llama3JsonParser, '{"name": "Alice", "parameters": {}}', '{"name": "Alice", "parameters": {}}', []),
     (Llama3JsonParser, '{"answer": {"name": "f"}}', '{"answer": {"name": "f"}}', []),
     (Llama3JsonParser, "<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
-    (MistralParser, '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
-     "", [("f", '{"a": 1}'), ("g", "{}")]),
-    (MistralParser, 'Yes.[TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g[ARGS]{"b": 2}[TOOL_CALLS]h[CALL_ID]abc[ARGS]{}',
-     "Yes.", [("f", '{"a": 1}'), ("g", '{"b": 2}'), ("h", "{}")]),
+    (
+        MistralParser,
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]',
+        "",
+        [("f", '{"a": 1}'), ("g", "{}")],
+    ),
+    (
+        MistralParser,
+        'Yes.[TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g[ARGS]{"b": 2}[TOOL_CALLS]h[CALL_ID]abc[ARGS]{}',
+        "Yes.",
+        [("f", '{"a": 1}'), ("g", '{"b": 2}'), ("h", "{}")],
+    ),
     (MistralParser, "[TOOL_CALLS] none", "[TOOL_CALLS] none", []),
-    (PythonicParser, "[get_weather(city='Zürich\\n', days=[1, (2.5, None)], o={'k': True}), f()]",
-     "", [("get_weather", '{"city": "Zürich\\n", "days": [1, [2.5, null]], "o": {"k": true}}'), ("f", "{}")]),
+    (
+        PythonicParser,
+        "[get_weather(city='Zürich\\n', days=[1, (2.5, None)], o={'k': True}), f()]",
+        "",
+        [("get_weather", '{"city": "Zürich\\n", "days": [1, [2.5, null]], "o": {"k": true}}'), ("f", "{}")],
+    ),
     (PythonicParser, "[1] says so", "[1] says so", []),
     (PythonicParser, "[get_weather(city=Paris)]", "[get_weather(city=Paris)]", []),
     (PythonicParser, "[unheard_of(a=1)]", "[unheard_of(a=1)]", []),
     (PythonicParser, "[f(a=__import__('os'))]", "[f(a=__import__('os'))]", []),
     (PythonicParser, "[f(a=" + "[" * 99 + "]" * 99 + ")]", "[f(a=" + "[" * 99 + "]" * 99 + ")]", []),
-    (RequiredParser, '[{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]',
-     "", [("f", '{"a": 1}'), ("g", "{}")]),
-]  # fmt: skip
+    (
+        RequiredParser,
+        '[{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}]',
+        "",
+        [("f", '{"a": 1}'), ("g", "{}")],
+    ),
+]
 
 
 @pytest.mark.parametrize(("kind", "written", "text", "calls"), CASES)

@@ -75,10 +75,15 @@ def test_a_stream_tells_the_response_as_it_grows(web, tokenizer):
             told = events((await ask(w, stream=True)).text)
             assert [event["sequence_number"] for event in told] == list(range(len(told)))
             assert [event["type"] for event in told if event["type"] != "response.output_text.delta"] == [
-                "response.created", "response.in_progress", "response.output_item.added",
-                "response.content_part.added", "response.output_text.done", "response.content_part.done",
-                "response.output_item.done", "response.completed",
-            ]  # fmt: skip
+                "response.created",
+                "response.in_progress",
+                "response.output_item.added",
+                "response.content_part.added",
+                "response.output_text.done",
+                "response.content_part.done",
+                "response.output_item.done",
+                "response.completed",
+            ]
             deltas = [event["delta"] for event in told if event["type"] == "response.output_text.delta"]
             assert "".join(deltas) == "the quick brown fox"
             assert told[0]["response"]["output"] == told[2]["item"]["content"] == []
@@ -167,10 +172,20 @@ def test_reasoning_text_and_calls_are_items_of_their_own(web, tokenizer):
             told = events((await ask(w, tools=[TOOL], stream=True)).text)
             kinds = list(dict.fromkeys(event["type"].removeprefix("response.") for event in told))
             assert kinds == [
-                "created", "in_progress", "output_item.added", "content_part.added", "reasoning_text.delta",
-                "reasoning_text.done", "content_part.done", "output_item.done", "output_text.delta",
-                "output_text.done", "function_call_arguments.delta", "function_call_arguments.done", "completed",
-            ]  # fmt: skip
+                "created",
+                "in_progress",
+                "output_item.added",
+                "content_part.added",
+                "reasoning_text.delta",
+                "reasoning_text.done",
+                "content_part.done",
+                "output_item.done",
+                "output_text.delta",
+                "output_text.done",
+                "function_call_arguments.delta",
+                "function_call_arguments.done",
+                "completed",
+            ]
             assert [event["output_index"] for event in told if event["type"] == "response.output_item.done"] == [
                 0,
                 1,

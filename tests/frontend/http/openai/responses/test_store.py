@@ -64,10 +64,14 @@ def test_many_frontends_open_and_write_the_store_at_once(tmp_path: Path) -> None
     frontends = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", FRONTEND, f"r{number}", *map(str, directories)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
         for number in range(8)
-    ]  # fmt: skip
+    ]
     for _ in directories:
         there = [frontend for frontend in frontends if frontend.stdout.readline()]
         for frontend in there:
