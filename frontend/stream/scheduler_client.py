@@ -113,7 +113,7 @@ class SchedulerClient:
         stream = RequestStream(prepared, self._tokenizer, self._abort, max_unread_bytes, self._metrics)
         stream.number = next(self._numbers)
         self._streams.add(stream)
-        self._outbox.post(prepared.submit(stream.number, max(prepared.deadline - self._now(), 0.001)))
+        self._outbox.post(prepared.submit(stream.number, prepared.deadline - self._now()))
         return stream
 
     def close(self, stream: RequestStream) -> None:

@@ -284,3 +284,24 @@ def test_another_protocol_version_is_never_ready(serving):
             assert caught.value.status == "UNAVAILABLE"
 
     asyncio.run(main())
+
+
+def test_a_request_without_time_left_is_submitted_as_such(serving):
+    """A minimum of time instead would let it be answered or not, as the scheduler's next tick comes."""
+
+    async def main():
+        async with serving() as s:
+            seen = []
+
+            def expire(submit):
+                seen.append(submit.timeout_seconds)
+                s.scheduler.outputs(submit.number, [], [s.scheduler.finish(submit.number, 0, "deadline")])
+
+            s.scheduler.script = expire
+            with pytest.raises(RequestError) as failure:
+                await s.client.generate(GenerateRequest(input="x", timeout_seconds=1e-300))
+            assert failure.value.reason == "DEADLINE"
+            assert seen
+            assert max(seen) <= 0
+
+    asyncio.run(main())
