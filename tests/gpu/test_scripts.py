@@ -64,6 +64,31 @@ def test_the_runner_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> N
     assert wanted <= names
 
 
+def test_a_launch_that_raises_costs_its_own_case_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import chip
+    import runner_checks
+    from report import Report
+
+    from quire.worker.sampling import sampler
+
+    report, banned = Report("runner", tmp_path / "lines"), sampler._banned
+
+    def refuse(*arguments) -> None:
+        monkeypatch.setattr(sampler, "_banned", banned)  # once
+        raise ValueError("planted")
+
+    failures = {}
+    for number, case in enumerate(runner_checks.runner(report, chip.ask("cpu"), tmp_path, small=True)):
+        if case.name.startswith("launch never waits"):
+            if "min_tokens" in case.name:
+                monkeypatch.setattr(sampler, "_banned", refuse)
+            failures[case.name.split(": ")[1]] = report.case(number, case)
+    assert len(failures) > 10
+    assert [(name, str(error)) for name, error in failures.items() if error] == [
+        ("min_tokens, stop_token_ids", "planted")
+    ]
+
+
 def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     parts = ("ceilings", "latencies", "throughput")
