@@ -1,6 +1,7 @@
 """What is prepared for a GPU machine: the plan of half an hour, the wheels, the compiled kernels."""
 
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -19,8 +20,24 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_calls_fit_half_an_hour_and_each_ten_minutes() -> None:
     import calls
 
-    assert sum(call.seconds + calls.START_SECONDS for call in calls.CALLS) <= calls.TOTAL_SECONDS
+    assert calls.START_SECONDS + calls.IDLE_SECONDS >= 60
+    assert calls.total_seconds() <= calls.TOTAL_SECONDS
+    assert calls.total_seconds() >= sum(call.seconds + 60 for call in calls.CALLS)
     assert all(call.seconds < 600 for call in calls.CALLS)
+
+
+def test_the_scripts_of_a_call_end_by_themselves_before_it_is_stopped() -> None:
+    import bench
+    import calls
+    import check
+
+    own = {"gpu-check": check.SCRIPT.seconds, "gpu-bench": bench.SCRIPT.seconds}
+    for call in calls.CALLS:
+        seconds = 0.0
+        for command in call.commands:
+            said = re.search(r"--seconds (\d+)", command)
+            seconds += float(said[1]) if said else own[command.split()[1]]
+        assert seconds + 20 <= call.seconds, call.commands
 
 
 def test_every_part_of_the_scripts_is_in_one_call() -> None:
@@ -53,6 +70,7 @@ def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     calls.main()
     printed = capsys.readouterr().out
     assert printed.startswith("Before: make gpu-wheels")
+    assert printed.count("give the machine back at once") == len(calls.CALLS)
     assert [word in printed for word in ("Call 3", "make gpu-check", "make gpu-bench", calls.WHEELS)] == [True] * 4
 
 
