@@ -3,24 +3,24 @@
 from quire.kernels.attention.attention import paged_attention
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
-from quire.kernels.attention.rope_store_kv import rotate_store
-from quire.kernels.attention.tile_schedule import fill_work_list
+from quire.kernels.attention.rope_store_kv import rope_store_kv
+from quire.kernels.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.linear.activation import activation, gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.linear_int8 import linear_int8, norm_linear_int8
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
-from quire.kernels.prepare_inputs import prepare
+from quire.kernels.prepare_inputs import prepare_inputs
 from quire.kernels.sampling.penalize import mask_tokens, penalize
-from quire.kernels.sampling.sample import choose
+from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import best, finite_rows, score
-from quire.kernels.sampling.top_k_top_p import cut
+from quire.kernels.sampling.top_k_top_p import top_k_top_p
 
 OPERATIONS = (
     copy_blocks,
-    prepare,
-    fill_work_list,
+    prepare_inputs,
+    fill_tile_schedule,
     embed_shard,
     rms_norm,
     add_rms_norm,
@@ -28,7 +28,7 @@ OPERATIONS = (
     norm_linear,
     linear_int8,
     norm_linear_int8,
-    rotate_store,
+    rope_store_kv,
     paged_attention,
     gated_activation,
     encoder_attention,
@@ -38,8 +38,8 @@ OPERATIONS = (
     finite_rows,
     penalize,
     mask_tokens,
-    cut,
-    choose,
+    top_k_top_p,
+    sample,
     score,
 )
 

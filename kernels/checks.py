@@ -4,7 +4,7 @@ import torch
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 CACHES = (*FLOATS, torch.float8_e4m3fn)
-"""What a KV cache may hold."""
+"""Dtypes of a KV cache."""
 
 
 def check_tensor(

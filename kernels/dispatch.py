@@ -33,8 +33,12 @@ class Operation(Generic[P, R]):
         """Name of what runs on `device_type` ("cpu", "cuda"), as "module:function"."""
         return self._faster.get(device_type, f"{self.reference.__module__}:{self.reference.__name__}")
 
+    def has_form(self, device_type: str) -> bool:
+        """True when `device_type` has a form of its own."""
+        return device_type in self._faster
+
     def _implementation(self, device_type: str) -> Callable[P, R]:
-        """What runs on `device_type`: its own form if there is one, else the reference."""
+        """The function that runs on `device_type`: its own form if there is one, else the reference."""
         if device_type not in self._faster:
             return self.reference
         module, _, function = self._faster[device_type].partition(":")

@@ -28,7 +28,7 @@ class StepInputs(NamedTuple):
     """int32 [R]: the row of every table that belongs to the sequence"""
 
 
-def prepare_reference(
+def prepare_inputs_reference(
     tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
 ) -> None:
     """Fill all of `out`, padding included, without waiting for the device.
@@ -78,8 +78,11 @@ def _check(
     check_contiguous(tokens=tokens, block_tables=block_tables, **out._asdict())
 
 
-prepare = Operation(
-    prepare_reference,
+prepare_inputs = Operation(
+    prepare_inputs_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.prepare_inputs:prepare", "cpu": "quire.kernels.cpu.prepare_inputs:prepare"},
+    {
+        "cuda": "quire.kernels.gpu.prepare_inputs:prepare_inputs",
+        "cpu": "quire.kernels.cpu.prepare_inputs:prepare_inputs",
+    },
 )

@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from quire.kernels.cpu.native import NativeLibraryMissingError
-from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process import exit_codes
 from quire.proto.process.departure import leave, leave_after, leave_on
 from quire.proto.process.flags import in_flags
@@ -30,10 +30,8 @@ from quire.worker.step.runner import InFlight
 from quire.worker.weights.checkpoint import CheckpointError
 from quire.worker.weights.shard import ModelError
 
-REFUSALS = (
-    ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError
-)  # fmt: skip
-"""What the user must change, and no restart can."""
+REFUSALS = (ModelError, CheckpointError, DeviceError, MemoryShortage, NativeLibraryMissingError, TileTableError)
+"""Errors that the user must mend, and no restart can."""
 
 _LINGER_MS = 1000
 

@@ -1,4 +1,4 @@
-"""What a layer needs to know when it is built; an argument, so that a test can build rank 1 of 2 without processes."""
+"""The context a layer is built in; an argument, so that a test can build rank 1 of 2 without processes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What one worker process is told at its start; frozen afterwards. No torch here: deploy imports this file."""
+"""Configuration of one worker process, frozen after its start. No torch here: deploy imports this file."""
 
 from typing import Literal
 
@@ -45,9 +45,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """0: measured on CUDA; on CPU 4 GiB or a quarter of the free memory, whichever is less."""
     enforce_eager: bool = False
     prefill_body: PrefillBody = "auto"
-    """Of attention on compute capability 9.0. auto: the specialized one where a run of it on this chip is on record."""
+    """Body of attention for prompts on compute capability 9.0.
+
+    auto: the specialized one where a run of it on this chip is on record.
+    """
     seed: int = 0
-    """Of dummy weights."""
+    """Seed of dummy weights."""
     num_threads: int = 0
     """CPU threads of one rank; 0: the machine's cores divided by the ranks."""
     flags: dict[str, str] = {}

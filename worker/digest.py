@@ -11,7 +11,7 @@ _PRIVATE = ("scheduler_address", "run_dir", "model", "num_threads", "flags", "lo
 """Fields of the configuration in which ranks could differ and still compute the same."""
 
 
-def agreement(config: WorkerConfig, facts: ModelFacts) -> str:
+def digest(config: WorkerConfig, facts: ModelFacts) -> str:
     """Hex digest of protocol version, configuration and facts; the facts name the model's files by their revision."""
     shared = {name: value for name, value in msgspec.structs.asdict(config).items() if name not in _PRIVATE}
     return hashlib.sha256(msgspec.json.encode((PROTOCOL_VERSION, facts, shared), order="sorted")).hexdigest()

@@ -4,7 +4,6 @@ Prints one JSON object `{"sections": {title: {name: value}}, "refusals": [...]}`
 weights than their headers.
 """
 
-import importlib
 import sys
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import torch
 from quire.kernels.catalog import OPERATIONS, implementations
 from quire.kernels.chips import has_cuda, proof, unserved
 from quire.kernels.cpu.native import instruction_set
-from quire.kernels.gpu.tuning import prefill_switch
-from quire.kernels.gpu.tuning.tiles import TileTableError
+from quire.kernels.gpu import prefill_switch
+from quire.kernels.gpu.tile_table import TileTableError
 from quire.proto.process.flags import in_flags
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -34,7 +33,7 @@ def inspect(config: WorkerConfig) -> tuple[dict[str, Section], list[str]]:
     """Sections for a person, and the refusals; an empty `config.model` looks at the device alone."""
     try:
         device = Device(config.device, rank=0)
-        kernels = _proven(device) | _kernels(device)
+        kernels = _kernel_proof(device) | _kernels(device)
     except (DeviceError, ImportError, TileTableError) as error:
         return {}, [in_flags(str(error), config.flags)]
     sections: dict[str, Section] = {
@@ -66,23 +65,22 @@ class FirstRank(SingleGroup):
 
 
 def _kernels(device: Device) -> Section:
-    """What runs each operation here; it is imported, which proves that it can be. Raises `ImportError` if not."""
+    """The form that runs each operation here; importing it proves that it can be. Raises `ImportError` if not."""
     for operation in OPERATIONS:
         operation.implementation(device.torch.type)
-    instructions = {} if device.is_cuda else {"instruction set": instruction_set()}
+    instructions = {"instruction set": instruction_set()} if device.capability is None else {}
     return {**instructions, **implementations(device.torch.type)}
 
 
-def _proven(device: Device) -> Section:
-    """What is known of the kernels on this chip, and which bodies wait for it. Raises `TileTableError`."""
+def _kernel_proof(device: Device) -> Section:
+    """The proof of the kernels on this chip, and which bodies wait for one. Raises `TileTableError`."""
     if device.capability is None:
         return {}
-    compiled = importlib.import_module("quire.kernels.gpu.aot.compile").CAPABILITIES
-    said: Section = {f"compute capability {device.capability / 10}": proof(device.capability, compiled)}
+    section: Section = {f"compute capability {device.capability / 10}": proof(device.capability)}
     if device.capability == prefill_switch.CAPABILITY:
         waits = "plain: no run of the specialized one on this chip is on record"
-        said["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits
-    return said
+        section["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits
+    return section
 
 
 def _model(config: WorkerConfig, device: Device) -> Section:

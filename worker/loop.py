@@ -29,7 +29,7 @@ from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
 from quire.proto.process import exit_codes
 from quire.proto.transport.channel import Dealer, PeerUnreachable
 from quire.proto.transport.wire import WireError
-from quire.worker.step.result_thread import Collector
+from quire.worker.step.result_thread import ResultThread
 
 HELLO_SECONDS = 5.0
 
@@ -42,7 +42,7 @@ class Launched(Protocol):
     """A step the device works on."""
 
     def done(self) -> bool:
-        """Whether collecting it would not wait."""
+        """True once collecting it does not wait."""
         ...
 
 
@@ -78,7 +78,7 @@ class Started(Generic[F]):
 
 
 class StartRefused(ValueError):
-    """What the user must change before this worker can start; the message names it and the remedy."""
+    """The user must change something before this worker can start; the message names it and the remedy."""
 
 
 class OrderError(ValueError):
@@ -120,7 +120,7 @@ class Worker:
         """Kept with all it holds: graphs and communicators of a failed group must not be taken apart, only left."""
 
     def run(self, start: Callable[[], Started[F]]) -> int:
-        """Say hello, start the executor, serve until told to stop; the exit code of the process."""
+        """Send the hello, start the executor, serve until Stop; the exit code of the process."""
         if not self._join():
             return exit_codes.WORKER_NOT_WELCOMED
         try:
@@ -159,12 +159,12 @@ class Worker:
         """Run plans until Stop; its reason. The next plan is launched before the last is collected, if it is there."""
         poller = zmq.Poller()
         poller.register(self._dealer.socket, zmq.POLLIN)
-        with Collector(executor.collect) as collector:
-            poller.register(collector.descriptor, zmq.POLLIN)
+        with ResultThread(executor.collect) as results:
+            poller.register(results.descriptor, zmq.POLLIN)
             while True:
                 ready = dict(poller.poll())
-                if collector.descriptor in ready:
-                    self._answer(collector.take())
+                if results.descriptor in ready:
+                    self._answer(results.take())
                 received = self._dealer.receive_frame(0) if self._dealer.socket in ready else None
                 if received is None:
                     continue
@@ -172,20 +172,20 @@ class Worker:
                 match message:
                     case StepPlan():
                         self._order.admit(message, frame)
-                        self._launch(executor, message, collector)
+                        self._launch(executor, message, results)
                     case Stop():
-                        while collector.num_waiting:
-                            self._answer(collector.take())
+                        while results.num_waiting:
+                            self._answer(results.take())
                         return message.reason
                     case Welcomed():
                         raise OrderError("welcomed twice: the scheduler took this worker for a new one")
 
-    def _launch(self, executor: Executor[F], plan: StepPlan, collector: Collector[F]) -> None:
+    def _launch(self, executor: Executor[F], plan: StepPlan, results: ResultThread[F]) -> None:
         step = executor.launch(plan)
-        if step.done() and not collector.num_waiting:  # a device that works while it is told to is done already
+        if step.done() and not results.num_waiting:  # a device that works while the step is queued is done already
             self._answer(executor.collect(step))
         else:
-            collector.put(step)
+            results.put(step)
 
     def _answer(self, result: StepResult) -> None:
         if self._rank:

@@ -1,4 +1,4 @@
-"""From a configuration to a runner that has run its first steps: the start-up of one rank, in timed phases."""
+"""Start-up of one rank, in timed phases: from a configuration to a runner that has run its first steps."""
 
 import logging
 from collections.abc import Callable
@@ -6,29 +6,29 @@ from pathlib import Path
 
 import torch
 
-from quire.kernels.gpu.tuning import prefill_switch
+from quire.kernels.gpu import prefill_switch
 from quire.proto.messages.requests import ModelFacts
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import Group, ProcessGroup, SingleGroup
-from quire.worker.digest import agreement
+from quire.worker.digest import digest
 from quire.worker.loop import Phases, Started
-from quire.worker.memory.budget import Capacity, Share, fit, kv_budget, share_of, unpaged
-from quire.worker.memory.growth import Growth
+from quire.worker.memory.budget import Capacity, MemoryShare, fit_capacity, kv_budget, memory_share, unpaged_capacity
 from quire.worker.memory.kv_cache import KVCache, KVLayout
+from quire.worker.memory.usage import MemoryUsage
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import Spec, read_spec
 from quire.worker.quant.select import scheme_for
-from quire.worker.sampling.grammar_masks import Matchers
+from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Inputs
 from quire.worker.step.runner import InFlight, Model, Runner
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import Slots
-from quire.worker.tables.upload import Staging
-from quire.worker.warm_up import run_worst, warm_up, warm_up_vectors, worst_lengths
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
+from quire.worker.warm_up import run_worst, warm_up, warm_up_embeddings, worst_lengths
 from quire.worker.weights.revision import model_revision
 
 _log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases = Phases()
     threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
-    choose_prefill_body(config, device)
+    set_prefill_body(config, device)
     folder = Path(config.model)
     spec = read_spec(folder, config.task)
-    growth = Growth(device)
-    share = share_of(config, device, growth, paged=not spec.whole_prompts)
+    usage = MemoryUsage(device)
+    share = memory_share(config, device, usage, paged=not spec.whole_prompts)
     group = join()
     phases.end("group")
     dtype = device.dtype(config.dtype, spec.dtype)
@@ -68,15 +68,15 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     cache = KVCache(layout, capacity.num_blocks, device.torch)
     runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, reports)
     phases.end("memory")
-    rehearse = warm_up if spec.pooling is None else warm_up_vectors
-    rehearse(runner, config, capacity, thorough=device.compiles)
+    run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
+    run_first_steps(runner, config, capacity, thorough=device.compiles)
     phases.end("first_steps")
     held = device.held_memory()
     runner.capture(spec.hidden_size, dtype)
-    memory = growth.kinds(loaded.weight_bytes, cache.num_bytes, device.held_memory() - held)
+    memory = usage.kinds(loaded.weight_bytes, cache.num_bytes, device.held_memory() - held)
     _log.info("memory: %s", ", ".join(f"{kind} {num_bytes}" for kind, num_bytes in memory))
     if share is not None:
-        share.compare()
+        share.report()
     phases.end("graphs")
     facts = ModelFacts(
         max_model_len=capacity.max_model_len,
@@ -95,11 +95,11 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         whole_prompts=spec.whole_prompts,
         shares_prefixes=not spec.whole_prompts and spec.pooling != "mean",
     )
-    return Started(runner, facts, agreement(config, facts), phases.ended, memory)
+    return Started(runner, facts, digest(config, facts), phases.ended, memory)
 
 
-def choose_prefill_body(config: WorkerConfig, device: Device) -> None:
-    """For this process. Raises DeviceError for one that is not for this chip."""
+def set_prefill_body(config: WorkerConfig, device: Device) -> None:
+    """Set the body of prefill for this process. Raises DeviceError for one that is not for this chip."""
     if config.prefill_body == "specialized" and device.capability != prefill_switch.CAPABILITY:
         raise DeviceError(
             f"prefill_body: the specialized one is for compute capability 9.0, which {device.name} is not; use auto"
@@ -109,12 +109,17 @@ def choose_prefill_body(config: WorkerConfig, device: Device) -> None:
 
 
 def build_runner(
-    config: WorkerConfig, spec: Spec, model: Model, cache: KVCache, max_model_len: int, device: Device,
+    config: WorkerConfig,
+    spec: Spec,
+    model: Model,
+    cache: KVCache,
+    max_model_len: int,
+    device: Device,
     reports: bool,
-) -> Runner:  # fmt: skip
+) -> Runner:
     """Tables and runner around a model and its cache."""
     sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device)
-    slots = Slots(
+    slots = SlotTable(
         config.max_num_seqs,
         max_model_len,
         cache.num_blocks,
@@ -123,26 +128,26 @@ def build_runner(
         device.torch,
         spec.vocab_size,
     )
-    staging = Staging(device, config.max_num_seqs)
+    upload = Upload(device, config.max_num_seqs)
     groups = spec.num_groups(config.tensor_parallel_size)
-    inputs = Inputs(slots, staging.rows, config.max_num_batched_tokens, spec.sliding_windows, groups)
+    inputs = Inputs(slots, upload.rows, config.max_num_batched_tokens, spec.sliding_windows, groups)
     # an encoder's attention reads the host's lengths, which a graph could not
     graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
     tokens = config.max_num_batched_tokens
     pooler = None
     if spec.pooling is not None:
         pooler = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
-    matchers = Matchers(
+    matchers = GrammarMatchers(
         Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
-    )  # fmt: skip
+    )
     return Runner(
-        model, cache, slots, inputs, staging, graphs, device, tokens, reports=reports, pooler=pooler, matchers=matchers
-    )  # fmt: skip
+        model, cache, slots, inputs, upload, graphs, device, tokens, reports=reports, pooler=pooler, matchers=matchers
+    )
 
 
 def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
-    """What will be captured: nothing with `enforce_eager`, or where the device records no graphs."""
-    if config.enforce_eager or not device.is_cuda:
+    """The graphs that will be captured: none with `enforce_eager`, or where the device records no graphs."""
+    if config.enforce_eager or not device.records_graphs:
         return Graphs(device)
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
@@ -150,20 +155,32 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
 
 
 def _capacity(
-    config: WorkerConfig, group: Group, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
-    share: Share | None, reports: bool,
-) -> Capacity:  # fmt: skip
+    config: WorkerConfig,
+    group: Group,
+    spec: Spec,
+    model: Model,
+    layout: KVLayout,
+    dtype: torch.dtype,
+    device: Device,
+    share: MemoryShare | None,
+    reports: bool,
+) -> Capacity:
     """Raises MemoryShortage."""
     if spec.whole_prompts:
-        return unpaged(config, spec.max_model_len)
+        return unpaged_capacity(config, spec.max_model_len)
     budget = kv_budget(config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, reports))
-    return fit(config, group, budget, layout.block_bytes, spec.max_model_len)
+    return fit_capacity(config, group, budget, layout.block_bytes, spec.max_model_len)
 
 
 def _profile(
-    config: WorkerConfig, spec: Spec, model: Model, layout: KVLayout, dtype: torch.dtype, device: Device,
+    config: WorkerConfig,
+    spec: Spec,
+    model: Model,
+    layout: KVLayout,
+    dtype: torch.dtype,
+    device: Device,
     reports: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Run the worst step beside real tables and the graph that takes the most memory; bytes of the cache it ran on.
 
     That cache is just big enough.

@@ -68,17 +68,17 @@ def warm_up(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thoroug
     """
     longest = min(capacity.max_model_len - 1, config.max_num_batched_tokens)
     if not thorough:
-        return _rehearse(runner, config, capacity, GREEDY, 1, max(1, min(SHORT, longest)))
+        return _run_sequences(runner, config, capacity, GREEDY, 1, max(1, min(SHORT, longest)))
     for params in (GREEDY, TRUNCATED, EVERY_STAGE):
         for rows in FEW_ROWS:
-            _rehearse(runner, config, capacity, params, rows, 1)
-        _rehearse(runner, config, capacity, params, 1, max(1, min(LONG, longest)))
+            _run_sequences(runner, config, capacity, params, rows, 1)
+        _run_sequences(runner, config, capacity, params, 1, max(1, min(LONG, longest)))
     if capacity.num_blocks > 1:
         runner.collect(runner.launch(StepPlan(0, 0, b"", b"", b"", b"", copies=ints([0, 1]))))
     return None
 
 
-def warm_up_vectors(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:
+def warm_up_embeddings(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:
     """Steps of whole prompts, then their release, for a model that embeds.
 
     `thorough`: also a step as large as any, which finds out whether there is memory for it.
@@ -93,7 +93,7 @@ def warm_up_vectors(runner: Runner, config: WorkerConfig, capacity: Capacity, *,
         runner.collect(runner.launch(release(rows)))
 
 
-def _rehearse(
+def _run_sequences(
     runner: Runner, config: WorkerConfig, capacity: Capacity, params: SamplingParams, rows: int, length: int
 ) -> None:
     """Admit, decode and release as many of `rows` sequences as fit."""

@@ -4,20 +4,19 @@ Shape legend: T tokens, R rows, N slots, K key-value heads, G query heads of eac
 table holds, C context positions of a row.
 """
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
-from quire.kernels.attention.tile_schedule import WorkList
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionRule:
-    """Which positions a token sees and how their scores are shaped; fixed for a layer."""
+    """The positions a token sees and the shape of their scores; fixed for a layer."""
 
     scale: float
     sliding_window: int | None = None
@@ -44,8 +43,8 @@ class PagedBatch:
     """Copies for the host's control flow: reading the device would wait for it. Inside a captured graph they are those
     of the capture, so forms for GPUs read only the tensors."""
     seq_lens_host: tuple[int, ...]
-    work: Mapping[int | None, WorkList]
-    """For forms for GPUs, by sliding window; empty elsewhere."""
+    schedules: Mapping[int | None, TileSchedule]
+    """Tile schedules for the forms for GPUs, by sliding window; empty elsewhere."""
     num_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,18 +65,6 @@ class PagedBatch:
             raise ValueError(f"num_decodes: the first {self.num_decodes} rows must have one token each, got {queries}")
         if any(not 0 <= query <= length for query, length in zip(queries, lengths, strict=True)):
             raise ValueError("query_lens_host: no row runs more tokens than its seq_lens_host")
-
-
-def tile_shape(device_type: str, num_groups: int) -> tuple[int, int] | None:
-    """Query tokens and keys of a tile, as `fill_work_list` counts them; None where attention reads the host's lengths.
-
-    `num_groups`: query heads per key-value head.
-    """
-    if device_type != "cuda":
-        return None
-    form = importlib.import_module("quire.kernels.gpu.attention.attention")  # triton is needed only here
-    shape: tuple[int, int] = form.tile_shape(num_groups)
-    return shape
 
 
 def paged_attention_reference(

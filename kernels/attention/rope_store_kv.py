@@ -1,4 +1,4 @@
-"""From the QKV product to attention: norm of the heads, rotary positions, KV write, and the query's layout.
+"""The way from the QKV product to attention: norm of the heads, rotary positions, KV write, and the query's layout.
 
 Shape legend: T tokens, K key-value heads, G query heads of each, H = K * G, D head dim.
 """
@@ -13,7 +13,7 @@ LARGEST_E4M3 = 448.0
 """The largest number of torch.float8_e4m3fn, which has no infinity: what lies beyond must be clamped first."""
 
 
-def rotate_store_reference(
+def rope_store_kv_reference(
     qkv: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
@@ -124,11 +124,11 @@ def _check_pair(
     check_contiguous(**{first_name: first, second_name: second})
 
 
-rotate_store = Operation(
-    rotate_store_reference,
+rope_store_kv = Operation(
+    rope_store_kv_reference,
     _check,
     {
-        "cuda": "quire.kernels.gpu.attention.rope_store_kv:rotate_store",
-        "cpu": "quire.kernels.cpu.rope_store_kv:rotate_store",
+        "cuda": "quire.kernels.gpu.attention.rope_store_kv:rope_store_kv",
+        "cpu": "quire.kernels.cpu.rope_store_kv:rope_store_kv",
     },
 )

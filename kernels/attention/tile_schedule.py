@@ -1,4 +1,4 @@
-"""How the attention bodies for GPUs share out a step: prefix sums over its rows, filled on the device.
+"""The schedule by which attention bodies for GPUs share out a step: prefix sums over its rows, filled on the device.
 
 A prefix sum is all a body needs: any tile's row is found in it by bisection, so the tiles can be dealt out evenly
 among a fixed number of programs, whatever the lengths. Shape legend: R rows.
@@ -11,10 +11,15 @@ import torch
 from quire.kernels.checks import check_tensor
 from quire.kernels.dispatch import Operation
 
+QUERY_ROWS_PER_TILE = 128
+"""Rows of a query tile: the query heads of a key-value head, of as many tokens as fit."""
+KEYS_PER_TILE = 64
+"""Positions of a key tile."""
+
 
 @dataclass(frozen=True, slots=True)
-class WorkList:
-    """Where each row's tiles begin, for one sliding window; a row of padding has none."""
+class TileSchedule:
+    """The tiles of each row, as prefix sums, for one sliding window; a row of padding has none."""
 
     prefill_tiles: torch.Tensor
     """int32 [R + 1]: prefix sum of the query tiles of rows that run several tokens"""
@@ -22,13 +27,13 @@ class WorkList:
     """int32 [R + 1]: prefix sum of the key tiles that a row of one token sees, wholly or in part"""
 
 
-def fill_work_list_reference(
+def fill_tile_schedule_reference(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
     window: int | None,
     tokens_per_tile: int,
     keys_per_tile: int,
-    out: WorkList,
+    out: TileSchedule,
 ) -> None:
     """Fill `out` from seq_lens int32 [R] and query_starts int32 [R + 1].
 
@@ -54,7 +59,7 @@ def _check(
     window: int | None,
     tokens_per_tile: int,
     keys_per_tile: int,
-    out: WorkList,
+    out: TileSchedule,
 ) -> None:
     check_tensor("seq_lens", seq_lens, (None,), (torch.int32,), seq_lens.device)
     starts = {
@@ -74,6 +79,19 @@ def _check(
         raise ValueError(f"window: expected at least 1 position, or None for no window, got {window}")
 
 
-fill_work_list = Operation(
-    fill_work_list_reference, _check, {"cuda": "quire.kernels.gpu.attention.tile_schedule:fill_work_list"}
+fill_tile_schedule = Operation(
+    fill_tile_schedule_reference, _check, {"cuda": "quire.kernels.gpu.attention.tile_schedule:fill_tile_schedule"}
 )
+
+
+def tile_shape(device_type: str, num_groups: int) -> tuple[int, int] | None:
+    """Query tokens and keys of a tile, as `fill_tile_schedule` counts them.
+
+    None where attention reads the host's lengths and needs no schedule. `num_groups`: query heads per key-value head.
+    """
+    return (tokens_per_tile(num_groups), KEYS_PER_TILE) if fill_tile_schedule.has_form(device_type) else None
+
+
+def tokens_per_tile(num_groups: int) -> int:
+    """Tokens whose `num_groups` query heads fill a query tile."""
+    return max(1, QUERY_ROWS_PER_TILE // num_groups)

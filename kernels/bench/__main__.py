@@ -23,7 +23,7 @@ MOST_COPIES = 32
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is measured, and for how long."""
+    """Choice of what is measured, and for how long."""
 
     device: Literal["cpu", "cuda"] = "cpu"
     ops: tuple[str, ...] = ()

@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention, tile_shape
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
+from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Attend, Layer
@@ -90,10 +90,10 @@ def _batch(tables: torch.Tensor, query_lens: tuple[int, ...], seq_lens: tuple[in
     lengths = torch.tensor(seq_lens, dtype=torch.int32, device=device)
     starts = torch.tensor((0, *query_lens), device=device).cumsum(0).int()
     tiles = tile_shape(device.type, groups)
-    work: dict[int | None, WorkList] = {}
+    schedules: dict[int | None, TileSchedule] = {}
     if tiles is not None:
-        work[None] = WorkList(torch.empty_like(starts), torch.empty_like(starts))
-        fill_work_list(lengths, starts, None, *tiles, work[None])
+        schedules[None] = TileSchedule(torch.empty_like(starts), torch.empty_like(starts))
+        fill_tile_schedule(lengths, starts, None, *tiles, schedules[None])
     return PagedBatch(
         block_tables=tables,
         slots=torch.arange(len(seq_lens), dtype=torch.int32, device=device),
@@ -102,5 +102,5 @@ def _batch(tables: torch.Tensor, query_lens: tuple[int, ...], seq_lens: tuple[in
         num_decodes=len(seq_lens) if set(query_lens) == {1} else 0,
         query_lens_host=query_lens,
         seq_lens_host=seq_lens,
-        work=work,
+        schedules=schedules,
     )

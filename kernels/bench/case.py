@@ -29,7 +29,7 @@ class Case:
     peer_waits: bool = False
     """torch's form waits for the device, so it cannot be recorded."""
     tolerance: float | None = 0.02
-    """Of the relative error of the operation against torch's form; None: they return nothing that compares."""
+    """Limit of the relative error of the operation against torch's form; None: they return nothing that compares."""
     footprint: int = 0
     """Bytes of the arguments, where they are more than what is moved."""
     int8: bool = False

@@ -1,4 +1,4 @@
-"""What the device allows, measured: the rates every kernel is compared with."""
+"""The measured limits of the device: the rates every kernel is compared with."""
 
 from typing import NamedTuple
 
@@ -13,11 +13,11 @@ class Ceilings(NamedTuple):
     copy_bytes_per_second: float
     """Read and written together, by a copy larger than the caches."""
     read_bytes_per_second: float
-    """By a sum."""
+    """Read by a sum."""
     flops_per_second: float
-    """Of a large matrix product of random numbers."""
+    """Rate of a large matrix product of random numbers."""
     int8_ops_per_second: float
-    """Of a product of 8-bit integers."""
+    """Rate of a product of 8-bit integers."""
 
 
 def measure(device: torch.device, dtype: torch.dtype, seconds: float) -> Ceilings:

@@ -1,4 +1,4 @@
-"""What an operation cannot do without: the bytes it must move through memory and its floating-point operations.
+"""The floor of an operation: the bytes it must move through memory and its floating-point operations.
 
 Each input is read once and each output written once; a product with an addition counts as two operations. Work that is
 small beside these (exponentials, norms, block tables) is left out. Shape legend: T tokens, I inputs, O outputs.
@@ -25,7 +25,7 @@ def rms_norm(tokens: int, hidden: int, itemsize: int, *, residual: bool) -> Cost
     return Cost((2 * (1 + residual) * tokens + 1) * hidden * itemsize)
 
 
-def rotate_store(
+def rope_store_kv(
     tokens: int, heads: int, kv_heads: int, head_dim: int, half: int, itemsize: int, cache_itemsize: int
 ) -> Cost:
     """Queries, keys and values in, with float32 angles and int64 slots; queries out, keys and values to the cache."""
@@ -89,11 +89,11 @@ def copy_blocks(blocks: int, block_size: int, kv_heads: int, head_dim: int, item
     return Cost(4 * blocks * block_size * kv_heads * head_dim * itemsize)
 
 
-def prepare(tokens: int, rows: int) -> Cost:
+def prepare_inputs(tokens: int, rows: int) -> Cost:
     """Id, position and slot of each token (int64) out, id and block in (int32); three numbers of a row in and out."""
     return Cost(tokens * (3 * 8 + 2 * 4) + rows * 6 * 4)
 
 
-def work_list(rows: int) -> Cost:
+def tile_schedule(rows: int) -> Cost:
     """Two int32 of each row in, two out."""
     return Cost(rows * 4 * 4)

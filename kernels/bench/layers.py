@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 
 from quire.kernels.attention.block_copy import copy_blocks, copy_blocks_reference
-from quire.kernels.attention.rope_store_kv import rotate_store, rotate_store_reference
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list, fill_work_list_reference
+from quire.kernels.attention.rope_store_kv import rope_store_kv, rope_store_kv_reference
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, fill_tile_schedule_reference
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
@@ -18,7 +18,7 @@ from quire.kernels.linear.linear_int8 import linear_int8
 from quire.kernels.linear.linear_int8 import pack as pack_int8
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.linear.pack import pack
-from quire.kernels.prepare_inputs import StepInputs, prepare, prepare_reference
+from quire.kernels.prepare_inputs import StepInputs, prepare_inputs, prepare_inputs_reference
 
 EPS = 1e-5
 
@@ -48,7 +48,7 @@ def norms(layer: Layer, tokens: int) -> Iterator[Case]:
 
 
 def rotations(layer: Layer, tokens: int, cache_dtype: torch.dtype) -> Iterator[Case]:
-    """`rotate_store`, on positions and angles that need not make sense."""
+    """`rope_store_kv`, on positions and angles that need not make sense."""
     half, block_size = layer.head_dim // 2, 16
 
     def make(device: torch.device) -> Pair:
@@ -61,12 +61,12 @@ def rotations(layer: Layer, tokens: int, cache_dtype: torch.dtype) -> Iterator[C
         scaled = cache_dtype == torch.float8_e4m3fn
         scale = torch.ones(layer.kv_heads, device=device) if scaled else None
         arguments = (qkv, cos, sin, keys, values, slots, weights[0], weights[1], EPS, scale, scale)
-        return Pair(lambda: rotate_store(*arguments), lambda: rotate_store_reference(*arguments))
+        return Pair(lambda: rope_store_kv(*arguments), lambda: rope_store_kv_reference(*arguments))
 
     name = f"{tokens} x {layer.name}" + ("" if cache_dtype == layer.dtype else ", fp8")
     sizes = layer.heads, layer.kv_heads, layer.head_dim, half, layer.dtype.itemsize, cache_dtype.itemsize
     # the reference picks out padding by a mask, whose size it must know
-    yield Case("rotate_store", name, cost.rotate_store(tokens, *sizes), make, peer_waits=True)
+    yield Case("rope_store_kv", name, cost.rope_store_kv(tokens, *sizes), make, peer_waits=True)
 
 
 def activations(layer: Layer, tokens: int) -> Iterator[Case]:
@@ -158,7 +158,7 @@ def _norm_linear(tokens: int, layer: Layer, outputs: int, gated: bool) -> Callab
 
 
 def steps(layer: Layer, rows: int, device_type: str) -> Iterator[Case]:
-    """What surrounds the layers of a decode step."""
+    """The operations around the layers of a decode step."""
     length, block_size = 1024, 16
 
     def prepared(device: torch.device) -> Pair:
@@ -173,18 +173,18 @@ def steps(layer: Layer, rows: int, device_type: str) -> Iterator[Case]:
             form(tokens, tables, given, block_size, out)
             return out.slot_mapping
 
-        return Pair(lambda: run(prepare), lambda: run(prepare_reference))
+        return Pair(lambda: run(prepare_inputs), lambda: run(prepare_inputs_reference))
 
     def listed(device: torch.device) -> Pair:
         lengths = torch.randint(1, length, (rows,), device=device, dtype=torch.int32)
         starts = torch.arange(rows + 1, device=device, dtype=torch.int32)
-        out = WorkList(torch.empty_like(starts), torch.empty_like(starts))
+        out = TileSchedule(torch.empty_like(starts), torch.empty_like(starts))
 
         def run(form: Callable[..., None]) -> torch.Tensor:
             form(lengths, starts, None, 32, 64, out)
             return out.decode_tiles
 
-        return Pair(lambda: run(fill_work_list), lambda: run(fill_work_list_reference))
+        return Pair(lambda: run(fill_tile_schedule), lambda: run(fill_tile_schedule_reference))
 
     def copied(device: torch.device) -> Pair:
         shape = (4 * rows, block_size, layer.kv_heads, layer.head_dim)
@@ -198,7 +198,7 @@ def steps(layer: Layer, rows: int, device_type: str) -> Iterator[Case]:
         return Pair(lambda: run(copy_blocks), lambda: run(copy_blocks_reference))
 
     bound = cost.copy_blocks(rows, block_size, layer.kv_heads, layer.head_dim, layer.dtype.itemsize)
-    yield Case("prepare", f"{rows} rows", cost.prepare(rows, rows), prepared)
+    yield Case("prepare_inputs", f"{rows} rows", cost.prepare_inputs(rows, rows), prepared)
     if device_type == "cuda":
-        yield Case("fill_work_list", f"{rows} rows", cost.work_list(rows), listed)
+        yield Case("fill_tile_schedule", f"{rows} rows", cost.tile_schedule(rows), listed)
     yield Case("copy_blocks", f"{rows} blocks", bound, copied)

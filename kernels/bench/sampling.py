@@ -8,9 +8,9 @@ from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
 from quire.kernels.sampling.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
-from quire.kernels.sampling.sample import choose, choose_reference
+from quire.kernels.sampling.sample import sample, sample_reference
 from quire.kernels.sampling.score import best, score, score_reference
-from quire.kernels.sampling.top_k_top_p import cut, cut_reference
+from quire.kernels.sampling.top_k_top_p import top_k_top_p, top_k_top_p_reference
 
 HISTORY = 1024
 """Tokens of each sequence, for penalties."""
@@ -27,15 +27,17 @@ def cases(layer: Layer, rows: int) -> Iterator[Case]:
     yield Case("best", name, once, lambda device: _best(layer, rows, device))
     # two draws of one logit's difference may part ways, so ids are not compared
     yield Case(
-        "choose", f"{name}, temperature", once, lambda device: _choose(layer, rows, device), True, tolerance=None
+        "sample", f"{name}, temperature", once, lambda device: _sample(layer, rows, device), True, tolerance=None
     )
-    yield Case("choose", f"{name}, greedy", once, lambda device: _choose(layer, rows, device, 0.0), peer_waits=True)
-    yield Case("cut", f"{name}, top-k top-p", once, lambda device: _cut(layer, rows, device), peer_waits=True)
+    yield Case("sample", f"{name}, greedy", once, lambda device: _sample(layer, rows, device, 0.0), peer_waits=True)
     yield Case(
-        "cut and choose",
+        "top_k_top_p", f"{name}, top-k top-p", once, lambda device: _top_k_top_p(layer, rows, device), peer_waits=True
+    )
+    yield Case(
+        "top_k_top_p and sample",
         f"{name}, top-k top-p",
         twice,
-        lambda device: _cut_and_choose(layer, rows, device),
+        lambda device: _top_k_top_p_and_sample(layer, rows, device),
         True,
         tolerance=None,
     )
@@ -58,10 +60,10 @@ def _columns(rows: int, device: torch.device, temperature: float) -> tuple[torch
     return torch.full((rows,), temperature, device=device), seeds, torch.arange(rows, device=device), seeds % 2
 
 
-def _choose(layer: Layer, rows: int, device: torch.device, temperature: float = 0.8) -> Pair:
+def _sample(layer: Layer, rows: int, device: torch.device, temperature: float = 0.8) -> Pair:
     logits, columns = normal(device, rows, layer.vocab, dtype=layer.dtype), _columns(rows, device, temperature)
     floor = torch.full((rows,), -torch.inf, device=device)
-    return Pair(lambda: choose(logits, floor, *columns), lambda: choose_reference(logits, floor, *columns))
+    return Pair(lambda: sample(logits, floor, *columns), lambda: sample_reference(logits, floor, *columns))
 
 
 def _cuts(rows: int, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -71,17 +73,17 @@ def _cuts(rows: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     return full, top_k, torch.full_like(full, TOP_P), torch.zeros_like(full)
 
 
-def _cut(layer: Layer, rows: int, device: torch.device) -> Pair:
+def _top_k_top_p(layer: Layer, rows: int, device: torch.device) -> Pair:
     logits, cuts = normal(device, rows, layer.vocab, dtype=layer.dtype), _cuts(rows, device)
-    return Pair(lambda: cut(logits, *cuts), lambda: cut_reference(logits, *cuts))
+    return Pair(lambda: top_k_top_p(logits, *cuts), lambda: top_k_top_p_reference(logits, *cuts))
 
 
-def _cut_and_choose(layer: Layer, rows: int, device: torch.device) -> Pair:
+def _top_k_top_p_and_sample(layer: Layer, rows: int, device: torch.device) -> Pair:
     logits, cuts = normal(device, rows, layer.vocab, dtype=layer.dtype), _cuts(rows, device)
     columns = _columns(rows, device, 0.8)
     return Pair(
-        lambda: choose(logits, cut(logits, *cuts), *columns),
-        lambda: choose_reference(logits, cut_reference(logits, *cuts), *columns),
+        lambda: sample(logits, top_k_top_p(logits, *cuts), *columns),
+        lambda: sample_reference(logits, top_k_top_p_reference(logits, *cuts), *columns),
     )
 
 

@@ -42,11 +42,11 @@ class Attend:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What is measured on one kind of device."""
+    """The shapes that are measured on one kind of device."""
 
     layers: tuple[Layer, ...]
     tokens: tuple[int, ...]
-    """Of norms, rotations, activations, embeddings."""
+    """Tokens of norms, rotations, activations, embeddings."""
     linear_tokens: tuple[int, ...]
     attention: tuple[Attend, ...]
     sampling_rows: tuple[int, ...]

@@ -10,7 +10,7 @@ import torch
 Call = Callable[[], object]
 
 ROUND_MS = 5.0
-"""What one timed round on CUDA lasts at least, as far as MOST_ROUNDS goes: long beside the start of a graph."""
+"""Least time of one timed round on CUDA, as far as MOST_ROUNDS goes: long beside the start of a graph."""
 MOST_ROUNDS = 64
 
 

@@ -6,7 +6,7 @@ from quire.kernels.cpu.native import dtype_code, native
 from quire.kernels.linear.activation import GATES, Gate
 
 GATE_CODES: dict[Gate | None, int] = {None: -1, **{gate: number for number, gate in enumerate(GATES)}}
-"""What the library calls the activations; see gate.hpp."""
+"""The library's numbers of the activations; see gate.hpp."""
 
 
 def gated_activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:

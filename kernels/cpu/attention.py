@@ -24,10 +24,29 @@ def paged_attention(
     kv_heads, num_tokens, groups, head_dim = query.shape
     out = query.new_empty((num_tokens, kv_heads * groups * head_dim))
     native().quire_paged_attention(
-        query.data_ptr(), keys.data_ptr(), values.data_ptr(), out.data_ptr(), batch.block_tables.data_ptr(),
-        batch.slots.data_ptr(), batch.seq_lens.data_ptr(), batch.query_starts.data_ptr(), address(sinks),
-        address(key_scale), address(value_scale), batch.seq_lens.shape[0], num_tokens, kv_heads, groups, head_dim,
-        keys.shape[1], batch.block_tables.stride(0), rule.sliding_window or _NO_WINDOW, rule.scale,
-        rule.soft_cap or 0.0, dtype_code("query", query), dtype_code("keys", keys), torch.get_num_threads(),
-    )  # fmt: skip
+        query.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        out.data_ptr(),
+        batch.block_tables.data_ptr(),
+        batch.slots.data_ptr(),
+        batch.seq_lens.data_ptr(),
+        batch.query_starts.data_ptr(),
+        address(sinks),
+        address(key_scale),
+        address(value_scale),
+        batch.seq_lens.shape[0],
+        num_tokens,
+        kv_heads,
+        groups,
+        head_dim,
+        keys.shape[1],
+        batch.block_tables.stride(0),
+        rule.sliding_window or _NO_WINDOW,
+        rule.scale,
+        rule.soft_cap or 0.0,
+        dtype_code("query", query),
+        dtype_code("keys", keys),
+        torch.get_num_threads(),
+    )
     return out

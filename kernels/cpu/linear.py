@@ -76,7 +76,19 @@ def _multiply(
     out = x.new_empty((rows, outputs if gate is None else outputs // 2))
     scratch = torch.empty(rows * (4 * inputs + ROW_BYTES), dtype=torch.uint8)
     native().quire_linear(
-        x.data_ptr(), address(residual), address(norm_weight), address(total), rows, inputs, eps, weight.data_ptr(),
-        address(bias), outputs, GATE_CODES[gate], out.data_ptr(), scratch.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+        x.data_ptr(),
+        address(residual),
+        address(norm_weight),
+        address(total),
+        rows,
+        inputs,
+        eps,
+        weight.data_ptr(),
+        address(bias),
+        outputs,
+        GATE_CODES[gate],
+        out.data_ptr(),
+        scratch.data_ptr(),
+        torch.get_num_threads(),
+    )
     return out

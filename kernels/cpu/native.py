@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
-"""In the order of quire_best_instruction_set; "portable" is the least every x86-64 or arm64 processor runs."""
+"""In the order of quire_best_instruction_set; every x86-64 or arm64 processor runs "portable"."""
 
 REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: make venv), or run on a GPU"
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3}
-"""What the library calls the dtypes; see dtype.hpp."""
+"""The library's numbers of the dtypes; see dtype.hpp."""
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
@@ -38,7 +38,7 @@ _ARGUMENTS: dict[str, list[type]] = {
         *[_POINTER] * 2,
         _INT,
     ],
-    "quire_rotate_store": [_INT, _INT, *[_POINTER] * 11, *[_SIZE] * 5, _FLOAT, _INT],
+    "quire_rope_store_kv": [_INT, _INT, *[_POINTER] * 11, *[_SIZE] * 5, _FLOAT, _INT],
     "quire_rms_norm": [_INT, *[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _INT],
     "quire_add_rms_norm": [_INT, *[_POINTER] * 5, _SIZE, _SIZE, _FLOAT, _INT],
 }
@@ -100,7 +100,7 @@ def dtype_code(name: str, tensor: torch.Tensor) -> int:
 
 
 def address(tensor: torch.Tensor | None) -> int | None:
-    """Where its elements lie; None, which C reads as null, for an argument that is not given."""
+    """Address of its elements; None, which C reads as null, for an argument that is not given."""
     return None if tensor is None else tensor.data_ptr()
 
 

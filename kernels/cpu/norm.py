@@ -11,9 +11,15 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     out = torch.empty_like(x)
     width = x.shape[-1]
     native().quire_rms_norm(
-        dtype_code("x", x), x.data_ptr(), weight.contiguous().data_ptr(), out.data_ptr(), x.numel() // width, width,
-        eps, torch.get_num_threads(),
-    )  # fmt: skip
+        dtype_code("x", x),
+        x.data_ptr(),
+        weight.contiguous().data_ptr(),
+        out.data_ptr(),
+        x.numel() // width,
+        width,
+        eps,
+        torch.get_num_threads(),
+    )
     return out
 
 
@@ -25,7 +31,15 @@ def add_rms_norm(
     normed, total = torch.empty_like(x), torch.empty_like(x)
     width = x.shape[-1]
     native().quire_add_rms_norm(
-        dtype_code("x", x), x.data_ptr(), residual.data_ptr(), weight.contiguous().data_ptr(), normed.data_ptr(),
-        total.data_ptr(), x.numel() // width, width, eps, torch.get_num_threads(),
-    )  # fmt: skip
+        dtype_code("x", x),
+        x.data_ptr(),
+        residual.data_ptr(),
+        weight.contiguous().data_ptr(),
+        normed.data_ptr(),
+        total.data_ptr(),
+        x.numel() // width,
+        width,
+        eps,
+        torch.get_num_threads(),
+    )
     return normed, total

@@ -6,7 +6,7 @@ import torch
 from quire.kernels.prepare_inputs import StepInputs
 
 
-def prepare(
+def prepare_inputs(
     tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
 ) -> None:
     """See kernels/prepare_inputs.py."""

@@ -5,7 +5,7 @@ import torch
 from quire.kernels.cpu.native import address, dtype_code, native
 
 
-def rotate_store(
+def rope_store_kv(
     qkv: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
@@ -23,10 +23,26 @@ def rotate_store(
     kv_heads, head_dim = keys.shape[2:]
     groups = (width // head_dim - 2 * kv_heads) // kv_heads
     query = qkv.new_empty((kv_heads, num_tokens, groups, head_dim))
-    native().quire_rotate_store(
-        dtype_code("qkv", qkv), dtype_code("keys", keys), qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(),
-        keys.data_ptr(), values.data_ptr(), slot_mapping.data_ptr(), address(query_weight), address(key_weight),
-        address(key_scale), address(value_scale), query.data_ptr(), num_tokens, kv_heads, groups, head_dim,
-        cos.shape[1], eps, torch.get_num_threads(),
-    )  # fmt: skip
+    native().quire_rope_store_kv(
+        dtype_code("qkv", qkv),
+        dtype_code("keys", keys),
+        qkv.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        slot_mapping.data_ptr(),
+        address(query_weight),
+        address(key_weight),
+        address(key_scale),
+        address(value_scale),
+        query.data_ptr(),
+        num_tokens,
+        kv_heads,
+        groups,
+        head_dim,
+        cos.shape[1],
+        eps,
+        torch.get_num_threads(),
+    )
     return query

@@ -6,11 +6,15 @@ from quire.kernels.cpu.score import argmax
 from quire.kernels.sampling.sample import draw
 
 
-def choose(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """See `quire.kernels.sampling.sample.choose_reference`."""
+def sample(
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
+    """See `quire.kernels.sampling.sample.sample_reference`."""
     token_ids = argmax(logits)
     rows = (temperature > 0.0).nonzero().squeeze(1)
     if len(rows):

@@ -1,4 +1,4 @@
-"""What launches need to know of the GPU they run on; asked of the driver once for each device."""
+"""The GPU that launches run on, as far as they need to know it; asked of the driver once for each device."""
 
 import functools
 from contextvars import ContextVar
@@ -20,7 +20,7 @@ class Chip:
 
 INTERPRETER = Chip("the interpreter", 90, 1)
 HOST: ContextVar[Chip] = ContextVar("HOST", default=INTERPRETER)
-"""What kernels on tensors of the host run on: Triton's interpreter, or a chip that something stands in for."""
+"""The chip that kernels on tensors of the host run on: Triton's interpreter, or a chip that something stands in for."""
 
 
 def chip_of(device: torch.device) -> Chip:
@@ -33,3 +33,8 @@ def _found(device: torch.device) -> Chip:
     major, minor = torch.cuda.get_device_capability(device)
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     return Chip(torch.cuda.get_device_name(device), major * 10 + minor, processors)
+
+
+def has_eight_bits(capability: int) -> bool:
+    """True when the chip has 8-bit floats."""
+    return capability >= 89

@@ -7,13 +7,10 @@ Floor: 8 bytes read and 24 written for each token, 12 read and 12 written for ea
 for the sums; a few integer operations each: one launch, a few microseconds.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
 from quire.kernels.prepare_inputs import StepInputs
 
 TILE = 512
@@ -33,10 +30,24 @@ def _sum_before(counts, row):
 
 
 @triton.jit(do_not_specialize=["row_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks"])
-def _prepare_kernel(
-    tokens, block_tables, rows, token_ids, positions, slot_mapping, query_starts, seq_lens, slots,
-    row_stride, num_rows, num_tokens, slot_tokens, slot_blocks, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def prepare_inputs_kernel(
+    tokens,
+    block_tables,
+    rows,
+    token_ids,
+    positions,
+    slot_mapping,
+    query_starts,
+    seq_lens,
+    slots,
+    row_stride,
+    num_rows,
+    num_tokens,
+    slot_tokens,
+    slot_blocks,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
     """Grid (R + 1, stretches of the buffers); `slot_tokens`, `slot_blocks`: what a slot holds in either table."""
     row = tl.program_id(0)
     real = row < num_rows
@@ -63,34 +74,23 @@ def _prepare_kernel(
     tl.store(slot_mapping + start + index, tl.where(real, place, -1), inside)
 
 
-def prepare(
+def prepare_inputs(
     tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
 ) -> None:
     """See `quire.kernels.prepare_inputs`."""
     num_rows, num_tokens = rows.shape[1], out.token_ids.shape[0]
-    _prepare_kernel[(num_rows + 1, max(1, triton.cdiv(num_tokens, TILE)))](
-        tokens, block_tables, rows, *out, rows.stride(0), num_rows, num_tokens, tokens.shape[1], block_tables.shape[1],
-        BLOCK_SIZE=block_size, TILE=TILE, num_warps=4, num_stages=1,
-    )  # fmt: skip
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """Blocks of 16 tokens; a worker's block size never changes."""
-    tables = ("tokens", "block_tables", "rows")
-    longs = ("token_ids", "positions", "slot_mapping")
-    ints = ("query_starts", "seq_lens", "slots")
-    sizes = ("row_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks")
-    yield Build(
-        name="prepare block 16",
-        kernel=_prepare_kernel,
-        signature={
-            **dict.fromkeys(tables, "*i32"),
-            **dict.fromkeys(longs, "*i64"),
-            **dict.fromkeys(ints, "*i32"),
-            **dict.fromkeys(sizes, "i32"),
-        },
-        constants={"BLOCK_SIZE": 16, "TILE": TILE},
+    prepare_inputs_kernel[(num_rows + 1, max(1, triton.cdiv(num_tokens, TILE)))](
+        tokens,
+        block_tables,
+        rows,
+        *out,
+        rows.stride(0),
+        num_rows,
+        num_tokens,
+        tokens.shape[1],
+        block_tables.shape[1],
+        BLOCK_SIZE=block_size,
+        TILE=TILE,
         num_warps=4,
         num_stages=1,
-        divisible=(*tables, *longs, *ints),
     )

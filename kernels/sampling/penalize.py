@@ -1,4 +1,4 @@
-"""What changes logits before a token is drawn: penalties for tokens that occurred, and masks of allowed tokens.
+"""Changes of logits before a token is sampled: penalties for tokens that occurred, and masks of allowed tokens.
 
 Shape legend: S rows of logits, P of them that are changed, V vocabulary, N slots, L tokens a slot holds.
 """
@@ -11,9 +11,16 @@ from quire.kernels.sampling.logits import check_columns, check_logits
 
 
 def penalize_reference(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, num_tokens: torch.Tensor,
-    num_prompt: torch.Tensor, repetition: torch.Tensor, presence: torch.Tensor, frequency: torch.Tensor,
-) -> None:  # fmt: skip
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    slots: torch.Tensor,
+    num_tokens: torch.Tensor,
+    num_prompt: torch.Tensor,
+    repetition: torch.Tensor,
+    presence: torch.Tensor,
+    frequency: torch.Tensor,
+) -> None:
     """Penalise, in place, `rows` int64 [P] (distinct) of `logits` float32 [S, V] for tokens of their history.
 
     Repetition: a token that occurs in prompt or output has its positive logit divided, its negative one multiplied
@@ -53,9 +60,16 @@ def mask_tokens_reference(logits: torch.Tensor, rows: torch.Tensor, bitmask: tor
 
 
 def _check_penalize(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, num_tokens: torch.Tensor,
-    num_prompt: torch.Tensor, repetition: torch.Tensor, presence: torch.Tensor, frequency: torch.Tensor,
-) -> None:  # fmt: skip
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    slots: torch.Tensor,
+    num_tokens: torch.Tensor,
+    num_prompt: torch.Tensor,
+    repetition: torch.Tensor,
+    presence: torch.Tensor,
+    frequency: torch.Tensor,
+) -> None:
     check_logits(logits, (torch.float32,))
     check_tensor("tokens", tokens, (None, None), (torch.int32,), logits.device)
     if tokens.shape[1] > 1 and tokens.stride(1) != 1:

@@ -47,9 +47,13 @@ def uniform(words: torch.Tensor) -> torch.Tensor:
 
 
 def gumbel(
-    seeds: torch.Tensor, positions: torch.Tensor, output_index: torch.Tensor, first_group: torch.Tensor,
-    num_groups: int, stream: int,
-) -> torch.Tensor:  # fmt: skip
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+    first_group: torch.Tensor,
+    num_groups: int,
+    stream: int,
+) -> torch.Tensor:
     """Standard Gumbel noise, float32 [S, 4 * num_groups].
 
     Entry j of row s belongs to item 4 * first_group[s] + j. Its number is word `item % 4` of the block with key

@@ -1,4 +1,4 @@
-"""From logits to one token per row: a choice whose randomness is a pure function.
+"""Sampling: logits to one token per row, by a choice whose randomness is a pure function.
 
 The draw is Gumbel-max in two levels: first one of the tiles of 128 tokens, by the log of its mass plus noise, then a
 token of that tile. By the Gumbel-max identity (Maddison, Tarlow, Minka, "A* sampling", 2014, section 2) the result is
@@ -19,16 +19,20 @@ TOKEN_STREAM = 0
 TILE_STREAM = 1
 
 
-def choose_reference(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
+def sample_reference(
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
     """int64 [S]: one token per row of `logits` [S, V].
 
     Temperature 0 (float32 [S]): the likeliest token, the lowest id among equals. Else one from
-    softmax(logits / temperature) of the logits not below `floor` float32 [S] (see `cut`), by numbers that depend on
-    seed, position of the drawn token in its sequence and output index alone (int64 [S]). A row with NaN or +inf gives
-    some token id.
+    softmax(logits / temperature) of the logits not below `floor` float32 [S] (see `top_k_top_p`), by numbers that
+    depend on seed, position of the drawn token in its sequence and output index alone (int64 [S]). A row with NaN or
+    +inf gives some token id.
     """
     token_ids = logits.argmax(dim=-1)
     rows = (temperature > 0.0).nonzero().squeeze(1)
@@ -39,10 +43,14 @@ def choose_reference(
 
 
 def draw(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """`choose` for rows whose temperature is above 0."""
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
+    """`sample` for rows whose temperature is above 0."""
     num_rows, vocab = logits.shape
     num_tiles = -(-vocab // TILE)
     wide = logits.float()
@@ -64,17 +72,21 @@ def draw(
 
 
 def _check(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> None:  # fmt: skip
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> None:
     check_logits(logits)
     size = logits.shape[0]
     check_columns(size, torch.float32, logits.device, floor=floor, temperature=temperature)
     check_columns(size, torch.int64, logits.device, seeds=seeds, positions=positions, output_index=output_index)
 
 
-choose = Operation(
-    choose_reference,
+sample = Operation(
+    sample_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.sampling.sample:choose", "cpu": "quire.kernels.cpu.sample:choose"},
+    {"cuda": "quire.kernels.gpu.sampling.sample:sample", "cpu": "quire.kernels.cpu.sample:sample"},
 )

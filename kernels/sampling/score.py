@@ -1,4 +1,4 @@
-"""What is read off a row of logits: whether it is sound, log probabilities and ranks of tokens, its likeliest token.
+"""Values read off a row of logits: whether it is sound, log probabilities and ranks of tokens, its likeliest token.
 
 Shape legend: S rows, V vocabulary, m tokens of each row.
 """
@@ -16,7 +16,7 @@ def finite_rows_reference(logits: torch.Tensor) -> torch.Tensor:
 
 
 def score_reference(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of `token_ids` int64 [S, m]: log_softmax(logits) float32 [S, m], and ranks int64 [S, m], 1 for the likeliest.
+    """Scores of `token_ids` int64 [S, m]: log_softmax(logits) float32 [S, m], ranks int64 [S, m], 1 for the likeliest.
 
     The rank is one more than the number of strictly greater logits. A row with NaN or +inf has no finite logprob.
     """

@@ -9,7 +9,7 @@ from quire.kernels.dispatch import Operation
 from quire.kernels.sampling.logits import check_columns, check_logits
 
 
-def cut_reference(
+def top_k_top_p_reference(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
     """float32 [S]: the least of `logits` [S, V] that stays, -inf where nothing is cut. Parameters [S].
@@ -20,14 +20,14 @@ def cut_reference(
     their fate, and the likeliest always stays. Temperature 0 is greedy: nothing is cut.
     """
     floor = logits.new_full((logits.shape[0],), -torch.inf, dtype=torch.float32)
-    rows = cut_rows(logits, temperature, top_k, top_p, min_p)
+    rows = truncated_rows(logits, temperature, top_k, top_p, min_p)
     if len(rows):
         falling = logits[rows].float().sort(dim=-1, descending=True).values
         floor[rows] = least_kept(falling, temperature[rows], top_k[rows], top_p[rows], min_p[rows])
     return floor
 
 
-def cut_rows(
+def truncated_rows(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
     """int64: the rows that lose a token."""
@@ -61,8 +61,8 @@ def _check(
     check_columns(size, torch.float32, logits.device, temperature=temperature, top_p=top_p, min_p=min_p)
 
 
-cut = Operation(
-    cut_reference,
+top_k_top_p = Operation(
+    top_k_top_p_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.sampling.top_k_top_p:cut", "cpu": "quire.kernels.cpu.top_k_top_p:cut"},
+    {"cuda": "quire.kernels.gpu.sampling.top_k_top_p:top_k_top_p", "cpu": "quire.kernels.cpu.top_k_top_p:top_k_top_p"},
 )

@@ -13,10 +13,9 @@ from quire.kernels.attention.attention import (
     PagedBatch,
     paged_attention,
     paged_attention_reference,
-    tile_shape,
 )
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
-from quire.kernels.gpu.tuning import prefill_switch
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.gpu import prefill_switch
 
 Lengths = tuple[tuple[int, int], ...]
 LIMITS = {torch.float32: 3e-4, torch.float16: 3e-3, torch.bfloat16: 1e-2}
@@ -105,10 +104,10 @@ def specialized(report: Report, device: torch.device, small: bool) -> Iterator[C
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         yield Case("nothing to check: only chips of compute capability 9.0 run this body", lambda: None)
         return
-    from quire.kernels.gpu.attention.prefill import choose_body
+    from quire.kernels.gpu.attention.tiles import select_prefill_body
 
     for form in forms(small):
-        chosen = choose_body(90, form.block_size, form.head_dim, form.dtype, form.cache, form.window)
+        chosen = select_prefill_body(90, form.block_size, form.head_dim, form.dtype, form.cache, form.window)
         for name in ("prompts", "mixed") if chosen.specialized else ():
             run = partial(_compare, report, form, name, STEPS[name], device)
             yield Case(f"{name}: {form}", partial(_by, True, device, run))
@@ -167,12 +166,12 @@ def make(form: Form, lengths: Lengths, device: torch.device, kv_heads: int = 2) 
     query[:, sum(queries) :] = torch.nan
     starts = torch.tensor((0, *queries), device=device).cumsum(0).int()
     on_device = torch.tensor(seq_lens, dtype=torch.int32, device=device)
-    work, tiles = {}, tile_shape(device.type, form.group)
+    schedules, tiles = {}, tile_shape(device.type, form.group)
     if tiles is not None:
-        work[form.window] = WorkList(torch.empty_like(starts), torch.empty_like(starts))
-        fill_work_list(on_device, starts, form.window, *tiles, work[form.window])
+        schedules[form.window] = TileSchedule(torch.empty_like(starts), torch.empty_like(starts))
+        fill_tile_schedule(on_device, starts, form.window, *tiles, schedules[form.window])
     decodes = next((row for row, count in enumerate(queries) if count != 1), len(queries))
-    batch = PagedBatch(tables, slots.to(device), on_device, starts, decodes, queries, seq_lens, work)
+    batch = PagedBatch(tables, slots.to(device), on_device, starts, decodes, queries, seq_lens, schedules)
     scaled = form.cache == FP8
     scales = [torch.rand(kv_heads, device=device) + 0.5 if scaled else None for _ in range(2)]
     sinks = torch.randn(kv_heads * form.group, device=device) if form.sinks else None

@@ -96,8 +96,8 @@ TO_COMPILE = (
     ("linear",),
     ("norm_linear",),
     ("paged_attention",),
-    ("cut", "choose", "best", "score"),
-    ("rms_norm", "add_rms_norm", "rotate_store", "gated_activation", "penalize", "mask_tokens"),
+    ("top_k_top_p", "sample", "best", "score"),
+    ("rms_norm", "add_rms_norm", "rope_store_kv", "gated_activation", "penalize", "mask_tokens"),
 )
 """Operations that are compiled side by side."""
 

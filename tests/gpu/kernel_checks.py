@@ -9,21 +9,21 @@ from report import Case, Report
 from tensors import poisoned, row_error
 
 from quire.kernels.attention.block_copy import copy_blocks
-from quire.kernels.attention.rope_store_kv import rotate_store, rotate_store_reference
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list, fill_work_list_reference
+from quire.kernels.attention.rope_store_kv import rope_store_kv, rope_store_kv_reference
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, fill_tile_schedule_reference
 from quire.kernels.linear.activation import GATES, gated_activation, gated_activation_reference
 from quire.kernels.linear.embedding import embed_shard, embed_shard_reference
 from quire.kernels.linear.linear import linear, linear_reference, norm_linear, norm_linear_reference
 from quire.kernels.linear.norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
 from quire.kernels.linear.pack import pack
-from quire.kernels.prepare_inputs import StepInputs, prepare, prepare_reference
+from quire.kernels.prepare_inputs import StepInputs, prepare_inputs, prepare_inputs_reference
 
 EPS = 1e-5
 LIMITS = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 """Of a row's relative error."""
 DTYPES = tuple(LIMITS)
 Form = tuple[int, int, int, int, bool, bool]
-"""Of `rotate_store`: heads, kv_heads, head_dim, half, qk_norm, fp8."""
+"""Of `rope_store_kv`: heads, kv_heads, head_dim, half, qk_norm, fp8."""
 
 
 def layers(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
@@ -96,7 +96,7 @@ def _rotations(report: Report, device: torch.device, small: bool) -> Iterator[Ca
         ]  # fmt: skip
     for form, dtype, count in itertools.product(forms, DTYPES, (0, 1, 37)):
         run = partial(_rotation, report, device, form, dtype, count)
-        yield Case(f"rotate_store {form} {dtype} {count}", run)
+        yield Case(f"rope_store_kv {form} {dtype} {count}", run)
 
 
 def _rotation(report: Report, device: torch.device, form: Form, dtype: torch.dtype, count: int) -> None:
@@ -111,14 +111,14 @@ def _rotation(report: Report, device: torch.device, form: Form, dtype: torch.dty
     caches = [torch.full((8, 16, kv_heads, dim), 7.0, device=device).to(cache_dtype) for _ in range(2)]
     wide = [torch.full((8, 16, kv_heads, dim), 7.0, device=device, dtype=torch.float64) for _ in range(2)]
     with poisoned():
-        got = rotate_store(qkv, angle.cos(), angle.sin(), *caches, slots, *weights, EPS, *scales)
-    wanted = rotate_store_reference(
+        got = rope_store_kv(qkv, angle.cos(), angle.sin(), *caches, slots, *weights, EPS, *scales)
+    wanted = rope_store_kv_reference(
         qkv.double(), angle.cos(), angle.sin(), *wide, slots, *_wide(*weights), EPS, None, None
     )
     detail = f"{form} {dtype} {count}"
     used = slots >= 0
     error = row_error(got[:, used], wanted[:, used])
-    report.number(f"rotate_store: queries {dtype}", error, LIMITS[dtype], detail)
+    report.number(f"rope_store_kv: queries {dtype}", error, LIMITS[dtype], detail)
     for cache, reference, scale in zip(caches, wide, scales, strict=True):
         stored = cache.double() if scale is None else cache.double() * scale[:, None].double()
         untouched = torch.ones(8 * 16, dtype=torch.bool, device=device)
@@ -126,9 +126,9 @@ def _rotation(report: Report, device: torch.device, form: Form, dtype: torch.dty
         stored, reference = stored.flatten(0, 1), reference.flatten(0, 1)
         limit = 0.08 if fp8 else LIMITS[dtype]
         error = row_error(stored[slots[used]], reference[slots[used]])
-        report.number(f"rotate_store: cache {cache_dtype}", error, limit, detail)
+        report.number(f"rope_store_kv: cache {cache_dtype}", error, limit, detail)
         report.equal(
-            "rotate_store: other slots", cache.flatten(0, 1)[untouched].float(),
+            "rope_store_kv: other slots", cache.flatten(0, 1)[untouched].float(),
             torch.full_like(stored[untouched], 7.0).float(), detail,
         )  # fmt: skip
 
@@ -201,7 +201,7 @@ def _copy(report: Report, device: torch.device, dtype: torch.dtype) -> None:
 
 def _steps(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     for rows, tokens, seed in ((1, 1, 0), (5, 64, 1), (8, 300, 2), (256, 256, 3), (256, 2048, 4)):
-        yield Case(f"prepare {rows} rows, {tokens} tokens", partial(_step, report, device, rows, tokens, seed))
+        yield Case(f"prepare_inputs {rows} rows, {tokens} tokens", partial(_step, report, device, rows, tokens, seed))
 
 
 def _step(report: Report, device: torch.device, rows: int, tokens: int, seed: int) -> None:
@@ -217,7 +217,7 @@ def _step(report: Report, device: torch.device, rows: int, tokens: int, seed: in
     wide = torch.zeros((3, rows + 9), dtype=torch.int32, device=device)
     wide[:, :rows] = given.to(device)
     results = []
-    for form in (prepare, prepare_reference):
+    for form in (prepare_inputs, prepare_inputs_reference):
         long = [torch.full((tokens,), 77, dtype=torch.int64, device=device) for _ in range(3)]
         short = [torch.full((rows + more,), 77, dtype=torch.int32, device=device) for more in (1, 0, 0)]
         out = StepInputs(*long, *short)
@@ -225,13 +225,13 @@ def _step(report: Report, device: torch.device, rows: int, tokens: int, seed: in
         results.append(out)
     detail = f"{rows} rows, {tokens} tokens"
     for name, got, wanted in zip(StepInputs._fields, *results, strict=True):
-        report.equal(f"prepare: {name}", got, wanted, detail)
+        report.equal(f"prepare_inputs: {name}", got, wanted, detail)
     for window in (None, 1, 100):
         lists = []
-        for form in (fill_work_list, fill_work_list_reference):
+        for form in (fill_tile_schedule, fill_tile_schedule_reference):
             starts = results[1].query_starts
-            out_list = WorkList(torch.full_like(starts, 77), torch.full_like(starts, 77))
+            out_list = TileSchedule(torch.full_like(starts, 77), torch.full_like(starts, 77))
             form(results[1].seq_lens, starts, window, 32, 64, out_list)
             lists.append(out_list)
         for name in ("prefill_tiles", "decode_tiles"):
-            report.equal(f"fill_work_list: {name}", *(getattr(one, name) for one in lists), detail)
+            report.equal(f"fill_tile_schedule: {name}", *(getattr(one, name) for one in lists), detail)

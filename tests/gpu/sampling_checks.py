@@ -9,7 +9,7 @@ from report import Case, Report
 from tensors import poisoned
 
 from quire.kernels.sampling.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
-from quire.kernels.sampling.sample import choose, choose_reference
+from quire.kernels.sampling.sample import sample, sample_reference
 from quire.kernels.sampling.score import (
     best,
     best_reference,
@@ -18,7 +18,7 @@ from quire.kernels.sampling.score import (
     score,
     score_reference,
 )
-from quire.kernels.sampling.top_k_top_p import cut, cut_reference
+from quire.kernels.sampling.top_k_top_p import top_k_top_p, top_k_top_p_reference
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PARTING = 0.02
@@ -51,21 +51,21 @@ def _draws(report: Report, logits: torch.Tensor) -> None:
     top_p, min_p = 1 - 0.5 * torch.rand(rows, device=device), 0.05 * torch.rand(rows, device=device)
     temperature[::5], top_p[::3], min_p[::2] = 0.0, 1.0, 0.0
     with poisoned():
-        floor = cut(logits, temperature, top_k, top_p, min_p)
-    wanted = cut_reference(logits, temperature, top_k, top_p, min_p)
+        floor = top_k_top_p(logits, temperature, top_k, top_p, min_p)
+    wanted = top_k_top_p_reference(logits, temperature, top_k, top_p, min_p)
     # of tokens that lie at the edge of top_p, rounding decides
-    report.number("cut: rows that keep other tokens", float((floor != wanted).float().mean()), PARTING, detail)
+    report.number("top_k_top_p: rows that keep other tokens", float((floor != wanted).float().mean()), PARTING, detail)
     seeds, positions = torch.randint(1 << 60, (rows,), device=device), torch.arange(rows, device=device)
     columns = temperature, seeds, positions, positions % 3
     with poisoned():
-        drawn = choose(logits, wanted, *columns)
-    other = drawn != choose_reference(logits, wanted, *columns)
-    report.number("choose: rows that draw other tokens", float(other.float().mean()), PARTING, detail)
+        drawn = sample(logits, wanted, *columns)
+    other = drawn != sample_reference(logits, wanted, *columns)
+    report.number("sample: rows that draw other tokens", float(other.float().mean()), PARTING, detail)
     kept = logits.gather(1, drawn[:, None]).squeeze(1).float() >= wanted
-    report.holds("choose: never below the floor", bool(kept.all()), detail)
+    report.holds("sample: never below the floor", bool(kept.all()), detail)
     greedy = torch.zeros_like(temperature)
-    got = choose(logits, torch.full_like(greedy, -torch.inf), greedy, *columns[1:])
-    report.equal("choose: greedy", got, logits.argmax(dim=-1), detail)
+    got = sample(logits, torch.full_like(greedy, -torch.inf), greedy, *columns[1:])
+    report.equal("sample: greedy", got, logits.argmax(dim=-1), detail)
 
 
 def _reads(report: Report, logits: torch.Tensor) -> None:

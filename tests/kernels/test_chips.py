@@ -9,7 +9,7 @@ import torch
 from quire.kernels import chips
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
-from quire.worker.inspect import _proven, inspect
+from quire.worker.inspect import _kernel_proof, inspect
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCE = "AMD GPUs are not served, which this build of torch is for (ROCm 7.2), and the CPU is"
@@ -68,10 +68,10 @@ class Chip(Device):
 )
 def test_doctor_says_what_is_known_of_the_chip_at_hand(capability, words, monkeypatch):
     monkeypatch.setattr(chips, "RAN", {89: "abc"})
-    assert _proven(Chip(capability)) == words
+    assert _kernel_proof(Chip(capability)) == words
 
 
 def test_doctor_says_which_body_waits_for_a_run(monkeypatch):
-    assert _proven(Chip(90))["prefill body"] == "plain: no run of the specialized one on this chip is on record"
-    monkeypatch.setattr("quire.kernels.gpu.tuning.prefill_switch.is_trusted", lambda: True)
-    assert _proven(Chip(90))["prefill body"] == "specialized"
+    assert _kernel_proof(Chip(90))["prefill body"] == "plain: no run of the specialized one on this chip is on record"
+    monkeypatch.setattr("quire.kernels.gpu.prefill_switch.is_trusted", lambda: True)
+    assert _kernel_proof(Chip(90))["prefill body"] == "specialized"

@@ -1,10 +1,15 @@
 """The source tree as the rules see it: every module of the six folders, parsed once."""
 
 import ast
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from import_by_name import constants_of, dynamic_imports, is_import_module
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("proto", "frontend", "scheduler", "worker", "kernels", "deploy")
@@ -64,4 +69,6 @@ def _imports(module: Module, modules: dict[str, Module]) -> set[str]:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 found.add(inner if inner in modules else node.module or "")
+        elif isinstance(node, ast.Call) and is_import_module(node.func):
+            found.update(dynamic_imports(node.args[0], constants_of(module.tree), modules))
     return {name for name in found if name == "quire" or name.startswith("quire.")}

@@ -1,10 +1,16 @@
 """Who may import whom: the table of the architecture, the floors inside each folder, no circles, no torch."""
 
+import ast
 import graphlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from import_by_name import constants_of, dynamic_imports, is_import_module
 
 ALLOWED = {
     "proto": set(),
@@ -80,9 +86,10 @@ FLOORS = {
         {"checks", "chips", "dispatch"},
     ),
     "kernels.gpu": (
+        {"aot", "tuning"},
         {"attention", "linear", "prepare_inputs", "sampling"},
-        {"aot"},
-        {"chip", "tuning"},
+        {"prefill_switch"},
+        {"chip", "tile_table"},
     ),
     "proto": (
         {"client"},
@@ -93,6 +100,12 @@ FLOORS = {
 }
 """Upper floors first; a module or room imports its own floor and those below. What is not here has one floor."""
 MOST_MODULES = 15
+IMPORT_BY_NAME = {
+    "quire.kernels.dispatch": "imports the form of an operation on its first use: Triton is needed only where CUDA is",
+    "quire.kernels.gpu.aot.compile": "takes modules of builds from its command line",
+    "quire.kernels.gpu.tuning.trial_process": "takes the function that lists its trials from its command line",
+}
+"""What calls `import_module`, and why; any other import is a statement that the rules can read."""
 
 
 def test_folders_import_only_what_the_table_allows(imports) -> None:
@@ -159,6 +172,30 @@ def test_no_two_rooms_import_each_other(imports) -> None:
             graphlib.TopologicalSorter(graph).prepare()
         except graphlib.CycleError as error:
             raise AssertionError(f"circle of rooms in {folder}: {' -> '.join(error.args[1])}") from error
+
+
+def test_only_a_few_modules_import_by_name(modules) -> None:
+    found = {
+        name
+        for name, module in modules.items()
+        if any(isinstance(node, ast.Call) and is_import_module(node.func) for node in ast.walk(module.tree))
+    }
+    assert found == set(IMPORT_BY_NAME)
+
+
+def test_an_import_by_name_counts_as_far_as_its_name_is_known() -> None:
+    code = (
+        'PACKAGE = "quire.a."\nimport_module("quire.a.x")\nimport_module(PACKAGE + name)\n'
+        'importlib.import_module(f"{PACKAGE}{name}")\nimport_module(PACKAGE + name if ours else name)\n'
+        "import_module(name)"
+    )
+    tree = ast.parse(code)
+    known = constants_of(tree)
+    calls = [node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    assert all(is_import_module(call.func) for call in calls)
+    found = [dynamic_imports(call.args[0], known, ("quire.a.x", "quire.a.y", "quire.b")) for call in calls]
+    both = {"quire.a.x", "quire.a.y"}
+    assert found == [{"quire.a.x"}, both, both, both, set()]
 
 
 def test_there_is_no_import_circle(imports) -> None:

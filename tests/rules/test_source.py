@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST_FILE = 300
+LONGEST_FUNCTION = 60
+"""Bodies of Triton kernels are longer where a compiler wants one function."""
 BANNED_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
 BANNED_BUILTINS = {"eval", "exec", "compile", "__import__"}
 BANNED_ATTRIBUTES = {
@@ -93,6 +95,20 @@ def test_nothing_is_unfinished(modules) -> None:
 def test_files_are_short(modules) -> None:
     lengths = {module.short: len(module.path.read_text().splitlines()) for module in ours(modules)}
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_functions_are_short(modules) -> None:
+    """A Triton kernel is one function to its compiler, so its body may be longer."""
+    long = [
+        f"{module.short}:{node.lineno} {node.name}"
+        for module in ours(modules)
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= LONGEST_FUNCTION
+        and not any(ast.unparse(mark).startswith("triton.jit") for mark in node.decorator_list)
+    ]
+    assert long == []
 
 
 def passes_on(node: ast.stmt) -> bool:

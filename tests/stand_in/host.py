@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from unmade import PRODUCTS, is_large, unmade
 
 from quire.kernels.gpu import chip as chips
+from quire.kernels.gpu import tile_table
 from quire.kernels.gpu.aot.stand_in import CHIPS, Launch, standing_in
-from quire.kernels.gpu.tuning import tiles
 from quire.worker.weights.load import materialise
 
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -77,7 +77,8 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
             stack.enter_context(patch)
         if not compiles:
             stack.enter_context(uncompiled())
-        for cached in (tiles._path, tiles._table, chips._found):  # of this process's GPU, which is another one now
+        # of this process's GPU, which is another one now
+        for cached in (tile_table._path, tile_table._table, chips._found):
             cached.cache_clear()
             stack.callback(cached.cache_clear)
         torch.utils.deterministic.fill_uninitialized_memory = False

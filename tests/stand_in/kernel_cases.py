@@ -8,19 +8,18 @@ import torch
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
-from quire.kernels.attention.rope_store_kv import rotate_store
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
-from quire.kernels.gpu.attention.attention import tile_shape
+from quire.kernels.attention.rope_store_kv import rope_store_kv
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.linear.activation import GATES, activation, gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
-from quire.kernels.prepare_inputs import StepInputs, prepare
+from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.kernels.sampling.penalize import mask_tokens, penalize
-from quire.kernels.sampling.sample import choose
+from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import best, finite_rows, score
-from quire.kernels.sampling.top_k_top_p import cut
+from quire.kernels.sampling.top_k_top_p import top_k_top_p
 
 F32, F16, BF16, F8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
 COUNTS = (1, 5, 16)
@@ -75,7 +74,7 @@ def _attention(query_type: torch.dtype, cache_type: torch.dtype, head_dim: int, 
         gains = (torch.ones(head_dim, dtype=query_type),) * 2 if options else (None, None)
         slots = torch.zeros(num_tokens, dtype=torch.int64)
         qkv = torch.zeros((num_tokens, width), dtype=query_type)
-        query = rotate_store(qkv, *angles, keys, values, slots, *gains, 1e-5 if options else 0.0, scale, scale)
+        query = rope_store_kv(qkv, *angles, keys, values, slots, *gains, 1e-5 if options else 0.0, scale, scale)
         paged_attention(query, keys, values, _batch(lengths, group, window), rule, sinks, scale, scale)
 
 
@@ -83,11 +82,11 @@ def _batch(lengths: tuple[int, ...], group: int, window: int | None) -> PagedBat
     rows = len(lengths)
     seq_lens = torch.tensor(lengths, dtype=torch.int32)
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
-    work = WorkList(torch.zeros_like(starts), torch.zeros_like(starts))
-    fill_work_list(seq_lens, starts, window, *tile_shape(group), work)
+    schedule = TileSchedule(torch.zeros_like(starts), torch.zeros_like(starts))
+    fill_tile_schedule(seq_lens, starts, window, *tile_shape("cuda", group), schedule)
     return PagedBatch(
         torch.zeros((rows, 9), dtype=torch.int32), torch.zeros(rows, dtype=torch.int32), seq_lens, starts,
-        sum(length == 1 for length in lengths), lengths, lengths, {window: work},
+        sum(length == 1 for length in lengths), lengths, lengths, {window: schedule},
     )  # fmt: skip
 
 
@@ -136,10 +135,10 @@ def _steps() -> None:
         whole = [torch.zeros(rows, dtype=torch.int64) for _ in range(3)]
         out = StepInputs(*whole, torch.zeros(rows + 1, dtype=torch.int32), *(torch.zeros_like(given) for _ in range(2)))
         out = out._replace(seq_lens=out.seq_lens[0], slots=out.slots[0])
-        prepare(tokens, tables, given, 16, out)
+        prepare_inputs(tokens, tables, given, 16, out)
         for window in (None, 64):
-            work = WorkList(torch.zeros_like(out.query_starts), torch.zeros_like(out.query_starts))
-            fill_work_list(out.seq_lens, out.query_starts, window, *tile_shape(4), work)
+            schedule = TileSchedule(torch.zeros_like(out.query_starts), torch.zeros_like(out.query_starts))
+            fill_tile_schedule(out.seq_lens, out.query_starts, window, *tile_shape("cuda", 4), schedule)
         embed_shard(out.token_ids, torch.zeros((320, 4096), dtype=BF16), 0, 320)
         for dtype in (BF16, torch.float8_e4m3fn):
             keys, values = torch.zeros((2, 32, 16, 8, 128)).to(dtype)
@@ -154,8 +153,8 @@ def _rows() -> None:
         ints = torch.ones(4 * rows + 4, dtype=torch.int64).split(rows)
         best(logits[:, : vocab - 1])
         finite_rows(logits)
-        floor = cut(logits, floats[0], ints[0], floats[1], floats[2])
-        choose(logits, floor, floats[0], *ints[:3])
+        floor = top_k_top_p(logits, floats[0], ints[0], floats[1], floats[2])
+        sample(logits, floor, floats[0], *ints[:3])
         for num_ids in (1, 3):
             score(logits, torch.zeros((rows, num_ids), dtype=torch.int64))
         wide, which = logits.float(), torch.arange(rows)

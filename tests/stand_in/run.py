@@ -18,8 +18,8 @@ import torch
 import torch._dynamo  # torch needs it inside; imported once here, and not in each process
 from host import on_chip
 
+from quire.kernels.gpu import prefill_switch
 from quire.kernels.gpu.aot.stand_in import CHIPS, Launch
-from quire.kernels.gpu.tuning import prefill_switch
 
 CAPABILITIES = (86, 89, 90, 120)
 

@@ -11,10 +11,18 @@ import pytest
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels" / "gpu"
-FEW = ["_stream", "_rotate_store_kernel", "_decode", "_merge", "_stream", "_stream", "_stream"]
+FEW = [
+    "skinny_linear_kernel",
+    "rope_store_kv_kernel",
+    "decode_kernel",
+    "merge_splits_kernel",
+    "skinny_linear_kernel",
+    "skinny_linear_kernel",
+    "skinny_linear_kernel",
+]
 MANY = [
-    "_rows_kernel", "torch.linear", "_rotate_store_kernel", "_decode", "_merge",
-    "torch.linear", "_rows_kernel", "torch.linear", "_gated_kernel", "torch.linear",
+    "norm_rows_kernel", "torch.linear", "rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel",
+    "torch.linear", "norm_rows_kernel", "torch.linear", "gated_activation_kernel", "torch.linear",
 ]  # fmt: skip
 LAYERS = {"decode 1": FEW, "decode 16": FEW, "decode 128": MANY}
 
@@ -53,7 +61,9 @@ def test_nothing_fails_and_nothing_spills_on_any_chip(rows) -> None:
 
 def test_every_kernel_is_launched_by_its_wrapper(rows) -> None:
     seen = {kernel for row in rows if row["capability"] == 90 for kernel in row["kernels"]}
-    wanted = set().union(*map(launched, KERNELS.rglob("*.py")), {"prefill_plain", "prefill_specialized", "search"})
+    wanted = set().union(
+        *map(launched, KERNELS.rglob("*.py")), {"prefill_plain", "prefill_specialized", "search_kernel"}
+    )
     assert len(wanted) > 20
     assert wanted - seen == set()
 
@@ -64,7 +74,7 @@ def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
     assert len(layers) == 7
     for case, capability, found in layers:
         prefill = "prefill_specialized" if "pages of 64" in case else "prefill_plain"
-        at = FEW.index("_decode")
+        at = FEW.index("decode_kernel")
         wanted = {
             **LAYERS,
             "mixed 16": [*FEW[:at], prefill, *FEW[at:]],

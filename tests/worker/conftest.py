@@ -84,11 +84,17 @@ class Scribe:
             self.known[slot] += samples[-1]
         self.step += 1
         plan = StepPlan(
-            self.epoch, self.step, self.previous, ints([row[0] for row in rows]), ints([row[1] for row in rows]),
-            bytes(samples), admits=tuple(self._pending["admits"]), releases=ints(self._pending["releases"]),
+            self.epoch,
+            self.step,
+            self.previous,
+            ints([row[0] for row in rows]),
+            ints([row[1] for row in rows]),
+            bytes(samples),
+            admits=tuple(self._pending["admits"]),
+            releases=ints(self._pending["releases"]),
             appends=ints(np.array(self._pending["appends"], dtype=np.int32).reshape(-1)),
             copies=ints(np.array(self._pending["copies"], dtype=np.int32).reshape(-1)),
-        )  # fmt: skip
+        )
         plan = msgspec.structs.replace(plan, **changes)
         for column in self._pending.values():
             column.clear()
@@ -154,9 +160,14 @@ def reference(tiny_checkpoint):
 def settings(tiny_checkpoint):
     """Fields of a configuration that runs the tiny model."""
     return {
-        "model": str(tiny_checkpoint()), "device": "cpu", "max_num_seqs": 8, "max_num_batched_tokens": 256,
-        "block_size": 8, "kv_cache_memory_bytes": 4 << 20, "num_threads": 1,
-    }  # fmt: skip
+        "model": str(tiny_checkpoint()),
+        "device": "cpu",
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 256,
+        "block_size": 8,
+        "kv_cache_memory_bytes": 4 << 20,
+        "num_threads": 1,
+    }
 
 
 @pytest.fixture
@@ -182,12 +193,23 @@ class Group:
         with self.log.open("ab") as log:
             self.processes = [
                 subprocess.Popen(
-                    [*command, address, str(epoch)] if command else
-                    [sys.executable, "-m", "quire.worker", str(config), "--rank", str(rank), "--epoch", str(epoch)],
-                    stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    [*command, address, str(epoch)]
+                    if command
+                    else [
+                        sys.executable,
+                        "-m",
+                        "quire.worker",
+                        str(config),
+                        "--rank",
+                        str(rank),
+                        "--epoch",
+                        str(epoch),
+                    ],
+                    stderr=log,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
                 )
                 for rank in range(size)
-            ]  # fmt: skip
+            ]
         self.identities = {}
 
     def receive(self, seconds=60.0):

@@ -42,9 +42,18 @@ def main(address: str, epoch: int, late: bool) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = Dealer(context, address, identity(0, epoch), plan_decoder())
     facts = ModelFacts(
-        max_model_len=1, vocab_size=8, eos_token_ids=(), num_blocks=1, block_size=1, kv_bytes=0, weight_bytes=0,
-        device="none", dtype="float32", architecture="Echo", revision="",
-    )  # fmt: skip
+        max_model_len=1,
+        vocab_size=8,
+        eos_token_ids=(),
+        num_blocks=1,
+        block_size=1,
+        kv_bytes=0,
+        weight_bytes=0,
+        device="none",
+        dtype="float32",
+        architecture="Echo",
+        revision="",
+    )
     code = Worker(dealer, 0, 1, epoch).run(lambda: Started(Echo(late), facts, "", ()))
     dealer.close(linger_ms=1000)
     context.term()

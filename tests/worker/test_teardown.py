@@ -113,8 +113,13 @@ def serve(told, monkeypatch):
 def test_graphs_are_gone_before_their_communicator_is(serve, told):
     assert serve(exit_codes.SUCCESS) == exit_codes.SUCCESS
     assert told == [
-        "SIGTERM leaves by 0", "group made", "graph reset", "graph reset", "group destroyed", "last words sent",
-    ]  # fmt: skip
+        "SIGTERM leaves by 0",
+        "group made",
+        "graph reset",
+        "graph reset",
+        "group destroyed",
+        "last words sent",
+    ]
 
 
 def test_a_failure_takes_nothing_apart(serve, told):

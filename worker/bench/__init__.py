@@ -1,1 +1,1 @@
-"""What a worker's host, machine and loop cost: the measuring halves of `quire bench`."""
+"""The measuring halves of `quire bench` for a worker's host, machine and loop."""

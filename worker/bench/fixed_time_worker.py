@@ -1,4 +1,4 @@
-"""A worker that computes nothing: every step takes a fixed time and draws pseudo-random tokens.
+"""A worker that computes nothing: every step takes a fixed time and samples pseudo-random tokens.
 
 It speaks the worker protocol in full, so everything around the device can be measured without a device (`quire bench
 control`). `python -m quire.worker.bench.fixed_time_worker CONFIG.json` runs until the scheduler says Stop or the
@@ -38,11 +38,11 @@ POLL_SECONDS = 0.2
 class FixedTimeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scheduler_address: str
     report_file: str
-    """Where the JSON object goes."""
+    """Path that the JSON object goes to."""
     step_ms: float = 5.0
     vocab_size: int = 32_000
     eos_token_ids: tuple[int, ...] = ()
-    """Announced, and never drawn."""
+    """End tokens it announces and never samples."""
     max_model_len: int = 4096
     num_blocks: int = 65_536
     block_size: int = 16

@@ -1,8 +1,8 @@
-"""What a step costs the worker's host: a real runner on real plans, with the device's work taken out.
+"""The cost of a step on the worker's host: a real runner on real plans, with the device's work taken out.
 
 `python -m quire.worker.bench.host_time '{"rows": 256}'` prints one JSON object with the raw series: the measured half
-of `quire bench worker`. The forward pass is a graph whose replay does nothing, and the head has drawn its tokens
-before.
+of `quire bench worker`. The forward pass is a graph whose replay does nothing, and the head has sampled its
+tokens before.
 """
 
 import json
@@ -25,15 +25,15 @@ from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import Slots
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
 
 VOCAB_SIZE = 128_256
 EPOCH = 1
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much runs and how long. Lengths are in tokens."""
+    """The load of the bench. Lengths are in tokens."""
 
     rows: int = 256
     steps: int = 2000
@@ -61,7 +61,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def most_tokens(self) -> int:
-        """Of one step."""
+        """Most tokens of one step."""
         return self.rows + (int(self.churn) + 1) * self.prompt_len
 
     @property
@@ -154,7 +154,7 @@ class NoForward(Graphs):
 
 
 class NoModel:
-    """Its tokens were drawn before the step."""
+    """A model whose tokens were sampled before the step."""
 
     def __init__(self, device: Device, rows: int) -> None:
         self._token_ids = torch.arange(rows, device=device.torch)
@@ -172,10 +172,10 @@ class NoModel:
 
 
 def build(scenario: Scenario) -> Runner:
-    """A worker's runner, with its own tables and staging."""
+    """A worker's runner, with its own tables and upload."""
     device = Device(scenario.device, 0)
     sampling = SamplingTable(scenario.rows, VOCAB_SIZE, (), device)
-    slots = Slots(
+    slots = SlotTable(
         scenario.rows,
         scenario.max_model_len,
         scenario.num_blocks,
@@ -184,12 +184,12 @@ def build(scenario: Scenario) -> Runner:
         device.torch,
         VOCAB_SIZE,
     )
-    staging = Staging(device, scenario.rows)
-    inputs = Inputs(slots, staging.rows, scenario.most_tokens, (None,), 1)
+    upload = Upload(device, scenario.rows)
+    inputs = Inputs(slots, upload.rows, scenario.most_tokens, (None,), 1)
     cache = KVCache(KVLayout(1, 1, 1, scenario.block_size, torch.float32), scenario.num_blocks, device.torch)
     graphs = NoForward(device, scenario.most_tokens)
     model = NoModel(device, scenario.rows)
-    return Runner(model, cache, slots, inputs, staging, graphs, device, scenario.most_tokens, reports=True)
+    return Runner(model, cache, slots, inputs, upload, graphs, device, scenario.most_tokens, reports=True)
 
 
 def measure(scenario: Scenario) -> dict[str, object]:

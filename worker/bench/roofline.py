@@ -1,4 +1,4 @@
-"""What this machine's arithmetic allows: linear layers with cold weights in fp32 and int8, and device read bandwidth.
+"""The limits of this machine's arithmetic: linear layers with cold weights in fp32 and int8, and device read bandwidth.
 
 `python -m quire.worker.bench.roofline '{"rows": [1, 16]}'` prints one JSON object: the measured half of `quire bench
 machine`.
@@ -31,7 +31,7 @@ class MachineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     seconds: float = 1.0
     """Measured for each linear and row count."""
     cold_bytes: int = 256 << 20
-    """Of weights cycled through: more than the caches hold, so that each pass reads its own from memory."""
+    """Bytes of weights cycled through: more than the caches hold, so that each pass reads its own from memory."""
     num_threads: int = 0
     """0: all cores this process may use."""
     seed: int = 0
@@ -56,7 +56,7 @@ def fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
 
 
 def own_fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
-    """What quire runs on the CPU in float32."""
+    """The layer that quire runs on the CPU in float32."""
     packed = pack(torch.randn(OUT_FEATURES, IN_FEATURES))
     weights = [packed.clone() for _ in range(count)]
     x = torch.randn(rows, IN_FEATURES)
@@ -84,7 +84,7 @@ def int8_linear(rows: int, count: int, device: torch.device) -> Linear:
 
 
 def own_int8_linear(rows: int, count: int, device: torch.device) -> Linear:
-    """What quire runs with `--quantization int8`: fp32 in and out, each row quantized in the call."""
+    """The layer that quire runs with `--quantization int8`: fp32 in and out, each row quantized in the call."""
     packed, scale = pack_int8(torch.randn(OUT_FEATURES, IN_FEATURES))
     weights = [packed.clone() for _ in range(count)]
     x = torch.randn(rows, IN_FEATURES)

@@ -1,4 +1,4 @@
-"""Which cores a rank runs on, when several ranks share a machine."""
+"""The cores a rank runs on, when several ranks share a machine."""
 
 import os
 

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Background:
+class DaemonPool:
     """Work is begun in the order in which it came; the threads start with the first."""
 
     def __init__(self, name: str, num_threads: int) -> None:
@@ -23,7 +23,7 @@ class Background:
         self._started = False
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
-        """Its result or exception will be in the future. Call it from one thread only."""
+        """Queue a call; the future gets its result or exception. Call it from one thread only."""
         if not self._started:
             self._started = True
             for _ in range(self._num_threads):

@@ -1,14 +1,9 @@
-"""The one place that knows which device this is: the choice, threads, memory, copies, streams, graphs, and when work is
-done."""
+"""The one place that knows which device this is: its choice, threads, memory, copies, streams and graphs."""
 
 import contextlib
 import logging
-import math
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
@@ -17,10 +12,11 @@ import torch
 from quire.kernels import chips
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.device.cpu_affinity import share_of_cores
+from quire.worker.device.host_memory import machine_bytes
+from quire.worker.device.marks import CudaMark, HostMark, Mark, Start
 
 _log = logging.getLogger(__name__)
 
-_HUGE_PAGE = 2 << 20
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -29,8 +25,6 @@ class DeviceError(ValueError):
 
 
 Pool = tuple[int, int]
-Start = torch.cuda.Event | None
-"""Where a timed stretch of work begins; None on the CPU, which is timed by its clock."""
 
 
 class Graph(Protocol):
@@ -47,50 +41,8 @@ class Graph(Protocol):
         ...
 
 
-class Mark(Protocol):
-    """A point in the device's work."""
-
-    def passed(self) -> bool:
-        """Whether the device is past it; never waits."""
-        ...
-
-    def wait(self, before: "Mark | None" = None) -> float:
-        """Wait for it; seconds the device worked from the matching `Device.begin` on, but not up to `before`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _HostMark:
-    """The CPU runs every operation when it is called: its marks are always passed."""
-
-    seconds: float = 0.0
-
-    def passed(self) -> bool:
-        return True
-
-    def wait(self, before: Mark | None = None) -> float:
-        return self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _CudaMark:
-    start: torch.cuda.Event
-    end: torch.cuda.Event
-
-    def passed(self) -> bool:
-        return bool(self.end.query())  # type: ignore[no-untyped-call]
-
-    def wait(self, before: Mark | None = None) -> float:
-        with torch.cuda.device(self.end.device):  # a thread of its own would else wake the first device
-            self.end.synchronize()
-            milliseconds = float(self.start.elapsed_time(self.end))
-            if isinstance(before, _CudaMark):
-                milliseconds -= max(0.0, float(self.start.elapsed_time(before.end)))
-            return milliseconds / 1e3
-
-
 class Device:
-    """What the runner asks of cpu or cuda, instead of asking which it is."""
+    """One interface to cpu and cuda: its users ask it, instead of asking which it is."""
 
     def __init__(self, wanted: Literal["auto", "cpu", "cuda"], rank: int) -> None:
         """Raises `DeviceError` when CUDA is asked for and there is no device for this rank."""
@@ -107,20 +59,30 @@ class Device:
                 f"tensor_parallel_size: rank {rank} has no device, torch sees {torch.cuda.device_count()}; lower it"
             )
         self.torch = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
-        self._aside: torch.cuda.Stream | None = None
-        self._rejoined: torch.cuda.Event | None = None
+        self._side_stream: torch.cuda.Stream | None = None
+        self._ready_for_next: torch.cuda.Event | None = None
         if self.is_cuda:
             torch.cuda.set_device(self.torch)
-            self._aside = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+            self._side_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
 
     @property
     def compiles(self) -> bool:
-        """Whether kernels are compiled when they are first called."""
+        """True where kernels are compiled when they are first called."""
         return self.is_cuda
 
     @property
     def works_beside(self) -> bool:
-        """Whether the host is free while the device works; if not, a thread beside it takes the device's cores."""
+        """True where the host is free while the device works; elsewhere a thread beside it takes the device's cores."""
+        return self.is_cuda
+
+    @property
+    def records_graphs(self) -> bool:
+        """True where work can be recorded and replayed as one graph."""
+        return self.is_cuda
+
+    @property
+    def has_own_memory(self) -> bool:
+        """True where the device's memory is apart from the host's, so that the engine's part can be measured."""
         return self.is_cuda
 
     @property
@@ -133,7 +95,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """For the facts: what the scheduler and the user see."""
+        """Name in the facts, which the scheduler and the user see."""
         return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
 
     def dtype(self, wanted: Dtype, checkpoint: torch.dtype) -> torch.dtype:
@@ -167,7 +129,7 @@ class Device:
         tensor = torch.from_numpy(array)
         return tensor.pin_memory().to(self.torch, non_blocking=True) if self.is_cuda else tensor
 
-    def staging(self, num_bytes: int, depth: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def upload_buffers(self, num_bytes: int, depth: int) -> tuple[list[torch.Tensor], torch.Tensor]:
         """`depth` host buffers to write in turn and the device buffer they are copied to; on the CPU all are one."""
         if not self.is_cuda:
             both = torch.zeros(num_bytes, dtype=torch.uint8)
@@ -185,26 +147,26 @@ class Device:
         return hosts
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[Callable[[], None]]:
+    def side_stream(self) -> Iterator[Callable[[], None]]:
         """Work queued inside goes to a second stream, behind what the main one has been given so far.
 
-        Yields a function to call once what the next step needs is queued: `rejoin` waits for no more than that.
+        Yields a function to call once what the next step needs is queued: `join_side_stream` waits for no more.
         """
-        if self._aside is None:
+        if self._side_stream is None:
             yield lambda: None
             return
-        self._aside.wait_stream(torch.cuda.current_stream(self.torch))
-        with torch.cuda.stream(self._aside):
-            yield self._promise
+        self._side_stream.wait_stream(torch.cuda.current_stream(self.torch))
+        with torch.cuda.stream(self._side_stream):
+            yield self._record_ready
 
-    def _promise(self) -> None:
-        self._rejoined = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._rejoined.record()
+    def _record_ready(self) -> None:
+        self._ready_for_next = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._ready_for_next.record()
 
-    def rejoin(self) -> None:
-        """The main stream waits, on the device, for what the last step promised."""
-        if self._rejoined is not None:
-            torch.cuda.current_stream(self.torch).wait_event(self._rejoined)
+    def join_side_stream(self) -> None:
+        """The main stream waits, on the device, for what the last step called ready."""
+        if self._ready_for_next is not None:
+            torch.cuda.current_stream(self.torch).wait_event(self._ready_for_next)
 
     def begin(self) -> Start:
         """The start of a timed stretch of work."""
@@ -217,17 +179,17 @@ class Device:
     def mark(self, start: Start, host_seconds: float) -> Mark:
         """The present end of the work queued since `start`. `host_seconds` is how long the host ran it."""
         if start is None:
-            return _HostMark(host_seconds)
+            return HostMark(host_seconds)
         end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         end.record()
-        return _CudaMark(start, end)
+        return CudaMark(start, end)
 
     def synchronize(self) -> None:
         if self.is_cuda:
             torch.cuda.synchronize(self.torch)
 
     def num_allocations(self) -> int:
-        """How often the device or pinned memory was enlarged so far: constant in a steady state. 0 on the CPU."""
+        """Count of enlargements of device and pinned memory so far: constant in a steady state. 0 on the CPU."""
         if not self.is_cuda:
             return 0
         device = torch.cuda.memory_stats(self.torch)["num_device_alloc"]
@@ -243,11 +205,11 @@ class Device:
 
     def total_memory(self) -> int:
         """Bytes of the device (CUDA) or of the machine."""
-        return int(torch.cuda.mem_get_info(self.torch)[1]) if self.is_cuda else _machine_bytes("MemTotal")
+        return int(torch.cuda.mem_get_info(self.torch)[1]) if self.is_cuda else machine_bytes("MemTotal")
 
     def free_memory(self) -> int:
         """Bytes a new allocation could get."""
-        return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else _machine_bytes("MemAvailable")
+        return int(torch.cuda.mem_get_info(self.torch)[0]) if self.is_cuda else machine_bytes("MemAvailable")
 
     def held_memory(self) -> int:
         """Bytes torch holds of the device, used or not; 0 on the CPU."""
@@ -261,33 +223,3 @@ class Device:
     def peak_memory(self) -> int:
         """Most bytes torch held since `reset_peak`, graphs included; 0 on the CPU, where nothing is profiled."""
         return int(torch.cuda.max_memory_reserved(self.torch)) if self.is_cuda else 0
-
-
-def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched.
-
-    They lie in huge pages where the system has them: a KV cache is read all over, and small pages would cost more to
-    find than to read.
-    """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes < _HUGE_PAGE:
-        return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a hint, which a kernel may not know
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
-
-
-def _machine_bytes(field: str) -> int:
-    """A line of /proc/meminfo, capped by the memory limit of the control group."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-    limit = Path("/sys/fs/cgroup/memory.max")
-    used = Path("/sys/fs/cgroup/memory.current")
-    text = limit.read_text().strip() if limit.exists() else "max"
-    if text == "max":
-        return found
-    room = int(text) - (int(used.read_text()) if field == "MemAvailable" and used.exists() else 0)
-    return max(0, min(found, room))

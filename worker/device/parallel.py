@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 class Group(Protocol):
-    """What a layer may ask of its group. With one rank every collective returns its argument."""
+    """The collectives a layer may ask of its group. With one rank every collective returns its argument."""
 
     @property
     def rank(self) -> int: ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention
-from quire.kernels.attention.rope_store_kv import rotate_store
+from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.worker.batch import ForwardBatch
 from quire.worker.memory.kv_cache import LayerCache
 
@@ -30,7 +30,7 @@ def attend(
     """qkv [T, (H + 2K) * D] of the step; rotation: cos and sin of its positions -> [T, H * D]."""
     cos, sin = rotation
     keys, values, key_scale, value_scale = cache
-    query = rotate_store(
+    query = rope_store_kv(
         qkv,
         cos,
         sin,

@@ -12,7 +12,7 @@ ROPE_TYPES: tuple[str, ...] = get_args(RopeType)
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """How positions become angles. Fields past `factor` matter to the types that name them."""
+    """Rule by which positions become angles. Fields past `factor` matter to the types that name them."""
 
     type: RopeType
     theta: float

@@ -1,4 +1,4 @@
-"""How many KV blocks there are and how long a sequence may be: decided once, the same on every rank."""
+"""The number of KV blocks and the longest sequence: decided once, the same on every rank."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Group
-from quire.worker.memory.growth import Growth
+from quire.worker.memory.usage import MemoryUsage
 
 _CPU_SHARE = 4
 _CPU_MOST_BYTES = 4 << 30
@@ -29,20 +29,20 @@ class Capacity:
     max_model_len: int
 
 
-class Share:
+class MemoryShare:
     """This engine's own part of a device. What others hold does not count against it, only that it must be free."""
 
-    def __init__(self, device: Device, growth: Growth, fraction: float) -> None:
+    def __init__(self, device: Device, usage: MemoryUsage, fraction: float) -> None:
         """Raises `MemoryTaken`."""
         self._device = device
-        self._growth = growth
+        self._usage = usage
         self._fraction = fraction
         self.num_bytes = int(device.total_memory() * fraction)
         self.check_free()
 
     def left(self, held: int) -> int:
         """Bytes that are not taken of it, if torch holds `held` of the device."""
-        return self.num_bytes - self._growth.taken(held)
+        return self.num_bytes - self._usage.taken(held)
 
     def check_free(self) -> None:
         """Raises `MemoryTaken` when what is not taken of the share yet is not free."""
@@ -53,24 +53,24 @@ class Share:
                 f"bytes, but only {free} bytes are free: other processes hold the rest; lower it, or end them"
             )
 
-    def compare(self) -> None:
+    def report(self) -> None:
         """Warn when more was taken than promised; after the last thing that takes memory."""
-        taken = self._growth.taken(self._device.held_memory())
+        taken = self._usage.taken(self._device.held_memory())
         log = _log.warning if taken > self.num_bytes else _log.info
         log("device memory: %d bytes are taken, of %d that gpu_memory_utilization allows", taken, self.num_bytes)
 
 
-def share_of(config: WorkerConfig, device: Device, growth: Growth, *, paged: bool) -> Share | None:
-    """None where nothing is measured: on the CPU, with a KV memory of a given size, or without one.
+def memory_share(config: WorkerConfig, device: Device, usage: MemoryUsage, *, paged: bool) -> MemoryShare | None:
+    """This engine's share of the device; None on the CPU, with a KV memory of a given size, or without one.
 
     Raises `MemoryTaken`.
     """
-    if not device.is_cuda or config.kv_cache_memory_bytes or not paged:
+    if not device.has_own_memory or config.kv_cache_memory_bytes or not paged:
         return None
-    return Share(device, growth, config.gpu_memory_utilization)
+    return MemoryShare(device, usage, config.gpu_memory_utilization)
 
 
-def kv_budget(config: WorkerConfig, device: Device, share: Share | None, profile: Callable[[], int]) -> int:
+def kv_budget(config: WorkerConfig, device: Device, share: MemoryShare | None, profile: Callable[[], int]) -> int:
     """Bytes for the KV cache of this rank.
 
     As configured; else on CUDA what the worst step, run by `profile`, leaves of the engine's share; else on the CPU
@@ -95,8 +95,8 @@ def kv_budget(config: WorkerConfig, device: Device, share: Share | None, profile
     return budget
 
 
-def unpaged(config: WorkerConfig, context_length: int) -> Capacity:
-    """For a model without a cache: blocks take no memory and only account for prompts, one whole one for each slot.
+def unpaged_capacity(config: WorkerConfig, context_length: int) -> Capacity:
+    """Capacity of a model without a cache: blocks only account for prompts, one whole one for each slot.
 
     Raises `MemoryShortage`.
     """
@@ -105,7 +105,9 @@ def unpaged(config: WorkerConfig, context_length: int) -> Capacity:
     return Capacity(config.max_num_seqs * -(-longest // config.block_size), longest)
 
 
-def fit(config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int) -> Capacity:
+def fit_capacity(
+    config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int
+) -> Capacity:
     """Blocks and context length for the least budget of all ranks. Raises `MemoryShortage`.
 
     A context length the user named is kept or refused; the model's own is lowered to what one sequence can have.

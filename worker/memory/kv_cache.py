@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from quire.worker.device.device import zeros
+from quire.worker.device.host_memory import zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class KVLayout:
 
     num_layers: int
     num_kv_heads: int
-    """On this rank: at least one; heads are replicated when there are fewer than ranks."""
+    """Heads on this rank: at least one; they are replicated when there are fewer than ranks."""
     head_dim: int
     block_size: int
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""From a model folder to a model with its weights in place."""
+"""Builds a model from its folder, with its weights in place."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ class LoadedModel:
     weight_bytes: int
     """Memory of this rank's weights."""
     bytes_read: int
-    """What this rank took from the checkpoint: its share only."""
+    """Bytes this rank read from the checkpoint: its share only."""
 
 
 def load_model(

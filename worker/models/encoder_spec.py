@@ -1,4 +1,4 @@
-"""What an encoder is: the config.json of BERT and RoBERTa read into one frozen value."""
+"""The encoder's spec: the config.json of BERT and RoBERTa read into one frozen value."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ from quire.worker.models.spec import ACTIVATIONS, refuse_unsupported, stated_dty
 from quire.worker.weights.shard import ModelError
 
 DEFAULT_POOLING: Final[Pooling] = "cls"
-"""Of an encoder without the files of sentence-transformers: the token that both families put first for this."""
+"""Pooling of an encoder without the files of sentence-transformers: the token that both families put first for this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class EncoderSpec:
     """The row of a prompt's first token: RoBERTa keeps the rows up to its padding id for padding."""
     num_token_types: int
     dtype: torch.dtype
-    """Of the checkpoint, as its config says."""
+    """Dtype of the checkpoint, as its config says."""
     pooling: Pooling = DEFAULT_POOLING
     eos_token_ids: tuple[int, ...] = ()
-    """None: nothing is generated."""
+    """Empty: nothing is generated."""
 
     @property
     def whole_prompts(self) -> bool:
@@ -57,7 +57,7 @@ class EncoderSpec:
         return 1
 
     def kv_layout(self, group_size: int, block_size: int, dtype: torch.dtype) -> KVLayout:
-        """Of a cache that takes no memory: blocks only account for prompts."""
+        """Layout of a cache that takes no memory: blocks only account for prompts."""
         return KVLayout(0, self.num_heads // group_size, self.hidden_size // self.num_heads, block_size, dtype)
 
 

@@ -1,4 +1,4 @@
-"""How an embedding model makes one vector of a prompt's hidden states: what the files of sentence-transformers say.
+"""The pooling of an embedding model, one vector of a prompt's hidden states: as the files of sentence-transformers say.
 
 `modules.json` lists the stages (the transformer, a pooling, perhaps a normalisation, which is the frontend's work);
 `1_Pooling/config.json` says which pooling. Code that a checkpoint brings is never run.
@@ -25,7 +25,7 @@ _MODES: Final[dict[str, Pooling]] = {"cls": "cls", "mean": "mean", "lasttoken": 
 
 
 def read_pooling(model_dir: Path, default: Pooling) -> Pooling:
-    """As the files say; `default` without them. Raises ModelError for stages and poolings that cannot be served."""
+    """The pooling that the files state; `default` without them. Raises ModelError for what cannot be served."""
     if not (model_dir / MODULES).exists():
         return default
     folder = ""

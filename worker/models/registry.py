@@ -17,7 +17,7 @@ from quire.worker.models.fields import Config
 from quire.worker.models.pooling import MODULES, read_pooling
 from quire.worker.models.spec import ModelSpec, dtype_name, llama, mistral, qwen2, qwen3
 from quire.worker.weights.checkpoint import stored_dtype
-from quire.worker.weights.names import NameMap, Rule
+from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.shard import ModelError
 
 Spec = ModelSpec | EncoderSpec
@@ -33,25 +33,25 @@ class Architecture:
 
 LLAMA_NAMES: Final = NameMap(
     (
-        Rule(r"(model\.)?embed_tokens\.weight", "embedding.weight"),
-        Rule(r"(model\.)?norm\.weight", "norm.weight"),
-        Rule(r"lm_head\.weight", "head.weight"),
-        Rule(r"(model\.)?layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
-        Rule(r"(model\.)?layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
-        Rule(
+        NameRule(r"(model\.)?embed_tokens\.weight", "embedding.weight"),
+        NameRule(r"(model\.)?norm\.weight", "norm.weight"),
+        NameRule(r"lm_head\.weight", "head.weight"),
+        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
+        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
+        NameRule(
             r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)",
             "blocks.{n}.attention.qkv.{tensor}",
         ),
-        Rule(
+        NameRule(
             r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"
         ),
-        Rule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
-        Rule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
-        Rule(
+        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
+        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
+        NameRule(
             r"(model\.)?layers\.(?P<n>\d+)\.mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)",
             "blocks.{n}.mlp.gate_up.{tensor}",
         ),
-        Rule(r"(model\.)?layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
+        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
     ),
     ignored=(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(model\.)?rotary_emb\.inv_freq"),
 )
@@ -61,29 +61,29 @@ _LAYER = r"(?:\w+\.)?encoder\.layer\.(?P<n>\d+)\."
 _LEARNED = r"\.(?P<tensor>weight|bias)"
 ENCODER_NAMES: Final = NameMap(
     (
-        Rule(r"(?:\w+\.)?embeddings\.word_embeddings\.weight", "embedding.weight"),
-        Rule(r"(?:\w+\.)?embeddings\.position_embeddings\.weight", "positions.weight"),
-        Rule(r"(?:\w+\.)?embeddings\.token_type_embeddings\.weight", "token_types.weight"),
-        Rule(r"(?:\w+\.)?embeddings\.LayerNorm" + _LEARNED, "norm.{tensor}"),
-        Rule(r"(?:\w+\.)?embeddings\.LayerNorm\.gamma", "norm.weight"),
-        Rule(r"(?:\w+\.)?embeddings\.LayerNorm\.beta", "norm.bias"),
-        Rule(
+        NameRule(r"(?:\w+\.)?embeddings\.word_embeddings\.weight", "embedding.weight"),
+        NameRule(r"(?:\w+\.)?embeddings\.position_embeddings\.weight", "positions.weight"),
+        NameRule(r"(?:\w+\.)?embeddings\.token_type_embeddings\.weight", "token_types.weight"),
+        NameRule(r"(?:\w+\.)?embeddings\.LayerNorm" + _LEARNED, "norm.{tensor}"),
+        NameRule(r"(?:\w+\.)?embeddings\.LayerNorm\.gamma", "norm.weight"),
+        NameRule(r"(?:\w+\.)?embeddings\.LayerNorm\.beta", "norm.bias"),
+        NameRule(
             _LAYER + r"attention\.self\.(?P<part>[qkv])(?:uery|ey|alue)" + _LEARNED, "blocks.{n}.attention.qkv.{tensor}"
         ),
-        Rule(_LAYER + r"attention\.output\.dense" + _LEARNED, "blocks.{n}.attention.output.{tensor}"),
-        Rule(_LAYER + r"attention\.output\.LayerNorm" + _LEARNED, "blocks.{n}.attention_norm.{tensor}"),
-        Rule(_LAYER + r"attention\.output\.LayerNorm\.gamma", "blocks.{n}.attention_norm.weight"),
-        Rule(_LAYER + r"attention\.output\.LayerNorm\.beta", "blocks.{n}.attention_norm.bias"),
-        Rule(_LAYER + r"intermediate\.dense" + _LEARNED, "blocks.{n}.mlp.up.{tensor}"),
-        Rule(_LAYER + r"output\.dense" + _LEARNED, "blocks.{n}.mlp.down.{tensor}"),
-        Rule(_LAYER + r"output\.LayerNorm" + _LEARNED, "blocks.{n}.mlp_norm.{tensor}"),
-        Rule(_LAYER + r"output\.LayerNorm\.gamma", "blocks.{n}.mlp_norm.weight"),
-        Rule(_LAYER + r"output\.LayerNorm\.beta", "blocks.{n}.mlp_norm.bias"),
+        NameRule(_LAYER + r"attention\.output\.dense" + _LEARNED, "blocks.{n}.attention.output.{tensor}"),
+        NameRule(_LAYER + r"attention\.output\.LayerNorm" + _LEARNED, "blocks.{n}.attention_norm.{tensor}"),
+        NameRule(_LAYER + r"attention\.output\.LayerNorm\.gamma", "blocks.{n}.attention_norm.weight"),
+        NameRule(_LAYER + r"attention\.output\.LayerNorm\.beta", "blocks.{n}.attention_norm.bias"),
+        NameRule(_LAYER + r"intermediate\.dense" + _LEARNED, "blocks.{n}.mlp.up.{tensor}"),
+        NameRule(_LAYER + r"output\.dense" + _LEARNED, "blocks.{n}.mlp.down.{tensor}"),
+        NameRule(_LAYER + r"output\.LayerNorm" + _LEARNED, "blocks.{n}.mlp_norm.{tensor}"),
+        NameRule(_LAYER + r"output\.LayerNorm\.gamma", "blocks.{n}.mlp_norm.weight"),
+        NameRule(_LAYER + r"output\.LayerNorm\.beta", "blocks.{n}.mlp_norm.bias"),
     ),
     ignored=(r"(?:\w+\.)?embeddings\.position_ids", r"(?:\w+\.)?pooler\..*", r"cls\..*", r"lm_head\..*"),
 )
-"""With any one prefix or none. Oldest checkpoints call a norm's parameters gamma and beta. Heads for training and the
-pooler, which no embedding model uses, are left out."""
+"""Names with one prefix or none. The oldest checkpoints call a norm's parameters gamma and beta. Heads for training and
+the pooler, which no embedding model uses, are left out."""
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
@@ -135,7 +135,7 @@ def read_spec(model_dir: Path, task: AskedTask = "auto") -> Spec:
 
 
 def parse_spec(config: Config, generation: Config) -> Spec:
-    """From the files' contents."""
+    """The spec, from the files' contents."""
     stated = config.get("architectures")
     name = str(stated[0]) if isinstance(stated, list) and stated else ""
     if name not in ARCHITECTURES:

@@ -1,4 +1,4 @@
-"""What a model is: a config.json read into one frozen value, with all that differs between architectures in it."""
+"""The model's spec: a config.json read into one frozen value, with all that differs between architectures in it."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,13 +32,18 @@ ACTIVATIONS: Final[dict[str, Gate]] = {
 
 LLAMA_DEFAULTS: Final[Config] = {"max_position_embeddings": 2048}
 MISTRAL_DEFAULTS: Final[Config] = {
-    "max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096,
-}  # fmt: skip
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+}
 QWEN2_DEFAULTS: Final[Config] = {
-    "max_position_embeddings": 32_768, "num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28,
-}  # fmt: skip
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 QWEN3_DEFAULTS: Final[Config] = {**QWEN2_DEFAULTS, "head_dim": 128}
-"""What transformers takes for a key that config.json leaves out, where the architectures differ. A key that is there
+"""Values transformers takes for a key that config.json leaves out, where the architectures differ. A key that is there
 and null is not left out. The sizes that every published config states have no default."""
 
 
@@ -55,22 +60,22 @@ class ModelSpec:
     norm_eps: float
     rope: RopeSpec
     sliding_windows: tuple[int | None, ...]
-    """Of each layer; None: the layer sees the whole context."""
+    """Window of each layer; None: the layer sees the whole context."""
     tied_embeddings: bool
     qkv_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
     activation: Gate = "silu"
-    """Of the feed-forward block's gate."""
+    """Activation of the feed-forward block's gate."""
     qk_norm: bool = False
     """Each query and key head is normalised before it is rotated."""
     max_model_len: int
     """Tokens the positions are made for."""
     dtype: torch.dtype
-    """Of the checkpoint, as its config says."""
+    """Dtype of the checkpoint, as its config says."""
     eos_token_ids: tuple[int, ...]
     pooling: Pooling | None = None
-    """How an embedding model makes one vector of a prompt; None: it generates, and has an output head."""
+    """Pooling by which an embedding model makes one vector of a prompt; None: it generates, and has an output head."""
 
     @property
     def whole_prompts(self) -> bool:
@@ -82,7 +87,7 @@ class ModelSpec:
         return self.num_heads // group_size // kv_head_share(self.num_kv_heads, 0, group_size).length
 
     def kv_layout(self, group_size: int, block_size: int, dtype: torch.dtype) -> KVLayout:
-        """Of the cache of each of `group_size` ranks: all ranks hold equally many key-value heads."""
+        """Layout of the cache of each of `group_size` ranks: all hold equally many key-value heads."""
         heads = kv_head_share(self.num_kv_heads, 0, group_size).length
         return KVLayout(self.num_layers, heads, self.head_dim, block_size, dtype)
 
@@ -116,7 +121,7 @@ def qwen3(config: Config, generation: Config) -> ModelSpec:
 
 
 def _common(config: Config, generation: Config) -> ModelSpec:
-    """What all architectures here read alike; `generation` is generation_config.json, empty if there is none."""
+    """Fields that all architectures read alike; `generation` is generation_config.json, empty if there is none."""
     refuse_unsupported(config)
     hidden, num_heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     num_kv_heads = integer(config, "num_key_value_heads", num_heads)
@@ -163,12 +168,12 @@ def refuse_unsupported(config: Config) -> None:
 
 
 def dtype_name(config: Config) -> Any:
-    """What config.json states under the new name or the old one; nothing if it leaves it out."""
+    """The dtype config.json states under the new name or the old one; None if it leaves it out."""
     return config.get("dtype") or config.get("torch_dtype")
 
 
 def stated_dtype(config: Config) -> torch.dtype:
-    """Of the checkpoint. Raises ModelError."""
+    """Dtype of the checkpoint. Raises ModelError."""
     name = dtype_name(config) or "float32"
     if name not in DTYPES:
         raise ModelError("dtype", f"{name!r} is not supported; supported: {', '.join(DTYPES)}")

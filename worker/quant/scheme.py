@@ -1,4 +1,4 @@
-"""How the weight of a linear layer is stored and multiplied: one scheme object for all linear layers of a model."""
+"""A scheme stores and multiplies the weights of linear layers: one object for all linear layers of a model."""
 
 from typing import Protocol
 

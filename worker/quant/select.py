@@ -1,4 +1,4 @@
-"""From the name of a quantization to its scheme."""
+"""Selects the scheme of a quantization by its name."""
 
 import torch
 

@@ -1,1 +1,1 @@
-"""From hidden states to tokens, logprobs or vectors."""
+"""Sampling and pooling: hidden states become tokens, logprobs or vectors."""

@@ -1,9 +1,11 @@
 """The matchers of the slots: what the grammar of each output allows next, as bits for the sampler.
 
 Compiling happens in threads of its own from the admission on; masks are made in another one while the device runs the
-layers, from the tokens drawn so far. A step waits for both only where it is about to draw. Where the host's cores are
-the device there is no beside: a thread of masks would keep the layers' threads waiting, so masks come first. What
-limits a grammar is counted, not timed: every rank makes equal masks. Legend: G guided rows, W words of 32 tokens.
+layers, from the tokens sampled so far. A step waits for both only where it is about to sample. Where the host's cores
+are the device nothing runs beside it: a thread of masks would keep the layers' threads waiting, so masks come first.
+What limits a grammar is counted, not timed: every rank makes equal masks.
+
+Shape legend: G rows with a grammar, W words of 32 tokens.
 """
 
 import hashlib
@@ -26,8 +28,9 @@ from quire.proto.messages.params import ParameterError, SamplingParams, Structur
 from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.messages.structured import TokenizerUnfit, load_vocabulary, new_matcher
 from quire.proto.transport.wire import unpack
-from quire.worker.device.daemon_pool import Background
-from quire.worker.device.device import Device, Mark
+from quire.worker.device.daemon_pool import DaemonPool
+from quire.worker.device.device import Device
+from quire.worker.device.marks import Mark
 
 MAX_CACHE_BYTES = 64 << 20
 GRAMMAR_BYTES, TEXT_FACTOR = 128 << 10, 24
@@ -41,18 +44,18 @@ Bits = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
-class _Guide:
-    """One slot's matcher and the token it was not told yet."""
+class _SlotMatcher:
+    """The matcher of one slot, and the sampled token that it has not consumed yet."""
 
     matcher: "Future[LLMatcher | None]"
-    """None: the grammar cannot be had here."""
+    """Resolves to None when the grammar does not compile here."""
     allowed: Bits | None
     """The request's own allowed ids: [W]."""
-    drawn: "_Drawn | None" = None
+    sampled: "_SampledToken | None" = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _SampledToken:
     """A token on its way to the host: it is there once the mark has passed."""
 
     token_ids: torch.Tensor
@@ -61,16 +64,16 @@ class _Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Masks:
-    """What the guided rows of one step may draw."""
+class GrammarMasks:
+    """The tokens that the rows with a grammar may sample in one step."""
 
     bits: Bits
     """[G, W]; all set where the row is stuck, whose token then means nothing."""
     stuck: tuple[int, ...]
-    """Of the G rows: those whose grammar allows no token or gave up."""
+    """Those of the G rows whose grammar allows no token or gave up."""
 
 
-class Matchers:
+class GrammarMatchers:
     """Follows the plans as the slots do; nothing is started before the first request that has a grammar."""
 
     def __init__(
@@ -81,49 +84,49 @@ class Matchers:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._device = device
-        self._guides: list[_Guide | None] = [None] * num_slots
-        self._compilers = Background("grammar compiler", COMPILERS)
-        self._masker = Background("grammar masks", 1)
+        self._matchers: list[_SlotMatcher | None] = [None] * num_slots
+        self._compilers = DaemonPool("grammar compiler", COMPILERS)
+        self._masker = DaemonPool("grammar masks", 1)
         self._compiled = _Compiled(MAX_CACHE_BYTES)
         self._vocabulary: Future[LLTokenizer] | None = None
         self._executor: LLExecutor | None = None
 
     def apply(self, plan: StepPlan) -> None:
-        """Drop the matchers of released slots, begin those of admitted ones; after `Slots` found the plan sound."""
+        """Drop the matchers of released slots, begin those of admitted ones; after `SlotTable` found the plan sound."""
         if plan.releases:
             for slot in unpack(plan.releases).tolist():
-                self._guides[slot] = None
+                self._matchers[slot] = None
         for admit in plan.admits:
             structured = admit.params.structured
             if structured is not None:
-                self._guides[admit.slot] = self._begin(admit, structured)
+                self._matchers[admit.slot] = self._begin(admit, structured)
 
-    def masks(self, slots: Sequence[int]) -> "Future[Masks]":
-        """Begin the masks of these slots' next tokens; every token drawn before is named by `drew`."""
-        guides = []
+    def masks(self, slots: Sequence[int]) -> "Future[GrammarMasks]":
+        """Begin the masks of these slots' next tokens; every token before was named by `on_sampled`."""
+        pending = []
         for slot in slots:
-            guide = self._guides[slot]
-            assert guide is not None
-            guides.append((guide, guide.drawn))
-            guide.drawn = None
+            slot_matcher = self._matchers[slot]
+            assert slot_matcher is not None
+            pending.append((slot_matcher, slot_matcher.sampled))
+            slot_matcher.sampled = None
         if self._device.works_beside:
-            return self._masker.submit(self._masks, guides)
-        made: Future[Masks] = Future()
-        made.set_result(self._masks(guides))
+            return self._masker.submit(self._make_masks, pending)
+        made: Future[GrammarMasks] = Future()
+        made.set_result(self._make_masks(pending))
         return made
 
-    def upload(self, masks: Masks) -> torch.Tensor:
+    def upload(self, masks: GrammarMasks) -> torch.Tensor:
         """The bits on the device: int32 [G, W]."""
         return self._device.upload(masks.bits)
 
-    def drew(self, slots: Sequence[int], indices: Sequence[int], token_ids: torch.Tensor, mark: Mark) -> None:
+    def on_sampled(self, slots: Sequence[int], indices: Sequence[int], token_ids: torch.Tensor, mark: Mark) -> None:
         """These slots' tokens are `token_ids[indices]` on the host, once the mark has passed."""
         for slot, index in zip(slots, indices, strict=True):
-            guide = self._guides[slot]
-            assert guide is not None
-            guide.drawn = _Drawn(token_ids, index, mark)
+            slot_matcher = self._matchers[slot]
+            assert slot_matcher is not None
+            slot_matcher.sampled = _SampledToken(token_ids, index, mark)
 
-    def _begin(self, admit: Admit, structured: Structured) -> _Guide:
+    def _begin(self, admit: Admit, structured: Structured) -> _SlotMatcher:
         if self._vocabulary is None:
             self._vocabulary = self._compilers.submit(
                 load_vocabulary, self._folder, self._vocab_size, self._eos_token_ids
@@ -132,12 +135,12 @@ class Matchers:
                 self._executor = LLExecutor(max(1, min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2)))
         output = unpack(admit.tokens)[admit.num_prompt :].tolist()
         matcher = self._compilers.submit(self._matcher, self._vocabulary, structured, output)
-        return _Guide(matcher, self._allowed(admit.params))
+        return _SlotMatcher(matcher, self._allowed(admit.params))
 
     def _matcher(
         self, vocabulary: "Future[LLTokenizer]", structured: Structured, output: list[int]
     ) -> LLMatcher | None:
-        """In a compiling thread: the matcher behind the output so far, which is not empty after a preemption."""
+        """The matcher behind the output so far, which is not empty after a preemption. Runs in a compiling thread."""
         key = hashlib.sha256(msgspec.msgpack.encode(structured)).digest()
         try:
             matcher = self._compiled.find(key)
@@ -162,49 +165,49 @@ class Matchers:
     def _num_words(self) -> int:
         return -(-self._vocab_size // 32)
 
-    def _masks(self, guides: list[tuple[_Guide, _Drawn | None]]) -> Masks:
-        """In the masks' thread: tell the matchers their tokens, then ask them."""
-        bits = np.full((len(guides), self._num_words), -1, dtype=np.int32)
-        told, asked = [], []
+    def _make_masks(self, pending: list[tuple[_SlotMatcher, _SampledToken | None]]) -> GrammarMasks:
+        """The matchers consume their tokens and compute their masks. Runs in the masks' thread."""
+        bits = np.full((len(pending), self._num_words), -1, dtype=np.int32)
+        consumed, masked = [], []
         on_host: dict[int, list[int]] = {}
-        for row, (guide, drawn) in enumerate(guides):
-            matcher = guide.matcher.result()
+        for row, (slot_matcher, sampled) in enumerate(pending):
+            matcher = slot_matcher.matcher.result()
             if matcher is None:
                 continue
-            asked.append((matcher, row))
-            if drawn is not None:
-                if id(drawn.token_ids) not in on_host:  # mostly one step's for all
-                    drawn.mark.wait()
-                    on_host[id(drawn.token_ids)] = drawn.token_ids.tolist()
-                told.append((matcher, on_host[id(drawn.token_ids)][drawn.index]))
-        self._advance(told, asked, bits)
-        free = {row for matcher, row in asked if not matcher.is_error()}
-        for row, (guide, _) in enumerate(guides):
-            if row in free and guide.allowed is not None:
-                bits[row] &= guide.allowed
+            masked.append((matcher, row))
+            if sampled is not None:
+                if id(sampled.token_ids) not in on_host:  # mostly one step's for all
+                    sampled.mark.wait()
+                    on_host[id(sampled.token_ids)] = sampled.token_ids.tolist()
+                consumed.append((matcher, on_host[id(sampled.token_ids)][sampled.index]))
+        self._advance(consumed, masked, bits)
+        free = {row for matcher, row in masked if not matcher.is_error()}
+        for row, (slot_matcher, _) in enumerate(pending):
+            if row in free and slot_matcher.allowed is not None:
+                bits[row] &= slot_matcher.allowed
                 if not bits[row].any():
                     free.discard(row)
-        stuck = tuple(row for row in range(len(guides)) if row not in free)
+        stuck = tuple(row for row in range(len(pending)) if row not in free)
         bits[list(stuck)] = -1
-        return Masks(bits, stuck)
+        return GrammarMasks(bits, stuck)
 
-    def _advance(self, told: list[tuple[LLMatcher, int]], asked: list[tuple[LLMatcher, int]], bits: Bits) -> None:
+    def _advance(self, consumed: list[tuple[LLMatcher, int]], masked: list[tuple[LLMatcher, int]], bits: Bits) -> None:
         """Tokens in, masks out. Waking a thread costs as much as several masks: it pays where cores are free."""
         num_bytes = 4 * bits.shape[1]
         if self._executor is None:
-            for matcher, token in told:
+            for matcher, token in consumed:
                 matcher.consume_token(token)
-            for matcher, row in asked:
+            for matcher, row in masked:
                 matcher.unsafe_compute_mask_ptr(bits.ctypes.data + row * num_bytes, num_bytes)
             return
-        if told:
-            self._executor.consume_token_par(told)
-        if asked:
-            self._executor.unsafe_compute_mask_ptr(asked, bits.ctypes.data, num_bytes, len(bits))
+        if consumed:
+            self._executor.consume_token_par(consumed)
+        if masked:
+            self._executor.unsafe_compute_mask_ptr(masked, bits.ctypes.data, num_bytes, len(bits))
 
 
 class _Compiled:
-    """Matchers at their start, by the hash of their grammar; copies of one share what they learn about it."""
+    """Matchers at their start, by the hash of their grammar; copies share what is computed of it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

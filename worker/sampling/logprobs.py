@@ -1,4 +1,4 @@
-"""Logprobs of drawn tokens and of prompt positions: raw ones, log_softmax of the unmodified logits in float32."""
+"""Logprobs of sampled tokens and of prompt positions: raw ones, log_softmax of the unmodified logits in float32."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from quire.proto.messages.plans import RowLogprobs
 from quire.proto.messages.requests import PositionLogprobs
 
 
-class Scores(NamedTuple):
-    """Of n positions, on the device. k likeliest tokens, m named ones."""
+class TokenScores(NamedTuple):
+    """Log probabilities at n positions, on the device: of the token there, k likeliest tokens, m named ones."""
 
     token_ids: torch.Tensor
     """int64 [n]"""
@@ -28,7 +28,7 @@ class Scores(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogprobSpan:
     """Consecutive positions of one row of the plan, and what that row asked for."""
 
     row: int
@@ -41,23 +41,23 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores with the parts they belong to, in order."""
+    """TokenScores with the spans they belong to, in order."""
 
-    scores: Scores
-    parts: tuple[Part, ...]
+    scores: TokenScores
+    spans: tuple[LogprobSpan, ...]
 
 
-def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, named_ids: torch.Tensor) -> Scores:
-    """Of `token_ids` int64 [n] under logits [n, V]; `named_ids` int64 [n, m]."""
+def score(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, named_ids: torch.Tensor) -> TokenScores:
+    """Scores of `token_ids` int64 [n] under logits [n, V]; `named_ids` int64 [n, m]."""
     top_ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1).indices
     logprobs, ranks = kernel_score(logits, torch.cat((token_ids[:, None], top_ids, named_ids), dim=1))
     k = 1 + top_ids.shape[1]
-    return Scores(token_ids, logprobs[:, 0], ranks[:, 0], top_ids, logprobs[:, 1:k], logprobs[:, k:])
+    return TokenScores(token_ids, logprobs[:, 0], ranks[:, 0], top_ids, logprobs[:, 1:k], logprobs[:, k:])
 
 
-def concatenate(pieces: Sequence[Scores]) -> Scores:
-    """Scores of the same k and m, one after another."""
-    return Scores(*(torch.cat(columns) for columns in zip(*pieces, strict=True)))
+def concatenate(pieces: Sequence[TokenScores]) -> TokenScores:
+    """TokenScores of the same k and m, one after another."""
+    return TokenScores(*(torch.cat(columns) for columns in zip(*pieces, strict=True)))
 
 
 def assemble(scored: Scored, bad_rows: set[int]) -> list[RowLogprobs]:
@@ -66,24 +66,24 @@ def assemble(scored: Scored, bad_rows: set[int]) -> list[RowLogprobs]:
     finite = torch.isfinite(scored.scores.logprobs).tolist()
     messages = []
     start = 0
-    for part in scored.parts:
-        span = range(start, start + part.num_positions)
-        start = span.stop
-        if not all(finite[i] for i in span):
-            bad_rows.add(part.row)
-        if part.row in bad_rows:
+    for span in scored.spans:
+        positions = range(start, start + span.num_positions)
+        start = positions.stop
+        if not all(finite[i] for i in positions):
+            bad_rows.add(span.row)
+        if span.row in bad_rows:
             continue
         entries = tuple(
             PositionLogprobs(
                 ids[i],
                 values[i],
                 ranks[i],
-                tuple(top_ids[i][: part.num_top]),
-                tuple(top_values[i][: part.num_top]),
-                part.named_ids,
-                tuple(named[i][: len(part.named_ids)]),
+                tuple(top_ids[i][: span.num_top]),
+                tuple(top_values[i][: span.num_top]),
+                span.named_ids,
+                tuple(named[i][: len(span.named_ids)]),
             )
-            for i in span
+            for i in positions
         )
-        messages.append(RowLogprobs(part.row, part.prompt, part.first_position, entries))
+        messages.append(RowLogprobs(span.row, span.prompt, span.first_position, entries))
     return messages

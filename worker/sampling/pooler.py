@@ -1,4 +1,4 @@
-"""From the hidden states of a step to one vector for each prompt that ends in it."""
+"""Pools the hidden states of a step: one vector for each prompt that ends in it."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -6,23 +6,23 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from quire.worker.device.device import zeros
-from quire.worker.tables.slot_table import Rows
-from quire.worker.tables.upload import Staging
+from quire.worker.device.host_memory import zeros
+from quire.worker.tables.slot_table import StepRows
+from quire.worker.tables.upload import Upload
 
 
 class Pooled(NamedTuple):
-    """Of the S rows that reach their prompt's end, on the device."""
+    """Vectors of the S rows that reach their prompt's end, on the device."""
 
     vectors: torch.Tensor
     """float32 [S, hidden], not normalised"""
     finite: torch.Tensor
-    """bool [S]: whether the vector is"""
+    """bool [S]: the vector is finite"""
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """What one step pools, decided on the host; the tensors are parts of the step's upload. R rows, S of them end."""
+class PoolingMetadata:
+    """The rows that one step pools, decided on the host; tensors are parts of its upload. R rows, S of them end."""
 
     num_tokens: int
     ends: torch.Tensor
@@ -40,7 +40,7 @@ class Pool:
 
 
 class Pooler:
-    """`stage` with the step's other uploads, `run` once the hidden states are queued. One step after the other."""
+    """`prepare` with the step's other uploads, `run` once the hidden states are queued. One step after the other."""
 
     def __init__(
         self, pooling: Literal["cls", "mean", "last"], num_slots: int, hidden_size: int, device: torch.device
@@ -48,34 +48,34 @@ class Pooler:
         self._pooling = pooling
         rows = num_slots if pooling == "mean" else 0
         self._sums = zeros((rows, hidden_size), torch.float32, device)
-        """Of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
+        """Sums of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
 
-    def stage(self, rows: Rows, staging: Staging) -> Pool:
+    def prepare(self, rows: StepRows, upload: Upload) -> PoolingMetadata:
         """Put the step's columns into its upload."""
         stops = np.cumsum(rows.counts)
         picked = stops - (rows.counts if self._pooling == "cls" else 1)
-        return Pool(
+        return PoolingMetadata(
             rows.num_tokens,
-            staging.put(rows.sampling),
-            staging.put(picked[rows.sampling]),
-            staging.put(rows.counts),
-            staging.put(rows.slots),
-            staging.put((rows.computed > 0).astype(np.int64)),
-            staging.put(rows.known[rows.sampling].astype(np.float32)),
+            upload.put(rows.sampling),
+            upload.put(picked[rows.sampling]),
+            upload.put(rows.counts),
+            upload.put(rows.slots),
+            upload.put((rows.computed > 0).astype(np.int64)),
+            upload.put(rows.known[rows.sampling].astype(np.float32)),
         )
 
-    def run(self, pool: Pool, hidden: torch.Tensor) -> Pooled:
+    def run(self, metadata: PoolingMetadata, hidden: torch.Tensor) -> Pooled:
         """hidden [T, hidden], padding behind the step's tokens."""
         if self._pooling == "mean":
-            vectors = self._means(pool, hidden[: pool.num_tokens].float())
+            vectors = self._means(metadata, hidden[: metadata.num_tokens].float())
         else:
-            vectors = hidden.index_select(0, pool.picked).float()
+            vectors = hidden.index_select(0, metadata.picked).float()
         return Pooled(vectors, vectors.isfinite().all(-1))
 
-    def _means(self, pool: Pool, hidden: torch.Tensor) -> torch.Tensor:
+    def _means(self, metadata: PoolingMetadata, hidden: torch.Tensor) -> torch.Tensor:
         # adds in one order whatever else is in the step; `unsafe` only skips a check that would wait for the device
-        sums = torch.segment_reduce(hidden, "sum", lengths=pool.counts, axis=0, unsafe=True)
-        before = self._sums.index_select(0, pool.slots)
-        sums += before.masked_fill_((pool.continued == 0)[:, None], 0.0)
-        self._sums.index_copy_(0, pool.slots, sums)
-        return sums.index_select(0, pool.ends) / pool.lengths[:, None]
+        sums = torch.segment_reduce(hidden, "sum", lengths=metadata.counts, axis=0, unsafe=True)
+        before = self._sums.index_select(0, metadata.slots)
+        sums += before.masked_fill_((metadata.continued == 0)[:, None], 0.0)
+        self._sums.index_copy_(0, metadata.slots, sums)
+        return sums.index_select(0, metadata.ends) / metadata.lengths[:, None]

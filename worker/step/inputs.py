@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from quire.kernels.attention.attention import PagedBatch, tile_shape
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
-from quire.kernels.prepare_inputs import StepInputs, prepare
+from quire.kernels.attention.attention import PagedBatch
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.worker.batch import ForwardBatch
-from quire.worker.tables.slot_table import Slots
+from quire.worker.tables.slot_table import SlotTable
 
 
 class Bucket(NamedTuple):
@@ -21,18 +21,18 @@ class Bucket(NamedTuple):
     num_tokens: int
     num_rows: int
     mixed: bool = False
-    """Whether a row may run more than one token: attention then runs its body for prompts too."""
+    """True when a row may run more than one token: attention then runs its body for prompts too."""
 
 
 class Inputs:
     """Filled on the device from the slots' tables and the rows of the upload."""
 
     def __init__(
-        self, slots: Slots, rows: torch.Tensor, max_tokens: int, windows: Iterable[int | None], num_groups: int
+        self, slot_table: SlotTable, rows: torch.Tensor, max_tokens: int, windows: Iterable[int | None], num_groups: int
     ) -> None:
-        """`rows` int32 [3, max rows] of `Staging`; `windows` of the model's layers; query heads per key-value head."""
+        """`rows` int32 [3, max rows] of `Upload`; `windows` of the model's layers; query heads per key-value head."""
         device, max_rows = rows.device, rows.shape[1]
-        self._slots = slots
+        self._slot_table = slot_table
         self._rows = rows
         self._step = StepInputs(
             torch.zeros(max_tokens, dtype=torch.int64, device=device),
@@ -43,37 +43,43 @@ class Inputs:
             torch.zeros(max_rows, dtype=torch.int32, device=device),
         )
         self._tiles = tile_shape(device.type, num_groups)
-        self._work: dict[int | None, WorkList] = {}
+        self._schedules: dict[int | None, TileSchedule] = {}
         if self._tiles is not None:
             for window in dict.fromkeys(windows):
                 # apart, so that each begins where wide loads may
                 sums = (torch.zeros(max_rows + 1, dtype=torch.int32, device=device) for _ in range(2))
-                self._work[window] = WorkList(*sums)
+                self._schedules[window] = TileSchedule(*sums)
 
     def fill(self, bucket: Bucket) -> None:
         """Queue the work that makes the inputs out of the tables; nothing waits."""
         step, rows = self._views(bucket), bucket.num_rows
-        prepare(self._slots.tokens, self._slots.block_tables, self._rows[:, :rows], self._slots.block_size, step)
+        prepare_inputs(
+            self._slot_table.tokens,
+            self._slot_table.block_tables,
+            self._rows[:, :rows],
+            self._slot_table.block_size,
+            step,
+        )
         if self._tiles is not None:
-            for window, work in self._lists(rows).items():
-                fill_work_list(step.seq_lens, step.query_starts, window, *self._tiles, work)
+            for window, schedule in self._schedules_of(rows).items():
+                fill_tile_schedule(step.seq_lens, step.query_starts, window, *self._tiles, schedule)
 
     def batch(self, bucket: Bucket, query_lens: tuple[int, ...], seq_lens: tuple[int, ...]) -> ForwardBatch:
-        """What the layers read. The lengths are the host's, one for each row of the bucket."""
+        """The batch that the layers read. The lengths are the host's, one for each row of the bucket."""
         step = self._views(bucket)
         return ForwardBatch(
             step.token_ids,
             step.positions,
             step.slot_mapping,
             PagedBatch(
-                block_tables=self._slots.block_tables,
+                block_tables=self._slot_table.block_tables,
                 slots=step.slots,
                 seq_lens=step.seq_lens,
                 query_starts=step.query_starts,
                 num_decodes=num_leading_ones(query_lens),
                 query_lens_host=query_lens,
                 seq_lens_host=seq_lens,
-                work=self._lists(bucket.num_rows),
+                schedules=self._schedules_of(bucket.num_rows),
             ),
         )
 
@@ -84,10 +90,11 @@ class Inputs:
             ids[:tokens], positions[:tokens], mapping[:tokens], starts[: rows + 1], lengths[:rows], slots[:rows]
         )
 
-    def _lists(self, num_rows: int) -> dict[int | None, WorkList]:
+    def _schedules_of(self, num_rows: int) -> dict[int | None, TileSchedule]:
         end = num_rows + 1
         return {
-            window: WorkList(work.prefill_tiles[:end], work.decode_tiles[:end]) for window, work in self._work.items()
+            window: TileSchedule(schedule.prefill_tiles[:end], schedule.decode_tiles[:end])
+            for window, schedule in self._schedules.items()
         }
 
 

@@ -11,25 +11,25 @@ from quire.proto.messages.plans import StepResult
 F = TypeVar("F", contravariant=True)
 
 
-class Collect(Protocol[F]):
+class CollectStep(Protocol[F]):
     def __call__(self, step: F) -> StepResult:
         """Wait for a launched step."""
         ...
 
 
-class Collector(Generic[F]):
+class ResultThread(Generic[F]):
     """Steps go in, results come out in the same order; `descriptor` is readable while there are any."""
 
-    def __init__(self, collect: Collect[F]) -> None:
+    def __init__(self, collect: CollectStep[F]) -> None:
         self._collect = collect
         self._steps: queue.SimpleQueue[F | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
         self.descriptor = os.eventfd(0, os.EFD_SEMAPHORE)
         self.num_waiting = 0
         """Steps put in whose results were not taken out."""
-        self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="results", daemon=True)
 
-    def __enter__(self) -> "Collector[F]":
+    def __enter__(self) -> "ResultThread[F]":
         self._thread.start()
         return self
 

@@ -1,4 +1,4 @@
-"""Sampling parameters of every slot: dense columns on the device, rare things as objects, and what each slot uses."""
+"""Sampling parameters of every slot: dense columns on the device, rare ones as objects, and the stages a slot needs."""
 
 import enum
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ import torch
 
 from quire.proto.messages.params import SamplingParams
 from quire.worker.device.device import Device
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.upload import Upload
 
 
-class Uses(enum.IntFlag):
-    """Stages of sampling a slot needs; the host skips a stage that no row of the step uses."""
+class SamplingStage(enum.IntFlag):
+    """Stages of sampling a slot needs; the host skips a stage that no row of the step needs."""
 
     RANDOM = 1
     TRUNCATION = 2
@@ -31,10 +31,16 @@ class Uses(enum.IntFlag):
 _LEAST_DIVISOR = 1e-30
 """Logits divided by this are still finite in float32."""
 
-SPARSE = Uses.BIAS | Uses.ALLOWED | Uses.BAD_WORDS | Uses.MIN_TOKENS | Uses.GRAMMAR
+SPARSE = (
+    SamplingStage.BIAS
+    | SamplingStage.ALLOWED
+    | SamplingStage.BAD_WORDS
+    | SamplingStage.MIN_TOKENS
+    | SamplingStage.GRAMMAR
+)
 
 
-class Float(enum.IntEnum):
+class FloatColumn(enum.IntEnum):
     """Columns of `SamplingTable.floats`."""
 
     TEMPERATURE = 0
@@ -45,7 +51,7 @@ class Float(enum.IntEnum):
     FREQUENCY = 5
 
 
-class Int(enum.IntEnum):
+class IntColumn(enum.IntEnum):
     """Columns of `SamplingTable.ints`."""
 
     TOP_K = 0
@@ -63,12 +69,12 @@ class BadWords:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What few requests use. Tensors are on the device; None where the request does not ask."""
+    """Parameters that few requests use. Tensors are on the device; None where the request does not ask."""
 
     bias: tuple[torch.Tensor, torch.Tensor] | None = None
     """ids int64 [k], addends float32 [k]"""
     allowed: torch.Tensor | None = None
-    """int32 [ceil(vocab_size / 32)]: one bit for each token, 1 where it may be drawn"""
+    """int32 [ceil(vocab_size / 32)]: one bit for each token, 1 where it may be sampled"""
     bad_words: BadWords | None = None
     stop_ids: torch.Tensor | None = None
     """int64 [k]: forbidden while the output has fewer than min_tokens tokens"""
@@ -92,12 +98,12 @@ class SamplingTable:
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
         self._device = device
-        self.floats = torch.zeros(num_slots, len(Float), dtype=torch.float32, device=device.torch)
-        self.ints = torch.zeros(num_slots, len(Int), dtype=torch.int64, device=device.torch)
-        self.uses = np.zeros(num_slots, dtype=np.int32)
+        self.floats = torch.zeros(num_slots, len(FloatColumn), dtype=torch.float32, device=device.torch)
+        self.ints = torch.zeros(num_slots, len(IntColumn), dtype=torch.int64, device=device.torch)
+        self.stages = np.zeros(num_slots, dtype=np.int32)
         self.extras: list[Extras] = [Extras()] * num_slots
 
-    def learn(self, slot: int, params: SamplingParams, output_index: int, staging: Staging) -> Columns:
+    def admit(self, slot: int, params: SamplingParams, output_index: int, upload: Upload) -> Columns:
         """The host's part of an admission."""
         p = params
         temperature = 0.0 if p.greedy else max(p.temperature, _LEAST_DIVISOR)
@@ -105,46 +111,46 @@ class SamplingTable:
         repetition = max(p.repetition_penalty, _LEAST_DIVISOR)
         floats = (temperature, p.top_p, p.min_p, repetition, p.presence_penalty, p.frequency_penalty)
         self.extras[slot] = self._extras(p)
-        self.uses[slot] = int(self._uses(p, self.extras[slot]))
+        self.stages[slot] = int(self._stages(p, self.extras[slot]))
         ints = np.array((top_k, p.seed, output_index), dtype=np.int64)
-        return Columns(staging.put(np.array(floats, dtype=np.float32)), staging.put(ints))
+        return Columns(upload.put(np.array(floats, dtype=np.float32)), upload.put(ints))
 
     def write(self, slot: int, columns: Columns) -> None:
         """The device's part."""
         self.floats[slot] = columns.floats
         self.ints[slot] = columns.ints
 
-    def forget(self, slot: int) -> None:
+    def release(self, slot: int) -> None:
         """The host's part of a release."""
         self.extras[slot] = Extras()
-        self.uses[slot] = 0
+        self.stages[slot] = 0
 
     def clear(self, slot: int) -> None:
         """The device's part."""
         self.floats[slot] = 0.0
         self.ints[slot] = 0
 
-    def _uses(self, p: SamplingParams, extras: Extras) -> Uses:
-        uses = Uses(0)
+    def _stages(self, p: SamplingParams, extras: Extras) -> SamplingStage:
+        stages = SamplingStage(0)
         if not p.greedy:
-            uses |= Uses.RANDOM
+            stages |= SamplingStage.RANDOM
             if 0 < p.top_k < self._vocab_size or p.top_p < 1.0 or p.min_p > 0.0:
-                uses |= Uses.TRUNCATION
+                stages |= SamplingStage.TRUNCATION
         if p.repetition_penalty != 1.0 or p.presence_penalty != 0.0 or p.frequency_penalty != 0.0:
-            uses |= Uses.PENALTIES
-        asked = (
-            (Uses.BIAS, extras.bias is not None),
-            (Uses.ALLOWED, extras.allowed is not None),
-            (Uses.BAD_WORDS, extras.bad_words is not None),
-            (Uses.MIN_TOKENS, extras.stop_ids is not None),
-            (Uses.LOGPROBS, p.logprobs >= 0),
-            (Uses.PROMPT_LOGPROBS, p.prompt_logprobs >= 0),
-            (Uses.GRAMMAR, p.structured is not None),
+            stages |= SamplingStage.PENALTIES
+        needed = (
+            (SamplingStage.BIAS, extras.bias is not None),
+            (SamplingStage.ALLOWED, extras.allowed is not None),
+            (SamplingStage.BAD_WORDS, extras.bad_words is not None),
+            (SamplingStage.MIN_TOKENS, extras.stop_ids is not None),
+            (SamplingStage.LOGPROBS, p.logprobs >= 0),
+            (SamplingStage.PROMPT_LOGPROBS, p.prompt_logprobs >= 0),
+            (SamplingStage.GRAMMAR, p.structured is not None),
         )
-        for flag, is_asked in asked:
-            if is_asked:
-                uses |= flag
-        return uses
+        for flag, is_needed in needed:
+            if is_needed:
+                stages |= flag
+        return stages
 
     def _extras(self, p: SamplingParams) -> Extras:
         stops = p.stop_token_ids if p.ignore_eos else (*p.stop_token_ids, *self._eos_token_ids)

@@ -13,9 +13,9 @@ import torch
 from quire.proto.messages.params import ParameterError, check_token_ids
 from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import Int32, WireError, unpack
-from quire.worker.device.device import zeros
+from quire.worker.device.host_memory import zeros
 from quire.worker.tables.sampling_table import Columns, SamplingTable
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.upload import Upload
 
 Int64 = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class PlanError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StepRows:
     """The rows of one step, checked. R rows, S of them sample; `computed` and `known` are from before the step."""
 
     slots: Int64
@@ -33,9 +33,9 @@ class Rows:
     """Tokens each row runs: [R]"""
     computed: Int64
     sampling: Int64
-    """Indices of the rows that draw a token: [S]"""
+    """Indices of the rows that sample a token: [S]"""
     known: Int64
-    """Tokens of each row's sequence, which is the position of the one it draws: [R]"""
+    """Tokens of each row's sequence, which is the position of the one it samples: [R]"""
 
     @property
     def num_tokens(self) -> int:
@@ -59,20 +59,26 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a plan changes in the device's tables; its tensors mean something once the upload is queued."""
+    """The changes a plan makes in the device's tables; their tensors mean something once the upload is queued."""
 
     released: list[Released]
     admitted: list[Admitted]
     appended: torch.Tensor | None
 
 
-class Slots:
+class SlotTable:
     """Sizes are fixed at construction. Table rows are written whole, up to the farthest entry ever used."""
 
     def __init__(
-        self, num_slots: int, max_model_len: int, num_blocks: int, block_size: int, sampling: SamplingTable,
-        device: torch.device, vocab_size: int,
-    ) -> None:  # fmt: skip
+        self,
+        num_slots: int,
+        max_model_len: int,
+        num_blocks: int,
+        block_size: int,
+        sampling: SamplingTable,
+        device: torch.device,
+        vocab_size: int,
+    ) -> None:
         self.max_model_len = max_model_len
         self.block_size = block_size
         self.sampling = sampling
@@ -80,17 +86,17 @@ class Slots:
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
         max_blocks = -(-max_model_len // block_size)
-        # one more token than the model can run: the last one drawn is stored, never run
+        # one more token than the model can run: the last one sampled is stored, never run
         self.tokens = zeros((num_slots, max_model_len + 1), torch.int32, device)
         self.block_tables = zeros((num_slots, max_blocks), torch.int32, device)
         self.live = np.zeros(num_slots, dtype=np.bool_)
         self.num_tokens = np.zeros(num_slots, dtype=np.int64)
-        """Known tokens, drawn ones of steps in flight included."""
+        """Known tokens, those sampled by steps in flight included."""
         self.num_computed = np.zeros(num_slots, dtype=np.int64)
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
         self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
 
-    def apply(self, plan: StepPlan, staging: Staging) -> Changes:
+    def apply(self, plan: StepPlan, upload: Upload) -> Changes:
         """Releases, admits, appended blocks; `write` then changes the device's tables, once the upload is queued.
 
         Raises `PlanError`; the tables mean nothing then.
@@ -100,8 +106,8 @@ class Slots:
         except WireError as error:
             raise PlanError(f"plan {plan.step}: {error}") from error
         released = [self._release(slot) for slot in releases.tolist()]
-        admitted = [self._admit(admit, staging) for admit in plan.admits]
-        return Changes(released, admitted, self._append(appends, staging))
+        admitted = [self._admit(admit, upload) for admit in plan.admits]
+        return Changes(released, admitted, self._append(appends, upload))
 
     def write(self, changes: Changes) -> None:
         """Queue what `apply` decided."""
@@ -117,7 +123,7 @@ class Slots:
             slots, indices, blocks = changes.appended
             self.block_tables[slots, indices] = blocks
 
-    def rows(self, plan: StepPlan, max_tokens: int) -> Rows:
+    def rows(self, plan: StepPlan, max_tokens: int) -> StepRows:
         """The rows a plan runs. Raises `PlanError` for any row that the tables cannot serve."""
         try:
             slots, counts = (unpack(column).astype(np.int64) for column in (plan.slots, plan.num_tokens))
@@ -138,27 +144,27 @@ class Slots:
         _require(bool(((ends == known) == (samples == 1)).all()), "samples", "is 1 where known tokens end")
         enough = self.num_table_blocks[slots] * self.block_size >= ends
         _require(bool(enough.all()), "num_tokens", "fits the blocks of its table")
-        return Rows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
+        return StepRows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
 
-    def advance(self, rows: Rows) -> None:
-        """Count what the step computes and draws; the drawn tokens are in flight to the token table."""
+    def advance(self, rows: StepRows) -> None:
+        """Count what the step computes and samples; the sampled tokens are in flight to the token table."""
         self.num_computed[rows.slots] += rows.counts
         self.num_tokens[rows.slots[rows.sampling]] += 1
 
     def store(self, slots: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Write drawn tokens [S] into the token table."""
+        """Write sampled tokens [S] into the token table."""
         self.tokens[slots, positions] = token_ids.int()
 
     def _release(self, slot: int) -> Released:
         if not (0 <= slot < self._num_slots and self.live[slot]):
             raise PlanError(f"releases: slot {slot} is not in use")
         released = Released(slot, int(self.num_tokens[slot]), int(self.num_table_blocks[slot]))
-        self.sampling.forget(slot)
+        self.sampling.release(slot)
         for column in (self.live, self.num_tokens, self.num_computed, self.num_prompt, self.num_table_blocks):
             column[slot] = 0
         return released
 
-    def _admit(self, admit: Admit, staging: Staging) -> Admitted:
+    def _admit(self, admit: Admit, upload: Upload) -> Admitted:
         slot = admit.slot
         try:
             tokens, blocks = unpack(admit.tokens), unpack(admit.blocks)
@@ -185,10 +191,10 @@ class Slots:
         self.num_computed[slot] = admit.num_computed
         self.num_prompt[slot] = admit.num_prompt
         self.num_table_blocks[slot] = len(blocks)
-        columns = self.sampling.learn(slot, admit.params, admit.output_index, staging)
-        return Admitted(slot, staging.put(tokens), staging.put(blocks), columns)
+        columns = self.sampling.admit(slot, admit.params, admit.output_index, upload)
+        return Admitted(slot, upload.put(tokens), upload.put(blocks), columns)
 
-    def _append(self, appends: Int32, staging: Staging) -> torch.Tensor | None:
+    def _append(self, appends: Int32, upload: Upload) -> torch.Tensor | None:
         """[3, n]: slots, indices in their tables, blocks."""
         if not appends.size:
             return None
@@ -202,7 +208,7 @@ class Slots:
                 raise PlanError(f"appends: slot {slot} has {blocks} blocks, not yet {index}")
             if index == blocks:
                 held[slot] = index + 1
-        return staging.put(np.ascontiguousarray(appends.T))
+        return upload.put(np.ascontiguousarray(appends.T))
 
     def _check_blocks(self, blocks: Int32, where: str) -> None:
         if blocks.size and not (blocks.min() >= 0 and blocks.max() < self._num_blocks):

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quire.worker.device.device import Device, Mark
+from quire.worker.device.device import Device
+from quire.worker.device.marks import Mark
 
 DEPTH = 3
 CAPACITY = 1 << 20
@@ -25,14 +26,14 @@ _KINDS = {
 }
 
 
-class Staging:
+class Upload:
     """`begin`, then `put` and `put_rows`, then `send`; the tensors returned mean something after `send`."""
 
     def __init__(self, device: Device, max_rows: int, capacity: int = CAPACITY) -> None:
         self._device = device
         self._max_rows = max_rows
         self._first = _aligned(4 * _ROW_COLUMNS * max_rows)
-        self._hosts, self._target = device.staging(self._first + capacity, DEPTH)
+        self._hosts, self._target = device.upload_buffers(self._first + capacity, DEPTH)
         self._bytes = [host.numpy() for host in self._hosts]
         self._sent: list[Mark | None] = [None] * len(self._hosts)
         self._current = 0

@@ -19,9 +19,27 @@ SINGLE: Final = "model.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-ITEM_BYTES: Final = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
-                     "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "U16": 2, "U32": 4,
-                     "U64": 8, "C64": 8}  # fmt: skip
+ITEM_BYTES: Final = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "F8_E4M3FNUZ": 1,
+    "F8_E5M2FNUZ": 1,
+    "U16": 2,
+    "U32": 4,
+    "U64": 8,
+    "C64": 8,
+}
 """The library's types of whole bytes."""
 FLOATS: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from quire.worker.weights.load import materialise, places
-from quire.worker.weights.names import Target
-from quire.worker.weights.shard import Part
+from quire.worker.weights.names import ParameterPart
+from quire.worker.weights.shard import ShardPart
 
 
 def fill_dummy(model: nn.Module, seed: int, device: torch.device) -> None:
@@ -21,7 +21,7 @@ def fill_dummy(model: nn.Module, seed: int, device: torch.device) -> None:
         parameter[part.rows].copy_(_full_tensor(target, part, seed, device)[part.region])
 
 
-def _full_tensor(target: Target, part: Part, seed: int, device: torch.device) -> torch.Tensor:
+def _full_tensor(target: ParameterPart, part: ShardPart, seed: int, device: torch.device) -> torch.Tensor:
     shape = part.full_shape
     key = f"{seed}/{target.parameter}/{target.part}".encode()
     number = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1

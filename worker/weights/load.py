@@ -7,23 +7,23 @@ import torch
 from torch import nn
 
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
-from quire.worker.weights.names import NameMap, Target
-from quire.worker.weights.shard import Part, ShardedModule
+from quire.worker.weights.names import NameMap, ParameterPart
+from quire.worker.weights.shard import ShardedModule, ShardPart
 
 CONVERTIBLE: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
-"""Into each other while streaming; any other dtype must be the parameter's own."""
+"""Dtypes converted into each other while streaming; any other must be the parameter's own."""
 
-Place = tuple[torch.Tensor, Part]
+Place = tuple[torch.Tensor, ShardPart]
 
 
-def places(model: nn.Module) -> Iterator[tuple[Target, Place]]:
+def places(model: nn.Module) -> Iterator[tuple[ParameterPart, Place]]:
     """Every part of every declared parameter: where it is named, and where it goes."""
     for path, module in model.named_modules():
         if isinstance(module, ShardedModule):
             for name, parts in module.parts.items():
                 parameter = module.get_parameter(name)
                 for part in parts:
-                    yield Target(f"{path}.{name}" if path else name, part.name), (parameter, part)
+                    yield ParameterPart(f"{path}.{name}" if path else name, part.name), (parameter, part)
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
@@ -35,14 +35,14 @@ def materialise(model: nn.Module, device: torch.device) -> None:
                 module.get_parameter(name)[parts[-1].rows.stop :] = 0.0
 
 
-def match(model: nn.Module, checkpoint: Checkpoint, names: NameMap) -> dict[str, Target]:
-    """Where each tensor goes: every part has one, every tensor is used or ignored by name, shapes agree.
+def match(model: nn.Module, checkpoint: Checkpoint, names: NameMap) -> dict[str, ParameterPart]:
+    """The part each tensor fills: every part has one, every tensor is used or ignored by name, shapes agree.
 
     Reads headers only, and takes a model without memory too. CheckpointError names what does not fit.
     """
     wanted = dict(places(model))
-    matched: dict[str, Target] = {}
-    filled: dict[Target, str] = {}
+    matched: dict[str, ParameterPart] = {}
+    filled: dict[ParameterPart, str] = {}
     for name in checkpoint.names():
         if names.ignores(name):
             continue
@@ -71,7 +71,7 @@ def fill_from_checkpoint(model: nn.Module, checkpoint: Checkpoint, names: NameMa
     return sum(_fill(checkpoint, name, *where[target]) for name, target in matched.items())
 
 
-def _fill(checkpoint: Checkpoint, name: str, parameter: torch.Tensor, part: Part) -> int:
+def _fill(checkpoint: Checkpoint, name: str, parameter: torch.Tensor, part: ShardPart) -> int:
     if part.num_elements == 0:
         return 0
     tensor = checkpoint.read(name, part.region)
@@ -81,5 +81,5 @@ def _fill(checkpoint: Checkpoint, name: str, parameter: torch.Tensor, part: Part
     return tensor.nbytes
 
 
-def _named(target: Target) -> str:
+def _named(target: ParameterPart) -> str:
     return f"{target.parameter} (part {target.part})" if target.part else target.parameter

@@ -1,35 +1,35 @@
-"""From a checkpoint's tensor name to the parameter it fills: anchored patterns, held as data."""
+"""The map from a checkpoint's tensor names to the parameters they fill: anchored patterns, held as data."""
 
 import re
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
-class Target(NamedTuple):
+class ParameterPart(NamedTuple):
     parameter: str
     """Dotted path in the model."""
     part: str
-    """Which of its merged tensors; empty when it is one."""
+    """Name of one of its merged tensors; empty when it is one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NameRule:
     """`pattern` must match the whole name; its named groups go into `parameter`, the group `part` names the part."""
 
     pattern: str
     parameter: str
 
-    def apply(self, name: str) -> Target | None:
+    def apply(self, name: str) -> ParameterPart | None:
         match = re.fullmatch(self.pattern, name)
         if match is None:
             return None
         groups = match.groupdict()
-        return Target(self.parameter.format(**groups), groups.get("part", ""))
+        return ParameterPart(self.parameter.format(**groups), groups.get("part", ""))
 
 
 @dataclass(frozen=True, slots=True)
 class NameMap:
-    rules: tuple[Rule, ...]
+    rules: tuple[NameRule, ...]
     ignored: tuple[str, ...] = ()
     """Patterns of tensors a checkpoint may hold that no parameter needs; they win over the rules."""
 
@@ -40,6 +40,6 @@ class NameMap:
     def ignores(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
-    def target(self, name: str) -> Target | None:
-        """None: no rule knows the name."""
+    def target(self, name: str) -> ParameterPart | None:
+        """The part that a tensor fills; None when no rule knows its name."""
         return next((target for rule in self.rules if (target := rule.apply(name)) is not None), None)

@@ -1,4 +1,4 @@
-"""What a parameter says of itself: its shape on this rank, and which region of which checkpoint tensors fills it."""
+"""A parameter's declaration: its shape on this rank, and which region of which checkpoint tensors fills it."""
 
 from dataclasses import dataclass
 from math import prod
@@ -18,7 +18,7 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one rank holds of a logical axis: indices start..stop-1 of `full`."""
+    """One rank's run of a logical axis: indices start..stop-1 of `full`."""
 
     full: int
     start: int
@@ -44,27 +44,27 @@ def even(axis: str, full: int, rank: int, size: int) -> Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ShardPart:
     """One checkpoint tensor's share in a parameter: its region goes to the rows from `offset` on."""
 
     name: str
-    """Which of several merged tensors ("q", "gate"); empty when the parameter is one tensor."""
+    """Name of one of several merged tensors ("q", "gate"); empty when the parameter is one tensor."""
     axes: tuple[Slice, ...]
     offset: int = 0
 
     @property
     def full_shape(self) -> tuple[int, ...]:
-        """Of the checkpoint tensor."""
+        """Shape of the whole checkpoint tensor."""
         return tuple(axis.full for axis in self.axes)
 
     @property
     def region(self) -> tuple[slice, ...]:
-        """What this rank reads of it."""
+        """The region that this rank reads of it."""
         return tuple(slice(axis.start, axis.stop) for axis in self.axes)
 
     @property
     def rows(self) -> slice:
-        """Where it goes in the parameter."""
+        """The parameter's rows that it fills."""
         return slice(self.offset, self.offset + self.axes[0].length)
 
     @property
@@ -77,9 +77,9 @@ class ShardedModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: dict[str, tuple[Part, ...]] = {}
+        self.parts: dict[str, tuple[ShardPart, ...]] = {}
 
-    def declare(self, name: str, dtype: torch.dtype, parts: tuple[Part, ...], num_rows: int | None = None) -> None:
+    def declare(self, name: str, dtype: torch.dtype, parts: tuple[ShardPart, ...], num_rows: int | None = None) -> None:
         """Register parameter `name` on the meta device, made of `parts` along its first axis.
 
         `num_rows`: of the parameter, when it is longer than its parts; the loader fills the rest with zeros.
@@ -99,10 +99,10 @@ class ShardedModule(nn.Module):
         """Called once, when the parameters are filled: a layer that stores them otherwise changes them now."""
 
 
-def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice) -> tuple[Part, ...]:
+def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice) -> tuple[ShardPart, ...]:
     """Parts one under the other: each named slice is the first axis of its tensor, `others` the axes after it."""
     parts, offset = [], 0
     for name, first in slices:
-        parts.append(Part(name, (first, *others), offset))
+        parts.append(ShardPart(name, (first, *others), offset))
         offset += first.length
     return tuple(parts)

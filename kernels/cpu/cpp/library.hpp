@@ -11,4 +11,4 @@
 #include "int8.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
-#include "rotate_store.hpp"
+#include "rope_store_kv.hpp"

@@ -13,14 +13,9 @@ def matrix_feature(capability: int) -> Feature:
     return "wgmma" if capability == 90 else "tcgen05" if capability == 100 else "mma"
 
 
-def has_eight_bits(capability: int) -> bool:
-    """Whether the chip has 8-bit floats."""
-    return capability >= 89
-
-
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a launch fixes at compile time. Each kernel module yields its own from `builds(capability)`."""
+    """The part of a launch that is fixed at compile time. The modules of `quire.kernels.gpu.aot.builds` yield them."""
 
     name: str
     """Unique, short, says what is special: "prefill d128 bf16 specialized"."""
@@ -36,4 +31,4 @@ class Build:
     divisible: tuple[str, ...] = ()
     """Arguments known to be multiples of 16 (aligned pointers, even strides): without this, wide loads are lost."""
     features: frozenset[Feature] = frozenset()
-    """What the machine code must contain."""
+    """Features that the machine code must contain."""

@@ -22,12 +22,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import quire.kernels.gpu
+import quire.kernels.gpu.aot.builds
+from quire.kernels.chips import COMPILED
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.aot.resources import SHARED_LIMITS, Resources, faults, resources
 
-PACKAGE = "quire.kernels.gpu."
-CAPABILITIES = (80, 86, 89, 90, 100, 120)
+PACKAGE = "quire.kernels.gpu.aot.builds."
 _HEADINGS = (
     "kernel",
     "build",
@@ -77,8 +77,8 @@ def shipped() -> list[str]:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    """Of all modules of this package, from the package on: attention.decode."""
-    found = pkgutil.walk_packages(quire.kernels.gpu.__path__, PACKAGE)
+    """Names of all modules of builds, from the package on: attention.decode."""
+    found = pkgutil.walk_packages(quire.kernels.gpu.aot.builds.__path__, PACKAGE)
     return tuple(one.name.removeprefix(PACKAGE) for one in found if not one.ispkg)
 
 
@@ -143,7 +143,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _widths(kernels: Sequence[str], capabilities: Sequence[int]) -> list[int]:
-    """Of the columns: names as long as the longest, the rest as long as what usually stands there."""
+    """Widths of the columns: names as long as the longest, the rest as long as what usually stands there."""
     builds = [build for kernel in kernels for capability in capabilities for build in _builds(kernel, capability)]
     names = max((len(build.name) for build in builds), default=0)
     return [max(map(len, kernels)), names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 48, len(_HEADINGS[8]), 0]
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m quire.kernels.gpu.aot.compile", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), choices=sorted(SHARED_LIMITS))
+    parser.add_argument("--capability", type=int, nargs="+", default=list(COMPILED), choices=sorted(SHARED_LIMITS))
     parser.add_argument("--kernels", nargs="+", metavar="MODULE", help="of this package, or dotted; default: all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: cores")
     parser.add_argument("--json", action="store_true", help="end with one JSON array on the last line")

@@ -1,4 +1,4 @@
-"""What a compiled kernel takes from a chip, and which units of it it uses: read off the cubin and the PTX under it."""
+"""The resources a compiled kernel takes from a chip, and the units it uses: read off the cubin and its PTX."""
 
 import functools
 import re
@@ -28,10 +28,10 @@ _LOCAL = re.compile(r"\b(?:LDL|STL)\b")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Of one compiled kernel."""
+    """Resources of one compiled kernel."""
 
     registers: int
-    """Of each thread; the most any of them may hold where warps are specialized."""
+    """Registers of each thread; the most any may hold where warps are specialized."""
     spills: int
     """Instructions that load from or store to local memory."""
     stack: int
@@ -46,7 +46,7 @@ class Resources:
 
 
 class Usage(NamedTuple):
-    """What the machine code alone says: see `Resources`."""
+    """The part that the machine code alone tells: see `Resources`."""
 
     registers: int
     spills: int
@@ -55,7 +55,7 @@ class Usage(NamedTuple):
 
 @functools.cache
 def usage(cubin: bytes) -> Usage:
-    """Of one kernel's machine code. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
+    """Usage of one kernel's machine code. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -67,7 +67,7 @@ def usage(cubin: bytes) -> Usage:
 
 
 def resources(compiled: Any) -> Resources:
-    """Of what `triton.compile` returned. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
+    """Resources of what `triton.compile` returned. Raises CalledProcessError when cuobjdump cannot read it."""
     ptx = compiled.asm["ptx"]
     found = {feature: set(pattern.findall(ptx)) for feature, pattern in _INSTRUCTIONS.items()}
     features: set[Feature] = {feature for feature, names in found.items() if names}

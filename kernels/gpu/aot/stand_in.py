@@ -28,7 +28,7 @@ CHIPS = {
         Chip("NVIDIA GeForce RTX 5090", 120, 170),
     )
 }
-"""By compute capability; one kind of each."""
+"""Chips by compute capability; one kind of each."""
 LONGEST_GRID = (2**31 - 1, 65535, 65535)
 _REGISTERS = 65536
 _WIDEST_BOX = 256
@@ -52,7 +52,7 @@ class Launch:
     types: Mapping[str, str] = field(default_factory=dict)
     """Run-time arguments as the compiler typed them"""
     constants: Mapping[str, Any] = field(default_factory=dict)
-    """What it was specialized on: constexpr arguments, those passed as None, and whole numbers equal to 1"""
+    """Values it was specialized on: constexpr arguments, those passed as None, and whole numbers equal to 1"""
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def standing_in(chip: Chip) -> Iterator[list[Launch]]:
 
 
 class _Driver:
-    """What Triton 3.6 to 3.8 ask of a driver."""
+    """The part of a driver that Triton 3.6 to 3.8 ask for."""
 
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
@@ -105,7 +105,7 @@ class _Driver:
 
 
 class _Launcher:
-    """Of one compiled kernel."""
+    """Launcher of one compiled kernel."""
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self._name = metadata.name
@@ -115,9 +115,18 @@ class _Launcher:
         self._constants = {names[path[0]]: value for path, value in source.constants.items() if len(path) == 1}
 
     def __call__(
-        self, x: int, y: int, z: int, stream: int, function: Usage, packed: Any, launch_metadata: Any, enter: Any,
-        leave: Any, *arguments: Any,
-    ) -> None:  # fmt: skip
+        self,
+        x: int,
+        y: int,
+        z: int,
+        stream: int,
+        function: Usage,
+        packed: Any,
+        launch_metadata: Any,
+        enter: Any,
+        leave: Any,
+        *arguments: Any,
+    ) -> None:
         """Check one launch and note it."""
         if min(x, y, z) < 1:
             return  # Triton hands nothing to the chip

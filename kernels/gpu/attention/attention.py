@@ -3,10 +3,10 @@
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.gpu.aot.build import has_eight_bits
-from quire.kernels.gpu.attention.decode import KEYS_PER_TILE, LARGEST_HEAD, decode
-from quire.kernels.gpu.attention.prefill import prefill, tokens_per_tile
-from quire.kernels.gpu.chip import chip_of
+from quire.kernels.gpu.attention.decode import decode
+from quire.kernels.gpu.attention.prefill import prefill
+from quire.kernels.gpu.attention.tiles import LARGEST_HEAD
+from quire.kernels.gpu.chip import chip_of, has_eight_bits
 
 
 def paged_attention(
@@ -19,7 +19,7 @@ def paged_attention(
     key_scale: torch.Tensor | None = None,
     value_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `quire.kernels.attention.attention`; `batch.work` has a list for `rule.sliding_window`, of `tile_shape`.
+    """See `quire.kernels.attention.attention`; `batch.schedules` has one for `rule.sliding_window`, of `tile_shape`.
 
     A step of one-token rows alone launches no prefill. A graph captured from such a step must replay such steps only.
     """
@@ -29,25 +29,19 @@ def paged_attention(
     num_rows = batch.seq_lens.shape[0]
     if num_tokens == 0 or num_rows == 0:
         return out
-    work = batch.work.get(rule.sliding_window)
-    if work is None:
-        raise ValueError(f"batch.work: holds no list for sliding window {rule.sliding_window}; fill one for each")
+    schedule = batch.schedules.get(rule.sliding_window)
+    if schedule is None:
+        raise ValueError(
+            f"batch.schedules: holds no schedule for sliding window {rule.sliding_window}; fill one for each"
+        )
     if num_tokens > num_rows or batch.num_decodes < batch.num_tokens:
-        prefill(query, keys, values, batch, work, rule, sinks, key_scale, value_scale, out)
-    decode(query, keys, values, batch, work, rule, sinks, key_scale, value_scale, out)
+        prefill(query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
+    decode(query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
     return out
 
 
-def tile_shape(group: int) -> tuple[int, int]:
-    """Tokens of a query tile and keys of a key tile, for `group` query heads to a key-value head.
-
-    What `fill_work_list` needs to know.
-    """
-    return tokens_per_tile(group), KEYS_PER_TILE
-
-
 def _refuse(query: torch.Tensor, keys: torch.Tensor) -> None:
-    """What the CPU can do and these kernels cannot. Raises ValueError."""
+    """Refuse what the CPU can do and these kernels cannot. Raises ValueError."""
     if query.dtype == torch.float64 or keys.dtype == torch.float64:
         raise ValueError("query, keys: float64 runs on the CPU only; use float32, float16 or bfloat16")
     if query.shape[3] > LARGEST_HEAD:

@@ -9,7 +9,6 @@ Floor: the visible keys and values once, 2 * K * D * (bytes of an element) for e
 """
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,52 +16,54 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
-from quire.kernels.gpu.aot.build import Build, Feature, has_eight_bits
-from quire.kernels.gpu.attention.merge_splits import merge
+from quire.kernels.attention.tile_schedule import KEYS_PER_TILE, TileSchedule
+from quire.kernels.gpu.attention.merge_splits import merge_splits
 from quire.kernels.gpu.attention.softmax import LOG2E, capped, exponent_scale
 from quire.kernels.gpu.attention.tile_schedule import EVERYTHING, row_of_tile, tiles_of_program
+from quire.kernels.gpu.attention.tiles import TYPES, decode_shape_key, decode_tiles
 from quire.kernels.gpu.chip import chip_of
-from quire.kernels.gpu.tuning.tiles import Tiles, tile
-
-KEYS_PER_TILE = 64
-LARGEST_HEAD = 256
-"""Any head dim up to this."""
-_TURNS = {
-    (64, 1): (64, 4),
-    (64, 2): (128, 3),
-    (64, 4): (32, 3),
-    (128, 1): (64, 3),
-    (128, 2): (64, 3),
-    (128, 4): (32, 3),
-    (256, 1): (32, 3),
-    (256, 2): (32, 3),
-    (256, 4): (32, 2),
-}
-"""Padded head dim, bytes of an element -> keys of a turn, stages: all that two programs' registers and shared memory
-hold without a spill."""
-TYPES = {
-    torch.float8_e4m3fn: tl.float8e4nv,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-    torch.float32: tl.float32,
-}
+from quire.kernels.gpu.tile_table import Tiles, tile
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_tokens", "table_stride", "window"])
-def _decode(
-    query, keys, values, out, partial, partial_mass, block_tables, slots, seq_lens, query_starts, tiles,
-    sinks, key_scale, value_scale, num_rows, num_tokens, table_stride, window, scale, soft_cap,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, COMPUTE: tl.constexpr,
-):  # fmt: skip
+def decode_kernel(
+    query,
+    keys,
+    values,
+    out,
+    partial,
+    partial_lse,
+    block_tables,
+    slots,
+    seq_lens,
+    query_starts,
+    tiles,
+    sinks,
+    key_scale,
+    value_scale,
+    num_rows,
+    num_tokens,
+    table_stride,
+    window,
+    scale,
+    soft_cap,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    KEYS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    COMPUTE: tl.constexpr,
+):
     """Grid (K, P). HEADS: key-value heads; ROWS, COLUMNS: GROUP and DIM, padded."""
     head = tl.program_id(0)
     program = tl.program_id(1)
-    total = tl.load(tiles + num_rows)
-    share = tiles_of_program(total, tl.num_programs(1))
+    num_tiles = tl.load(tiles + num_rows)
+    share = tiles_of_program(num_tiles, tl.num_programs(1))
     tile = program * share
-    end = tl.minimum(tile + share, total)
+    end = tl.minimum(tile + share, num_tiles)
     if tile >= end:
         return
     if key_scale is not None:
@@ -86,9 +87,9 @@ def _decode(
             last = tl.minimum((stop - row_begin + oldest // TILE) * TILE, seq_len)
             mine = query + (head.to(tl.int64) * num_tokens + token) * (GROUP * DIM)
             q = tl.load(mine + group[:, None] * DIM + column[None, :], mask=inside, other=0.0).to(COMPUTE)
-            top = tl.full([ROWS], float("-inf"), tl.float32)
-            # the sums are kept by column and added up once, at the end
-            mass = tl.zeros([ROWS, KEYS], tl.float32)
+            highest = tl.full([ROWS], float("-inf"), tl.float32)
+            # by column, and added up once, at the end
+            totals = tl.zeros([ROWS, KEYS], tl.float32)
             acc = tl.zeros([ROWS, COLUMNS], tl.float32)
             # the table is read one turn ahead: the compiler overlaps loads, but not those that wait for another
             position = first + tl.arange(0, KEYS)
@@ -103,22 +104,22 @@ def _decode(
                 v = tl.load(values + place[:, None] + column[None, :], mask=wanted, other=0.0)
                 scores = tl.dot(q, tl.trans(k.to(COMPUTE)), input_precision="ieee")
                 scores = tl.where(seen[None, :], capped(scores, scale, soft_cap) * factor, float("-inf"))
-                # there is a position it sees in every turn, so the new top is never -inf
-                new_top = tl.maximum(top, tl.max(scores, 1))
-                decay = tl.exp2(top - new_top)
-                weights = tl.exp2(scores - new_top[:, None])
-                mass = mass * decay[:, None] + weights
-                acc = tl.dot(weights.to(COMPUTE), v.to(COMPUTE), acc * decay[:, None], input_precision="ieee")
-                top = new_top
+                # there is a position it sees in every turn, so the new highest is never -inf
+                new_highest = tl.maximum(highest, tl.max(scores, 1))
+                shrink = tl.exp2(highest - new_highest)
+                weights = tl.exp2(scores - new_highest[:, None])
+                totals = totals * shrink[:, None] + weights
+                acc = tl.dot(weights.to(COMPUTE), v.to(COMPUTE), acc * shrink[:, None], input_precision="ieee")
+                highest = new_highest
                 position += KEYS
                 block = tl.load(table + position // BLOCK_SIZE, mask=position < last, other=0)
-            total_mass = tl.sum(mass, 1)
+            total = tl.sum(totals, 1)
             whole = (row_begin == tile) & (row_end == stop)
             if sinks is not None:
                 sink = tl.load(sinks + heads, mask=group < GROUP, other=0.0) * LOG2E
                 # a row that others share gets its sinks when it is merged
-                total_mass += tl.where(whole, tl.exp2(sink - top), 0.0)
-            result = acc / total_mass[:, None]
+                total += tl.where(whole, tl.exp2(sink - highest), 0.0)
+            result = acc / total[:, None]
             if value_scale is not None:
                 result *= tl.load(value_scale + head)
             if whole:
@@ -128,7 +129,7 @@ def _decode(
                 # of each program, the row it begins and the row it goes on with: two at most
                 slot = (program * 2 + (row_begin >= program * share)) * (HEADS * GROUP) + heads
                 tl.store(partial + slot[:, None] * DIM + column[None, :], result, mask=inside)
-                tl.store(partial_mass + slot, top + tl.log2(total_mass), mask=group < GROUP)
+                tl.store(partial_lse + slot, highest + tl.log2(total), mask=group < GROUP)
             tile = stop
         row += 1
 
@@ -138,7 +139,7 @@ def decode(
     keys: torch.Tensor,
     values: torch.Tensor,
     batch: PagedBatch,
-    work: WorkList,
+    schedule: TileSchedule,
     rule: AttentionRule,
     sinks: torch.Tensor | None,
     key_scale: torch.Tensor | None,
@@ -156,41 +157,48 @@ def decode(
     num_programs = max(1, tiles["programs"] * chip_of(query.device).processors // num_kv_heads)
     num_heads = num_kv_heads * group
     partial = torch.empty((num_programs, 2, num_heads, head_dim), dtype=torch.float32, device=query.device)
-    partial_mass = torch.empty((num_programs, 2, num_heads), dtype=torch.float32, device=query.device)
-    _decode[(num_kv_heads, num_programs)](
-        query, keys, values, out, partial, partial_mass, batch.block_tables, batch.slots, batch.seq_lens,
-        batch.query_starts, work.decode_tiles, sinks, key_scale, value_scale, batch.seq_lens.shape[0], num_tokens,
-        batch.block_tables.stride(0), EVERYTHING if rule.sliding_window is None else rule.sliding_window,
-        rule.scale, rule.soft_cap,
-        HEADS=num_kv_heads, BLOCK_SIZE=keys.shape[1], **_constants(group, head_dim, query.dtype, keys.dtype, tiles),
-        num_warps=tiles["num_warps"], num_stages=tiles["num_stages"],
-    )  # fmt: skip
-    merge(partial, partial_mass, batch, work, sinks, out)
-
-
-def shape_key(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> str:
-    """What tiles are measured for."""
-    return f"d{head_dim} {TYPES[query_type]} {TYPES[cache_type]}"
-
-
-def default_tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
-    """`keys` of a turn; `programs` of a multiprocessor, of which one computes while another waits for memory."""
-    padded, num_warps = max(64, triton.next_power_of_2(head_dim)), 4
-    keys, stages = _TURNS[padded, cache_type.itemsize]
-    if query_type == torch.float32 and cache_type.itemsize == 1:
-        # what is converted to float32 takes its registers, however few bytes are cached
-        keys, num_warps = (32, 4) if padded == 64 else (16, 8)
-    return {"keys": keys, "programs": 2, "num_warps": num_warps, "num_stages": stages}
+    partial_lse = torch.empty((num_programs, 2, num_heads), dtype=torch.float32, device=query.device)
+    decode_kernel[(num_kv_heads, num_programs)](
+        query,
+        keys,
+        values,
+        out,
+        partial,
+        partial_lse,
+        batch.block_tables,
+        batch.slots,
+        batch.seq_lens,
+        batch.query_starts,
+        schedule.decode_tiles,
+        sinks,
+        key_scale,
+        value_scale,
+        batch.seq_lens.shape[0],
+        num_tokens,
+        batch.block_tables.stride(0),
+        EVERYTHING if rule.sliding_window is None else rule.sliding_window,
+        rule.scale,
+        rule.soft_cap,
+        HEADS=num_kv_heads,
+        BLOCK_SIZE=keys.shape[1],
+        **decode_constants(group, head_dim, query.dtype, keys.dtype, tiles),
+        num_warps=tiles["num_warps"],
+        num_stages=tiles["num_stages"],
+    )
+    merge_splits(partial, partial_lse, batch, schedule, sinks, out)
 
 
 @functools.cache
 def _tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype) -> Tiles:
-    return tile("decode", shape_key(head_dim, query_type, cache_type), default_tiles(head_dim, query_type, cache_type))
+    return tile(
+        "decode", decode_shape_key(head_dim, query_type, cache_type), decode_tiles(head_dim, query_type, cache_type)
+    )
 
 
-def _constants(
+def decode_constants(
     group: int, head_dim: int, query_type: torch.dtype, cache_type: torch.dtype, tiles: Tiles
 ) -> dict[str, Any]:
+    """Compile-time arguments of the kernel that follow from types, sizes and tiles."""
     compute = query_type
     if cache_type == torch.float8_e4m3fn and query_type == torch.bfloat16:
         # holds 8-bit floats exactly, converted two at a time; queries stay far below its largest, 65504
@@ -204,66 +212,3 @@ def _constants(
         "COLUMNS": max(16, triton.next_power_of_2(head_dim)),
         "COMPUTE": TYPES[compute],
     }
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """On Hopper every type, option and padded head size (80 and 96 are 128 with a mask), elsewhere the usual ones."""
-    half, eight = torch.bfloat16, torch.float8_e4m3fn
-    if capability == 90:
-        for head_dim in (64, 80, 96, 128, 256):
-            yield _build(f"d{head_dim} bf16", head_dim, half, half)
-            yield _build(f"d{head_dim} bf16 fp8 cache", head_dim, half, eight)
-        for head_dim in (64, 128, 256):
-            yield _build(f"d{head_dim} f16", head_dim, torch.float16, torch.float16)
-            yield _build(f"d{head_dim} f32", head_dim, torch.float32, torch.float32)
-        for head_dim in (64, 128):  # at 256 elements it spills: right, but slow
-            yield _build(f"d{head_dim} f32 fp8 cache", head_dim, torch.float32, eight)
-        yield _build("d128 bf16 one head of a group", 128, half, half, group=1)
-        yield _build("d128 bf16 soft cap, sinks", 128, half, half, soft_cap=True, sinks=True)
-        yield _build("d64 bf16 fp8 cache, soft cap, sinks", 64, half, eight, group=8, soft_cap=True, sinks=True)
-    else:
-        for head_dim in (64, 128, 256):
-            yield _build(f"d{head_dim} bf16", head_dim, half, half)
-        if has_eight_bits(capability):
-            yield _build("d128 bf16 fp8 cache", 128, half, eight)
-
-
-def _build(
-    name: str,
-    head_dim: int,
-    query_type: torch.dtype,
-    cache_type: torch.dtype,
-    group: int = 4,
-    sinks: bool = False,
-    soft_cap: bool = False,
-) -> Build:
-    """Eight key-value heads, pages of 16 tokens."""
-    eight_bits = cache_type == torch.float8_e4m3fn
-    tiles = default_tiles(head_dim, query_type, cache_type)
-    pointers = {
-        "query": f"*{TYPES[query_type]}",
-        **dict.fromkeys(("keys", "values"), f"*{TYPES[cache_type]}"),
-        "out": f"*{TYPES[query_type]}",
-        **dict.fromkeys(("partial", "partial_mass"), "*fp32"),
-        **dict.fromkeys(("block_tables", "slots", "seq_lens", "query_starts", "tiles"), "*i32"),
-        **dict.fromkeys(("sinks",) if sinks else (), "*fp32"),
-        **dict.fromkeys(("key_scale", "value_scale") if eight_bits else (), "*fp32"),
-    }
-    numbers = dict.fromkeys(("num_rows", "num_tokens", "table_stride", "window"), "i32")
-    numbers |= dict.fromkeys(("scale", "soft_cap") if soft_cap else ("scale",), "fp32")
-    left_out = {"sinks", "key_scale", "value_scale", "soft_cap"} - {*pointers, *numbers}
-    return Build(
-        name=f"decode {name}",
-        kernel=_decode,
-        signature={**pointers, **numbers},
-        constants={
-            "HEADS": 8,
-            "BLOCK_SIZE": 16,
-            **_constants(group, head_dim, query_type, cache_type, tiles),
-            **dict.fromkeys(left_out),
-        },
-        num_warps=tiles["num_warps"],
-        num_stages=tiles["num_stages"],
-        divisible=tuple(pointers),
-        features=frozenset[Feature]() if query_type == torch.float32 else frozenset({"mma"}),
-    )

@@ -4,42 +4,16 @@ Floor: 4 * H * D FLOPs for each pair of tokens of a row; queries, keys and value
 queries, from the cache of the chip unless a row is very long.
 """
 
-import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build, Feature, matrix_feature
 from quire.kernels.gpu.attention.softmax import begun, between, exponent_scale, weighed
-
-LARGEST_HEAD = 256
-
-
-class Shape(NamedTuple):
-    """Of a tile, and of the launch that works on it."""
-
-    queries: int
-    keys: int
-    num_warps: int
-    num_stages: int
-
-
-def shape_of(head_dim: int, itemsize: int) -> Shape:
-    """What fits the registers and the shared memory of every chip: the wider a head, the smaller its tiles."""
-    wide = _padded(head_dim) * itemsize
-    if wide <= 128:
-        return Shape(64, 64, 4, 3)
-    if itemsize == 2:
-        return Shape(64, 32, 4, 3) if wide <= 256 else Shape(64, 32, 8, 2)
-    # each factor of a product in float32 is held as a sum of two
-    return Shape(64, 32, 8, 3) if wide <= 256 else Shape(16, 32, 8, 2) if wide <= 512 else Shape(16, 16, 8, 2)
+from quire.kernels.gpu.attention.tiles import LARGEST_HEAD, EncoderTiles, encoder_tiles, padded_head
 
 
 @triton.jit(do_not_specialize=["scale"])
-def _encoder_kernel(
+def encoder_attention_kernel(
     qkv,
     starts,
     out,
@@ -91,48 +65,22 @@ def encoder_attention(
     if head_dim > LARGEST_HEAD:
         raise ValueError(f"qkv: heads of at most {LARGEST_HEAD} elements run on GPUs, got {head_dim}")
     out = torch.empty((num_tokens, width // 3), dtype=qkv.dtype, device=qkv.device)
-    shape = shape_of(head_dim, qkv.dtype.itemsize)
+    shape = encoder_tiles(head_dim, qkv.dtype.itemsize)
     tiles = triton.cdiv(max(lengths_host, default=0), shape.queries)
     if tiles:
-        _encoder_kernel[(len(lengths_host), num_heads, tiles)](
-            qkv, starts, out, scale,
-            **_constants(num_heads, head_dim, shape), num_warps=shape.num_warps, num_stages=shape.num_stages,
-        )  # fmt: skip
+        encoder_attention_kernel[(len(lengths_host), num_heads, tiles)](
+            qkv,
+            starts,
+            out,
+            scale,
+            **encoder_constants(num_heads, head_dim, shape),
+            num_warps=shape.num_warps,
+            num_stages=shape.num_stages,
+        )
     return out
 
 
-def _constants(num_heads: int, head_dim: int, shape: Shape) -> dict[str, int]:
+def encoder_constants(num_heads: int, head_dim: int, shape: EncoderTiles) -> dict[str, int]:
+    """Compile-time arguments of the kernel."""
     tiles = {"QUERIES": shape.queries, "KEYS": shape.keys}
-    return {"HEADS": num_heads, "HEAD_DIM": head_dim, "PADDED_DIM": _padded(head_dim), **tiles}
-
-
-def _padded(head_dim: int) -> int:
-    return max(16, 1 << (head_dim - 1).bit_length())
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """BERT base (twelve heads of 64), MiniLM (twelve of 32), bge-m3 (sixteen of 64), and every wider head."""
-    if capability != 90:
-        for head_dim, dtype in ((64, "bf16"), (128, "bf16"), (256, "bf16"), (64, "fp32"), (256, "fp32")):
-            yield _build(capability, 12, head_dim, dtype)
-        return
-    yield _build(capability, 12, 32, "bf16")
-    yield _build(capability, 16, 64, "bf16")
-    for head_dim, dtype in itertools.product((64, 80, 96, 128, 256), ("bf16", "fp16", "fp32")):
-        yield _build(capability, 12, head_dim, dtype)
-
-
-def _build(capability: int, heads: int, head_dim: int, dtype: str) -> Build:
-    shape = shape_of(head_dim, 4 if dtype == "fp32" else 2)
-    # the newest instructions take 64 rows at a time
-    feature: Feature = matrix_feature(capability) if shape.queries == 64 else "mma"
-    return Build(
-        name=f"h{heads} d{head_dim} {dtype}",
-        kernel=_encoder_kernel,
-        signature={"qkv": f"*{dtype}", "starts": "*i32", "out": f"*{dtype}", "scale": "fp32"},
-        constants=_constants(heads, head_dim, shape),
-        num_warps=shape.num_warps,
-        num_stages=shape.num_stages,
-        divisible=("qkv", "out"),
-        features=frozenset({feature}),
-    )
+    return {"HEADS": num_heads, "HEAD_DIM": head_dim, "PADDED_DIM": padded_head(head_dim), **tiles}

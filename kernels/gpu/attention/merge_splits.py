@@ -4,27 +4,32 @@ Floor: for each such row and head D float32 from each program that shared it, D 
 one such row for each two programs, so this is a megabyte, out of the cache: the launch is what it costs.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
 from quire.kernels.attention.attention import PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
-from quire.kernels.gpu.aot.build import Build
+from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.gpu.attention.softmax import LOG2E
 from quire.kernels.gpu.attention.tile_schedule import tiles_of_program
-
-CHUNK = 32
-"""Programs whose results are added up together."""
+from quire.kernels.gpu.attention.tiles import MERGED_PROGRAMS
 
 
 @triton.jit(do_not_specialize=["num_rows", "programs"])
-def _merge(
-    partial, partial_mass, out, query_starts, tiles, sinks, num_rows, programs,
-    HEADS: tl.constexpr, DIM: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
+def merge_splits_kernel(
+    partial,
+    partial_lse,
+    out,
+    query_starts,
+    tiles,
+    sinks,
+    num_rows,
+    programs,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Grid (R, H). A program's second place is for the row it begins, its first for the one it goes on with."""
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -36,72 +41,55 @@ def _merge(
     if (end <= begin) | (first == last):
         return
     column = tl.arange(0, COLUMNS)
-    top = float("-inf")
-    mass = 0.0
+    highest = float("-inf")
+    total = 0.0
     acc = tl.zeros([COLUMNS], tl.float32)
     for start in range(first, last + 1, CHUNK):
         program = start + tl.arange(0, CHUNK)
         shared = program <= last
         place = (program * 2 + (program == first)) * HEADS + head
-        masses = tl.load(partial_mass + place, mask=shared, other=float("-inf"))
+        lses = tl.load(partial_lse + place, mask=shared, other=float("-inf"))
         wanted = shared[:, None] & (column < DIM)[None, :]
         results = tl.load(partial + place[:, None] * DIM + column[None, :], mask=wanted, other=0.0)
-        new_top = tl.maximum(top, tl.max(masses, 0))
-        decay = tl.exp2(top - new_top)
-        weights = tl.exp2(masses - new_top)
-        mass = mass * decay + tl.sum(weights, 0)
-        acc = acc * decay + tl.sum(weights[:, None] * results, 0)
-        top = new_top
+        new_highest = tl.maximum(highest, tl.max(lses, 0))
+        shrink = tl.exp2(highest - new_highest)
+        weights = tl.exp2(lses - new_highest)
+        total = total * shrink + tl.sum(weights, 0)
+        acc = acc * shrink + tl.sum(weights[:, None] * results, 0)
+        highest = new_highest
     if sinks is not None:
-        mass += tl.exp2(tl.load(sinks + head) * LOG2E - top)
+        total += tl.exp2(tl.load(sinks + head) * LOG2E - highest)
     token = tl.load(query_starts + row).to(tl.int64)
-    tl.store(out + (token * HEADS + head) * DIM + column, acc / mass, mask=column < DIM)
+    tl.store(out + (token * HEADS + head) * DIM + column, acc / total, mask=column < DIM)
 
 
-def merge(
+def merge_splits(
     partial: torch.Tensor,
-    partial_mass: torch.Tensor,
+    partial_lse: torch.Tensor,
     batch: PagedBatch,
-    work: WorkList,
+    schedule: TileSchedule,
     sinks: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
     """Write the rows that several programs shared into out [T, H * D], always adding up in the same order.
 
     partial float32 [P, 2, H, D]: what each of P programs made of the row it went on with and of the one it began;
-    partial_mass float32 [P, 2, H]: the log, to base 2, of the sum of its exponentials.
+    partial_lse float32 [P, 2, H]: the log, to base 2, of the sum of its exponentials.
     """
     programs, _, num_heads, head_dim = partial.shape
     num_rows = batch.seq_lens.shape[0]
-    _merge[(num_rows, num_heads)](
-        partial, partial_mass, out, batch.query_starts, work.decode_tiles, sinks, num_rows, programs,
-        HEADS=num_heads, DIM=head_dim, COLUMNS=triton.next_power_of_2(head_dim), CHUNK=CHUNK, num_warps=4,
-    )  # fmt: skip
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The usual head, and on Hopper the others; without sinks, and with them."""
-    for head_dim, with_sinks in ((128, False), (64, True), (256, False))[: 3 if capability == 90 else 1]:
-        pointers = {
-            "partial": "*fp32",
-            "partial_mass": "*fp32",
-            "out": "*bf16",
-            "query_starts": "*i32",
-            "tiles": "*i32",
-        }
-        if with_sinks:
-            pointers["sinks"] = "*fp32"
-        yield Build(
-            name=f"merge d{head_dim}{' sinks' if with_sinks else ''}",
-            kernel=_merge,
-            signature={**pointers, "num_rows": "i32", "programs": "i32"},
-            constants={
-                **({} if with_sinks else {"sinks": None}),
-                "HEADS": 32,
-                "DIM": head_dim,
-                "COLUMNS": triton.next_power_of_2(head_dim),
-                "CHUNK": CHUNK,
-            },
-            num_warps=4,
-            divisible=tuple(pointers),
-        )
+    merge_splits_kernel[(num_rows, num_heads)](
+        partial,
+        partial_lse,
+        out,
+        batch.query_starts,
+        schedule.decode_tiles,
+        sinks,
+        num_rows,
+        programs,
+        HEADS=num_heads,
+        DIM=head_dim,
+        COLUMNS=triton.next_power_of_2(head_dim),
+        CHUNK=MERGED_PROGRAMS,
+        num_warps=4,
+    )

@@ -8,9 +8,10 @@ heads, G query heads of each (GROUP), H = K * G, D head dim.
 import triton
 import triton.language as tl
 
+from quire.kernels.attention.tile_schedule import QUERY_ROWS_PER_TILE
 from quire.kernels.gpu.attention.tile_schedule import row_of_tile
 
-QUERIES = tl.constexpr(128)
+QUERIES = tl.constexpr(QUERY_ROWS_PER_TILE)
 """Rows of a tile. Those that no token fills (G does not divide 128; a row's last tile) are computed, not stored."""
 
 

@@ -1,9 +1,18 @@
 """The pieces of online softmax that the attention bodies for GPUs share. All of it runs in base 2: exp2 is one
 instruction, and log2(e) folds into the scale that every score is multiplied by anyway.
 
-A row of scores arrives tile by tile. `highest` is the largest scaled score so far, `total` the sum of
-exp2(scaled score - highest); sums taken before a new highest are multiplied by `shrink`. Milakov and Gimelshein,
-"Online normalizer calculation for softmax", arXiv 1805.02867; Dao et al., FlashAttention, arXiv 2205.14135.
+A row of scores arrives tile by tile. The names here, in the bodies of prefill, decode and encoders and in
+`merge_splits`, beside those of the FlashAttention papers:
+
+    highest         m_i     largest scaled score so far
+    total           l_i     sum of exp2(scaled score - highest) so far; `totals`: by column, not yet added up
+    acc             acc     sum of exp2(scaled score - highest) * value so far, O_i before its division by l_i
+    weights         p_ij    exp2(scaled score - highest) of one tile
+    shrink          alpha   exp2(highest before - highest now): what total and acc are multiplied by
+    partial_lse     L_i     highest + log2(total), to base 2 here, of what one program saw of a row
+
+Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867; Dao et al., FlashAttention,
+arXiv 2205.14135; Dao, FlashAttention-2, arXiv 2307.08691.
 """
 
 import triton
@@ -11,12 +20,12 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LOWEST = tl.constexpr(-1e30)
-"""Where `highest` starts: below any score, yet finite, so that a tile in which a row sees nothing makes no NaN."""
+"""Start of `highest`: below any score, yet finite, so that a tile in which a row sees nothing makes no NaN."""
 
 
 @triton.jit
 def exponent_scale(scale, soft_cap) -> tl.tensor:
-    """What the output of `capped` is multiplied by to become an exponent of 2. The scale must be positive."""
+    """Factor that makes an exponent of 2 of the output of `capped`. The scale must be positive."""
     if soft_cap is None:
         factor = scale * LOG2E
     else:

@@ -3,14 +3,11 @@
 Floor: 8 bytes read and 8 written for each row, a few integer operations each: one launch, a few microseconds.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.attention.tile_schedule import WorkList
-from quire.kernels.gpu.aot.build import Build
+from quire.kernels.attention.tile_schedule import TileSchedule
 
 CHUNK = tl.constexpr(512)
 """Rows looked at together."""
@@ -41,10 +38,17 @@ def tiles_of_program(total, programs) -> tl.tensor:
 
 
 @triton.jit(do_not_specialize=["num_rows", "window"])
-def _fill(
-    seq_lens, query_starts, prefill_tiles, decode_tiles, num_rows, window,
-    TOKENS: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
+def fill_tile_schedule_kernel(
+    seq_lens,
+    query_starts,
+    prefill_tiles,
+    decode_tiles,
+    num_rows,
+    window,
+    TOKENS: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Grid (1): both prefix sums. TOKENS, KEYS: of a query tile and of a key tile."""
     tl.store(prefill_tiles, 0)
     tl.store(decode_tiles, 0)
     prefill_sum = 0
@@ -64,30 +68,23 @@ def _fill(
         decode_sum += tl.sum(key_tiles)
 
 
-def fill_work_list(
+def fill_tile_schedule(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
     window: int | None,
     tokens_per_tile: int,
     keys_per_tile: int,
-    out: WorkList,
+    out: TileSchedule,
 ) -> None:
     """See `quire.kernels.attention.tile_schedule`."""
-    _fill[(1,)](
-        seq_lens, query_starts, out.prefill_tiles, out.decode_tiles, seq_lens.shape[0],
+    fill_tile_schedule_kernel[(1,)](
+        seq_lens,
+        query_starts,
+        out.prefill_tiles,
+        out.decode_tiles,
+        seq_lens.shape[0],
         EVERYTHING if window is None else min(window, EVERYTHING),
-        TOKENS=tokens_per_tile, KEYS=keys_per_tile, num_warps=4,
-    )  # fmt: skip
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The tiles of a model with four query heads to a key-value head."""
-    pointers = ("seq_lens", "query_starts", "prefill_tiles", "decode_tiles")
-    yield Build(
-        name="work_list",
-        kernel=_fill,
-        signature={**dict.fromkeys(pointers, "*i32"), "num_rows": "i32", "window": "i32"},
-        constants={"TOKENS": 32, "KEYS": 64},
+        TOKENS=tokens_per_tile,
+        KEYS=keys_per_tile,
         num_warps=4,
-        divisible=pointers,
     )

@@ -3,20 +3,15 @@
 Floor: x and the residual read, the result written, 3 * D * (bytes of an element) for each row; memory is the limit.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
-
-WIDEST = 8192
-"""Elements of a row that fit the registers of a program."""
+from quire.kernels.gpu.linear.tiles import WIDEST_NORM, layer_norm_warps
 
 
 @triton.jit
-def _layer_norm_kernel(x, residual, weight, bias, out, eps, D: tl.constexpr, BLOCK: tl.constexpr):
+def layer_norm_kernel(x, residual, weight, bias, out, eps, D: tl.constexpr, BLOCK: tl.constexpr):
     """One program for one row. BLOCK: D, padded."""
     column = tl.arange(0, BLOCK)
     inside = column < D
@@ -38,33 +33,12 @@ def layer_norm(
 ) -> torch.Tensor:
     """See `quire.kernels.linear.layer_norm`."""
     num_rows, size = x.shape
-    if size > WIDEST:
-        raise ValueError(f"x: rows of at most {WIDEST} elements run on GPUs, got {size}")
+    if size > WIDEST_NORM:
+        raise ValueError(f"x: rows of at most {WIDEST_NORM} elements run on GPUs, got {size}")
     out = torch.empty_like(x)
     if num_rows:
         block = triton.next_power_of_2(size)
-        _layer_norm_kernel[(num_rows,)](
-            x, residual, weight, bias, out, eps, D=size, BLOCK=block, num_warps=_num_warps(block)
+        layer_norm_kernel[(num_rows,)](
+            x, residual, weight, bias, out, eps, D=size, BLOCK=block, num_warps=layer_norm_warps(block)
         )
     return out
-
-
-def _num_warps(block: int) -> int:
-    """8 to 16 elements for each thread."""
-    return min(16, max(1, block // 512))
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The widths of MiniLM, BERT base and bge-m3."""
-    for size in (384, 768, 1024):
-        for add in (False, True):
-            pointers = ("x", "residual", "weight", "bias", "out") if add else ("x", "weight", "bias", "out")
-            block = triton.next_power_of_2(size)
-            yield Build(
-                name=f"{'add ' if add else ''}layer norm d{size} bf16",
-                kernel=_layer_norm_kernel,
-                signature={**dict.fromkeys(pointers, "*bf16"), "eps": "fp32"},
-                constants={**({} if add else {"residual": None}), "D": size, "BLOCK": block},
-                num_warps=_num_warps(block),
-                divisible=pointers,
-            )

@@ -5,19 +5,13 @@ writes the sum, twice that again. About 4 FLOPs for each element, so memory is t
 """
 
 import functools
-from collections.abc import Callable, Iterator
 
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
-from quire.kernels.gpu.tuning.tiles import Tiles, Trial, tile
-
-WIDEST = 8192
-"""Elements of a row that fit the registers of a program; longer rows are read twice."""
-TILE = 1024
-"""Elements of a program's rows together, where rows are short."""
+from quire.kernels.gpu.linear.tiles import WIDEST_NORM, norm_tiles
+from quire.kernels.gpu.tile_table import Tiles, tile
 
 
 @triton.jit
@@ -37,7 +31,7 @@ def _normed(value, factor, weight):
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _rows_kernel(
+def norm_rows_kernel(
     x, residual, weight, normed, total, num_rows, eps, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
 ):
     """One program for ROWS rows. BLOCK: D, padded."""
@@ -55,7 +49,7 @@ def _rows_kernel(
 
 
 @triton.jit
-def _wide_kernel(x, residual, weight, normed, total, eps, D: tl.constexpr, BLOCK: tl.constexpr):
+def norm_wide_kernel(x, residual, weight, normed, total, eps, D: tl.constexpr, BLOCK: tl.constexpr):
     """One program for one row, which passes over it twice: the second time it lies in the cache."""
     start = tl.program_id(0).to(tl.int64) * D
     squares = tl.zeros((BLOCK,), tl.float32)
@@ -77,7 +71,7 @@ def _wide_kernel(x, residual, weight, normed, total, eps, D: tl.constexpr, BLOCK
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See `quire.kernels.linear.norm`."""
     normed = torch.empty_like(x)
-    _launch(x, None, weight, normed, None, eps, _tiles(x.shape[-1], x.dtype))
+    launch(x, None, weight, normed, None, eps, _tiles(x.shape[-1], x.dtype))
     return normed
 
 
@@ -86,11 +80,11 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `quire.kernels.linear.norm`."""
     normed, total = torch.empty_like(x), torch.empty_like(x)
-    _launch(x, residual, weight, normed, total, eps, _tiles(x.shape[-1], x.dtype))
+    launch(x, residual, weight, normed, total, eps, _tiles(x.shape[-1], x.dtype))
     return normed, total
 
 
-def _launch(
+def launch(
     x: torch.Tensor,
     residual: torch.Tensor | None,
     weight: torch.Tensor,
@@ -99,74 +93,22 @@ def _launch(
     eps: float,
     tiles: Tiles,
 ) -> None:
+    """Either kernel, by the width of a row, with given tiles; `total` goes with `residual`."""
     if x.numel() == 0:
         return
     size = x.shape[-1]
     num_rows, rows, num_warps = x.numel() // size, tiles["rows"], tiles["num_warps"]
-    if size > WIDEST:
-        _wide_kernel[(num_rows,)](x, residual, weight, normed, total, eps, D=size, BLOCK=WIDEST, num_warps=num_warps)
+    if size > WIDEST_NORM:
+        norm_wide_kernel[(num_rows,)](
+            x, residual, weight, normed, total, eps, D=size, BLOCK=WIDEST_NORM, num_warps=num_warps
+        )
     else:
         block = triton.next_power_of_2(size)
-        _rows_kernel[(triton.cdiv(num_rows, rows),)](
+        norm_rows_kernel[(triton.cdiv(num_rows, rows),)](
             x, residual, weight, normed, total, num_rows, eps, D=size, BLOCK=block, ROWS=rows, num_warps=num_warps
         )
 
 
-def default_tiles(size: int) -> Tiles:
-    """Rows of a program and its warps: 8 to 16 elements for each thread."""
-    block = min(WIDEST, triton.next_power_of_2(size))
-    return {"rows": max(1, TILE // block), "num_warps": min(16, max(4, block // 512))}
-
-
 @functools.cache
 def _tiles(size: int, dtype: torch.dtype) -> Tiles:
-    return tile("norm", f"d{size} {dtype}", default_tiles(size))
-
-
-def trials() -> Iterator[Trial]:
-    """The norm with addition over 4096 tokens of hidden sizes people serve."""
-    for size in (2048, 4096, 8192):
-        yield Trial(
-            "norm",
-            f"d{size} {torch.bfloat16}",
-            tuple({"rows": rows, "num_warps": num_warps} for rows in (1, 2, 4) for num_warps in (4, 8, 16)),
-            4 * 2 * 4096 * size,
-            functools.partial(_trial, size),
-        )
-
-
-def _trial(size: int, device: torch.device) -> Callable[[Tiles], object]:
-    x, residual, normed, total = torch.randn((4, 4096, size), device=device).to(torch.bfloat16)
-    weight = torch.ones(size, device=device, dtype=torch.bfloat16)
-    return lambda tiles: _launch(x, residual, weight, normed, total, 1e-5, tiles)
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The hidden sizes of the models people serve, and a row too wide for one pass."""
-    sizes = (1024, 2048, 2560, 4096, 5120, 8192, 16384) if capability == 90 else (4096, 8192)
-    for dtype in ("bf16", "fp16") if capability == 90 else ("bf16",):
-        for size in sizes if dtype == "bf16" else (4096,):
-            for add in (False, True):
-                yield _build(size, dtype, add)
-
-
-def _build(size: int, dtype: str, add: bool) -> Build:
-    pointers = ("x", "residual", "weight", "normed", "total") if add else ("x", "weight", "normed")
-    tiles, wide = default_tiles(size), size > WIDEST
-    return Build(
-        name=f"{'add ' if add else ''}norm d{size} {dtype}",
-        kernel=_wide_kernel if wide else _rows_kernel,
-        signature={
-            **dict.fromkeys(pointers, f"*{dtype}"),
-            **({} if wide else {"num_rows": "i32"}),
-            "eps": "fp32",
-        },
-        constants={
-            **({} if add else {"residual": None, "total": None}),
-            "D": size,
-            "BLOCK": min(WIDEST, triton.next_power_of_2(size)),
-            **({} if wide else {"ROWS": tiles["rows"]}),
-        },
-        num_warps=tiles["num_warps"],
-        divisible=pointers,
-    )
+    return tile("norm", f"d{size} {dtype}", norm_tiles(size))

@@ -8,31 +8,42 @@ as well: a second launch adds the parts in their order, so the result never depe
 its own: its sum of squares is taken on the way, and its factor is applied to the sums at the end.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.linear.activation import activate
-from quire.kernels.gpu.tuning.tiles import Tiles
+from quire.kernels.gpu.linear.tiles import ADD_BLOCK, MOST_TOKENS
+from quire.kernels.gpu.tile_table import Tiles
 from quire.kernels.linear.activation import Gate
 
-MOST_TOKENS = 16
-"""Rows of one matrix instruction, and of the partial sums of a split layer."""
 _TOKENS = tl.constexpr(MOST_TOKENS)
-_ADD_BLOCK = 256
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
-def _stream(
-    x, residual, norm_weight, weight, bias, out, total, squares,
-    num_tokens, size_in, size_out, eps, steps,
-    GATE: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
+def skinny_linear_kernel(
+    x,
+    residual,
+    norm_weight,
+    weight,
+    bias,
+    out,
+    total,
+    squares,
+    num_tokens,
+    size_in,
+    size_out,
+    eps,
+    steps,
+    GATE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK_O: tl.constexpr,
+    BLOCK_I: tl.constexpr,
     WARPS: tl.constexpr,
-):  # fmt: skip
+):
     """Program (column, part): BLOCK_O rows of weight times `steps` tiles of x, for all tokens.
 
     With SPLIT, `out` takes float32 sums [part, 16, size_out] and `squares` the sums of squares [part, 16] of x.
@@ -102,10 +113,19 @@ def _stream(
 
 
 @triton.jit
-def _add_parts(
-    sums, squares, bias, out, size_in, size_out, eps,
-    NORM: tl.constexpr, GATE: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def add_parts_kernel(
+    sums,
+    squares,
+    bias,
+    out,
+    size_in,
+    size_out,
+    eps,
+    NORM: tl.constexpr,
+    GATE: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Program (token, tile): adds the parts of a split layer in their order. Floor: PARTS * T * O * 4 bytes."""
     token = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -136,7 +156,7 @@ def _column(sums, bias, token, columns, inside, scale, size_out, PARTS: tl.const
 
 
 class Norm(NamedTuple):
-    """What the launch does to x before the weights."""
+    """The norm that the launch applies to x before the weights."""
 
     residual: torch.Tensor | None
     weight: torch.Tensor
@@ -144,7 +164,7 @@ class Norm(NamedTuple):
     total: torch.Tensor
 
 
-def small_linear(
+def skinny_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
@@ -152,7 +172,7 @@ def small_linear(
     tiles: Tiles,
     norm: Norm | None = None,
 ) -> torch.Tensor:
-    """At most 16 tokens through the kernels of this file; [T, O], or [T, O / 2] with a gate."""
+    """The layer for at most 16 tokens by the kernels of this file; [T, O], or [T, O / 2] with a gate."""
     num_tokens, size_in = x.shape
     size_out = weight.shape[0]
     out = x.new_empty((num_tokens, size_out if gate is None else size_out // 2))
@@ -163,98 +183,42 @@ def small_linear(
     is_split = parts > 1
     sums = x.new_empty((parts, MOST_TOKENS, size_out), dtype=torch.float32) if is_split else out
     squares = x.new_empty((parts, MOST_TOKENS), dtype=torch.float32) if is_split and norm else None
-    _stream[(triton.cdiv(size_out, block_o), parts)](
-        x, residual, norm_weight, weight, None if is_split else bias, sums, total, squares,
-        num_tokens, size_in, size_out, eps, triton.cdiv(triton.cdiv(size_in, block_i), parts),
-        GATE=None if is_split else gate, SPLIT=is_split, EVEN=size_in % block_i == 0, BLOCK_O=block_o, BLOCK_I=block_i,
-        WARPS=tiles["num_warps"], num_warps=tiles["num_warps"], num_stages=tiles["num_stages"],
-    )  # fmt: skip
+    skinny_linear_kernel[(triton.cdiv(size_out, block_o), parts)](
+        x,
+        residual,
+        norm_weight,
+        weight,
+        None if is_split else bias,
+        sums,
+        total,
+        squares,
+        num_tokens,
+        size_in,
+        size_out,
+        eps,
+        triton.cdiv(triton.cdiv(size_in, block_i), parts),
+        GATE=None if is_split else gate,
+        SPLIT=is_split,
+        EVEN=size_in % block_i == 0,
+        BLOCK_O=block_o,
+        BLOCK_I=block_i,
+        WARPS=tiles["num_warps"],
+        num_warps=tiles["num_warps"],
+        num_stages=tiles["num_stages"],
+    )
     if is_split:
-        _add_parts[(num_tokens, triton.cdiv(out.shape[1], _ADD_BLOCK))](
-            sums, squares, bias, out, size_in, size_out, eps,
-            NORM=norm is not None, GATE=gate, PARTS=parts, BLOCK=_ADD_BLOCK, num_warps=4,
-        )  # fmt: skip
+        add_parts_kernel[(num_tokens, triton.cdiv(out.shape[1], ADD_BLOCK))](
+            sums,
+            squares,
+            bias,
+            out,
+            size_in,
+            size_out,
+            eps,
+            NORM=norm is not None,
+            GATE=gate,
+            PARTS=parts,
+            BLOCK=ADD_BLOCK,
+            num_warps=4,
+        )
     return out
-
-
-def default_tiles(num_tokens: int, size_in: int, size_out: int) -> Tiles:
-    """At least 128 programs where the layer allows, each with some 40 KB of half-precision weights under way.
-
-    Many programs are small, so that some four share a multiprocessor and all run at once.
-    """
-    least = 16 if num_tokens <= 8 else 32  # a row of weights costs as many bytes of x as there are tokens
-    block_o = next((rows for rows in (64, 32) if rows >= least and size_out >= 128 * rows), least)
-    programs = triton.cdiv(size_out, block_o)
-    block_i, warps, stages = (min(8192 // block_o, 256), 8, 4) if programs <= 256 else (4096 // block_o, 4, 5)
-    parts = 1
-    while programs * parts < 128 and size_in >= 16 * block_i * parts:
-        parts *= 2
-    sizes = {"block_o": block_o, "block_i": block_i, "parts": parts, "num_warps": warps, "num_stages": stages}
-    return {"cublas": 0, **sizes}
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The layers of the published 8B models and a small one that is split, each once for the kernels it comes to."""
-    yield _build("qkv 8b", "bf16", (4096, 6144), norm="added")
-    yield _build("o and down 8b", "bf16", (4096, 4096))
-    yield _build("gate up 8b", "bf16", (4096, 28672), norm="added", gate="silu")
-    yield _build("split", "bf16", (4096, 1024))
-    yield _add_build("add parts", "bf16", None)
-    if capability != 90:
-        return
-    yield _build("qkv first layer", "bf16", (4096, 6144), norm="first")
-    yield _build("qkv bias", "bf16", (4096, 6144), norm="added", bias=True)
-    yield _build("head 8b", "bf16", (4096, 128256), norm="added")
-    yield _build("gate up gelu", "bf16", (4096, 28672), norm="added", gate="gelu")
-    yield _build("gate up gelu_tanh", "bf16", (4096, 28672), norm="added", gate="gelu_tanh")
-    yield _build("split norm 16 tokens", "bf16", (4096, 1024), num_tokens=16, norm="added")
-    yield _build("uneven", "bf16", (2880, 4096), bias=True)
-    yield _build("o and down 8b", "fp16", (4096, 4096))
-    yield _build("gate up 8b", "fp16", (4096, 28672), gate="silu")
-    yield _add_build("add parts gate", "bf16", "silu")
-
-
-def _build(name, dtype, sizes, num_tokens=1, norm="", gate=None, bias=False):
-    """`norm`: "" for none, "first" without residual, "added" with one."""
-    tiles = default_tiles(num_tokens, *sizes)
-    block_o, block_i, is_split = tiles["block_o"], tiles["block_i"], tiles["parts"] > 1
-    absent = {
-        **({} if norm else {"norm_weight": None, "total": None, "residual": None}),
-        **({} if norm != "first" else {"total": None, "residual": None}),
-        **({} if norm and is_split else {"squares": None}),
-        **({} if bias and not is_split else {"bias": None}),
-    }
-    tensors = ("x", "residual", "norm_weight", "weight", "bias", "out", "total", "squares")
-    floats = {"out", "squares"} if is_split else set()
-    pointers = {name: "*fp32" if name in floats else f"*{dtype}" for name in tensors if name not in absent}
-    numbers = {"num_tokens": "i32", "size_in": "i32", "size_out": "i32", "eps": "fp32", "steps": "i32"}
-    return Build(
-        f"{name} {dtype} {block_o}x{block_i}",
-        _stream,
-        {**pointers, **numbers},
-        {
-            **absent,
-            "GATE": None if is_split else gate,
-            "SPLIT": is_split,
-            "EVEN": sizes[0] % block_i == 0,
-            "BLOCK_O": block_o,
-            "BLOCK_I": block_i,
-            "WARPS": tiles["num_warps"],
-        },
-        tiles["num_warps"],
-        tiles["num_stages"],
-        (*pointers, "size_in", "size_out"),
-        frozenset({"mma", "wide_copy"}),
-    )
-
-
-def _add_build(name, dtype, gate):
-    sizes = ("size_in", "size_out")
-    return Build(
-        f"{name} {dtype}",
-        _add_parts,
-        {"sums": "*fp32", "squares": "*fp32", "out": f"*{dtype}", **dict.fromkeys(sizes, "i32"), "eps": "fp32"},
-        {"bias": None, "NORM": True, "GATE": gate, "PARTS": 4, "BLOCK": _ADD_BLOCK},
-        4,
-        divisible=("sums", "squares", "out", *sizes),
-    )

@@ -7,27 +7,36 @@ Floor of `penalize`: the history is read (4 bytes a token), and a logit read and
 Shape legend: P rows to change, V vocabulary.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
-from quire.kernels.gpu.sampling.row_build import COLUMNS, row_build
-from quire.kernels.gpu.sampling.rows import CHUNK, row_pointer
+from quire.kernels.gpu.sampling.rows import COLUMNS, row_pointer
+from quire.kernels.gpu.sampling.tiles import CHUNK, HISTORY_BLOCK, HISTORY_PROGRAMS
 
-HISTORY_BLOCK = 1024
-PROGRAMS = 8
-"""Programs that share the history of a row."""
 CLEAR, COUNT, APPLY = 0, 1, 2
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _walk_history(
-    logits, rows, tokens, slots, num_tokens, num_prompt, repetition, presence, frequency, counts, row_stride,
-    token_stride, vocab, STAGE: tl.constexpr, CLEAR: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def penalize_kernel(
+    logits,
+    rows,
+    tokens,
+    slots,
+    num_tokens,
+    num_prompt,
+    repetition,
+    presence,
+    frequency,
+    counts,
+    row_stride,
+    token_stride,
+    vocab,
+    STAGE: tl.constexpr,
+    CLEAR: tl.constexpr,
+    COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """One of three stages over the same tokens: clear their counts, count them, penalise each distinct one once."""
     entry = tl.program_id(0).to(tl.int64)
     history = tokens + tl.load(slots + entry) * token_stride
@@ -54,7 +63,8 @@ def _walk_history(
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _mask_chunks(logits, rows, bitmask, row_stride, vocab, words, CHUNK: tl.constexpr):
+def mask_tokens_kernel(logits, rows, bitmask, row_stride, vocab, words, CHUNK: tl.constexpr):
+    """Grid (P, chunks): -inf where the token's bit is unset."""
     entry = tl.program_id(0)
     ids = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     word = tl.load(bitmask + entry.to(tl.int64) * words + ids // 32, mask=ids < vocab, other=-1)
@@ -63,20 +73,42 @@ def _mask_chunks(logits, rows, bitmask, row_stride, vocab, words, CHUNK: tl.cons
 
 
 def penalize(
-    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor, num_tokens: torch.Tensor,
-    num_prompt: torch.Tensor, repetition: torch.Tensor, presence: torch.Tensor, frequency: torch.Tensor,
-) -> None:  # fmt: skip
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    tokens: torch.Tensor,
+    slots: torch.Tensor,
+    num_tokens: torch.Tensor,
+    num_prompt: torch.Tensor,
+    repetition: torch.Tensor,
+    presence: torch.Tensor,
+    frequency: torch.Tensor,
+) -> None:
     """See `quire.kernels.sampling.penalize.penalize_reference`."""
     if not rows.numel():
         return
     vocab = logits.shape[1]
     counts = torch.empty((rows.shape[0], vocab), dtype=torch.int32, device=logits.device)
     for stage in (CLEAR, COUNT, APPLY):
-        _walk_history[rows.shape[0], PROGRAMS](
-            logits, rows, tokens, slots, num_tokens, num_prompt, repetition, presence, frequency, counts,
-            logits.stride(0), tokens.stride(0), vocab, STAGE=stage, CLEAR=CLEAR, COUNT=COUNT, BLOCK=HISTORY_BLOCK,
+        penalize_kernel[rows.shape[0], HISTORY_PROGRAMS](
+            logits,
+            rows,
+            tokens,
+            slots,
+            num_tokens,
+            num_prompt,
+            repetition,
+            presence,
+            frequency,
+            counts,
+            logits.stride(0),
+            tokens.stride(0),
+            vocab,
+            STAGE=stage,
+            CLEAR=CLEAR,
+            COUNT=COUNT,
+            BLOCK=HISTORY_BLOCK,
             num_warps=4,
-        )  # fmt: skip
+        )
 
 
 def mask_tokens(logits: torch.Tensor, rows: torch.Tensor, bitmask: torch.Tensor) -> None:
@@ -85,12 +117,4 @@ def mask_tokens(logits: torch.Tensor, rows: torch.Tensor, bitmask: torch.Tensor)
         return
     vocab = logits.shape[1]
     grid = (rows.shape[0], triton.cdiv(vocab, CHUNK))
-    _mask_chunks[grid](logits, rows, bitmask, logits.stride(0), vocab, bitmask.shape[1], CHUNK=CHUNK, num_warps=4)
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The three stages of the penalties, and the mask. Logits are float32 wherever they are changed."""
-    for name, stage in (("clear", CLEAR), ("count", COUNT), ("apply", APPLY)):
-        constants = {"STAGE": stage, "CLEAR": CLEAR, "COUNT": COUNT, "BLOCK": HISTORY_BLOCK}
-        yield row_build(f"penalize {name}", _walk_history, "fp32", constants, num_warps=4)
-    yield row_build("mask", _mask_chunks, "fp32", {"CHUNK": CHUNK}, num_warps=4)
+    mask_tokens_kernel[grid](logits, rows, bitmask, logits.stride(0), vocab, bitmask.shape[1], CHUNK=CHUNK, num_warps=4)

@@ -7,7 +7,11 @@ kernel merges the chunks of each row. The chunks do not hang on the number of ro
 import triton
 import triton.language as tl
 
-CHUNK = 4096
+_WHOLE = "seeds positions output_index top_k rows slots num_tokens num_prompt"
+_FLOAT = "floor temperature top_p min_p repetition presence frequency"
+COLUMNS = {**dict.fromkeys(_WHOLE.split(), "*i64"), **dict.fromkeys(_FLOAT.split(), "*fp32")}
+"""Parameters of each row. They are read one by one and may begin anywhere in the step's upload, so that kernels must
+not be specialized on where: that would compile them again for odd numbers of rows."""
 
 
 @triton.jit

@@ -6,31 +6,40 @@ each element of a random row; a random number costs 10 rounds of Philox for ever
 Shape legend: S rows, V vocabulary, C chunks of a row.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.sampling.random import gumbel
-from quire.kernels.gpu.sampling.row_build import COLUMNS, row_build
 from quire.kernels.gpu.sampling.rows import (
-    CHUNK,
+    COLUMNS,
     finite_or_zero,
     inverse_temperature,
     least_id,
     load_chunk,
     row_pointer,
 )
+from quire.kernels.gpu.sampling.tiles import CHUNK
 from quire.kernels.sampling.sample import TILE, TILE_STREAM, TOKEN_STREAM
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _choose_in_chunks(
-    logits, floor, temperature, seeds, positions, output_index, highs, keys, winners, row_stride, vocab,
-    CHUNK: tl.constexpr, TILE: tl.constexpr, STREAM: tl.constexpr,
-):  # fmt: skip
+def sample_chunks_kernel(
+    logits,
+    floor,
+    temperature,
+    seeds,
+    positions,
+    output_index,
+    highs,
+    keys,
+    winners,
+    row_stride,
+    vocab,
+    CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+    STREAM: tl.constexpr,
+):
     """The greatest logit of each chunk, and its id (greedy) or the winning tile with its key (random)."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     ids, x = load_chunk(logits, row, row_stride, chunk, vocab, CHUNK)
@@ -55,10 +64,24 @@ def _choose_in_chunks(
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _choose_in_row(
-    logits, floor, temperature, seeds, positions, output_index, highs, keys, winners, token_ids, row_stride, vocab,
-    chunks, CHUNKS: tl.constexpr, TILE: tl.constexpr, STREAM: tl.constexpr,
-):  # fmt: skip
+def sample_rows_kernel(
+    logits,
+    floor,
+    temperature,
+    seeds,
+    positions,
+    output_index,
+    highs,
+    keys,
+    winners,
+    token_ids,
+    row_stride,
+    vocab,
+    chunks,
+    CHUNKS: tl.constexpr,
+    TILE: tl.constexpr,
+    STREAM: tl.constexpr,
+):
     """The winner of the chunks' winners; of a tile, the token inside it."""
     row = tl.program_id(0)
     chunk = tl.arange(0, CHUNKS)
@@ -81,11 +104,15 @@ def _choose_in_row(
         tl.store(token_ids + row, least_id(high, highest, winner, vocab).to(tl.int64))
 
 
-def choose(
-    logits: torch.Tensor, floor: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor,
-    positions: torch.Tensor, output_index: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """See `quire.kernels.sampling.sample.choose_reference`."""
+def sample(
+    logits: torch.Tensor,
+    floor: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    output_index: torch.Tensor,
+) -> torch.Tensor:
+    """See `quire.kernels.sampling.sample.sample_reference`."""
     num_rows, vocab = logits.shape
     token_ids = torch.empty_like(seeds)
     if not num_rows:
@@ -94,21 +121,18 @@ def choose(
     highs = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
     keys, winners = torch.empty_like(highs), torch.empty_like(highs, dtype=torch.int32)
     columns = (logits, floor, temperature, seeds, positions, output_index, highs, keys, winners)
-    _choose_in_chunks[num_rows, chunks](
+    sample_chunks_kernel[num_rows, chunks](
         *columns, logits.stride(0), vocab, CHUNK=CHUNK, TILE=TILE, STREAM=TILE_STREAM, num_warps=4
     )
-    _choose_in_row[num_rows,](
-        *columns, token_ids, logits.stride(0), vocab, chunks,
-        CHUNKS=triton.next_power_of_2(chunks), TILE=TILE, STREAM=TOKEN_STREAM, num_warps=4,
-    )  # fmt: skip
+    sample_rows_kernel[num_rows,](
+        *columns,
+        token_ids,
+        logits.stride(0),
+        vocab,
+        chunks,
+        CHUNKS=triton.next_power_of_2(chunks),
+        TILE=TILE,
+        STREAM=TOKEN_STREAM,
+        num_warps=4,
+    )
     return token_ids
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """Both kernels for each type of logits; the second for vocabularies of 64 to 128, and of up to 256 thousand."""
-    for dtype in ("fp32", "bf16", "fp16") if capability == 90 else ("bf16",):
-        sizes = {"CHUNK": CHUNK, "TILE": TILE, "STREAM": TILE_STREAM}
-        yield row_build(f"choose chunks {dtype}", _choose_in_chunks, dtype, sizes, num_warps=4)
-        for chunks in (32, 64) if capability == 90 else (32,):
-            sizes = {"CHUNKS": chunks, "TILE": TILE, "STREAM": TOKEN_STREAM}
-            yield row_build(f"choose rows {dtype} {chunks}", _choose_in_row, dtype, sizes, num_warps=4)

@@ -5,25 +5,22 @@ About 3 FLOPs for each element of `score`, plus one for each token asked for; th
 Shape legend: S rows, V vocabulary, C chunks of a row, m tokens of each row.
 """
 
-from collections.abc import Iterator
-
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
-from quire.kernels.gpu.sampling.row_build import row_build
-from quire.kernels.gpu.sampling.rows import CHUNK, finite_or_zero, least_id, load_chunk, row_pointer
+from quire.kernels.gpu.sampling.rows import finite_or_zero, least_id, load_chunk, row_pointer
+from quire.kernels.gpu.sampling.tiles import CHUNK
 
 
 @triton.jit
 def _is_finite(x, inside):
-    """Whether every x with `inside` is."""
+    """True when every x with `inside` is finite."""
     return tl.max((inside & ~(tl.abs(x) < float("inf"))).to(tl.int32)) == 0
 
 
 @triton.jit
-def _finite_chunks(logits, finite, row_stride, vocab, CHUNK: tl.constexpr):
+def finite_rows_kernel(logits, finite, row_stride, vocab, CHUNK: tl.constexpr):
     """Clear the flag of a row that has a NaN or an infinity; all who store, store the same."""
     row = tl.program_id(0)
     ids, x = load_chunk(logits, row, row_stride, tl.program_id(1), vocab, CHUNK)
@@ -32,7 +29,8 @@ def _finite_chunks(logits, finite, row_stride, vocab, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def _best_in_chunks(logits, highs, winners, row_stride, vocab, CHUNK: tl.constexpr):
+def best_chunks_kernel(logits, highs, winners, row_stride, vocab, CHUNK: tl.constexpr):
+    """The greatest logit of each chunk and its least id; NaN for a chunk that is not finite."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     ids, x = load_chunk(logits, row, row_stride, chunk, vocab, CHUNK)
     high = tl.max(x)
@@ -42,7 +40,8 @@ def _best_in_chunks(logits, highs, winners, row_stride, vocab, CHUNK: tl.constex
 
 
 @triton.jit
-def _best_in_row(highs, winners, value, token_ids, vocab, chunks, CHUNKS: tl.constexpr):
+def best_rows_kernel(highs, winners, value, token_ids, vocab, chunks, CHUNKS: tl.constexpr):
+    """The greatest logit of the row and its least id, out of those of its chunks."""
     row = tl.program_id(0)
     chunk = tl.arange(0, CHUNKS)
     known = chunk < chunks
@@ -55,7 +54,7 @@ def _best_in_row(highs, winners, value, token_ids, vocab, chunks, CHUNKS: tl.con
 
 
 @triton.jit(do_not_specialize=["num_ids"])
-def _score_in_chunks(logits, token_ids, highs, sums, greater, row_stride, vocab, num_ids, CHUNK: tl.constexpr):
+def score_chunks_kernel(logits, token_ids, highs, sums, greater, row_stride, vocab, num_ids, CHUNK: tl.constexpr):
     """Maximum and shifted sum of exponentials of each chunk, and how many of its logits exceed each token's."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = row * tl.num_programs(1) + chunk
@@ -70,9 +69,10 @@ def _score_in_chunks(logits, token_ids, highs, sums, greater, row_stride, vocab,
 
 
 @triton.jit(do_not_specialize=["num_ids"])
-def _score_in_row(
+def score_rows_kernel(
     logits, token_ids, highs, sums, greater, logprobs, ranks, row_stride, chunks, num_ids, CHUNKS: tl.constexpr
 ):
+    """Log probability and rank of each token asked for, out of what the chunks say."""
     row = tl.program_id(0)
     chunk = tl.arange(0, CHUNKS)
     at, known = row * chunks + chunk, chunk < chunks
@@ -93,7 +93,7 @@ def finite_rows(logits: torch.Tensor) -> torch.Tensor:
     finite = torch.ones(num_rows, dtype=torch.uint8, device=logits.device)
     if num_rows:
         grid = (num_rows, triton.cdiv(vocab, CHUNK))
-        _finite_chunks[grid](logits, finite, logits.stride(0), vocab, CHUNK=CHUNK, num_warps=4)
+        finite_rows_kernel[grid](logits, finite, logits.stride(0), vocab, CHUNK=CHUNK, num_warps=4)
     return finite.view(torch.bool)
 
 
@@ -107,8 +107,8 @@ def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     chunks = triton.cdiv(vocab, CHUNK)
     highs = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
     winners = torch.empty((num_rows, chunks), dtype=torch.int32, device=logits.device)
-    _best_in_chunks[num_rows, chunks](logits, highs, winners, logits.stride(0), vocab, CHUNK=CHUNK, num_warps=4)
-    _best_in_row[num_rows,](
+    best_chunks_kernel[num_rows, chunks](logits, highs, winners, logits.stride(0), vocab, CHUNK=CHUNK, num_warps=4)
+    best_rows_kernel[num_rows,](
         highs, winners, value, token_ids, vocab, chunks, CHUNKS=triton.next_power_of_2(chunks), num_warps=1
     )
     return value, token_ids
@@ -125,21 +125,21 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, 
     highs = torch.empty((num_rows, chunks), dtype=torch.float32, device=logits.device)
     sums = torch.empty_like(highs)
     greater = torch.empty((num_rows, chunks, num_ids), dtype=torch.int32, device=logits.device)
-    _score_in_chunks[num_rows, chunks](
+    score_chunks_kernel[num_rows, chunks](
         logits, token_ids, highs, sums, greater, logits.stride(0), vocab, num_ids, CHUNK=CHUNK, num_warps=4
     )
-    _score_in_row[num_rows,](
-        logits, token_ids, highs, sums, greater, logprobs, ranks, logits.stride(0), chunks, num_ids,
-        CHUNKS=triton.next_power_of_2(chunks), num_warps=1,
-    )  # fmt: skip
+    score_rows_kernel[num_rows,](
+        logits,
+        token_ids,
+        highs,
+        sums,
+        greater,
+        logprobs,
+        ranks,
+        logits.stride(0),
+        chunks,
+        num_ids,
+        CHUNKS=triton.next_power_of_2(chunks),
+        num_warps=1,
+    )
     return logprobs, ranks
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The kernels over chunks for each type of logits, and those that merge up to 64 chunks of a row."""
-    for dtype in ("fp32", "bf16", "fp16") if capability == 90 else ("bf16",):
-        yield row_build(f"finite {dtype}", _finite_chunks, dtype, {"CHUNK": CHUNK}, num_warps=4)
-        yield row_build(f"best chunks {dtype}", _best_in_chunks, dtype, {"CHUNK": CHUNK}, num_warps=4)
-        yield row_build(f"score chunks {dtype}", _score_in_chunks, dtype, {"CHUNK": CHUNK}, num_warps=4)
-        yield row_build(f"score rows {dtype}", _score_in_row, dtype, {"CHUNKS": 64}, num_warps=1)
-    yield row_build("best rows", _best_in_row, "fp32", {"CHUNKS": 64}, num_warps=1)

@@ -14,26 +14,21 @@ Shape legend: S rows, V vocabulary, C chunks of a row.
 """
 
 import functools
-from collections.abc import Iterator
 
 import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.aot.build import Build
-from quire.kernels.gpu.sampling.row_build import COLUMNS, row_build
-from quire.kernels.gpu.sampling.rows import CHUNK, inverse_temperature, load_chunk
-from quire.kernels.gpu.sampling.top_k_top_p_search import parameters, search
+from quire.kernels.gpu.sampling.rows import COLUMNS, inverse_temperature, load_chunk
+from quire.kernels.gpu.sampling.tiles import CHUNK, PIVOTS, SEARCH_BLOCK, WARPS
+from quire.kernels.gpu.sampling.top_k_top_p_search import parameters, search_kernel
 
-PIVOTS = 8
 SUMMARY = 3
 """Floats kept of each chunk by `summarize`: maximum, least finite logit, mass."""
 SURVEY = 2 * PIVOTS + 2
 """Floats kept of each chunk by `survey`: counts, masses, the mass that min_p leaves, the least logit it leaves."""
 BRACKET = 6
 """Floats kept of each row by `gather`: lower, upper, mass from upper on, mass and least logit left by min_p, count."""
-SEARCH_BLOCK = 4096
-_WARPS = {"summarize": 4, "survey": 8, "gather": 8, "search": 16}
 
 
 @triton.jit
@@ -64,10 +59,11 @@ def _pivot(index, high, bound, PIVOTS: tl.constexpr):
 
 @triton.jit
 def _bracket(survey, pivots, row, chunks, k, p, CHUNKS: tl.constexpr, PIVOTS: tl.constexpr, SURVEY: tl.constexpr):
-    """Where the floor is: lower <= floor < upper, with the mass from `upper` on, the mass that min_p leaves and the
-    least logit it leaves, and how many logits of each chunk lie between [CHUNKS].
+    """The bracket of the floor, lower <= floor < upper, and what else the search needs.
 
-    With top_k nothing lies above the bracket: top_p then needs the mass of exactly the k likeliest.
+    Returned with it: the mass from `upper` on, the mass that min_p leaves and the least logit it leaves, and how many
+    logits of each chunk lie between, [CHUNKS]. With top_k nothing lies above the bracket: top_p then needs the mass of
+    exactly the k likeliest.
     """
     chunk, pivot = tl.arange(0, CHUNKS), tl.arange(0, PIVOTS)
     line, known = survey + (row * chunks + chunk) * SURVEY, chunk < chunks
@@ -88,9 +84,10 @@ def _bracket(survey, pivots, row, chunks, k, p, CHUNKS: tl.constexpr, PIVOTS: tl
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _summarize(
+def summarize_kernel(
     logits, temperature, top_k, top_p, min_p, summary, row_stride, vocab, CHUNK: tl.constexpr, SUMMARY: tl.constexpr
 ):
+    """Stage 1, grid (S, C): maximum, least finite logit and mass of each chunk."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     heat, _k, _p, _m, shortens = parameters(temperature, top_k, top_p, min_p, row, vocab)
     if shortens:
@@ -105,10 +102,24 @@ def _summarize(
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _survey(
-    logits, temperature, top_k, top_p, min_p, summary, survey, pivots, row_stride, vocab, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, PIVOTS: tl.constexpr, SUMMARY: tl.constexpr, SURVEY: tl.constexpr,
-):  # fmt: skip
+def survey_kernel(
+    logits,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    summary,
+    survey,
+    pivots,
+    row_stride,
+    vocab,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    PIVOTS: tl.constexpr,
+    SUMMARY: tl.constexpr,
+    SURVEY: tl.constexpr,
+):
+    """Stage 2, grid (S, C): count and mass from each pivot on."""
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     heat, k, p, m, shortens = parameters(temperature, top_k, top_p, min_p, row, vocab)
     if shortens:
@@ -145,10 +156,26 @@ def _survey(
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def _gather(
-    logits, temperature, top_k, top_p, min_p, survey, pivots, gathered, brackets, row_stride, vocab, capacity,
-    CHUNK: tl.constexpr, CHUNKS: tl.constexpr, PIVOTS: tl.constexpr, SURVEY: tl.constexpr, BRACKET: tl.constexpr,
-):  # fmt: skip
+def gather_kernel(
+    logits,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    survey,
+    pivots,
+    gathered,
+    brackets,
+    row_stride,
+    vocab,
+    capacity,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    PIVOTS: tl.constexpr,
+    SURVEY: tl.constexpr,
+    BRACKET: tl.constexpr,
+):
+    """Stage 3, grid (S, C): the bracket of each row, and the logits inside it."""
     row, mine, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     _heat, k, p, _m, shortens = parameters(temperature, top_k, top_p, min_p, row, vocab)
     if shortens:
@@ -172,19 +199,25 @@ def _gather(
             tl.store(line + place, x.to(gathered.dtype.element_ty), mask=inside & (place < capacity))
 
 
-def cut(
+def top_k_top_p(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
-    """See `quire.kernels.sampling.top_k_top_p.cut_reference`. Takes scratch memory of about a quarter of the logits."""
+    """See `quire.kernels.sampling.top_k_top_p.top_k_top_p_reference`. Scratch memory: about a quarter of the logits."""
     capacity = max(CHUNK, logits.shape[1] // 4)
-    return cut_by(logits, temperature, top_k, top_p, min_p, CHUNK, capacity, SEARCH_BLOCK)
+    return top_k_top_p_in_chunks(logits, temperature, top_k, top_p, min_p, CHUNK, capacity, SEARCH_BLOCK)
 
 
-def cut_by(
-    logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor,
-    chunk: int, capacity: int, block: int,
-) -> torch.Tensor:  # fmt: skip
-    """`cut` with programs of `chunk` logits, room for `capacity` gathered ones of a row, searched `block` at a time."""
+def top_k_top_p_in_chunks(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    chunk: int,
+    capacity: int,
+    block: int,
+) -> torch.Tensor:
+    """`top_k_top_p` by programs of `chunk` logits; room for `capacity` of a row, `block` are searched together."""
     num_rows, vocab = logits.shape
     floor = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     if not num_rows:
@@ -196,34 +229,15 @@ def cut_by(
     pivots = scratch((num_rows, PIVOTS + 1), dtype=torch.float32)
     brackets = scratch((num_rows, BRACKET), dtype=torch.float32)
     gathered = scratch((num_rows, capacity), dtype=logits.dtype)
-    columns = (logits, temperature, top_k, top_p, min_p)
-    stride, grid, padded = logits.stride(0), (num_rows, chunks), triton.next_power_of_2(chunks)
-    _summarize[grid](*columns, summary, stride, vocab, CHUNK=chunk, SUMMARY=SUMMARY, num_warps=_WARPS["summarize"])
-    _survey[grid](
-        *columns, summary, survey, pivots, stride, vocab,
-        CHUNK=chunk, CHUNKS=padded, PIVOTS=PIVOTS, SUMMARY=SUMMARY, SURVEY=SURVEY, num_warps=_WARPS["survey"],
-    )  # fmt: skip
-    _gather[grid](
-        *columns, survey, pivots, gathered, brackets, stride, vocab, capacity,
-        CHUNK=chunk, CHUNKS=padded, PIVOTS=PIVOTS, SURVEY=SURVEY, BRACKET=BRACKET, num_warps=_WARPS["gather"],
-    )  # fmt: skip
-    search[num_rows,](
-        *columns, pivots, gathered, brackets, floor, stride, vocab, capacity,
-        PIVOTS=PIVOTS, BRACKET=BRACKET, BLOCK=block, num_warps=_WARPS["search"],
-    )  # fmt: skip
+    columns, sizes = (logits, temperature, top_k, top_p, min_p), (logits.stride(0), vocab)
+    grid, padded = (num_rows, chunks), triton.next_power_of_2(chunks)
+    surveyed = {"CHUNK": chunk, "CHUNKS": padded, "PIVOTS": PIVOTS, "SURVEY": SURVEY}
+    summarize_kernel[grid](*columns, summary, *sizes, CHUNK=chunk, SUMMARY=SUMMARY, num_warps=WARPS["summarize"])
+    survey_kernel[grid](
+        *columns, summary, survey, pivots, *sizes, SUMMARY=SUMMARY, **surveyed, num_warps=WARPS["survey"]
+    )
+    bracketed = (*columns, survey, pivots, gathered, brackets, *sizes, capacity)
+    gather_kernel[grid](*bracketed, BRACKET=BRACKET, **surveyed, num_warps=WARPS["gather"])
+    searched = (*columns, pivots, gathered, brackets, floor, *sizes, capacity)
+    search_kernel[num_rows,](*searched, PIVOTS=PIVOTS, BRACKET=BRACKET, BLOCK=block, num_warps=WARPS["search"])
     return floor
-
-
-def builds(capability: int) -> Iterator[Build]:
-    """The four kernels for vocabularies of 64 to 128 thousand tokens, and of up to 256 thousand."""
-    sizes = {"CHUNK": CHUNK, "PIVOTS": PIVOTS, "SUMMARY": SUMMARY, "SURVEY": SURVEY, "BRACKET": BRACKET}
-    kernels = {"summarize": _summarize, "survey": _survey, "gather": _gather, "search": search}
-    for dtype in ("fp32", "bf16", "fp16") if capability == 90 else ("bf16",):
-        for chunks in (32, 64) if capability == 90 and dtype != "fp16" else (32,):
-            for name, kernel in kernels.items():
-                if chunks == 64 and name in ("summarize", "search"):
-                    continue  # does not hang on the number of chunks
-                yield row_build(
-                    f"cut {name} {dtype} {chunks}", kernel, dtype, {**sizes, "CHUNKS": chunks, "BLOCK": SEARCH_BLOCK},
-                    num_warps=_WARPS[name],
-                )  # fmt: skip

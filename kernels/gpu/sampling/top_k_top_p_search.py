@@ -6,8 +6,7 @@
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.sampling.row_build import COLUMNS
-from quire.kernels.gpu.sampling.rows import inverse_temperature, row_pointer
+from quire.kernels.gpu.sampling.rows import COLUMNS, inverse_temperature, row_pointer
 
 
 @triton.jit
@@ -48,7 +47,7 @@ def _weights(x, high, inverse, BY_MASS: tl.constexpr):
 
 @triton.jit
 def _weight_above(source, length, limit, upper, high, inverse, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """Of the logits with limit < logit < upper: their number or their mass."""
+    """Number or mass of the logits with limit < logit < upper."""
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, length, BLOCK):
         x = _load(source, start, length, BLOCK)
@@ -91,10 +90,23 @@ def _least_kept(source, length, lower, upper, high, base, target, inverse, BY_MA
 
 
 @triton.jit(do_not_specialize_on_alignment=COLUMNS)
-def search(
-    logits, temperature, top_k, top_p, min_p, pivots, gathered, brackets, floor, row_stride, vocab, capacity,
-    PIVOTS: tl.constexpr, BRACKET: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def search_kernel(
+    logits,
+    temperature,
+    top_k,
+    top_p,
+    min_p,
+    pivots,
+    gathered,
+    brackets,
+    floor,
+    row_stride,
+    vocab,
+    capacity,
+    PIVOTS: tl.constexpr,
+    BRACKET: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """The floor of each row, between what `gather` in `quire.kernels.gpu.sampling.top_k_top_p` found to bracket it."""
     row = tl.program_id(0)
     heat, k, p, m, shortens = parameters(temperature, top_k, top_p, min_p, row, vocab)

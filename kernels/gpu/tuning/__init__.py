@@ -1,1 +1,1 @@
-"""Tile sizes as data, and how they are measured."""
+"""Measuring tile sizes, which `quire bench tune` writes into the table of the device."""

@@ -12,7 +12,7 @@ from quire.kernels.gpu.tuning.trial_process import ALL_TRIALS
 
 MODULE = "quire.kernels.gpu.tuning.trial_process"
 START_SECONDS = 60.0
-"""To import torch and allocate a trial's arguments: added to the seconds of a process's first answer."""
+"""Time to import torch and allocate a trial's arguments: added to the seconds of a process's first answer."""
 
 
 class TrialFailed(Exception):
@@ -26,7 +26,7 @@ class TrialChild:
         self._command = [sys.executable, "-P", "-m", MODULE, device, source]
         self._process: subprocess.Popen[str] | None = None
         self._words: IO[bytes]
-        """What the living one said on standard error."""
+        """Standard error of the living process."""
 
     def ask(self, operation: str, shape: str, number: int, timed: bool, seconds: float) -> float:
         """Microseconds; zero when it was not timed. Raises `TrialFailed`."""
@@ -56,7 +56,7 @@ class TrialChild:
             self._words.close()
 
     def _last_words(self) -> str:
-        """Of a process that died, which is let go."""
+        """The last words of a process that died, which is let go."""
         self._words.seek(0)
         lines = self._words.read().decode(errors="replace").strip().splitlines()
         self.close()

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import torch
 
-from quire.kernels.gpu.tuning.tiles import Tiles, Trial
+from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.gpu.tuning.trial import Trial
 
-ALL_TRIALS = "quire.kernels.gpu.tuning.tune:all_trials"
+ALL_TRIALS = "quire.kernels.gpu.tuning.catalog:all_trials"
 Launch = Callable[[Tiles], object]
 
 
@@ -54,7 +55,7 @@ class TrialProcess:
 
 
 def is_sticky(error: Exception) -> bool:
-    """Whether the device will fail everything that comes after it."""
+    """True when the device will fail everything that comes after it."""
     return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
 
 

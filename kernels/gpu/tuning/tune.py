@@ -5,11 +5,9 @@ object: the measuring half of `quire bench tune`. No operations: all that have t
 read.
 """
 
-import importlib
 import json
 import math
 import os
-import pkgutil
 import queue
 import sys
 import time
@@ -20,28 +18,22 @@ from typing import Self
 
 import torch
 
-import quire.kernels.gpu
 from quire.kernels.chips import has_cuda
-from quire.kernels.gpu.tuning.tiles import FOLDER, TileTableError, Trial, read_table, slug
+from quire.kernels.gpu.tile_table import FOLDER, TileTableError, read_table, slug
+from quire.kernels.gpu.tuning.catalog import all_trials
+from quire.kernels.gpu.tuning.trial import Trial
 from quire.kernels.gpu.tuning.trial_child import TrialChild, TrialFailed
 from quire.kernels.gpu.tuning.trial_process import ALL_TRIALS
 
 MOST_PROBES = 16
 """Each holds a context of the device and a trial's arguments."""
 COMPILE_SECONDS = 120.0
-"""For one candidate, to compile and to launch it once."""
+"""Limit for one candidate, to compile and to launch it once."""
 TIME_SECONDS = 30.0
 
 
 class TuneError(Exception):
     """Nothing can be measured: what was asked for, or this machine, is wrong."""
-
-
-def all_trials() -> list[Trial]:
-    """Of every kernel module that has some."""
-    found = pkgutil.walk_packages(quire.kernels.gpu.__path__, "quire.kernels.gpu.")
-    modules = [importlib.import_module(one.name) for one in found if not one.ispkg]
-    return [trial for module in modules if hasattr(module, "trials") for trial in module.trials()]
 
 
 def select(trials: Iterable[Trial], operations: Sequence[str]) -> list[Trial]:
@@ -121,7 +113,7 @@ def write_table(path: Path, chosen: dict[str, dict[str, dict[str, object]]]) -> 
 def measure(
     tuner: Tuner, trials: Iterable[Trial], path: Path, seconds: float
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """What was chosen for each operation and shape until `seconds` were over; in the table as soon as it is known."""
+    """The choices for each operation and shape until `seconds` were over; in the table as soon as they are known."""
     chosen: dict[str, dict[str, dict[str, object]]] = {}
     until = time.monotonic() + seconds
     for trial in trials:

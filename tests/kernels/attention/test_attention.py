@@ -57,7 +57,7 @@ def make_case(lengths, block_size, num_kv_heads, groups, seed, padding=0):
         num_decodes=sum(length == 1 for length in query_lens),
         query_lens_host=query_lens,
         seq_lens_host=seq_lens,
-        work={},
+        schedules={},
     )
     flat = torch.cat(
         [*(query for query, _, _ in rows), torch.full((padding, num_kv_heads * groups, HEAD_DIM), torch.nan)]
@@ -138,9 +138,15 @@ def test_a_wrong_argument_is_refused_by_its_name(argument, change):
     arguments[argument] = change(arguments[argument])
     with pytest.raises(ValueError, match=rf"^({argument}|query|keys|values):"):
         paged_attention(
-            arguments["query"], arguments["keys"], arguments["values"], batch, AttentionRule(1.0),
-            arguments["sinks"], arguments["key_scale"], arguments["value_scale"],
-        )  # fmt: skip
+            arguments["query"],
+            arguments["keys"],
+            arguments["values"],
+            batch,
+            AttentionRule(1.0),
+            arguments["sinks"],
+            arguments["key_scale"],
+            arguments["value_scale"],
+        )
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.block_copy import copy_blocks
-from quire.kernels.attention.rope_store_kv import rotate_store
-from quire.kernels.prepare_inputs import StepInputs, prepare
+from quire.kernels.attention.rope_store_kv import rope_store_kv
+from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 
 NUM_BLOCKS, BLOCK_SIZE, K, D = 6, 4, 2, 8
 PLACES = NUM_BLOCKS * BLOCK_SIZE
@@ -44,7 +44,7 @@ def test_heads_are_normed_and_turned_and_land_in_their_slots(slots, groups, half
     angles = 100 * torch.rand((num_tokens, half), generator=torch.Generator().manual_seed(seed))
     weights = randn(2, D, seed=seed) if normed else (None, None)
     keys, values = cache()
-    query = rotate_store(
+    query = rope_store_kv(
         qkv, angles.cos(), angles.sin(), keys, values, torch.tensor(slots).long(), *weights, 1e-5, None, None
     )
     *rotated, value = qkv.view(num_tokens, num_heads + 2 * K, D).split((num_heads, K, K), 1)
@@ -71,7 +71,7 @@ def test_tokens_of_padding_are_stored_nowhere(dtype):
     keys, values = cache(dtype)
     scales = torch.ones((2, K)) if dtype == E4M3 else (None, None)
     qkv = randn(3, 4 * D + 2 * D)
-    rotate_store(qkv, *torch.ones(2, 3, 4), keys, values, torch.tensor([-1, 5, -1]), None, None, 1e-5, *scales)
+    rope_store_kv(qkv, *torch.ones(2, 3, 4), keys, values, torch.tensor([-1, 5, -1]), None, None, 1e-5, *scales)
     for stored in (keys, values):
         finite = ~stored.float().view(PLACES, -1).isnan()
         assert finite.all(1).nonzero().tolist() == [[5]]
@@ -87,7 +87,7 @@ def test_an_8_bit_cache_holds_each_head_over_its_scale_and_saturates():
     value[:, :2] = torch.tensor([7.0, 9.0])
     no_turn = torch.zeros((1, 0))
     key_scale, value_scale = torch.tensor([0.25, 0.5]), torch.tensor([1.0, 2.0])
-    rotate_store(qkv, no_turn, no_turn, keys, values, torch.tensor([6]), None, None, 1e-5, key_scale, value_scale)
+    rope_store_kv(qkv, no_turn, no_turn, keys, values, torch.tensor([6]), None, None, 1e-5, key_scale, value_scale)
     stored_keys, stored_values = (cache.float().view(PLACES, K, D)[6] for cache in (keys, values))
     assert stored_keys[:, :3].tolist() == [[2.0, -12.0, 448.0], [1.0, -6.0, -448.0]]
     assert stored_values[:, :2].tolist() == [[7.0, 9.0], [3.5, 4.5]]
@@ -127,7 +127,7 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     out = poisoned_inputs(len(expected_padded), num_rows)
     # a wider upload than the step has rows: the kernel must mind the stride
     wide = torch.nn.functional.pad(rows, (0, 2), value=99)
-    prepare(tokens, tables, wide[:, :num_rows], block_size, out)
+    prepare_inputs(tokens, tables, wide[:, :num_rows], block_size, out)
     assert list(zip(*(column.tolist() for column in out[:3]), strict=True)) == expected_padded
     counts = [count for _, count in lengths]
     assert out.query_starts.tolist() == [sum(counts[:row]) for row in range(num_rows + 1)]
@@ -135,7 +135,7 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     assert out.slots.tolist() == slots
 
 
-def rotate_store_with(**changed):
+def rope_store_kv_with(**changed):
     keys, values = cache()
     arguments = {
         "qkv": torch.zeros(2, 3 * K * D),
@@ -150,7 +150,7 @@ def rotate_store_with(**changed):
         "key_scale": None,
         "value_scale": None,
     }
-    rotate_store(*(arguments | changed).values())
+    rope_store_kv(*(arguments | changed).values())
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,15 @@ def rotate_store_with(**changed):
         ({"keys": cache(E4M3)[0], "values": cache(E4M3)[1], "value_scale": torch.ones(K)}, "key_scale"),
     ],
 )
-def test_a_wrong_argument_of_rotate_store_is_refused_by_its_name(changed, argument):
+def test_a_wrong_argument_of_rope_store_kv_is_refused_by_its_name(changed, argument):
     with pytest.raises(ValueError, match=f"^{argument}:"):
-        rotate_store_with(**changed)
+        rope_store_kv_with(**changed)
 
 
 def prepare_with(rows=None, block_size=4, **changed):
     tables = torch.zeros((2, 3, 5), dtype=torch.int32)
     rows = torch.zeros((3, 2), dtype=torch.int32) if rows is None else rows
-    prepare(tables[0], tables[1], rows, block_size, poisoned_inputs(4, 2)._replace(**changed))
+    prepare_inputs(tables[0], tables[1], rows, block_size, poisoned_inputs(4, 2)._replace(**changed))
 
 
 @pytest.mark.parametrize(

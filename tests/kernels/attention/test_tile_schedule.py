@@ -1,4 +1,4 @@
-"""The reference of the work list against plain counting, and what it refuses."""
+"""The reference of the tile schedule against plain counting, and what it refuses."""
 
 import dataclasses
 
@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule
 
 
 def step(lengths):
     """(seq_lens, query_starts, an empty list) of rows [(query, seq), ...]."""
     seq_lens = torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32)
     query_starts = torch.tensor([0, *(query_len for query_len, _ in lengths)]).cumsum(0).int()
-    return seq_lens, query_starts, WorkList(*torch.full((2, len(lengths) + 1), -1, dtype=torch.int32))
+    return seq_lens, query_starts, TileSchedule(*torch.full((2, len(lengths) + 1), -1, dtype=torch.int32))
 
 
 row_lengths = st.integers(0, 90).flatmap(
@@ -31,7 +31,7 @@ row_lengths = st.integers(0, 90).flatmap(
 )
 def test_every_tile_that_holds_something_to_do_is_counted_once(lengths, window, tokens_per_tile, keys_per_tile):
     seq_lens, query_starts, out = step(lengths)
-    fill_work_list(seq_lens, query_starts, window, tokens_per_tile, keys_per_tile, out)
+    fill_tile_schedule(seq_lens, query_starts, window, tokens_per_tile, keys_per_tile, out)
     prefill, decode = [0], [0]
     for query_len, seq_len in lengths:
         seen = range(0 if window is None else max(0, seq_len - window), seq_len)
@@ -45,7 +45,7 @@ def test_every_tile_that_holds_something_to_do_is_counted_once(lengths, window, 
 
 def test_a_step_without_rows_has_no_tiles():
     seq_lens, query_starts, out = step([])
-    fill_work_list(seq_lens, query_starts, None, 32, 64, out)
+    fill_tile_schedule(seq_lens, query_starts, None, 32, 64, out)
     assert (out.prefill_tiles.tolist(), out.decode_tiles.tolist()) == ([0], [0])
 
 
@@ -70,4 +70,4 @@ def test_a_wrong_argument_is_refused_by_its_name(change, name):
     given |= {key: value for key, value in change.items() if key not in lists}
     given["out"] = dataclasses.replace(out, **lists)
     with pytest.raises(ValueError, match=f"^{name}: "):
-        fill_work_list(*given.values())
+        fill_tile_schedule(*given.values())

@@ -60,10 +60,24 @@ def test_a_result_that_is_not_written_is_no_result() -> None:
 def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention() -> None:
     found = {(case.operation, case.shape) for case in cases(CUDA, "cuda")}
     assert {operation for operation, _ in found} >= {
-        "rms_norm", "add_rms_norm", "rotate_store", "gated_activation", "embed_shard", "linear", "norm_linear",
-        "paged_attention", "best", "choose", "cut", "score", "penalize", "mask_tokens", "prepare", "fill_work_list",
+        "rms_norm",
+        "add_rms_norm",
+        "rope_store_kv",
+        "gated_activation",
+        "embed_shard",
+        "linear",
+        "norm_linear",
+        "paged_attention",
+        "best",
+        "sample",
+        "top_k_top_p",
+        "score",
+        "penalize",
+        "mask_tokens",
+        "prepare_inputs",
+        "fill_tile_schedule",
         "copy_blocks",
-    }  # fmt: skip
+    }
     assert ("norm_linear", "16 x 4096 -> 28672, gate and up") in found
     assert ("norm_linear", "16 x 4096 -> 24576, gate and up") in found
     assert ("paged_attention", "decode 1 x 128k + 31 x 4k, 32/8 heads of 128") in found

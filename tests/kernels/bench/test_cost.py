@@ -9,12 +9,12 @@ def test_a_norm_reads_and_writes_each_token_and_reads_its_weight() -> None:
     assert cost.rms_norm(3, 8, 2, residual=True) == Cost(2 * 3 * 8 * 2 + 2 * 3 * 8 * 2 + 8 * 2)
 
 
-def test_rotate_store_moves_queries_twice_and_keys_and_values_into_the_cache() -> None:
+def test_rope_store_kv_moves_queries_twice_and_keys_and_values_into_the_cache() -> None:
     # one token, 4 heads and 2 key-value heads of 8 elements, 4 angles; 2 bytes each, 1 in the cache
     into = (4 + 2 + 2) * 8 * 2 + 2 * 4 * 4 + 8
     out = 4 * 8 * 2 + 2 * 2 * 8 * 1
-    assert cost.rotate_store(1, 4, 2, 8, 4, 2, 1) == Cost(into + out)
-    assert cost.rotate_store(5, 4, 2, 8, 4, 2, 1).num_bytes == 5 * (into + out)
+    assert cost.rope_store_kv(1, 4, 2, 8, 4, 2, 1) == Cost(into + out)
+    assert cost.rope_store_kv(5, 4, 2, 8, 4, 2, 1).num_bytes == 5 * (into + out)
 
 
 def test_an_activation_reads_two_halves_and_writes_one() -> None:

@@ -63,7 +63,7 @@ def make_step():
             num_decodes=query_lens.count(1),
             query_lens_host=tuple(query_lens),
             seq_lens_host=tuple(seq_lens),
-            work={},
+            schedules={},
         )
         return query.to(dtype), keys.to(cache_dtype), values.to(cache_dtype), batch
 

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.attention.rope_store_kv import rotate_store_reference
+from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
 from quire.kernels.cpu.activation import gated_activation
 from quire.kernels.cpu.native import UnsupportedDtypeError
 from quire.kernels.cpu.norm import add_rms_norm, rms_norm
-from quire.kernels.cpu.rope_store_kv import rotate_store
+from quire.kernels.cpu.rope_store_kv import rope_store_kv
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
 
@@ -75,9 +75,12 @@ def test_nan_and_infinity_stay_in_their_row():
 
 @common
 @given(
-    rows=rows, width=st.sampled_from(WIDTHS), dtype=dtypes, kind=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    rows=rows,
+    width=st.sampled_from(WIDTHS),
+    dtype=dtypes,
+    kind=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
     seed=seeds,
-)  # fmt: skip
+)
 def test_gated_activation_follows_its_reference(rows, width, dtype, kind, seed):
     x = random((rows, 2 * width), dtype, seed, 4.0)
     close(gated_activation(x, kind), gated(x, kind))
@@ -102,7 +105,7 @@ def test_gates_at_the_ends_of_the_numbers_are_those_of_the_reference(kind):
     cache_dtype=st.sampled_from([None, torch.float32, torch.bfloat16, torch.float16, FP8]),
     seed=seeds,
 )
-def test_rotate_store_follows_its_reference(
+def test_rope_store_kv_follows_its_reference(
     slots, block_size, heads, head_dim, rotated, with_norm, dtype, cache_dtype, seed
 ):
     (kv_heads, groups), num_tokens = heads, len(slots)
@@ -114,8 +117,8 @@ def test_rotate_store_follows_its_reference(
     caches = [torch.full((2, -(-32 // block_size), block_size, kv_heads, head_dim), 7.0).to(cache_dtype) for _ in "ab"]
     mapping = torch.tensor(slots, dtype=torch.int64)
     step = (qkv, angles.cos(), angles.sin())
-    query = rotate_store(*step, *caches[0], mapping, *weights, 1e-6, *scales)
-    wanted = rotate_store_reference(*step, *caches[1], mapping, *weights, 1e-6, *scales)
+    query = rope_store_kv(*step, *caches[0], mapping, *weights, 1e-6, *scales)
+    wanted = rope_store_kv_reference(*step, *caches[1], mapping, *weights, 1e-6, *scales)
     close(query, wanted)
     result, wanted = (cache.float() for cache in caches)
     if cache_dtype == FP8:  # a unit in the last place, where the two round differently
@@ -137,7 +140,7 @@ def test_every_number_of_a_small_format_survives_and_every_rounding_is_that_of_t
     qkv = torch.cat((numbers, numbers, numbers), dim=1)
     keys, values = (torch.zeros((len(numbers), 1, 1, 16)).to(dtype) for _ in "kv")
     none = torch.empty((len(numbers), 0))
-    rotate_store(qkv, none, none, keys, values, torch.arange(len(numbers)), None, None, 1.0, None, None)
+    rope_store_kv(qkv, none, none, keys, values, torch.arange(len(numbers)), None, None, 1.0, None, None)
     for cache in (keys, values):
         torch.testing.assert_close(
             cache.float().view(-1, 16), numbers.to(dtype).float(), rtol=0, atol=0, equal_nan=True
@@ -148,7 +151,7 @@ def test_what_an_8_bit_cache_cannot_hold_is_clamped_and_nan_is_kept():
     qkv = torch.tensor([1e6, -1e6, 464.0, torch.inf, -torch.inf, torch.nan, 448.0, 0.0]).repeat(1, 3)
     keys, values = (torch.zeros((1, 1, 1, 8)).to(FP8) for _ in "kv")
     none, one = torch.empty((1, 0)), torch.ones(1)
-    rotate_store(qkv, none, none, keys, values, torch.tensor([0]), None, None, 1.0, one, one)
+    rope_store_kv(qkv, none, none, keys, values, torch.tensor([0]), None, None, 1.0, one, one)
     wanted = torch.tensor([448.0, -448.0, 448.0, 448.0, -448.0, torch.nan, 448.0, 0.0])
     for cache in (keys, values):
         torch.testing.assert_close(cache.float().flatten(), wanted, rtol=0, atol=0, equal_nan=True)
@@ -161,7 +164,7 @@ def test_threads_do_not_change_a_bit(threads):
     for count in (1, 2, 3):
         threads(count)
         caches = torch.zeros((2, 25, 16, 4, 64))
-        query = rotate_store(
+        query = rope_store_kv(
             x, angles.cos(), angles.sin(), *caches, torch.arange(400), x[0, :64], x[1, :64], 1e-6, None, None
         )
         results.append((query, caches, *add_rms_norm(x, x, x[0], 1e-5), gated_activation(x, "gelu")))

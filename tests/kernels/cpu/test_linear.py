@@ -40,9 +40,13 @@ def tolerance(dtype):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
-    rows=st.integers(0, 40), inputs=st.integers(1, 100), outputs=st.integers(1, 100), has_bias=st.booleans(),
-    dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99),
-)  # fmt: skip
+    rows=st.integers(0, 40),
+    inputs=st.integers(1, 100),
+    outputs=st.integers(1, 100),
+    has_bias=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
 def test_a_packed_weight_gives_the_product_of_the_plain_one(rows, inputs, outputs, has_bias, dtype, seed):
     x, weight = random(rows, inputs, seed=seed, dtype=dtype), random(outputs, inputs, seed=seed + 1, dtype=dtype)
     bias = random(outputs, seed=seed + 2, dtype=dtype) if has_bias else None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list_reference
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +84,8 @@ def make_step(
     query[:, sum(query_lens) :] = torch.nan
     seq_lens = torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32)
     query_starts = torch.tensor([0, *query_lens]).cumsum(0).int()
-    work = WorkList(torch.empty_like(query_starts), torch.empty_like(query_starts))
-    fill_work_list_reference(seq_lens, query_starts, window, *tile_shape, work)
+    schedule = TileSchedule(torch.empty_like(query_starts), torch.empty_like(query_starts))
+    fill_tile_schedule_reference(seq_lens, query_starts, window, *tile_shape, schedule)
     batch = PagedBatch(
         block_tables=tables,
         slots=slots,
@@ -94,7 +94,7 @@ def make_step(
         num_decodes=0,
         query_lens_host=query_lens,
         seq_lens_host=tuple(seq_lens.tolist()),
-        work={window: work},
+        schedules={window: schedule},
     )
     scaled = cache_type == torch.float8_e4m3fn
     return Step(

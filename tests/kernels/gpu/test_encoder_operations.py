@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.encoder_attention import encoder_attention_reference
-from quire.kernels.gpu.attention.encoder_attention import LARGEST_HEAD, encoder_attention, shape_of
+from quire.kernels.gpu.attention.encoder_attention import encoder_attention
+from quire.kernels.gpu.attention.tiles import LARGEST_HEAD, encoder_tiles
 from quire.kernels.gpu.linear.activation import activation
-from quire.kernels.gpu.linear.layer_norm import WIDEST, layer_norm
+from quire.kernels.gpu.linear.layer_norm import layer_norm
+from quire.kernels.gpu.linear.tiles import WIDEST_NORM
 from quire.kernels.linear.activation import GATES, activation_reference
 from quire.kernels.linear.layer_norm import layer_norm_reference
 
@@ -26,8 +28,8 @@ def randn(*shape, seed, dtype):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-TILE = shape_of(16, 2).queries
-assert shape_of(16, 2).keys == TILE
+TILE = encoder_tiles(16, 2).queries
+assert encoder_tiles(16, 2).keys == TILE
 LENGTHS = st.lists(st.sampled_from([1, 2, 17, TILE - 1, TILE, TILE + 1, 2 * TILE + 3]), max_size=3)
 
 
@@ -61,16 +63,19 @@ def test_what_the_chip_cannot_hold_is_refused_by_name():
         encoder_attention(torch.ones((1, 48), dtype=torch.float64), starts, (1,), 1, 1.0)
     with pytest.raises(ValueError, match=rf"^qkv: heads of at most {LARGEST_HEAD}"):
         encoder_attention(torch.ones((1, 3 * LARGEST_HEAD + 3)), starts, (1,), 1, 1.0)
-    wide = torch.ones((1, WIDEST + 1))
-    with pytest.raises(ValueError, match=rf"^x: rows of at most {WIDEST}"):
+    wide = torch.ones((1, WIDEST_NORM + 1))
+    with pytest.raises(ValueError, match=rf"^x: rows of at most {WIDEST_NORM}"):
         layer_norm(wide, None, wide[0], wide[0], 1e-5)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(DTYPES), st.integers(0, 5), st.sampled_from([1, 3, 33, 384, 1024]), st.booleans(),
+    st.sampled_from(DTYPES),
+    st.integers(0, 5),
+    st.sampled_from([1, 3, 33, 384, 1024]),
+    st.booleans(),
     st.integers(0, 99),
-)  # fmt: skip
+)
 def test_layer_norm_equals_the_reference(dtype, num_rows, size, add, seed):
     x, residual = 3 * randn(2, num_rows, size, seed=seed, dtype=dtype) + 1
     weight, bias = randn(2, size, seed=seed + 1, dtype=dtype)

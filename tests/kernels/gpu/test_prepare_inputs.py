@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.prepare_inputs import CHUNK, TILE, prepare
-from quire.kernels.prepare_inputs import StepInputs, prepare_reference
+from quire.kernels.gpu.prepare_inputs import CHUNK, TILE, prepare_inputs
+from quire.kernels.prepare_inputs import StepInputs, prepare_inputs_reference
 
 
 def poisoned(num_tokens, num_rows):
@@ -25,8 +25,8 @@ def check(slots, computed, counts, padding, block_size, capacity=None):
     wide = torch.full((3, num_rows + 3), 9, dtype=torch.int32)
     wide[:, :num_rows] = torch.tensor([slots, computed, counts]).view(3, num_rows)
     actual, expected = poisoned(num_tokens, num_rows), poisoned(num_tokens, num_rows)
-    prepare(tokens, tables, wide[:, :num_rows], block_size, actual)
-    prepare_reference(tokens, tables, wide[:, :num_rows], block_size, expected)
+    prepare_inputs(tokens, tables, wide[:, :num_rows], block_size, actual)
+    prepare_inputs_reference(tokens, tables, wide[:, :num_rows], block_size, expected)
     for name, column in actual._asdict().items():
         assert torch.equal(column, getattr(expected, name)), name
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from quire.kernels.sampling.sample import choose, choose_reference
-from quire.kernels.sampling.top_k_top_p import cut
+from quire.kernels.sampling.sample import sample, sample_reference
+from quire.kernels.sampling.top_k_top_p import top_k_top_p
 
 NOTHING_CUT = -math.inf
 
@@ -20,7 +20,7 @@ def draws(logits, num_draws, temperature=1.0, floor=NOTHING_CUT, seed=11, output
     """`num_draws` tokens of one row [1, V]."""
     rows = logits.expand(num_draws, -1).contiguous()
     ones = torch.ones(num_draws)
-    return choose(
+    return sample(
         rows, ones * floor, ones * temperature, ones.long() * seed, torch.arange(num_draws), ones.long() * output
     )
 
@@ -48,26 +48,29 @@ def test_drawn_tokens_have_the_softmax_distribution(vocab):
 def test_exactly_the_tokens_not_below_the_floor_are_drawn():
     logits = logits_of(1, spread=0.3)
     one = torch.ones(1)
-    floor = cut(logits, one, torch.tensor([7]), one, one * 0).item()
+    floor = top_k_top_p(logits, one, torch.tensor([7]), one, one * 0).item()
     assert set(draws(logits, 3000, floor=floor).tolist()) == set((logits[0] >= floor).nonzero().squeeze(1).tolist())
 
 
 def test_a_choice_hangs_on_its_own_row_alone():
     logits = logits_of(7, spread=2.0)
     columns = (
-        torch.full((7,), NOTHING_CUT), torch.tensor([0.7, 0, 1, 2, 0, 0.1, 1]),
-        torch.arange(7) * 17 - 40, torch.arange(7) * 5, torch.arange(7) % 3,
-    )  # fmt: skip
-    together = choose(logits, *columns)
-    assert torch.equal(choose_reference(logits, *columns), together)
+        torch.full((7,), NOTHING_CUT),
+        torch.tensor([0.7, 0, 1, 2, 0, 0.1, 1]),
+        torch.arange(7) * 17 - 40,
+        torch.arange(7) * 5,
+        torch.arange(7) % 3,
+    )
+    together = sample(logits, *columns)
+    assert torch.equal(sample_reference(logits, *columns), together)
     order = torch.tensor([4, 0, 6, 2, 5, 1, 3])
-    assert torch.equal(choose(logits[order], *(column[order] for column in columns)), together[order])
+    assert torch.equal(sample(logits[order], *(column[order] for column in columns)), together[order])
     for row in range(7):
         one = slice(row, row + 1)
-        assert torch.equal(choose(logits[one], *(column[one] for column in columns)), together[one])
+        assert torch.equal(sample(logits[one], *(column[one] for column in columns)), together[one])
 
 
-@pytest.mark.parametrize("form", [choose, choose_reference], ids=["cpu", "reference"])
+@pytest.mark.parametrize("form", [sample, sample_reference], ids=["cpu", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_temperature_zero_takes_the_lowest_id_among_the_likeliest(form, dtype):
     logits = logits_of(2, vocab=300).to(dtype)
@@ -97,14 +100,14 @@ def test_unsound_rows_yield_ids_within_the_vocabulary(temperature):
 
 def test_no_rows_draw_no_tokens():
     none, nothing = torch.empty(0), torch.empty(0, dtype=torch.int64)
-    assert choose(torch.empty(0, 9), none, none, nothing, nothing, nothing).shape == (0,)
+    assert sample(torch.empty(0, 9), none, none, nothing, nothing, nothing).shape == (0,)
 
 
 def test_a_wrong_argument_is_refused_by_name():
     logits, floats, whole = logits_of(2), torch.ones(2), torch.ones(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"^floor"):
-        choose(logits, floats.double(), floats, whole, whole, whole)
+        sample(logits, floats.double(), floats, whole, whole, whole)
     with pytest.raises(ValueError, match=r"^positions"):
-        choose(logits, floats, floats, whole, whole.int(), whole)
+        sample(logits, floats, floats, whole, whole.int(), whole)
     with pytest.raises(ValueError, match=r"^logits: expected a vocabulary"):
-        choose(logits[:, :0], floats, floats, whole, whole, whole)
+        sample(logits[:, :0], floats, floats, whole, whole, whole)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from quire.kernels.sampling.top_k_top_p import cut, cut_reference
+from quire.kernels.sampling.top_k_top_p import top_k_top_p, top_k_top_p_reference
 
 VOCAB = 1500
 
@@ -34,13 +34,27 @@ def kept_by_definition(row, top_k, top_p, min_p, temperature):
 
 
 SETTINGS = [
-    (0, 0.9, 0.0), (0, 0.05, 0.0), (1, 1.0, 0.0), (40, 1.0, 0.0), (1400, 1.0, 0.0), (5000, 1.0, 0.0),
-    (0, 1.0, 0.02), (0, 1.0, 1.0), (1200, 0.97, 0.0), (30, 0.8, 0.1), (0, 0.99, 0.001), (1300, 0.999, 1e-9),
-    (0, 1.0, 0.0), (0, 0.9, 0.0, 0.3), (0, 0.9, 0.0, 2.0), (50, 0.8, 0.0, 1.7), (0, 1.0, 0.05, 0.5),
-]  # fmt: skip
+    (0, 0.9, 0.0),
+    (0, 0.05, 0.0),
+    (1, 1.0, 0.0),
+    (40, 1.0, 0.0),
+    (1400, 1.0, 0.0),
+    (5000, 1.0, 0.0),
+    (0, 1.0, 0.02),
+    (0, 1.0, 1.0),
+    (1200, 0.97, 0.0),
+    (30, 0.8, 0.1),
+    (0, 0.99, 0.001),
+    (1300, 0.999, 1e-9),
+    (0, 1.0, 0.0),
+    (0, 0.9, 0.0, 0.3),
+    (0, 0.9, 0.0, 2.0),
+    (50, 0.8, 0.0, 1.7),
+    (0, 1.0, 0.05, 0.5),
+]
 
 
-@pytest.mark.parametrize("form", [cut, cut_reference], ids=["cpu", "reference"])
+@pytest.mark.parametrize("form", [top_k_top_p, top_k_top_p_reference], ids=["cpu", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("spread", [0.05, 1.0, 6.0], ids=["flat", "usual", "peaked"])
 def test_the_floor_is_the_least_logit_of_exactly_the_defined_set(form, dtype, spread):
@@ -54,34 +68,36 @@ def test_the_floor_is_the_least_logit_of_exactly_the_defined_set(form, dtype, sp
 
 
 def test_nothing_is_cut_of_greedy_rows_and_of_those_without_limits():
-    floor = cut(logits_of(4), *columns([(3, 0.5, 0.5, 0.0), (0, 1.0, 0.0), (VOCAB, 1.0, 0.0), (2**62, 1.0, 0.0)]))
+    floor = top_k_top_p(
+        logits_of(4), *columns([(3, 0.5, 0.5, 0.0), (0, 1.0, 0.0), (VOCAB, 1.0, 0.0), (2**62, 1.0, 0.0)])
+    )
     assert floor.tolist() == [-math.inf] * 4
 
 
 def test_equal_logits_share_their_fate():
     logits = torch.tensor([[0.0, -1.0, -1.0, -1.0, -9.0]])
-    assert cut(logits, *columns([(2, 1.0, 0.0)])).tolist() == [-1.0]
-    assert cut(logits, *columns([(0, 0.6, 0.0)])).tolist() == [-1.0]
+    assert top_k_top_p(logits, *columns([(2, 1.0, 0.0)])).tolist() == [-1.0]
+    assert top_k_top_p(logits, *columns([(0, 0.6, 0.0)])).tolist() == [-1.0]
 
 
 def test_forbidden_tokens_do_not_count():
     logits = torch.full((2, 200), -math.inf)
     logits[:, [7, 150]] = torch.tensor([1.0, 0.0])
-    assert cut(logits, *columns([(50, 0.5, 0.0), (0, 0.9, 0.0)])).tolist() == [1.0, 0.0]
+    assert top_k_top_p(logits, *columns([(50, 0.5, 0.0), (0, 0.9, 0.0)])).tolist() == [1.0, 0.0]
 
 
 def test_truncation_of_a_row_does_not_hang_on_its_neighbours():
     logits = logits_of(6, spread=0.5)
     parameters = columns([(0, 0.7, 0), (3, 1, 0), (0, 1, 0), (1400, 0.9, 0), (0, 0.999, 0), (9, 0.3, 0)])
-    together = cut(logits, *parameters)
+    together = top_k_top_p(logits, *parameters)
     for row in range(6):
         one = slice(row, row + 1)
-        assert torch.equal(cut(logits[one], *(column[one] for column in parameters)), together[one])
+        assert torch.equal(top_k_top_p(logits[one], *(column[one] for column in parameters)), together[one])
 
 
 def test_the_smallest_temperature_keeps_the_likeliest_alone():
     logits = logits_of(1)
-    assert cut(logits, *columns([(0, 0.9, 0.0, 1e-30)])).tolist() == logits.amax(dim=1).tolist()
+    assert top_k_top_p(logits, *columns([(0, 0.9, 0.0, 1e-30)])).tolist() == logits.amax(dim=1).tolist()
 
 
 def test_a_wrong_argument_is_refused_by_name():
@@ -94,4 +110,4 @@ def test_a_wrong_argument_is_refused_by_name():
         "min_p": (logits, temperature, k, p, torch.zeros(2, 2)[:, 0]),
     }.items():
         with pytest.raises(ValueError, match=rf"^{name}"):
-            cut(*arguments)
+            top_k_top_p(*arguments)

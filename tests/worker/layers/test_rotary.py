@@ -19,15 +19,36 @@ ROPES = [
     {"rope_type": "default", "rope_theta": 500000.0},
     {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0},
     {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
-    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-     "original_max_position_embeddings": 8192, "rope_theta": 500000.0},
-    {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
-     "original_max_position_embeddings": 512, "rope_theta": 10000.0},
+    {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+    },
+    {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 2.0,
+        "original_max_position_embeddings": 512,
+        "rope_theta": 10000.0,
+    },
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048, "rope_theta": 1000000.0},
-    {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "rope_theta": 10000.0,
-     "beta_fast": 24, "beta_slow": 2, "mscale": 0.707, "mscale_all_dim": 1.0, "truncate": False},
+    {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 4096,
+        "rope_theta": 10000.0,
+        "beta_fast": 24,
+        "beta_slow": 2,
+        "mscale": 0.707,
+        "mscale_all_dim": 1.0,
+        "truncate": False,
+    },
     {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 8192, "rope_theta": 10000.0},
-]  # fmt: skip
+]
 
 
 def theirs(rope):

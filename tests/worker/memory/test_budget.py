@@ -8,10 +8,11 @@ import torch
 
 from quire.proto.messages.requests import ModelFacts
 from quire.worker.config import WorkerConfig
-from quire.worker.device.device import Device, DeviceError, zeros
+from quire.worker.device.device import Device, DeviceError
+from quire.worker.device.host_memory import zeros
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.digest import agreement
-from quire.worker.memory.budget import MemoryShortage, fit, kv_budget
+from quire.worker.digest import digest
+from quire.worker.memory.budget import MemoryShortage, fit_capacity, kv_budget
 
 
 class Group(SingleGroup):
@@ -36,26 +37,26 @@ def config(**fields):
 
 
 def test_the_poorest_rank_decides_the_number_of_blocks():
-    assert fit(config(), Group(), 100 * 1000, 1000, 64).num_blocks == 7
-    assert fit(config(), SingleGroup(), 100 * 1000 + 999, 1000, 64).num_blocks == 100
+    assert fit_capacity(config(), Group(), 100 * 1000, 1000, 64).num_blocks == 7
+    assert fit_capacity(config(), SingleGroup(), 100 * 1000 + 999, 1000, 64).num_blocks == 100
 
 
 def test_the_models_own_context_is_lowered_to_what_one_sequence_can_have():
-    capacity = fit(config(), Group(), 10**6, 1000, 4096)
+    capacity = fit_capacity(config(), Group(), 10**6, 1000, 4096)
     assert (capacity.num_blocks, capacity.max_model_len) == (7, 112)
 
 
 def test_a_context_length_the_user_named_is_kept_or_refused_with_both_numbers():
-    assert fit(config(max_model_len=100), Group(), 10**6, 1000, 4096).max_model_len == 100
+    assert fit_capacity(config(max_model_len=100), Group(), 10**6, 1000, 4096).max_model_len == 100
     with pytest.raises(MemoryShortage, match=r"200 tokens needs 13000 bytes.* enough for 112 tokens; lower"):
-        fit(config(max_model_len=200), Group(), 10**6, 1000, 4096)
+        fit_capacity(config(max_model_len=200), Group(), 10**6, 1000, 4096)
     with pytest.raises(MemoryShortage, match="4097 is more than the model's context length 4096"):
-        fit(config(max_model_len=4097), SingleGroup(), 10**9, 1000, 4096)
+        fit_capacity(config(max_model_len=4097), SingleGroup(), 10**9, 1000, 4096)
 
 
 def test_no_room_for_a_single_block_is_refused():
     with pytest.raises(MemoryShortage, match="enough for 0 tokens"):
-        fit(config(), SingleGroup(), -5, 1000, 4096)
+        fit_capacity(config(), SingleGroup(), -5, 1000, 4096)
 
 
 def test_the_budget_is_what_was_configured_or_a_bounded_share_of_free_memory():
@@ -74,9 +75,18 @@ def test_cuda_without_a_device_is_refused_with_a_remedy():
 
 def test_the_digest_differs_with_what_must_agree_and_only_with_that():
     facts = ModelFacts(
-        max_model_len=1, vocab_size=2, eos_token_ids=(), num_blocks=3, block_size=16, kv_bytes=4, weight_bytes=5,
-        device="cpu", dtype="float32", architecture="a", revision="r",
-    )  # fmt: skip
-    same = agreement(config(), facts)
-    assert agreement(config(log_level="debug", num_threads=3), facts) == same
-    assert agreement(config(max_num_seqs=9), facts) != same
+        max_model_len=1,
+        vocab_size=2,
+        eos_token_ids=(),
+        num_blocks=3,
+        block_size=16,
+        kv_bytes=4,
+        weight_bytes=5,
+        device="cpu",
+        dtype="float32",
+        architecture="a",
+        revision="r",
+    )
+    same = digest(config(), facts)
+    assert digest(config(log_level="debug", num_threads=3), facts) == same
+    assert digest(config(max_num_seqs=9), facts) != same

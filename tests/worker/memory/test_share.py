@@ -10,8 +10,8 @@ import torch
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.budget import MemoryShortage, MemoryTaken, kv_budget, share_of
-from quire.worker.memory.growth import Growth
+from quire.worker.memory.budget import MemoryShortage, MemoryTaken, kv_budget, memory_share
+from quire.worker.memory.usage import MemoryUsage
 from quire.worker.start import start
 
 GIB = 1 << 30
@@ -66,7 +66,7 @@ def card(monkeypatch):
 def budget(card, fraction, during=lambda: None):
     """Of an engine with 16 GiB of weights, whose worst step takes 2 GiB beside a cache of 1."""
     device, config = Device("cuda", 0), WorkerConfig(gpu_memory_utilization=fraction)
-    share = share_of(config, device, Growth(device), paged=True)
+    share = memory_share(config, device, MemoryUsage(device), paged=True)
     card.beside += GIB // 4  # a communicator
     card.take(16 * GIB)
 
@@ -138,10 +138,10 @@ def test_a_start_that_finds_too_little_refuses_before_it_joins_or_loads(card, se
 def test_a_cache_of_a_given_size_asks_for_no_share(card):
     card.strangers = 40 * GIB
     device, config = Device("cuda", 0), WorkerConfig(kv_cache_memory_bytes=GIB)
-    growth = Growth(device)
-    assert share_of(config, device, growth, paged=True) is None
-    assert share_of(WorkerConfig(), device, growth, paged=False) is None, "a model without a cache asks for none"
-    assert share_of(WorkerConfig(), Device("cpu", 0), growth, paged=True) is None
+    usage = MemoryUsage(device)
+    assert memory_share(config, device, usage, paged=True) is None
+    assert memory_share(WorkerConfig(), device, usage, paged=False) is None, "a model without a cache asks for none"
+    assert memory_share(WorkerConfig(), Device("cpu", 0), usage, paged=True) is None
     assert kv_budget(config, device, None, SingleGroup) == GIB
 
 
@@ -154,10 +154,10 @@ def test_what_was_taken_is_held_against_what_was_promised(card, caplog):
     caplog.set_level(logging.INFO)
     num_bytes, share = budget(card, 0.7)
     card.take(num_bytes + GIB)  # the cache and its tables
-    share.compare()
+    share.report()
     assert [record.levelname for record in caplog.records] == ["INFO"]
     card.beside += 2 * GIB  # graphs that took more than the largest let expect
-    share.compare()
+    share.report()
     taken = card.live + card.beside
     assert caplog.records[-1].levelname == "WARNING"
     assert f"{taken} bytes are taken, of {int(0.7 * card.total)}" in caplog.messages[-1]
@@ -165,15 +165,19 @@ def test_what_was_taken_is_held_against_what_was_promised(card, caplog):
 
 def test_memory_is_told_by_kind(card):
     card.strangers = 12 * GIB
-    growth = Growth(Device("cuda", 0))
+    usage = MemoryUsage(Device("cuda", 0))
     card.beside += GIB // 2
     card.take(25 * GIB, cached=2 * GIB)  # weights, cache, graphs; the rest is what steps take
-    told = dict(growth.kinds(16 * GIB, 8 * GIB, GIB))
+    told = dict(usage.kinds(16 * GIB, 8 * GIB, GIB))
     assert told == {
-        "weights": 16 * GIB, "kv_cache": 8 * GIB, "graphs": GIB, "steps": 2 * GIB, "libraries": GIB // 2,
-    }  # fmt: skip
+        "weights": 16 * GIB,
+        "kv_cache": 8 * GIB,
+        "graphs": GIB,
+        "steps": 2 * GIB,
+        "libraries": GIB // 2,
+    }
     assert sum(told.values()) == card.total - card.mem_get_info()[0] - card.strangers
 
 
 def test_on_the_cpu_only_what_is_known_is_told():
-    assert Growth(Device("cpu", 0)).kinds(3, 5, 0) == (("weights", 3), ("kv_cache", 5))
+    assert MemoryUsage(Device("cpu", 0)).kinds(3, 5, 0) == (("weights", 3), ("kv_cache", 5))

@@ -92,7 +92,7 @@ class Greedy:
                 num_decodes=sum(count == 1 for _, count in work),
                 query_lens_host=tuple(count for _, count in work),
                 seq_lens_host=seq_lens,
-                work={},
+                schedules={},
             ),
         )
 

@@ -16,9 +16,14 @@ from quire.worker.start import start
 from quire.worker.weights.shard import ModelError
 
 ENCODER = {
-    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "max_position_embeddings": 130, "initializer_range": 0.15,
-}  # fmt: skip
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 130,
+    "initializer_range": 0.15,
+}
 DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 32, "bos_token_id": 0, "eos_token_id": 0}
 MODELS = {
     "BertModel": (transformers.BertConfig, {**ENCODER, "type_vocab_size": 2}),
@@ -107,11 +112,15 @@ def some_prompts(lengths=(1, 5, 40, 128)):
 @pytest.mark.parametrize(
     ("architecture", "pooling"),
     [
-        ("BertModel", "mean_tokens"), ("BertForMaskedLM", None), ("XLMRobertaModel", None),
-        ("RobertaModel", "lasttoken"), ("Qwen3Model", None), ("LlamaModel", "mean_tokens"),
+        ("BertModel", "mean_tokens"),
+        ("BertForMaskedLM", None),
+        ("XLMRobertaModel", None),
+        ("RobertaModel", "lasttoken"),
+        ("Qwen3Model", None),
+        ("LlamaModel", "mean_tokens"),
         ("Qwen3ForCausalLM", "lasttoken"),
     ],
-)  # fmt: skip
+)
 def test_a_batch_of_prompts_gives_the_vectors_of_transformers(architecture, pooling, checkpoint, embedder):
     folder = checkpoint(architecture, pooling)
     driver, prompts = embedder(folder), some_prompts()

@@ -27,14 +27,33 @@ from quire.worker.weights.shard import ModelError
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """The library's defaults of these are one published model's, which a checkpoint of another size never means."""
 LIBRARY = {
-    "Llama": transformers.LlamaConfig, "Mistral": transformers.MistralConfig, "Qwen2": transformers.Qwen2Config,
-    "Qwen3": transformers.Qwen3Config, "Bert": transformers.BertConfig, "Roberta": transformers.RobertaConfig,
+    "Llama": transformers.LlamaConfig,
+    "Mistral": transformers.MistralConfig,
+    "Qwen2": transformers.Qwen2Config,
+    "Qwen3": transformers.Qwen3Config,
+    "Bert": transformers.BertConfig,
+    "Roberta": transformers.RobertaConfig,
     "XLMRoberta": transformers.XLMRobertaConfig,
-}  # fmt: skip
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 48, "rope_theta": 300.0,
-        "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False}  # fmt: skip
-LLAMA3 = {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 300.0,
-          "original_max_position_embeddings": 48}  # fmt: skip
+}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 48,
+    "rope_theta": 300.0,
+    "beta_fast": 16.0,
+    "beta_slow": 2.0,
+    "mscale": 0.7,
+    "mscale_all_dim": 0.3,
+    "truncate": False,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 2.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "rope_theta": 300.0,
+    "original_max_position_embeddings": 48,
+}
 ROPES = {
     "new": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     "old": {"rope_theta": 500.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
@@ -46,10 +65,19 @@ ROPES = {
     "llama3, with the original length outside too": {"rope_scaling": LLAMA3, "original_max_position_embeddings": 96},
 }
 DECODER = {
-    "vocab_size": 320, "hidden_size": 256, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 32,
-    "num_key_value_heads": 4, "head_dim": 12, "max_position_embeddings": 192, "rms_norm_eps": 1e-3,
-    "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, "sliding_window": 9,
-}  # fmt: skip
+    "vocab_size": 320,
+    "hidden_size": 256,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 12,
+    "max_position_embeddings": 192,
+    "rms_norm_eps": 1e-3,
+    "hidden_act": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "sliding_window": 9,
+}
 WINDOWS = {"use_sliding_window": True, "max_window_layers": 3}
 OWN = {
     "Llama": {"attention_bias": True, "mlp_bias": True},
@@ -58,11 +86,21 @@ OWN = {
     "Qwen3": {**WINDOWS, "attention_bias": True},
 }
 ENCODER = {
-    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "max_position_embeddings": 130, "layer_norm_eps": 1e-3, "hidden_act": "gelu_new", "type_vocab_size": 3,
-    "pad_token_id": 5, "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 130,
+    "layer_norm_eps": 1e-3,
+    "hidden_act": "gelu_new",
+    "type_vocab_size": 3,
+    "pad_token_id": 5,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 
 
 def family(architecture):

@@ -85,8 +85,13 @@ def test_old_and_new_forms_of_rope_read_alike(fields):
     [
         ({"rope_type": "dynamic", "factor": 2.0}, RopeSpec("dynamic", 1e4, 16, 256, factor=2.0), 512),
         (
-            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-             "original_max_position_embeddings": 64},
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
             RopeSpec("llama3", 1e4, 16, 64, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0),
             256,
         ),
@@ -96,13 +101,20 @@ def test_old_and_new_forms_of_rope_read_alike(fields):
             1024,
         ),
         (
-            {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0, "original_max_position_embeddings": 64,
-             "beta_fast": 16, "beta_slow": 2, "truncate": False},
+            {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "attention_factor": 1.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 16,
+                "beta_slow": 2,
+                "truncate": False,
+            },
             RopeSpec("yarn", 1e4, 16, 64, factor=4.0, beta_fast=16.0, beta_slow=2.0, truncate=False),
             256,
         ),
     ],
-)  # fmt: skip
+)
 def test_each_rope_type_reads_its_own_fields(rope, expected, max_model_len):
     spec = spec_of(rope_parameters=rope)
     assert spec.rope == expected

@@ -57,7 +57,7 @@ def one_row(ids: torch.Tensor) -> ForwardBatch:
             num_decodes=0,
             query_lens_host=(count,),
             seq_lens_host=(count,),
-            work={},
+            schedules={},
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Masks of guided rows: equal to what the language allows, whatever order steps, deaths and neighbours come in."""
+"""Masks of rows with a grammar equal what the language allows, whatever order steps, deaths and neighbours come in."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.memory.kv_cache import KVCache, KVLayout
-from quire.worker.sampling.grammar_masks import Matchers
+from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.start import build_runner
 
 WIDTH = 300
@@ -75,7 +75,7 @@ def bits_of(masks, row=0):
 
 def told(matchers, slot, token):
     """As a step that drew `token` tells it."""
-    matchers.drew([slot], [0], torch.tensor([token]), CPU.mark(CPU.begin(), 0.0))
+    matchers.on_sampled([slot], [0], torch.tensor([token]), CPU.mark(CPU.begin(), 0.0))
 
 
 LANGUAGES = [
@@ -84,12 +84,19 @@ LANGUAGES = [
         Structured("regex", "(ab|ba){1,2}c?"),
         {"".join(parts) + c for n in (1, 2) for parts in itertools.product(("ab", "ba"), repeat=n) for c in ("", "c")},
     ),
-    (Structured("json_schema", '{"enum": ["ab", 12, "ü", {"a": [1, 2]}]}'), {
-        '"ab"', "12", '"ü"', '"\\u00fc"', *(f'{{"a":{s}[1,{t}2]}}' for s in ("", " ") for t in ("", " ")),
-    }),
+    (
+        Structured("json_schema", '{"enum": ["ab", 12, "ü", {"a": [1, 2]}]}'),
+        {
+            '"ab"',
+            "12",
+            '"ü"',
+            '"\\u00fc"',
+            *(f'{{"a":{s}[1,{t}2]}}' for s in ("", " ") for t in ("", " ")),
+        },
+    ),
     (Structured("grammar", 'root ::= "a" mid? "c"\nmid ::= "b" | "bb"'), {"ac", "abc", "abbc"}),
     (Structured("choice", '["a", "b"]', after="12"), None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("structured", "language"), LANGUAGES[:-1])
@@ -101,7 +108,7 @@ def test_masks_allow_exactly_what_some_text_of_the_language_continues_with(folde
         return {texts[token][:1] if token != END else b"end" for token in tokens}
 
     for _ in range(8):
-        matchers = Matchers(folder, WIDTH, (END,), 4, CPU)
+        matchers = GrammarMatchers(folder, WIDTH, (END,), 4, CPU)
         matchers.apply(plan(admit(2, structured)))
         done = b""
         while True:
@@ -121,7 +128,7 @@ def test_masks_allow_exactly_what_some_text_of_the_language_continues_with(folde
 
 
 def test_free_text_comes_first_where_a_marker_is_named(folder, texts) -> None:
-    matchers = Matchers(folder, WIDTH, (END,), 1, CPU)
+    matchers = GrammarMatchers(folder, WIDTH, (END,), 1, CPU)
     matchers.apply(plan(admit(0, LANGUAGES[-1][0])))
     of_text = {text: token for token, text in texts.items()}
     for text in (b"c", b"1", b"1", b"2"):
@@ -135,7 +142,7 @@ def test_free_text_comes_first_where_a_marker_is_named(folder, texts) -> None:
 def test_an_output_that_comes_back_goes_on_where_it_was(folder, texts) -> None:
     """After a preemption or a death the tokens so far come with the admission."""
     structured = Structured("json_schema", '{"type": "array", "items": {"enum": [1, 12, "ab"]}, "maxItems": 3}')
-    going, back = (Matchers(folder, WIDTH, (END,), 2, CPU) for _ in range(2))
+    going, back = (GrammarMatchers(folder, WIDTH, (END,), 2, CPU) for _ in range(2))
     going.apply(plan(admit(0, structured)))
     output = []
     draw = random.Random(1)
@@ -152,7 +159,7 @@ def test_an_output_that_comes_back_goes_on_where_it_was(folder, texts) -> None:
 
 
 def test_after_the_end_only_an_end_may_follow_and_nothing_is_stuck(folder, texts) -> None:
-    matchers = Matchers(folder, WIDTH, (END, 5), 1, CPU)
+    matchers = GrammarMatchers(folder, WIDTH, (END, 5), 1, CPU)
     matchers.apply(plan(admit(0, Structured("choice", '["a"]'))))
     told(matchers, 0, next(token for token, text in texts.items() if text == b"a"))
     assert bits_of(matchers.masks([0]).result()) == {END, 5}
@@ -162,7 +169,7 @@ def test_after_the_end_only_an_end_may_follow_and_nothing_is_stuck(folder, texts
 
 
 def test_a_token_that_is_outside_the_grammar_makes_the_row_stuck(folder, texts) -> None:
-    matchers = Matchers(folder, WIDTH, (END,), 2, CPU)
+    matchers = GrammarMatchers(folder, WIDTH, (END,), 2, CPU)
     matchers.apply(plan(*(admit(slot, Structured("choice", '["a"]')) for slot in (0, 1))))
     told(matchers, 0, next(token for token, text in texts.items() if text == b"b"))
     masks = matchers.masks([1, 0]).result()
@@ -172,11 +179,11 @@ def test_a_token_that_is_outside_the_grammar_makes_the_row_stuck(folder, texts) 
 
 def test_a_compiled_grammar_is_used_again(folder, monkeypatch) -> None:
     compiled = []
-    original = Matchers.masks.__globals__["new_matcher"]
+    original = GrammarMatchers.masks.__globals__["new_matcher"]
     monkeypatch.setattr(
         "quire.worker.sampling.grammar_masks.new_matcher", lambda *a: compiled.append(1) or original(*a)
     )
-    matchers = Matchers(folder, WIDTH, (END,), 8, CPU)
+    matchers = GrammarMatchers(folder, WIDTH, (END,), 8, CPU)
     matchers.apply(plan(admit(0, Structured("regex", "a+"))))
     matchers.masks([0]).result()
     matchers.apply(plan(*(admit(slot, Structured("regex", "a+")) for slot in range(1, 8))))
@@ -209,9 +216,13 @@ def driver(settings, drive, folder):
         table = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0))
         config = WorkerConfig(**{**settings, "tokenizer": str(tokenizer)})
         spec = SimpleNamespace(
-            vocab_size=WIDTH, eos_token_ids=(END,), num_groups=lambda size: 1, sliding_windows=(None,),
-            whole_prompts=False, pooling=None,
-        )  # fmt: skip
+            vocab_size=WIDTH,
+            eos_token_ids=(END,),
+            num_groups=lambda size: 1,
+            sliding_windows=(None,),
+            whole_prompts=False,
+            pooling=None,
+        )
         cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
         return drive(build_runner(config, spec, Toy(table), cache, 400, CPU, True), 8)
 
@@ -259,7 +270,7 @@ def test_allowed_ids_and_grammar_hold_together_and_their_conflict_ends_that_row_
     of_text = {text: token for token, text in texts.items()}
     allowed = SamplingParams(
         max_tokens=9, structured=Structured("regex", "[abc]+"), allowed_token_ids=(of_text[b"a"], of_text[b"z"])
-    )  # fmt: skip
+    )
     conflict = msgspec.structs.replace(allowed, allowed_token_ids=(of_text[b"z"],))
     made = driver()
     made.scribe.admit(0, PROMPT, allowed)
@@ -298,7 +309,7 @@ def test_steps_without_grammars_start_no_thread(driver) -> None:
 def test_a_long_prompt_does_not_wait_for_its_grammar(driver, monkeypatch) -> None:
     """Only the step that draws the first token does."""
     may_compile = threading.Event()
-    original = Matchers.masks.__globals__["new_matcher"]
+    original = GrammarMatchers.masks.__globals__["new_matcher"]
     monkeypatch.setattr(
         "quire.worker.sampling.grammar_masks.new_matcher", lambda *a: may_compile.wait(30) and original(*a)
     )
@@ -312,7 +323,7 @@ def test_a_long_prompt_does_not_wait_for_its_grammar(driver, monkeypatch) -> Non
 
 def test_the_default_style_leaves_no_room_for_runs_of_white_space(folder, texts) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    matchers = Matchers(folder, WIDTH, (END,), 1, CPU)
+    matchers = GrammarMatchers(folder, WIDTH, (END,), 1, CPU)
     matchers.apply(plan(admit(0, Structured("json_schema", json.dumps(schema)))))
     of_text = {text: token for token, text in texts.items()}
     for text in (b"{", b'"', b"a", b'"', b":", b" "):

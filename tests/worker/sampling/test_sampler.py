@@ -15,8 +15,8 @@ from quire.proto.transport.wire import ints
 from quire.worker.device.device import Device
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import Slots
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
 
 VOCAB = 300
 EOS = 2
@@ -26,19 +26,24 @@ CPU = Device("cpu", 0)
 def sampler_of(requests):
     """Sampler and rows for [(params, prompt, output)], each with one token left to run."""
     table = SamplingTable(len(requests), VOCAB, (EOS,), CPU)
-    slots = Slots(len(requests), 128, 10_000, 4, table, CPU.torch, VOCAB)
+    slots = SlotTable(len(requests), 128, 10_000, 4, table, CPU.torch, VOCAB)
     admits = tuple(
         Admit(
-            slot, ints(prompt + output), len(prompt), len(prompt + output) - 1, slot % 2, params,
+            slot,
+            ints(prompt + output),
+            len(prompt),
+            len(prompt + output) - 1,
+            slot % 2,
+            params,
             ints(range(-(-len(prompt + output) // 4))),
         )
         for slot, (params, prompt, output) in enumerate(requests)
-    )  # fmt: skip
+    )
     rows = len(requests)
     plan = StepPlan(1, 1, b"", ints(range(rows)), ints([1] * rows), b"\1" * rows, admits=admits)
-    staging = Staging(CPU, rows)
-    staging.begin()
-    slots.write(slots.apply(plan, staging))
+    upload = Upload(CPU, rows)
+    upload.begin()
+    slots.write(slots.apply(plan, upload))
     return Sampler(slots, True), slots.rows(plan, 10_000), slots
 
 
@@ -58,10 +63,10 @@ class Head:
 
 def sample(requests, logits):
     sampler, rows, slots = sampler_of(requests)
-    staging = Staging(CPU, len(requests))
-    staging.begin()
+    upload = Upload(CPU, len(requests))
+    upload.begin()
     stored = []
-    drawn = sampler.run(sampler.stage(rows, staging), None, Head(logits), lambda: stored.append(True))
+    drawn = sampler.run(sampler.prepare(rows, upload), None, Head(logits), lambda: stored.append(True))
     assert stored == [True]
     for slot, (_, prompt, output) in enumerate(requests):
         assert slots.tokens[slot, len(prompt + output)] == drawn.token_ids[slot], "the token table lacks the token"

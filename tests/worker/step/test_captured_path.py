@@ -15,7 +15,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from quire.kernels import catalog
-from quire.kernels.gpu.attention.attention import tile_shape
+from quire.kernels.attention.tile_schedule import tile_shape
 from quire.kernels.linear.pack import pack
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.build_context import BuildContext
@@ -25,14 +25,14 @@ from quire.worker.memory.kv_cache import KVCache
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.sampling.grammar_masks import Matchers
+from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import Slots
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +57,7 @@ class Recording:
 class RecordingDevice(Device):
     """This processor behind an upload of its own and with graphs."""
 
-    def staging(self, num_bytes, depth):
+    def upload_buffers(self, num_bytes, depth):
         hosts = [torch.full((num_bytes,), 0xAB, dtype=torch.uint8) for _ in range(depth)]
         return hosts, torch.zeros(num_bytes, dtype=torch.uint8)
 
@@ -113,7 +113,7 @@ def as_on_a_gpu(triton_interpreter, monkeypatch):
             form = functools.partial(type(operation)._implementation, operation, "cuda")
             monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())
     monkeypatch.setattr(pack, "implementation", lambda _: pack.reference)
-    monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape(groups))
+    monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape("cuda", groups))
 
 
 def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice):
@@ -128,18 +128,18 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
             layer.keys.fill_(torch.nan)
             layer.values.fill_(torch.nan)
     table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
-    slots = Slots(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
-    staging = Staging(device, ROWS)
-    inputs = Inputs(slots, staging.rows, TOKENS, spec.sliding_windows, spec.num_groups(1))
+    slots = SlotTable(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
+    upload = Upload(device, ROWS)
+    inputs = Inputs(slots, upload.rows, TOKENS, spec.sliding_windows, spec.num_groups(1))
     graphs = (
         Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(ROWS, ROWS, True), Bucket(20, ROWS, True)])
         if captured
         else Graphs(device)
     )
     pooler = None if pooling is None else Pooler(pooling, ROWS, spec.hidden_size, device.torch)
-    matchers = Matchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
+    matchers = GrammarMatchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
     runner = Runner(
-        decoder, cache, slots, inputs, staging, graphs, device, TOKENS, reports=True, pooler=pooler, matchers=matchers
+        decoder, cache, slots, inputs, upload, graphs, device, TOKENS, reports=True, pooler=pooler, matchers=matchers
     )
     runner.capture(spec.hidden_size, torch.float32)
     return runner
@@ -147,9 +147,13 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
 
 def expected(reference, prompt, count):
     out = reference.generate(
-        torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None,
+        torch.tensor([prompt]),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
         pad_token_id=0,
-    )  # fmt: skip
+    )
     return out[0, len(prompt) :].tolist()
 
 
@@ -176,16 +180,23 @@ def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
 def test_a_sampled_step_draws_the_tokens_of_the_references(as_on_a_gpu, driver, drive, tiny_checkpoint):
     """The same request on the processor's own forms (`driver`) and on those for GPUs."""
     params = SamplingParams(
-        temperature=0.9, top_k=40, top_p=0.9, min_p=0.01, seed=5, repetition_penalty=1.2, presence_penalty=0.3,
-        allowed_token_ids=tuple(range(3, 300)), logprobs=2,
-    )  # fmt: skip
+        temperature=0.9,
+        top_k=40,
+        top_p=0.9,
+        min_p=0.01,
+        seed=5,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        allowed_token_ids=tuple(range(3, 300)),
+        logprobs=2,
+    )
     gpu = drive(gpu_runner(tiny_checkpoint(), captured=True), BLOCK)
     assert gpu.generate(0, [5, 6, 7, 8], 6, params) == driver.generate(0, [5, 6, 7, 8], 6, params)
 
 
 GUIDED = SamplingParams(
     temperature=0.9, seed=5, max_tokens=100, repetition_penalty=1.2, structured=Structured("regex", "(ab|ba|c){30}")
-)  # fmt: skip
+)
 
 
 def guided_steps(driver, ahead):
@@ -228,12 +239,12 @@ def test_masks_are_begun_before_the_layers_and_uploaded_behind_them(as_on_a_gpu,
 
         monkeypatch.setattr(kind, name, call)
 
-    noted(Matchers, "masks", "begun")
+    noted(GrammarMatchers, "masks", "begun")
     noted(Graphs, "replay", "layers")
-    noted(Matchers, "upload", "uploaded")
-    advance = Matchers._advance
+    noted(GrammarMatchers, "upload", "uploaded")
+    advance = GrammarMatchers._advance
     monkeypatch.setattr(
-        Matchers, "_advance", lambda *args: threads.add(threading.current_thread().name) or advance(*args)
+        GrammarMatchers, "_advance", lambda *args: threads.add(threading.current_thread().name) or advance(*args)
     )
     guided_steps(late, ahead=True)
     assert made == ["begun", "layers", "uploaded"] * 6
@@ -309,14 +320,14 @@ def test_buckets_hold_every_step_with_little_padding():
 
 
 def test_the_upload_ring_never_changes_what_was_sent_and_takes_more_than_it_holds():
-    staging = Staging(RecordingDevice("cpu", 0), ROWS, capacity=64)
+    upload = Upload(RecordingDevice("cpu", 0), ROWS, capacity=64)
     for step in range(10):
-        staging.begin()
+        upload.begin()
         column = np.arange(3, dtype=np.int64) + step
         long = np.arange(100, dtype=np.int32) * step
-        staging.put_rows((column[:2], column[:2], column[:2]), 4)
-        small, large = staging.put(column), staging.put(long)
-        staging.send()
+        upload.put_rows((column[:2], column[:2], column[:2]), 4)
+        small, large = upload.put(column), upload.put(long)
+        upload.send()
         assert small.tolist() == column.tolist()
         assert large.tolist() == long.tolist()
-        assert staging.rows[:, :4].tolist() == [[step, step + 1, 0, 0]] * 3
+        assert upload.rows[:, :4].tolist() == [[step, step + 1, 0, 0]] * 3

@@ -9,7 +9,7 @@ import pytest
 
 from quire.proto.messages.plans import StepResult
 from quire.proto.transport.wire import ints
-from quire.worker.step.result_thread import Collector
+from quire.worker.step.result_thread import ResultThread
 
 
 def readable(descriptor, seconds=10.0):
@@ -23,27 +23,27 @@ def test_putting_never_waits_and_results_come_out_in_the_order_of_the_steps():
         assert gate.wait(30)
         return StepResult(1, step, b"")
 
-    with Collector(collect) as collector:
+    with ResultThread(collect) as results:
         for step in range(5):
-            collector.put(step)  # would not return if it waited for the gate
-        assert collector.num_waiting == 5
-        assert not readable(collector.descriptor, 0.0)
+            results.put(step)  # would not return if it waited for the gate
+        assert results.num_waiting == 5
+        assert not readable(results.descriptor, 0.0)
         gate.set()
         for step in range(5):
-            assert readable(collector.descriptor)
-            assert collector.take().step == step
-            assert collector.num_waiting == 4 - step
-        assert not readable(collector.descriptor, 0.0)
+            assert readable(results.descriptor)
+            assert results.take().step == step
+            assert results.num_waiting == 4 - step
+        assert not readable(results.descriptor, 0.0)
 
 
 def test_what_collecting_raises_is_raised_where_the_result_is_taken():
     def collect(step):
         raise RuntimeError(f"step {step} broke")
 
-    with Collector(collect) as collector:
-        collector.put(7)
+    with ResultThread(collect) as results:
+        results.put(7)
         with pytest.raises(RuntimeError, match="step 7 broke"):
-            collector.take()
+            results.take()
 
 
 @pytest.fixture

@@ -22,9 +22,13 @@ BLOCK = 8
 
 def expected(reference, prompt, count):
     out = reference.generate(
-        torch.tensor([prompt]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None,
+        torch.tensor([prompt]),
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
         pad_token_id=0,
-    )  # fmt: skip
+    )
     return out[0, len(prompt) :].tolist()
 
 
@@ -128,8 +132,11 @@ def test_logprobs_are_log_softmax_of_the_raw_logits(driver, reference):
     for rows in ([(0, 9)], [(0, 10)], [(0, 1)], [(0, 1)]):
         result = driver.run(rows)
         drawn += np.frombuffer(result.token_ids, dtype=np.int32).tolist()
-        entries += [(part.prompt, part.first_position + i, entry) for part in result.logprobs
-                    for i, entry in enumerate(part.entries)]  # fmt: skip
+        entries += [
+            (part.prompt, part.first_position + i, entry)
+            for part in result.logprobs
+            for i, entry in enumerate(part.entries)
+        ]
     tokens = prompt + drawn
     with torch.no_grad():
         table = reference(torch.tensor([tokens])).logits[0].log_softmax(-1)
@@ -270,7 +277,7 @@ def test_impossible_copies_are_refused(toy, copies, complaint):
 def test_steady_decoding_keeps_every_table_where_it_is(toy):
     _, driver = toy(torch.randn(50, 50))
     driver.generate(0, [1, 2, 3], 5, SamplingParams(temperature=1.0, top_k=3, presence_penalty=1.0))
-    slots = driver.runner._slots
+    slots = driver.runner._slot_table
     tables = (slots.tokens, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
     before = [table.data_ptr() for table in tables]
     for _ in range(50):

@@ -12,8 +12,8 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import ints
 from quire.worker.device.device import Device
 from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import PlanError, Slots
-from quire.worker.tables.upload import Staging
+from quire.worker.tables.slot_table import PlanError, SlotTable
+from quire.worker.tables.upload import Upload
 
 CPU = Device("cpu", 0)
 NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
@@ -21,26 +21,35 @@ NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
 
 def new_slots():
     table = SamplingTable(NUM_SLOTS, VOCAB, (0,), CPU)
-    return Slots(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
+    return SlotTable(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
 
 
 def some_params(rng):
     return SamplingParams(
-        temperature=rng.choice([0.0, 0.7]), top_k=rng.choice([0, 5]), seed=rng.randrange(2**40),
-        repetition_penalty=rng.choice([1.0, 1.5]), logit_bias=rng.choice([(), ((3, 1.0),)]),
-    )  # fmt: skip
+        temperature=rng.choice([0.0, 0.7]),
+        top_k=rng.choice([0, 5]),
+        seed=rng.randrange(2**40),
+        repetition_penalty=rng.choice([1.0, 1.5]),
+        logit_bias=rng.choice([(), ((3, 1.0),)]),
+    )
 
 
 def state(slots):
     """Everything a row could leak, as plain values."""
     table = slots.sampling
     return {
-        "tokens": slots.tokens.tolist(), "blocks": slots.block_tables.tolist(), "floats": table.floats.tolist(),
-        "ints": table.ints.tolist(), "uses": table.uses.tolist(), "live": slots.live.tolist(),
+        "tokens": slots.tokens.tolist(),
+        "blocks": slots.block_tables.tolist(),
+        "floats": table.floats.tolist(),
+        "ints": table.ints.tolist(),
+        "uses": table.stages.tolist(),
+        "live": slots.live.tolist(),
         "bias": [None if e.bias is None else e.bias[0].tolist() for e in table.extras],
-        "known": slots.num_tokens.tolist(), "computed": slots.num_computed.tolist(),
-        "prompt": slots.num_prompt.tolist(), "num_blocks": slots.num_table_blocks.tolist(),
-    }  # fmt: skip
+        "known": slots.num_tokens.tolist(),
+        "computed": slots.num_computed.tolist(),
+        "prompt": slots.num_prompt.tolist(),
+        "num_blocks": slots.num_table_blocks.tolist(),
+    }
 
 
 def from_scratch(model):
@@ -56,10 +65,10 @@ def from_scratch(model):
 
 def apply(slots, plan):
     """A plan's changes, on the host and in the tables."""
-    staging = Staging(CPU, NUM_SLOTS)
-    staging.begin()
-    changes = slots.apply(plan, staging)
-    staging.send()
+    upload = Upload(CPU, NUM_SLOTS)
+    upload.begin()
+    changes = slots.apply(plan, upload)
+    upload.send()
     slots.write(changes)
 
 
@@ -76,14 +85,24 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
             if rng.random() < 0.5:
                 tokens = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 20))]
                 sequence = {
-                    "tokens": tokens, "prompt": rng.randint(1, len(tokens)), "computed": rng.randrange(len(tokens)),
-                    "params": some_params(rng), "blocks": rng.sample(range(BLOCKS), -(-len(tokens) // BLOCK)),
-                }  # fmt: skip
+                    "tokens": tokens,
+                    "prompt": rng.randint(1, len(tokens)),
+                    "computed": rng.randrange(len(tokens)),
+                    "params": some_params(rng),
+                    "blocks": rng.sample(range(BLOCKS), -(-len(tokens) // BLOCK)),
+                }
                 model[slot] = sequence
                 admits.append(
-                    Admit(slot, ints(tokens), sequence["prompt"], sequence["computed"], 0, sequence["params"],
-                          ints(sequence["blocks"]))
-                )  # fmt: skip
+                    Admit(
+                        slot,
+                        ints(tokens),
+                        sequence["prompt"],
+                        sequence["computed"],
+                        0,
+                        sequence["params"],
+                        ints(sequence["blocks"]),
+                    )
+                )
         rows, appends = [], []
         for slot, q in model.items():
             left = min(len(q["tokens"]), LENGTH) - q["computed"]
@@ -96,9 +115,16 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
         columns = zip(*rows, strict=True) if rows else ((), (), ())
         row_slots, counts, samples = (list(column) for column in columns)
         plan = StepPlan(
-            1, step, b"", ints(row_slots), ints(counts), bytes(samples), admits=tuple(admits), releases=ints(releases),
+            1,
+            step,
+            b"",
+            ints(row_slots),
+            ints(counts),
+            bytes(samples),
+            admits=tuple(admits),
+            releases=ints(releases),
             appends=ints(np.array(appends, dtype=np.int32).reshape(-1)),
-        )  # fmt: skip
+        )
         apply(slots, plan)
         checked = slots.rows(plan, 1000)
         drawn = [rng.randrange(VOCAB) for _ in checked.sampling]

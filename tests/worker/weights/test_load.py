@@ -129,12 +129,12 @@ def test_a_checkpoint_that_does_not_fit_the_config_is_refused(change, message, a
 
 def test_a_parameter_filled_twice_is_refused(altered, context):
     from quire.worker.weights.load import fill_from_checkpoint
-    from quire.worker.weights.names import NameMap, Rule
+    from quire.worker.weights.names import NameMap, NameRule
 
     folder = altered(lambda tensors: tensors.update(copy=tensors["model.norm.weight"].clone()))
     spec = read_spec(folder)
     names = checkpoint_names(spec)
-    doubled = NameMap((*names.rules, Rule("copy", "norm.weight")), names.ignored)
+    doubled = NameMap((*names.rules, NameRule("copy", "norm.weight")), names.ignored)
     with Checkpoint(folder) as checkpoint, pytest.raises(CheckpointError, match=r"norm\.weight was already filled"):
         fill_from_checkpoint(build_model(spec, context()), checkpoint, doubled, torch.device("cpu"))
 

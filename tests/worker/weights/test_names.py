@@ -2,13 +2,15 @@
 
 import pytest
 
-from quire.worker.weights.names import NameMap, Rule, Target
+from quire.worker.weights.names import NameMap, NameRule, ParameterPart
 
-NAMES = NameMap((Rule(r"layers\.(?P<n>\d+)\.(?P<part>a|b)\.(?P<tensor>\w+)", "blocks.{n}.ab.{tensor}"),), (r"old\..*",))
+NAMES = NameMap(
+    (NameRule(r"layers\.(?P<n>\d+)\.(?P<part>a|b)\.(?P<tensor>\w+)", "blocks.{n}.ab.{tensor}"),), (r"old\..*",)
+)
 
 
 def test_a_name_gives_the_parameter_and_the_part():
-    assert NAMES.target("layers.3.b.weight") == Target("blocks.3.ab.weight", "b")
+    assert NAMES.target("layers.3.b.weight") == ParameterPart("blocks.3.ab.weight", "b")
 
 
 @pytest.mark.parametrize(

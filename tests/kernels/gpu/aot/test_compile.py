@@ -133,10 +133,10 @@ def test_the_interpreter_and_unknown_modules_are_refused(tmp_path):
     assert "run with TRITON_INTERPRET=0" in interpreted.stderr
     unknown = ahead(tmp_path, "--kernels", "nothing")
     assert unknown.returncode == 2
-    assert "quire.kernels.gpu.nothing" in unknown.stderr
-    without = ahead(tmp_path, "--kernels", "aot.build")
+    assert "quire.kernels.gpu.aot.builds.nothing" in unknown.stderr
+    without = ahead(tmp_path, "--kernels", "quire.kernels.gpu.aot.build")
     assert without.returncode == 2
-    assert "aot.build define no builds" in without.stderr
+    assert "quire.kernels.gpu.aot.build define no builds" in without.stderr
 
 
 @pytest.mark.timeout(900)

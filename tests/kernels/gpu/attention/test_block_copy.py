@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.block_copy import copy_blocks_reference
-from quire.kernels.gpu.attention.block_copy import TILE, copy_blocks
+from quire.kernels.gpu.attention.block_copy import copy_blocks
+from quire.kernels.gpu.attention.tiles import COPY_BYTES
 
 
 def same(first, second):
@@ -38,7 +39,10 @@ def test_destinations_take_the_bytes_of_their_sources_and_no_other_block_changes
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_blocks_around_the_bytes_of_one_program_are_copied_whole(extra):
     cache = (
-        torch.arange(2 * 3 * (TILE + extra)).view(2, 3, 1, 1, TILE + extra).to(torch.uint8).view(torch.float8_e4m3fn)
+        torch.arange(2 * 3 * (COPY_BYTES + extra))
+        .view(2, 3, 1, 1, COPY_BYTES + extra)
+        .to(torch.uint8)
+        .view(torch.float8_e4m3fn)
     )
     before = cache.clone()
     copy_blocks(*cache, torch.tensor([2]), torch.tensor([0]))

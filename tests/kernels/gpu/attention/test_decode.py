@@ -8,8 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.attention import paged_attention_reference
-from quire.kernels.gpu.attention.decode import KEYS_PER_TILE, decode, default_tiles
-from quire.kernels.gpu.attention.decode_trials import prepare, trials
+from quire.kernels.attention.tile_schedule import KEYS_PER_TILE
+from quire.kernels.gpu.attention.decode import decode
+from quire.kernels.gpu.attention.tiles import decode_tiles
+from quire.kernels.gpu.tuning.decode_trials import prepare, trials
 
 TILE_SHAPE = (64, KEYS_PER_TILE)
 TOLERANCE = {
@@ -23,13 +25,13 @@ def run(step, programs=1, **tiles):
     """out [T, H * D] by `programs` programs for each key-value head; what the body does not write stays NaN."""
     num_kv_heads, num_tokens, group, head_dim = step.query.shape
     out = torch.full((num_tokens, num_kv_heads * group * head_dim), torch.nan, dtype=step.query.dtype)
-    work = step.batch.work[step.rule.sliding_window]
-    tiles = {**default_tiles(head_dim, step.query.dtype, step.keys.dtype), "programs": programs * num_kv_heads, **tiles}
+    schedule = step.batch.schedules[step.rule.sliding_window]
+    tiles = {**decode_tiles(head_dim, step.query.dtype, step.keys.dtype), "programs": programs * num_kv_heads, **tiles}
     # the lengths on the host are those of a capture: another step's
     nothing = (0,) * step.batch.seq_lens.shape[0]
     batch = dataclasses.replace(step.batch, query_lens_host=nothing, seq_lens_host=nothing)
     scales = (step.sinks, step.key_scale, step.value_scale)
-    decode(step.query, step.keys, step.values, batch, work, step.rule, *scales, out, tiles)
+    decode(step.query, step.keys, step.values, batch, schedule, step.rule, *scales, out, tiles)
     return out
 
 

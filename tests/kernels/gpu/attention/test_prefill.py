@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention_reference
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list_reference
-from quire.kernels.gpu.attention.prefill import Body, choose_body, launch, prefill, tokens_per_tile
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference, tokens_per_tile
+from quire.kernels.gpu.attention.prefill import launch, prefill
+from quire.kernels.gpu.attention.tiles import PrefillBody, select_prefill_body
 
 # a row without a token divides by zero, and is not stored; poison makes slices that are all NaN
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
@@ -40,9 +41,17 @@ class Case:
 
 
 def make_case(
-    lengths, block_size, num_kv_heads=1, group=2, head_dim=64, rule=None, query_type=torch.float32, cache_type=None,
-    sinks=False, seed=0,
-):  # fmt: skip
+    lengths,
+    block_size,
+    num_kv_heads=1,
+    group=2,
+    head_dim=64,
+    rule=None,
+    query_type=torch.float32,
+    cache_type=None,
+    sinks=False,
+    seed=0,
+):
     """A step whose row r runs lengths[r][0] tokens of a sequence of lengths[r][1]; a few tokens of padding follow.
 
     The cache beyond what rows own, and in a page what follows a row's last position, is NaN; unused table entries lead
@@ -75,7 +84,7 @@ def make_case(
         num_decodes=0,
         query_lens_host=query_lens,
         seq_lens_host=seq_lens,
-        work={},
+        schedules={},
     )
     eight_bits = cache_type == torch.float8_e4m3fn
     return Case(
@@ -90,12 +99,12 @@ def make_case(
     )
 
 
-def work_list(case, tile_tokens):
+def tile_schedule(case, tile_tokens):
     rows = case.batch.seq_lens.shape[0]
-    work = WorkList(torch.empty(rows + 1, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32))
+    schedule = TileSchedule(torch.empty(rows + 1, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32))
     starts = case.batch.query_starts
-    fill_work_list_reference(case.batch.seq_lens, starts, case.rule.sliding_window, tile_tokens, 64, work)
-    return work
+    fill_tile_schedule_reference(case.batch.seq_lens, starts, case.rule.sliding_window, tile_tokens, 64, schedule)
+    return schedule
 
 
 def run(case, body=None):
@@ -106,7 +115,7 @@ def run(case, body=None):
     nothing = (0,) * case.batch.seq_lens.shape[0]
     batch = dataclasses.replace(case.batch, query_lens_host=nothing, seq_lens_host=nothing)
     query, keys, values, _, rule, *rest = case.arguments()
-    arguments = (query, keys, values, batch, work_list(case, tokens_per_tile(group)), rule, *rest, out)
+    arguments = (query, keys, values, batch, tile_schedule(case, tokens_per_tile(group)), rule, *rest, out)
     if body is None:
         prefill(*arguments)
     else:
@@ -153,7 +162,7 @@ def check_step(capability, lengths, block_size, heads, head_dim, window, soft_ca
     rule = AttentionRule(head_dim**-0.5, window, soft_cap)
     cache_type = torch.float8_e4m3fn if eight_bits else query_type
     case = make_case(lengths, block_size, *heads, head_dim, rule, query_type, cache_type, sinks, seed)
-    body = choose_body(capability, block_size, head_dim, query_type, cache_type, window)
+    body = select_prefill_body(capability, block_size, head_dim, query_type, cache_type, window)
     assert_matches_the_reference(case, body)
     return body
 
@@ -201,7 +210,7 @@ def test_a_chunk_extends_a_long_context(block_size, query_len):
 @pytest.mark.parametrize("rows", [16, 32, 64, 128])
 @pytest.mark.parametrize("group", [1, 3, 7, 128])
 def test_a_tile_may_be_split_among_programs(rows, group):
-    body = Body(False, rows, 32, torch.float32, 4, 2)
+    body = PrefillBody(False, rows, 32, torch.float32, 4, 2)
     case = make_case([(1, 9), (128 // group + 3, 150), (3, 3)], 16, 1, group, 64, AttentionRule(0.125, 40))
     assert_matches_the_reference(case, body)
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from quire.kernels.attention.attention import AttentionRule
-from quire.kernels.gpu.attention.prefill import choose_body, prefill, tokens_per_tile
+from quire.kernels.attention.tile_schedule import tokens_per_tile
+from quire.kernels.gpu.attention.prefill import prefill
+from quire.kernels.gpu.attention.tiles import select_prefill_body
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ from quire.kernels.gpu.attention.prefill import choose_body, prefill, tokens_per
 def test_only_what_the_specialized_body_can_do_goes_to_it(
     capability, block_size, head_dim, query_type, cache_type, window, keys
 ):
-    body = choose_body(capability, block_size, head_dim, query_type, cache_type, window)
+    body = select_prefill_body(capability, block_size, head_dim, query_type, cache_type, window)
     assert body.specialized == (keys is not None)
     if keys is not None:
         assert (body.rows, body.keys, body.num_warps) == (128, keys, 4)
@@ -39,7 +41,7 @@ def test_only_what_the_specialized_body_can_do_goes_to_it(
 @pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
 @pytest.mark.parametrize("query_type", [torch.bfloat16, torch.float32])
 def test_the_programs_of_a_tile_share_its_rows_evenly(capability, head_dim, query_type):
-    assert 128 % choose_body(capability, 16, head_dim, query_type, query_type).rows == 0
+    assert 128 % select_prefill_body(capability, 16, head_dim, query_type, query_type).rows == 0
 
 
 def test_a_tile_holds_as_many_whole_tokens_as_fit_128_rows():

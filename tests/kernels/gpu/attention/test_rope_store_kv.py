@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.attention.rope_store_kv import rotate_store_reference
-from quire.kernels.gpu.attention.rope_store_kv import rotate_store
+from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
+from quire.kernels.gpu.attention.rope_store_kv import rope_store_kv
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
 NUM_BLOCKS, BLOCK_SIZE = 3, 4
@@ -41,7 +41,7 @@ def arguments(
 def check(given_arguments):
     """Both forms on copies of the same cache; returns the kernel's query, keys, values."""
     expected_arguments = [x.clone() if isinstance(x, torch.Tensor) else x for x in given_arguments]
-    query, expected = rotate_store(*given_arguments), rotate_store_reference(*expected_arguments)
+    query, expected = rope_store_kv(*given_arguments), rope_store_kv_reference(*expected_arguments)
     assert (query.shape, query.dtype) == (expected.shape, expected.dtype)
     assert query.is_contiguous()
     close(query, expected)

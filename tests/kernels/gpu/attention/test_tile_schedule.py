@@ -1,4 +1,4 @@
-"""The work list that one program sums up, against its reference, in the interpreter."""
+"""The tile schedule that one program sums up, against its reference, in the interpreter."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.attention.tile_schedule import WorkList, fill_work_list_reference
-from quire.kernels.gpu.attention.tile_schedule import fill_work_list, row_of_tile
+from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference
+from quire.kernels.gpu.attention.tile_schedule import fill_tile_schedule, row_of_tile
 
 row_lengths = st.integers(0, 300).flatmap(
     lambda seq: st.tuples(st.one_of(st.just(min(1, seq)), st.integers(0, seq)), st.just(seq))
@@ -20,8 +20,8 @@ def check(lengths, window, tokens_per_tile, keys_per_tile):
     seq_lens = torch.tensor([seq_len for _, seq_len in lengths], dtype=torch.int32)
     query_starts = torch.tensor([0, *(query_len for query_len, _ in lengths)]).cumsum(0).int()
     lists = []
-    for fill in (fill_work_list, fill_work_list_reference):
-        lists.append(WorkList(*torch.full((2, len(lengths) + 1), -1, dtype=torch.int32)))
+    for fill in (fill_tile_schedule, fill_tile_schedule_reference):
+        lists.append(TileSchedule(*torch.full((2, len(lengths) + 1), -1, dtype=torch.int32)))
         fill(seq_lens, query_starts, window, tokens_per_tile, keys_per_tile, lists[-1])
     assert lists[0].prefill_tiles.tolist() == lists[1].prefill_tiles.tolist()
     assert lists[0].decode_tiles.tolist() == lists[1].decode_tiles.tolist()

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.linear.activation import DEFAULT, gated_activation
+from quire.kernels.gpu.linear.activation import gated_activation
+from quire.kernels.gpu.linear.tiles import ACTIVATION_TILES
 from quire.kernels.linear.activation import GATES, gated_activation_reference
 
-TILE = DEFAULT["block"]
+TILE = ACTIVATION_TILES["block"]
 pytestmark = pytest.mark.usefixtures("poisoned_results")
 
 

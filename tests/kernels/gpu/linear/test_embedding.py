@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.linear.embedding import TILE, embed_shard
+from quire.kernels.gpu.linear.embedding import embed_shard
+from quire.kernels.gpu.linear.tiles import EMBEDDING_COLUMNS
 from quire.kernels.linear.embedding import embed_shard_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("poisoned_results")
 @given(
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
     st.lists(st.integers(0, 39), max_size=6),
-    st.sampled_from([1, 5, 64, TILE, TILE + 3]),
+    st.sampled_from([1, 5, 64, EMBEDDING_COLUMNS, EMBEDDING_COLUMNS + 3]),
     st.integers(0, 40),
     st.integers(0, 12),
 )

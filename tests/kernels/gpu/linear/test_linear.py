@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.gpu.linear import linear as forms
-from quire.kernels.gpu.linear.skinny_linear import Norm, default_tiles, small_linear
+from quire.kernels.gpu.linear.skinny_linear import Norm, skinny_linear
+from quire.kernels.gpu.linear.tiles import skinny_tiles
+from quire.kernels.gpu.tuning import linear_trials
 from quire.kernels.linear.linear import norm_linear_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -70,7 +72,7 @@ def test_few_tokens_agree_with_float64_whatever_the_shape_and_tiles(
     if norm:
         total = torch.empty_like(x) if norm == "residual" else x
         before = Norm(residual if norm == "residual" else None, norm_weight, 1e-5, total)
-    out = small_linear(x, weight, bias, gate, tiles_of(block_o, warps, parts), before)
+    out = skinny_linear(x, weight, bias, gate, tiles_of(block_o, warps, parts), before)
     if norm == "residual":
         assert torch.equal(total, x + residual)
     check(out, total, before, weight, bias, gate)
@@ -84,7 +86,7 @@ def test_nan_and_infinity_stay_in_their_rows(parts):
     outs = []
     for rows in (x, poisoned):
         norm = Norm(residual, norm_weight, 1e-5, torch.empty_like(x))
-        outs.append(small_linear(rows, weight, None, "silu", tiles_of(parts=parts), norm))
+        outs.append(skinny_linear(rows, weight, None, "silu", tiles_of(parts=parts), norm))
     clean, out = outs
     assert out[[1, 4]].isnan().all()
     assert torch.equal(out[[0, 2, 3]], clean[[0, 2, 3]])
@@ -131,7 +133,7 @@ def test_float16_does_not_overflow_before_the_norm_divides():
 
 def test_own_kernels_run_few_tokens_of_half_precision_and_cublas_the_rest(monkeypatch):
     calls = []
-    monkeypatch.setattr(forms, "small_linear", lambda x, *_: calls.append((len(x), x.dtype)) or x)
+    monkeypatch.setattr(forms, "skinny_linear", lambda x, *_: calls.append((len(x), x.dtype)) or x)
     monkeypatch.setattr(forms, "torch_linear", lambda x, *_: x)
     weight = torch.ones((16, 16))
     for dtype in (*HALVES, torch.float32, torch.float64):
@@ -148,7 +150,7 @@ def test_the_tile_table_chooses_the_tiles_and_may_choose_cublas(monkeypatch):
         return {**default, "cublas": int("t2 " in shape), "block_o": 64}
 
     monkeypatch.setattr(forms, "tile", tile)
-    monkeypatch.setattr(forms, "small_linear", lambda x, *rest: launched.append((len(x), rest[3]["block_o"])) or x)
+    monkeypatch.setattr(forms, "skinny_linear", lambda x, *rest: launched.append((len(x), rest[3]["block_o"])) or x)
     forms.tiles_for.cache_clear()
     x, _, norm_weight, weight, _ = draw(4, 3, 32, 24, torch.bfloat16)
     forms.norm_linear(x, None, norm_weight, 1e-5, weight, None, "silu")
@@ -161,7 +163,7 @@ def test_the_tile_table_chooses_the_tiles_and_may_choose_cublas(monkeypatch):
 @given(st.integers(1, 16), st.integers(1, 20000), st.integers(1, 200000))
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_default_tiles_can_be_launched_and_cover_the_layer(num_tokens, size_in, size_out):
-    tiles = default_tiles(num_tokens, size_in, size_out)
+    tiles = skinny_tiles(num_tokens, size_in, size_out)
     for name in ("block_o", "block_i", "parts", "num_warps"):
         assert tiles[name].bit_count() == 1
     assert tiles["block_o"] >= 16
@@ -174,11 +176,11 @@ def test_default_tiles_can_be_launched_and_cover_the_layer(num_tokens, size_in, 
 
 
 def test_trials_cover_the_layers_and_every_candidate_computes_the_same():
-    trials = list(forms.trials())
+    trials = list(linear_trials.trials())
     assert len({(trial.operation, trial.shape) for trial in trials}) == len(trials)
-    names = default_tiles(1, 64, 64).keys()
+    names = skinny_tiles(1, 64, 64).keys()
     assert all(candidate.keys() <= names for trial in trials for candidate in trial.candidates)
-    launch = forms.prepare("norm_linear", 3, 64, 48, "silu", torch.device("cpu"))
-    (expected, _), *others = [launch({**default_tiles(3, 64, 48), "parts": parts}) for parts in (1, 2)]
+    launch = linear_trials.prepare("norm_linear", 3, 64, 48, "silu", torch.device("cpu"))
+    (expected, _), *others = [launch({**skinny_tiles(3, 64, 48), "parts": parts}) for parts in (1, 2)]
     for out, _ in [*others, launch({"cublas": 1})]:
         torch.testing.assert_close(out, expected, rtol=0.05, atol=0.5)

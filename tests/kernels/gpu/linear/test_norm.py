@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.linear.norm import WIDEST, add_rms_norm, rms_norm
+from quire.kernels.gpu.linear.norm import add_rms_norm, rms_norm
+from quire.kernels.gpu.linear.tiles import WIDEST_NORM
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -38,7 +39,7 @@ def test_norm_and_sum_equal_the_reference(dtype, num_rows, size, seed):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [WIDEST, WIDEST + 1, 2 * WIDEST + 8])
+@pytest.mark.parametrize("size", [WIDEST_NORM, WIDEST_NORM + 1, 2 * WIDEST_NORM + 8])
 def test_rows_wider_than_a_program_are_passed_over_twice(size, dtype):
     x, residual = randn(2, 2, size, seed=0, dtype=dtype)
     weight = randn(size, seed=1, dtype=dtype)
@@ -53,7 +54,7 @@ def test_leading_dimensions_are_rows():
     close(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
 
 
-@pytest.mark.parametrize("size", [64, WIDEST + 1])
+@pytest.mark.parametrize("size", [64, WIDEST_NORM + 1])
 def test_nan_stays_in_its_row(size):
     x, residual = randn(2, 5, size, seed=0, dtype=torch.float32)
     x[1, 3], residual[4, 0] = torch.nan, torch.inf

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.sampling.penalize import HISTORY_BLOCK, PROGRAMS, mask_tokens, penalize
-from quire.kernels.gpu.sampling.rows import CHUNK
+from quire.kernels.gpu.sampling.penalize import mask_tokens, penalize
+from quire.kernels.gpu.sampling.tiles import CHUNK, HISTORY_BLOCK, HISTORY_PROGRAMS
 from quire.kernels.sampling.penalize import mask_tokens_reference, penalize_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -46,21 +46,26 @@ def test_penalties_equal_the_reference(lengths, vocab, seed):
 
 
 def test_a_history_longer_than_its_programs_take_at_once_is_counted_whole():
-    length, vocab = HISTORY_BLOCK * PROGRAMS + 100, 50
+    length, vocab = HISTORY_BLOCK * HISTORY_PROGRAMS + 100, 50
     generator = torch.Generator().manual_seed(1)
     factors = 0.5 + torch.rand(3, 2, generator=generator)
     result, expected = both(
-        penalize, penalize_reference, 3 * torch.randn(2, vocab, generator=generator), torch.tensor([1, 0]),
-        *history([length, 3], vocab, generator), *factors,
-    )  # fmt: skip
+        penalize,
+        penalize_reference,
+        3 * torch.randn(2, vocab, generator=generator),
+        torch.tensor([1, 0]),
+        *history([length, 3], vocab, generator),
+        *factors,
+    )
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
-    st.integers(0, 4), st.one_of(st.integers(1, 200), st.sampled_from([CHUNK - 1, CHUNK, CHUNK + 33])),
+    st.integers(0, 4),
+    st.one_of(st.integers(1, 200), st.sampled_from([CHUNK - 1, CHUNK, CHUNK + 33])),
     st.integers(0, 999),
-)  # fmt: skip
+)
 def test_masks_equal_the_reference(num_masked, vocab, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(5, vocab, generator=generator)

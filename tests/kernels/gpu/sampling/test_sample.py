@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.sampling.rows import CHUNK
-from quire.kernels.gpu.sampling.sample import choose
-from quire.kernels.sampling.sample import choose_reference
-from quire.kernels.sampling.top_k_top_p import cut_reference
+from quire.kernels.gpu.sampling.sample import sample
+from quire.kernels.gpu.sampling.tiles import CHUNK
+from quire.kernels.sampling.sample import sample_reference
+from quire.kernels.sampling.top_k_top_p import top_k_top_p_reference
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_results"),
@@ -42,17 +42,17 @@ def logits_of(num_rows, vocab, seed, dtype=torch.float32):
 )
 def test_tokens_equal_the_reference(dtype, num_rows, vocab, seed):
     logits, columns = logits_of(num_rows, vocab, seed, dtype), columns_of(num_rows, seed)
-    assert torch.equal(choose(logits, *columns), choose_reference(logits, *columns))
+    assert torch.equal(sample(logits, *columns), sample_reference(logits, *columns))
 
 
 @pytest.mark.parametrize("vocab", [90, CHUNK + 200])
 def test_tokens_below_the_floor_are_never_drawn(vocab):
     logits, (_, _, *columns) = logits_of(20, vocab, 5), columns_of(20, 5)
     ones = torch.ones(20)
-    floor = cut_reference(logits, ones, 9 * ones.long(), ones, 0 * ones)
-    tokens = choose(logits, floor, ones, *columns)
+    floor = top_k_top_p_reference(logits, ones, 9 * ones.long(), ones, 0 * ones)
+    tokens = sample(logits, floor, ones, *columns)
     assert (logits.gather(1, tokens[:, None]).squeeze(1) >= floor).all()
-    assert torch.equal(tokens, choose_reference(logits, floor, ones, *columns))
+    assert torch.equal(tokens, sample_reference(logits, floor, ones, *columns))
 
 
 def test_the_lowest_id_among_the_likeliest_is_taken():
@@ -60,7 +60,7 @@ def test_the_lowest_id_among_the_likeliest_is_taken():
     logits[0, [2 * CHUNK, CHUNK + 7, CHUNK + 9]] = 40.0
     logits[1, [CHUNK, CHUNK - 1]] = 40.0
     logits[2] = 1.0
-    tokens = choose(logits, *columns_of(3, 0, temperatures=(0.0,)))
+    tokens = sample(logits, *columns_of(3, 0, temperatures=(0.0,)))
     assert tokens.tolist() == [CHUNK + 7, CHUNK - 1, 0]
 
 
@@ -70,7 +70,7 @@ def test_the_only_token_of_a_row_is_chosen(token):
     logits[:, token] = -7.5
     columns = columns_of(4, 3, temperatures=(0.0, 1.0))
     assert set(columns[1].tolist()) == {0.0, 1.0}
-    assert choose(logits, *columns).tolist() == [token] * 4
+    assert sample(logits, *columns).tolist() == [token] * 4
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -78,11 +78,11 @@ def test_the_only_token_of_a_row_is_chosen(token):
 def test_unsound_rows_yield_ids_within_the_vocabulary_and_leave_the_others_alone(value, everywhere):
     logits, columns = logits_of(6, CHUNK + 130, 2), columns_of(6, 4)
     columns[1][1], columns[1][4] = 0.0, 1.0
-    expected = choose(logits, *columns)
+    expected = sample(logits, *columns)
     for row in (1, 4):
         logits[row, slice(None) if everywhere else slice(17, 30)] = value
         columns[0][row] = math.nan
-    tokens = choose(logits, *columns)
+    tokens = sample(logits, *columns)
     sound = torch.tensor([0, 2, 3, 5])
     assert torch.equal(tokens[sound], expected[sound])
     assert ((tokens >= 0) & (tokens < CHUNK + 130)).all()
@@ -90,4 +90,4 @@ def test_unsound_rows_yield_ids_within_the_vocabulary_and_leave_the_others_alone
 
 def test_rows_may_lie_apart():
     wide, columns = logits_of(5, 400, 9), columns_of(5, 9)
-    assert torch.equal(choose(wide[:, :333], *columns), choose(wide[:, :333].contiguous(), *columns))
+    assert torch.equal(sample(wide[:, :333], *columns), sample(wide[:, :333].contiguous(), *columns))

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.sampling.rows import CHUNK
 from quire.kernels.gpu.sampling.score import best, finite_rows, score
+from quire.kernels.gpu.sampling.tiles import CHUNK
 from quire.kernels.sampling.score import best_reference, finite_rows_reference, score_reference
 
 pytestmark = [

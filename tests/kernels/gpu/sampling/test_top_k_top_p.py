@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.sampling.top_k_top_p import cut, cut_by
-from quire.kernels.sampling.top_k_top_p import cut_reference
+from quire.kernels.gpu.sampling.top_k_top_p import top_k_top_p, top_k_top_p_in_chunks
+from quire.kernels.sampling.top_k_top_p import top_k_top_p_reference
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_results"),
@@ -38,8 +38,8 @@ def columns(rows):
 
 def agrees(floor, logits, temperature, k, p, m):
     """The floor is the reference's, or one that a mass within rounding would have given."""
-    least = cut_reference(logits, temperature, k, torch.where(p < 1.0, p * (1 + ROUNDING), p), m)
-    most = cut_reference(logits, temperature, k, torch.where(p < 1.0, p * (1 - ROUNDING), p), m)
+    least = top_k_top_p_reference(logits, temperature, k, torch.where(p < 1.0, p * (1 + ROUNDING), p), m)
+    most = top_k_top_p_reference(logits, temperature, k, torch.where(p < 1.0, p * (1 - ROUNDING), p), m)
     assert ((least <= floor) & (floor <= most)).all(), (floor, least, most)
     present = (logits.float() == floor[:, None]).any(dim=1)
     assert (present | (floor == -math.inf)).all(), "a floor is one of the row's logits"
@@ -58,7 +58,7 @@ def test_floors_equal_the_reference(dtype, rows, vocab, spread, capacity, seed):
     """A capacity of 4 makes nearly every row be searched whole, one of 400 none."""
     logits = logits_of(len(rows), vocab, seed, spread).to(dtype)
     parameters = columns(rows)
-    agrees(cut_by(logits, *parameters, chunk=64, capacity=capacity, block=32), logits, *parameters)
+    agrees(top_k_top_p_in_chunks(logits, *parameters, chunk=64, capacity=capacity, block=32), logits, *parameters)
 
 
 @pytest.mark.parametrize("capacity", [8, 512])
@@ -68,38 +68,40 @@ def test_floors_equal_the_reference(dtype, rows, vocab, spread, capacity, seed):
 )
 def test_every_limit_alone_and_with_others_is_exact(row, capacity):
     logits, parameters = logits_of(2, 600, seed=1), columns([row] * 2)
-    floor = cut_by(logits, *parameters, chunk=256, capacity=capacity, block=256)
-    assert torch.equal(floor, cut_reference(logits, *parameters))
+    floor = top_k_top_p_in_chunks(logits, *parameters, chunk=256, capacity=capacity, block=256)
+    assert torch.equal(floor, top_k_top_p_reference(logits, *parameters))
 
 
 def test_the_shipped_sizes_give_the_same():
     logits, parameters = logits_of(2, 5000, seed=2), columns([(1.0, 0, 0.9, 0.0), (1.0, 50, 0.9, 0.0)])
-    assert torch.equal(cut(logits, *parameters), cut_reference(logits, *parameters))
+    assert torch.equal(top_k_top_p(logits, *parameters), top_k_top_p_reference(logits, *parameters))
 
 
 def test_equal_logits_share_their_fate():
     logits = torch.tensor([[0.0, -1.0, -1.0, -1.0, -9.0]] * 3)
-    assert cut(logits, *columns([(1.0, 2, 1.0, 0.0), (1.0, 0, 0.6, 0.0), (1.0, 5, 1.0, 0.0)])).tolist() == [
-        -1.0, -1.0, -math.inf,
-    ]  # fmt: skip
+    assert top_k_top_p(logits, *columns([(1.0, 2, 1.0, 0.0), (1.0, 0, 0.6, 0.0), (1.0, 5, 1.0, 0.0)])).tolist() == [
+        -1.0,
+        -1.0,
+        -math.inf,
+    ]
     same, parameters = torch.full((2, 200), 3.0), columns([(1.0, 9, 1.0, 0.0), (1.0, 0, 0.1, 0.0)])
-    assert cut_by(same, *parameters, chunk=64, capacity=8, block=32).tolist() == [3.0, 3.0]
+    assert top_k_top_p_in_chunks(same, *parameters, chunk=64, capacity=8, block=32).tolist() == [3.0, 3.0]
 
 
 def test_forbidden_tokens_do_not_count():
     logits = torch.full((4, 200), -math.inf)
     logits[:, [7, 150]] = torch.tensor([1.0, 0.0])
     parameters = columns([(1.0, 50, 0.5, 0.0), (1.0, 0, 0.9, 0.0), (1.0, 50, 1.0, 0.0), (1.0, 50, 1.0, 0.01)])
-    floor = cut_by(logits, *parameters, chunk=64, capacity=40, block=32)
+    floor = top_k_top_p_in_chunks(logits, *parameters, chunk=64, capacity=40, block=32)
     assert floor.tolist() == [1.0, 0.0, -math.inf, 0.0]
-    assert torch.equal(floor, cut_reference(logits, *parameters))
+    assert torch.equal(floor, top_k_top_p_reference(logits, *parameters))
 
 
 def test_logits_about_zero_and_of_either_sign_are_told_apart():
     logits = torch.tensor([[-0.0, 0.0, 1e-42, -1e-42, 1e-30, -1e-30, -1.0, 2.0]])
     logits, parameters = logits.expand(7, -1).contiguous(), columns([(1.0, k, 1.0, 0.0) for k in range(1, 8)])
-    floor = cut_by(logits, *parameters, chunk=64, capacity=8, block=32)
-    assert torch.equal(floor, cut_reference(logits, *parameters))
+    floor = top_k_top_p_in_chunks(logits, *parameters, chunk=64, capacity=8, block=32)
+    assert torch.equal(floor, top_k_top_p_reference(logits, *parameters))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -109,24 +111,26 @@ def test_unsound_rows_end_and_leave_the_others_alone(value, everywhere):
     parameters = columns(
         [(1.0, 0, 0.9, 0.0), (1.0, 5, 1.0, 0.0), (1.0, 5, 0.7, 0.1), (1.0, 0, 0.9, 0.0), (0.0, 0, 1.0, 0.0)]
     )
-    expected = cut_reference(logits, *parameters)
+    expected = top_k_top_p_reference(logits, *parameters)
     for row in (0, 1, 2):
         logits[row, slice(None) if everywhere else slice(60, 70)] = value
-    floor = cut_by(logits, *parameters, chunk=64, capacity=40, block=32)
+    floor = top_k_top_p_in_chunks(logits, *parameters, chunk=64, capacity=40, block=32)
     assert torch.equal(floor[3:], expected[3:])
 
 
 def test_a_row_is_cut_alike_in_any_batch():
     logits, parameters = logits_of(3, 300, seed=4), columns([(1.0, 0, 0.9, 0.0)] * 3)
-    together = cut_by(logits, *parameters, chunk=64, capacity=400, block=32)
+    together = top_k_top_p_in_chunks(logits, *parameters, chunk=64, capacity=400, block=32)
     for row in range(3):
         one = slice(row, row + 1)
-        alone = cut_by(logits[one], *(column[one] for column in parameters), chunk=64, capacity=400, block=32)
+        alone = top_k_top_p_in_chunks(
+            logits[one], *(column[one] for column in parameters), chunk=64, capacity=400, block=32
+        )
         assert torch.equal(alone, together[one])
 
 
 def test_no_rows_and_rows_that_lie_apart():
     nothing = columns([(1.0, 0, 0.9, 0.0)])
-    assert cut(torch.empty(0, 9), *(column[:0] for column in nothing)).shape == (0,)
+    assert top_k_top_p(torch.empty(0, 9), *(column[:0] for column in nothing)).shape == (0,)
     wide, parameters = logits_of(3, 200, seed=5), columns([(1.0, 3, 0.9, 0.0)] * 3)
-    assert torch.equal(cut(wide[:, :111], *parameters), cut(wide[:, :111].contiguous(), *parameters))
+    assert torch.equal(top_k_top_p(wide[:, :111], *parameters), top_k_top_p(wide[:, :111].contiguous(), *parameters))

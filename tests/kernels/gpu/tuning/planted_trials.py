@@ -5,7 +5,8 @@ import time
 
 import triton.testing
 
-from quire.kernels.gpu.tuning.tiles import Tiles, Trial
+from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.gpu.tuning.trial import Trial
 
 US = {16: 4.0, 32: 2.0, 64: 3.0}
 HANGS, RAISES, BREAKS, DIES = 2, 1, 3, 4

@@ -12,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 import planted_trials
 
+from quire.kernels.gpu.tile_table import read_table
 from quire.kernels.gpu.tuning import tune
-from quire.kernels.gpu.tuning.tiles import Trial, read_table
+from quire.kernels.gpu.tuning.trial import Trial
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What `quire bench tune` measures of the decode body."""
+"""Trials of `quire bench tune` for the decode body."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
-from quire.kernels.attention.tile_schedule import WorkList
-from quire.kernels.gpu.attention.decode import KEYS_PER_TILE, decode, default_tiles, shape_key
-from quire.kernels.gpu.attention.tile_schedule import fill_work_list
-from quire.kernels.gpu.tuning.tiles import Tiles, Trial
+from quire.kernels.attention.tile_schedule import KEYS_PER_TILE, TileSchedule
+from quire.kernels.gpu.attention.decode import decode
+from quire.kernels.gpu.attention.tile_schedule import fill_tile_schedule
+from quire.kernels.gpu.attention.tiles import decode_shape_key, decode_tiles
+from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.gpu.tuning.trial import Trial
 
 NUM_KV_HEADS, GROUP, BLOCK_SIZE = 8, 4, 16
 LENGTHS = (32768, *[2048] * 31)
@@ -20,7 +22,7 @@ def trials() -> Iterator[Trial]:
     """Head sizes people serve in bfloat16, with caches of 16 and of 8 bits."""
     for head_dim in (64, 128, 256):
         for cache_type in (torch.bfloat16, torch.float8_e4m3fn):
-            default = default_tiles(head_dim, torch.bfloat16, cache_type)
+            default = decode_tiles(head_dim, torch.bfloat16, cache_type)
             others = (
                 {**default, "keys": keys, "programs": programs, "num_stages": stages}
                 for keys in (32, 64, 128)
@@ -29,7 +31,7 @@ def trials() -> Iterator[Trial]:
             )
             yield Trial(
                 "decode",
-                shape_key(head_dim, torch.bfloat16, cache_type),
+                decode_shape_key(head_dim, torch.bfloat16, cache_type),
                 (default, *(tiles for tiles in others if tiles != default)),
                 2 * NUM_KV_HEADS * head_dim * cache_type.itemsize * sum(LENGTHS),
                 functools.partial(prepare, head_dim, cache_type, LENGTHS),
@@ -57,15 +59,15 @@ def prepare(
         num_decodes=num_rows,
         query_lens_host=(1,) * num_rows,
         seq_lens_host=tuple(lengths),
-        work={},
+        schedules={},
     )
-    work = WorkList(torch.empty_like(batch.query_starts), torch.empty_like(batch.query_starts))
-    fill_work_list(batch.seq_lens, batch.query_starts, None, 1, KEYS_PER_TILE, work)
+    schedule = TileSchedule(torch.empty_like(batch.query_starts), torch.empty_like(batch.query_starts))
+    fill_tile_schedule(batch.seq_lens, batch.query_starts, None, 1, KEYS_PER_TILE, schedule)
     scale = torch.ones(NUM_KV_HEADS, device=device) if cache_type.itemsize == 1 else None
     out = torch.empty((num_rows, NUM_KV_HEADS * GROUP * head_dim), dtype=query.dtype, device=device)
 
     def launch(tiles: Tiles) -> torch.Tensor:
-        decode(query, keys, values, batch, work, AttentionRule(head_dim**-0.5), None, scale, scale, out, tiles)
+        decode(query, keys, values, batch, schedule, AttentionRule(head_dim**-0.5), None, scale, scale, out, tiles)
         return out
 
     return launch

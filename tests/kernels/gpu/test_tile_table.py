@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from quire.kernels.gpu.tuning import tiles
+from quire.kernels.gpu import tile_table
 
 DEFAULT = {"rows": 16, "stages": 2}
 
@@ -17,34 +17,34 @@ def table(tmp_path, monkeypatch):
     def write(text):
         path = tmp_path / "some-gpu.json"
         path.write_text(text)
-        monkeypatch.setattr(tiles, "_path", lambda: path)
-        tiles._table.cache_clear()
+        monkeypatch.setattr(tile_table, "_path", lambda: path)
+        tile_table._table.cache_clear()
 
     yield write
-    tiles._table.cache_clear()
+    tile_table._table.cache_clear()
 
 
 def test_without_a_gpu_or_a_table_the_default_holds(tmp_path, monkeypatch):
     for path in (None, tmp_path / "nothing.json"):
-        monkeypatch.setattr(tiles, "_path", lambda path=path: path)
-        tiles._table.cache_clear()
-        assert tiles.tile("norm", "t1 4096", DEFAULT) == DEFAULT
-    tiles._table.cache_clear()
+        monkeypatch.setattr(tile_table, "_path", lambda path=path: path)
+        tile_table._table.cache_clear()
+        assert tile_table.tile("norm", "t1 4096", DEFAULT) == DEFAULT
+    tile_table._table.cache_clear()
 
 
 def test_an_entry_goes_over_the_default_and_others_do_not_see_it(table):
     table(json.dumps({"norm": {"t1 4096": {"rows": 64}}}))
-    assert tiles.tile("norm", "t1 4096", DEFAULT) == {"rows": 64, "stages": 2}
-    assert tiles.tile("norm", "t2 4096", DEFAULT) == DEFAULT
-    assert tiles.tile("rope", "t1 4096", DEFAULT) == DEFAULT
+    assert tile_table.tile("norm", "t1 4096", DEFAULT) == {"rows": 64, "stages": 2}
+    assert tile_table.tile("norm", "t2 4096", DEFAULT) == DEFAULT
+    assert tile_table.tile("rope", "t1 4096", DEFAULT) == DEFAULT
     assert DEFAULT == {"rows": 16, "stages": 2}
 
 
 def test_the_file_is_read_once(table, monkeypatch):
     table(json.dumps({"norm": {"t1": {"rows": 64}}}))
-    assert tiles.tile("norm", "t1", DEFAULT)["rows"] == 64
-    monkeypatch.setattr(tiles, "read_table", None)
-    assert tiles.tile("norm", "t1", DEFAULT)["rows"] == 64
+    assert tile_table.tile("norm", "t1", DEFAULT)["rows"] == 64
+    monkeypatch.setattr(tile_table, "read_table", None)
+    assert tile_table.tile("norm", "t1", DEFAULT)["rows"] == 64
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,17 @@ def test_the_file_is_read_once(table, monkeypatch):
 )
 def test_a_malformed_file_is_refused_with_its_name_and_key(table, text, told):
     table(text)
-    with pytest.raises(tiles.TileTableError, match=r"some-gpu\.json: " + told):
-        tiles.tile("norm", "t1", DEFAULT)
+    with pytest.raises(tile_table.TileTableError, match=r"some-gpu\.json: " + told):
+        tile_table.tile("norm", "t1", DEFAULT)
 
 
 def test_the_file_is_named_after_the_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB ")
-    assert tiles._path.__wrapped__() == tiles.FOLDER / "nvidia-a100-sxm4-80gb.json"
+    assert tile_table._path.__wrapped__() == tile_table.FOLDER / "nvidia-a100-sxm4-80gb.json"
 
 
 def test_every_shipped_table_can_be_read():
-    for path in tiles.FOLDER.glob("*.json"):
-        assert tiles.read_table(path)
-        assert path.stem == tiles.slug(path.stem)
+    for path in tile_table.FOLDER.glob("*.json"):
+        assert tile_table.read_table(path)
+        assert path.stem == tile_table.slug(path.stem)

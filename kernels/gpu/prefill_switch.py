@@ -1,11 +1,11 @@
-"""Whether the specialized body of prefill may run. It imports no Triton: `quire doctor` and a start ask it too.
+"""The switch of the specialized body of prefill. It imports no Triton: `quire doctor` and a start ask it too.
 
 It is the one kernel that may hang a chip rather than answer wrongly. So it is off until a run of it on this chip is on
 record, as the entry `{"prefill": {"specialized": {"trusted": 1}}}` of the chip's tile table. With 0 there, or with no
 entry, the plain body does its work.
 """
 
-from quire.kernels.gpu.tuning.tiles import pin, tile
+from quire.kernels.gpu.tile_table import pin, tile
 
 CAPABILITY = 90
 """The only chips it is for, as compute capability 9.0."""
@@ -14,10 +14,10 @@ _ENTRY = ("prefill", "specialized")
 
 
 def is_trusted() -> bool:
-    """By what this process was told, else by the record. Raises TileTableError."""
+    """True when the body may run: by `trust` in this process, else by the record. Raises TileTableError."""
     return bool(tile(*_ENTRY, {"trusted": 0})["trusted"])
 
 
 def trust(specialized: bool) -> None:
-    """Whatever the record says: for this process, before its first step."""
+    """Set it for this process, before its first step, whatever the record says."""
     pin(*_ENTRY, {"trusted": int(specialized)})

@@ -4,12 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.kernels.gpu.aot.build import Build
+from quire.kernels.gpu.sampling.rows import COLUMNS
 
-_WHOLE = "seeds positions output_index top_k rows slots num_tokens num_prompt"
-_FLOAT = "floor temperature top_p min_p repetition presence frequency"
-COLUMNS = {**dict.fromkeys(_WHOLE.split(), "*i64"), **dict.fromkeys(_FLOAT.split(), "*fp32")}
-"""Parameters of each row. They are read one by one and may begin anywhere in the step's upload, so that kernels must
-not be specialized on where: that would compile them again for odd numbers of rows."""
 _COUNTS = dict.fromkeys(["chunks", "num_ids", "words"], "i32")
 _OTHERS = {
     **dict.fromkeys(["token_ids", "ranks"], "*i64"),

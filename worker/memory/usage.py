@@ -1,18 +1,18 @@
-"""What one process takes of a device beside others, from here on, and of what it is made."""
+"""Memory that one process takes of a device beside others, from here on, by kind."""
 
 import logging
 
 from quire.worker.device.device import Device
 
 LIBRARIES_MOST_BYTES = 4 << 30
-"""Of memory that libraries take beside torch (NCCL's buffers, code of kernels, graphs). The driver counts processes
+"""Most that libraries take beside torch (NCCL's buffers, code of kernels, graphs). The driver counts processes
 together, so what grew by more than this is taken for another's."""
 
 _log = logging.getLogger(__name__)
 
 
-class Growth:
-    """Made before anything is loaded: what is in use by then is not this engine's."""
+class MemoryUsage:
+    """Memory this engine takes. Made before anything is loaded: what is in use by then is another's."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -27,14 +27,14 @@ class Growth:
     def kinds(self, weights: int, kv_cache: int, graphs: int) -> tuple[tuple[str, int], ...]:
         """(kind, bytes) of what is taken now, of which so many are known; on the CPU nothing else is."""
         known = (("weights", weights), ("kv_cache", kv_cache))
-        if not self._device.is_cuda:
+        if not self._device.has_own_memory:
             return known
         held = self._device.held_memory() - self._held_before
         steps = max(0, held - weights - kv_cache - graphs)
         return *known, ("graphs", graphs), ("steps", steps), ("libraries", self._beside())
 
     def _beside(self) -> int:
-        """What is not torch's."""
+        """Bytes that libraries beside torch take."""
         grown = self._total - self._device.free_memory() - self._used_before
         beside = grown - (self._device.held_memory() - self._held_before)
         if beside > LIBRARIES_MOST_BYTES:

@@ -7,34 +7,20 @@ a slug: `nvidia-h200.json`.
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 
 from quire.kernels.chips import has_cuda
 
-FOLDER = Path(__file__).parents[1] / "tiles"
+FOLDER = Path(__file__).with_name("tiles")
 Tiles = Mapping[str, int]
 _PINNED: dict[tuple[str, str], Tiles] = {}
 
 
 class TileTableError(ValueError):
     """A file of tile sizes is not what this module describes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A shape whose tiles are worth measuring. A kernel module yields its own from `trials()`."""
-
-    operation: str
-    shape: str
-    candidates: tuple[Tiles, ...]
-    floor_bytes: int
-    """What any form must move."""
-    prepare: Callable[[torch.device], Callable[[Tiles], object]]
-    """Allocates the arguments on a device and returns a launch with given tiles."""
 
 
 def tile(operation: str, shape: str, default: Tiles) -> Tiles:
@@ -52,7 +38,7 @@ def tile(operation: str, shape: str, default: Tiles) -> Tiles:
 
 
 def pin(operation: str, shape: str, tiles: Tiles) -> None:
-    """Whatever the table says: these tiles, in this process."""
+    """Set these tiles for this process, whatever the table says."""
     _PINNED[operation, shape] = tiles
 
 

@@ -39,7 +39,7 @@ template <class C> inline void store_cached(const float* row, C* to, int64_t n, 
 }
 
 template <class T, class C>
-void rotate_store(
+void rope_store_kv(
     const RotateStore& p, const T* qkv, C* keys, C* values, const T* query_weight, const T* key_weight, T* query,
     int threads
 ) {
@@ -65,7 +65,7 @@ void rotate_store(
 
 }  // namespace quire
 
-QUIRE_EXPORT void quire_rotate_store(
+QUIRE_EXPORT void quire_rope_store_kv(
     int dtype, int cache_dtype, const void* qkv, const float* cos, const float* sin, void* keys, void* values,
     const int64_t* slots, const void* query_weight, const void* key_weight, const float* key_scale,
     const float* value_scale, void* query, int64_t num_tokens, int64_t kv_heads, int64_t groups, int64_t head_dim,
@@ -77,7 +77,7 @@ QUIRE_EXPORT void quire_rotate_store(
         using T = std::remove_pointer_t<decltype(t)>;
         for_cache_dtype(cache_dtype, [&](auto* c) {
             using C = std::remove_pointer_t<decltype(c)>;
-            rotate_store(
+            rope_store_kv(
                 p, static_cast<const T*>(qkv), static_cast<C*>(keys), static_cast<C*>(values),
                 static_cast<const T*>(query_weight), static_cast<const T*>(key_weight), static_cast<T*>(query), threads
             );

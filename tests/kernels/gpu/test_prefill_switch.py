@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from quire.kernels.attention.attention import AttentionRule
+from quire.kernels.gpu import prefill_switch, tile_table
 from quire.kernels.gpu.attention import prefill
-from quire.kernels.gpu.tuning import prefill_switch, tiles
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
-from quire.worker.start import choose_prefill_body
+from quire.worker.start import set_prefill_body
 
 ENTRY = {"prefill": {"specialized": {"trusted": 1}}}
 
@@ -18,16 +18,16 @@ ENTRY = {"prefill": {"specialized": {"trusted": 1}}}
 @pytest.fixture
 def record(tmp_path, monkeypatch):
     """`record(table)` makes this the table of the process's device; nothing is pinned."""
-    monkeypatch.setattr(tiles, "_PINNED", {})
+    monkeypatch.setattr(tile_table, "_PINNED", {})
 
     def write(table):
         path = tmp_path / "nvidia-h200.json"
         path.write_text(json.dumps(table))
-        monkeypatch.setattr(tiles, "_path", lambda: path)
-        tiles._table.cache_clear()
+        monkeypatch.setattr(tile_table, "_path", lambda: path)
+        tile_table._table.cache_clear()
 
     yield write
-    tiles._table.cache_clear()
+    tile_table._table.cache_clear()
 
 
 @pytest.fixture
@@ -65,22 +65,22 @@ def test_what_a_person_says_goes_before_the_record(record, chosen, table, said):
 def test_the_option_decides_for_the_process(record, chosen):
     record(ENTRY)
     device = Device("cpu", 0)
-    choose_prefill_body(WorkerConfig(), device)
+    set_prefill_body(WorkerConfig(), device)
     assert chosen(), "auto"
-    choose_prefill_body(WorkerConfig(prefill_body="plain"), device)
+    set_prefill_body(WorkerConfig(prefill_body="plain"), device)
     assert not chosen()
 
 
 def test_a_body_that_is_not_for_the_chip_is_refused(record, monkeypatch):
     record({})
     with pytest.raises(DeviceError, match=r"^prefill_body: .* 9\.0, which cpu is not; use auto"):
-        choose_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
+        set_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
     monkeypatch.setattr(Device, "capability", 90)
-    choose_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
+    set_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
     assert prefill_switch.is_trusted()
 
 
 def test_a_switch_that_is_not_known_is_refused(record):
     record({"prefill": {"specialized": {"on": 1}}})
-    with pytest.raises(tiles.TileTableError, match=r"unknown \['on'\], known \['trusted'\]"):
+    with pytest.raises(tile_table.TileTableError, match=r"unknown \['on'\], known \['trusted'\]"):
         prefill_switch.is_trusted()

@@ -1,0 +1,1 @@
+"""The builds of every shipped kernel, in rooms and modules named like those of the kernels."""

@@ -1,0 +1,1 @@
+"""Builds of the kernels of linear layers, norms, activations and embeddings."""

@@ -1,0 +1,40 @@
+"""Memory of the host: how much there is, and big tables in it."""
+
+import contextlib
+import math
+import mmap
+from pathlib import Path
+
+import torch
+
+_HUGE_PAGE = 2 << 20
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that cost memory on the CPU only once they are written: big tables are mostly never touched.
+
+    They lie in huge pages where the system has them: a KV cache is read all over, and small pages would cost more to
+    find than to read.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _HUGE_PAGE:
+        return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a hint, which a kernel may not know
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def machine_bytes(field: str) -> int:
+    """A line of /proc/meminfo, capped by the memory limit of the control group."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    found = next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+    limit = Path("/sys/fs/cgroup/memory.max")
+    used = Path("/sys/fs/cgroup/memory.current")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    if text == "max":
+        return found
+    room = int(text) - (int(used.read_text()) if field == "MemAvailable" and used.exists() else 0)
+    return max(0, min(found, room))
