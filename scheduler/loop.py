@@ -118,7 +118,9 @@ class SchedulerLoop:
             self._core.sent(drafted, drafted - begin, time.monotonic() - drafted)
 
     def _outside(self) -> tuple[Figure, ...]:
-        return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)
+        era = self._core.era
+        group = self._group if era is not None and era.epoch == self._group.epoch else None
+        return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, group)
 
     def _take(self, router: Router[M], react: Reaction[M], now: float) -> list[events.Instruction]:
         asked: list[events.Instruction] = []
