@@ -110,11 +110,24 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
 
 
 def set_prefill_body(config: WorkerConfig, device: Device) -> None:
-    """Set the body of prefill for this process. Raises DeviceError for one that is not for this chip."""
+    """Set the body of prefill for this process. Raises DeviceError for one that this chip or no page would take."""
     if config.prefill_body == "specialized" and device.capability != prefill_switch.CAPABILITY:
         raise DeviceError(
             f"prefill_body: the specialized one is for compute capability 9.0, which {device.name} is not; use auto"
         )
+    too_small = (
+        f"the specialized one is for pages of {prefill_switch.LEAST_BLOCK_SIZE} tokens and more, "
+        f"and block_size is {config.block_size}"
+    )
+    if config.block_size < prefill_switch.LEAST_BLOCK_SIZE:
+        if config.prefill_body == "specialized":
+            raise DeviceError(f"prefill_body: {too_small}: set block_size to 64 or 128, or prefill_body to auto")
+        if (
+            config.prefill_body == "auto"
+            and device.capability == prefill_switch.CAPABILITY
+            and prefill_switch.is_trusted()
+        ):
+            _log.warning("prefill_body: %s: the plain one runs, though a run of the other is on record", too_small)
     if config.prefill_body != "auto":
         prefill_switch.trust(config.prefill_body == "specialized")
 
