@@ -86,7 +86,7 @@ def total_seconds() -> float:
 
 
 def main() -> None:
-    print("Before: make gpu-wheels")
+    print("Before each: make gpu-wheels, which notes the commit too")
     for number, call in enumerate(CALLS, 1):
         print(f"\nCall {number}, at most {call.seconds:.0f} s, with {', '.join(call.files)} beside the checkout:")
         for command in call.commands:
