@@ -118,9 +118,7 @@ class SchedulerLoop:
             self._core.sent(drafted, drafted - begin, time.monotonic() - drafted)
 
     def _outside(self) -> tuple[Figure, ...]:
-        era = self._core.era
-        group = self._group if era is not None and era.epoch == self._group.epoch else None
-        return outside(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, group)
+        return outside(self._frontends, self._workers, self._leases, self._group, self._core.era)
 
     def _take(self, router: Router[M], react: Reaction[M], now: float) -> list[events.Instruction]:
         asked: list[events.Instruction] = []
