@@ -124,8 +124,8 @@ def set_prefill_body(config: WorkerConfig, device: Device) -> None:
             raise DeviceError(f"prefill_body: {too_small}: set block_size to 64 or 128, or prefill_body to auto")
         if (
             config.prefill_body == "auto"
-            and device.capability == prefill_switch.CAPABILITY
             and prefill_switch.is_trusted()
+            and device.capability == prefill_switch.CAPABILITY
         ):
             _log.warning("prefill_body: %s: the plain one runs, though a run of the other is on record", too_small)
     if config.prefill_body != "auto":
