@@ -39,7 +39,8 @@ CALLS = (
          "check: specialized"),
         (WHEELS,),
         f"Copy triton.tar.gz from $OUT to {CACHE}. Mend what failed. Had check: specialized passed, put "
-        '{"prefill": {"specialized": {"trusted": 1}}} into kernels/gpu/tiles/<device>.json: the other calls use it.',
+        '{"prefill": {"specialized": {"trusted": 1}}} into kernels/gpu/tiles/<device>.json. '
+        "It is for pages of 64 tokens and more: an engine takes it from --block-size 64 on; those of call 2 have 16.",
     ),
     Call(
         (

@@ -73,6 +73,7 @@ def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert printed.startswith("Before each: make gpu-wheels")
     assert printed.count("give the machine back at once") == len(calls.CALLS)
+    assert "pages of 64 tokens and more" in printed
     assert [word in printed for word in ("Call 3", "make gpu-check", "make gpu-bench", calls.WHEELS)] == [True] * 4
 
 
