@@ -106,7 +106,7 @@ class SchedulerLoop:
             self._core.on_sent(planned_at, planned_at - begin, time.monotonic() - planned_at)
 
     def _process_metrics(self) -> tuple[Figure, ...]:
-        return process_metrics(self._frontends.num_bad_frames, self._workers.num_bad_frames, self._leases, self._group)
+        return process_metrics(self._frontends, self._workers, self._leases, self._group, self._core.group_epoch)
 
     def _receive(self, router: Router[M], react: Reaction[M], now: float) -> list[events.Instruction]:
         instructions: list[events.Instruction] = []

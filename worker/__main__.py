@@ -64,7 +64,8 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
             return load()
         except REFUSALS as error:
             if epoch > 1 and isinstance(error, MemoryTaken):
-                raise  # by the group before, perhaps, whose memory is on its way back: worth a restart
+                # by the group before, perhaps, whose memory is on its way back: worth a restart
+                raise MemoryTaken(in_flags(str(error), config.flags)) from error
             raise StartRefused(in_flags(str(error), config.flags)) from error
 
     def load() -> Started[InFlight]:

@@ -79,7 +79,8 @@ def _kernel_proof(device: Device) -> Section:
     section: Section = {f"compute capability {device.capability / 10}": proof(device.capability)}
     if device.capability == prefill_switch.CAPABILITY:
         waits = "plain: no run of the specialized one on this chip is on record"
-        section["prefill body"] = "specialized" if prefill_switch.is_trusted() else waits
+        pages = f"specialized, for pages of {prefill_switch.LEAST_BLOCK_SIZE} tokens and more (block_size); else plain"
+        section["prefill body"] = pages if prefill_switch.is_trusted() else waits
     return section
 
 

@@ -14,7 +14,15 @@ from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import Group, ProcessGroup, SingleGroup
 from quire.worker.digest import digest
 from quire.worker.loop import Phases, Started
-from quire.worker.memory.budget import Capacity, MemoryShare, fit_capacity, kv_budget, memory_share, unpaged_capacity
+from quire.worker.memory.budget import (
+    Capacity,
+    MemoryShare,
+    fit_capacity,
+    kv_budget,
+    memory_share,
+    refusing,
+    unpaged_capacity,
+)
 from quire.worker.memory.kv_cache import KVCache, KVLayout
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.models.build import load_model
@@ -59,21 +67,24 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("group")
     dtype = device.dtype(config.dtype, spec.dtype)
     context = BuildContext(group, device.torch, dtype, scheme_for(config.quantization, device.torch))
-    loaded = load_model(folder, spec, context, config.load_format, config.seed)
+    with refusing(device, "loading the weights"):
+        loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)
     phases.end("weights")
     layout = spec.kv_layout(group.size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
     reports = rank == 0
     capacity = _capacity(config, group, spec, loaded.model, layout, dtype, device, share, reports)
-    cache = KVCache(layout, capacity.num_blocks, device.torch)
+    with refusing(device, f"the KV cache of {capacity.num_blocks * layout.block_bytes} bytes"):
+        cache = KVCache(layout, capacity.num_blocks, device.torch)
     runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, reports)
     phases.end("memory")
     run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
-    run_first_steps(runner, config, capacity, thorough=device.compiles)
+    with refusing(device, "a first step"):
+        run_first_steps(runner, config, capacity, thorough=device.compiles)
     phases.end("first_steps")
-    held = device.held_memory()
-    runner.capture(spec.hidden_size, dtype)
-    memory = usage.kinds(loaded.weight_bytes, cache.num_bytes, device.held_memory() - held)
+    is_profiled = share is not None or not device.has_own_memory or spec.pooling is not None
+    graph_bytes = _capture(runner, config, spec, dtype, device, None if is_profiled else capacity)
+    memory = usage.kinds(loaded.weight_bytes, cache.num_bytes, graph_bytes)
     _log.info("memory: %s", ", ".join(f"{kind} {num_bytes}" for kind, num_bytes in memory))
     if share is not None:
         share.report()
@@ -99,11 +110,24 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
 
 
 def set_prefill_body(config: WorkerConfig, device: Device) -> None:
-    """Set the body of prefill for this process. Raises DeviceError for one that is not for this chip."""
+    """Set the body of prefill for this process. Raises DeviceError for one that this chip or no page would take."""
     if config.prefill_body == "specialized" and device.capability != prefill_switch.CAPABILITY:
         raise DeviceError(
             f"prefill_body: the specialized one is for compute capability 9.0, which {device.name} is not; use auto"
         )
+    too_small = (
+        f"the specialized one is for pages of {prefill_switch.LEAST_BLOCK_SIZE} tokens and more, "
+        f"and block_size is {config.block_size}"
+    )
+    if config.block_size < prefill_switch.LEAST_BLOCK_SIZE:
+        if config.prefill_body == "specialized":
+            raise DeviceError(f"prefill_body: {too_small}: set block_size to 64 or 128, or prefill_body to auto")
+        if (
+            config.prefill_body == "auto"
+            and prefill_switch.is_trusted()
+            and device.capability == prefill_switch.CAPABILITY
+        ):
+            _log.warning("prefill_body: %s: the plain one runs, though a run of the other is on record", too_small)
     if config.prefill_body != "auto":
         prefill_switch.trust(config.prefill_body == "specialized")
 
@@ -154,6 +178,23 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
     return Graphs(device, decode_buckets(rows), mixed)
 
 
+def _capture(
+    runner: Runner, config: WorkerConfig, spec: Spec, dtype: torch.dtype, device: Device, unproven: Capacity | None
+) -> int:
+    """Capture the graphs, and run the worst step beside them in a cache for which none was; bytes of the graphs.
+
+    Raises MemoryTaken.
+    """
+    held = device.held_memory()
+    with refusing(device, "capturing graphs"):
+        runner.capture(spec.hidden_size, dtype)
+    graph_bytes = device.held_memory() - held
+    if unproven is not None:
+        with refusing(device, "the largest step"):
+            run_worst(runner, config, unproven)
+    return graph_bytes
+
+
 def _capacity(
     config: WorkerConfig,
     group: Group,
@@ -168,7 +209,8 @@ def _capacity(
     """Raises MemoryShortage."""
     if spec.whole_prompts:
         return unpaged_capacity(config, spec.max_model_len)
-    budget = kv_budget(config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, reports))
+    with refusing(device, "the largest step, measured"):
+        budget = kv_budget(config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, reports))
     return fit_capacity(config, group, budget, layout.block_bytes, spec.max_model_len)
 
 

@@ -48,16 +48,38 @@ def release(num_slots: int) -> StepPlan:
     return StepPlan(0, 0, b"", b"", b"", b"", releases=ints(range(num_slots)))
 
 
-def worst_lengths(config: WorkerConfig) -> list[int]:
-    """The most tokens and the most rows one step may have, together."""
+def worst_lengths(config: WorkerConfig, capacity: Capacity | None = None) -> list[int]:
+    """The most tokens and the most rows one step may have, together; of them what a cache that is there can hold."""
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     length, longer = divmod(config.max_num_batched_tokens, rows)
-    return [length] * (rows - longer) + [length + 1] * longer
+    lengths = [length] * (rows - longer) + [length + 1] * longer
+    return lengths if capacity is None else _held(lengths, config.block_size, capacity)
 
 
-def run_worst(runner: Runner, config: WorkerConfig) -> None:
-    """One step of the worst shape with every stage of sampling that needs memory. Its tables are thrown away."""
-    runner.collect(runner.launch(plan(worst_lengths(config), config.block_size, EVERY_STAGE)))
+def _held(lengths: list[int], block_size: int, capacity: Capacity) -> list[int]:
+    """As many rows, and with them as many tokens, as the blocks allow."""
+    longest = max(1, capacity.max_model_len - 1)
+    blocks = sum(-(-length // block_size) for length in lengths)
+    if blocks <= capacity.num_blocks and max(lengths) <= longest:
+        return lengths
+    rows, left, held = min(len(lengths), capacity.num_blocks), sum(lengths), []
+    blocks, more = divmod(capacity.num_blocks, rows)
+    for row in range(rows):
+        most = min((blocks + (row < more)) * block_size, longest)
+        held.append(min(most, left - (rows - row - 1)))  # one token for each row behind it
+        left -= held[-1]
+    return held
+
+
+def run_worst(runner: Runner, config: WorkerConfig, capacity: Capacity | None = None) -> None:
+    """One step of the worst shape with every stage of sampling that needs memory.
+
+    Nothing of it remains in the tables of a `capacity`; without one they are thrown away.
+    """
+    lengths = worst_lengths(config, capacity)
+    runner.collect(runner.launch(plan(lengths, config.block_size, EVERY_STAGE)))
+    if capacity is not None:
+        runner.collect(runner.launch(release(len(lengths))))
 
 
 def warm_up(runner: Runner, config: WorkerConfig, capacity: Capacity, *, thorough: bool) -> None:

@@ -9,6 +9,8 @@ from quire.kernels.gpu.tile_table import pin, tile
 
 CAPABILITY = 90
 """The only chips it is for, as compute capability 9.0."""
+LEAST_BLOCK_SIZE = 64
+"""Tokens of the smallest page it reads; with smaller ones the plain body does its work, trusted or not."""
 
 _ENTRY = ("prefill", "specialized")
 

@@ -51,6 +51,12 @@ def read_table(path: Path) -> dict[str, dict[str, Tiles]]:
     """Operation -> shape -> tiles. Raises TileTableError naming file and key; FileNotFoundError without the file."""
     try:
         table = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise TileTableError(f"{path}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise TileTableError(f"{path}: not JSON: it is nested too deep") from error
     except ValueError as error:
         raise TileTableError(f"{path}: not JSON: {error}") from error
     for operation, shapes in _items(path, "the file", table):
@@ -76,4 +82,7 @@ def _path() -> Path | None:
 @functools.cache
 def _table() -> Mapping[str, Mapping[str, Tiles]]:
     path = _path()
-    return read_table(path) if path is not None and path.exists() else {}
+    try:
+        return read_table(path) if path is not None else {}
+    except FileNotFoundError:
+        return {}

@@ -26,11 +26,17 @@ def exit_now(code: int) -> NoReturn:
 
 
 def exit_after(main: Callable[[], int]) -> NoReturn:
-    """`main` and then `exit_now`, with the code it returned or exited with; 1 and a traceback for what it raised."""
+    """`main` and then `exit_now`, with the code it returned or exited with.
+
+    It is 1 and words on standard error where it exited with words, or a traceback for what it raised.
+    """
     try:
         code = main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is not None and not isinstance(end.code, int):
+            with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+                print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         code = 1

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Iterator
 
 import chip
+import wheels
 from report import Case, Given, Report
 
 
@@ -13,12 +14,17 @@ def facts(report: Report, given: Given) -> Iterator[Case]:
     yield Case("device", lambda: _device(report, given))
 
 
+def commit(found: str) -> str:
+    """`found` in the checkout; where git did not travel with it, what was noted when it was packed."""
+    return wheels.COMMIT.read_text().strip() if found == "unknown" and wheels.COMMIT.exists() else found
+
+
 def _versions(report: Report) -> None:
     import torch
 
-    from quire.deploy.bench.report.report import commit
+    from quire.deploy.bench.report import report as reports
 
-    report.figure("commit", commit())
+    report.figure("commit", commit(reports.commit()))
     report.figure("python", platform.python_version())
     report.figure("torch", torch.__version__)
     report.figure("cores", len(os.sched_getaffinity(0)))

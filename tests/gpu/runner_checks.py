@@ -14,7 +14,7 @@ from grammar_checks import check_ahead
 from options import LETTERS, OPTIONS
 from plans import Hand, logprobs, tokens
 from report import Case, Report
-from shared import Shared
+from shared import Shared, leaving
 
 from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
@@ -39,23 +39,26 @@ def runner(report: Report, device: Device, folder: Path, small: bool) -> Iterato
     for dtype in ("float32",) if small else ("float32", "bfloat16"):
         model = models.write(folder / dtype, models.SMALL)
         both = tuple(Shared(partial(_runner, model, device, dtype, eager)) for eager in (True, False))
-        yield Case(f"start, eager, {dtype}", both[0])
-        yield Case(f"start, graphs, {dtype}", both[1])
-        yield from _same_buckets(report, both, dtype, small)
-        for name, params in OPTIONS.items():
-            yield Case(
-                f"launch never waits, {dtype}: {name}", partial(_never_waits, report, both, device, name, params)
-            )
-        yield Case(
-            f"grammars ahead of results, {dtype}",
-            lambda both=both: check_ahead(report, both[0](), both[1](), device, BLOCK_SIZE),
-        )
-        yield Case(f"padding, {dtype}", lambda graphed=both[1], dtype=dtype: _padding(report, graphed(), dtype))
-        yield Case(f"steady, {dtype}", partial(_steady, report, both[1], device, dtype, small))
         short = Shared(partial(_runner, model, device, dtype, False, kv_cache_dtype="fp8"))
-        yield Case(f"8-bit cache, {dtype}", partial(_short_cache, report, both[1], short, dtype))
+        yield from leaving((*both, short), _of(report, both, short, device, dtype, small))
         del both, short
         gc.collect()
+
+
+def _of(report: Report, both: Both, short: Shared[Runner], device: Device, dtype: str, small: bool) -> Iterator[Case]:
+    """Of one type of numbers."""
+    yield Case(f"start, eager, {dtype}", both[0])
+    yield Case(f"start, graphs, {dtype}", both[1])
+    yield from _same_buckets(report, both, dtype, small)
+    for name, params in OPTIONS.items():
+        yield Case(f"launch never waits, {dtype}: {name}", partial(_never_waits, report, both, device, name, params))
+    yield Case(
+        f"grammars ahead of results, {dtype}",
+        lambda: check_ahead(report, both[0](), both[1](), device, BLOCK_SIZE),
+    )
+    yield Case(f"padding, {dtype}", lambda: _padding(report, both[1](), dtype))
+    yield Case(f"steady, {dtype}", partial(_steady, report, both[1], device, dtype, small))
+    yield Case(f"8-bit cache, {dtype}", partial(_short_cache, report, both[1], short, dtype))
 
 
 def _runner(model: Path, device: Device, dtype: str, eager: bool, load_format: str = "dummy", **changes) -> Runner:

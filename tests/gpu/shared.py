@@ -1,7 +1,10 @@
 """What several cases need and one makes: a runner, an engine."""
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from report import Case
 
 T = TypeVar("T")
 
@@ -24,3 +27,22 @@ class Shared(Generic[T]):
                 self._failure = error
                 raise
         return self._made[0]
+
+    def forget(self) -> None:
+        """Make another when it is asked for again: a case has left this one in nobody knows what state."""
+        self._made.clear()
+
+
+def leaving(shared: Sequence[Shared[Any]], cases: Iterator[Case]) -> Iterator[Case]:
+    """Cases that raise take what they share with them."""
+    for name, run in cases:
+        yield Case(name, partial(_dropping, shared, run))
+
+
+def _dropping(shared: Sequence[Shared[Any]], run: Callable[[], object]) -> None:
+    try:
+        run()
+    except Exception:
+        for one in shared:
+            one.forget()
+        raise

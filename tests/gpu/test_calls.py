@@ -1,7 +1,10 @@
 """What is prepared for a GPU machine: the plan of half an hour, the wheels, the compiled kernels."""
 
 import json
+import random
+import re
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -19,8 +22,24 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_calls_fit_half_an_hour_and_each_ten_minutes() -> None:
     import calls
 
-    assert sum(call.seconds + calls.START_SECONDS for call in calls.CALLS) <= calls.TOTAL_SECONDS
+    assert calls.START_SECONDS + calls.IDLE_SECONDS >= 60
+    assert calls.total_seconds() <= calls.TOTAL_SECONDS
+    assert calls.total_seconds() >= sum(call.seconds + 60 for call in calls.CALLS)
     assert all(call.seconds < 600 for call in calls.CALLS)
+
+
+def test_the_scripts_of_a_call_end_by_themselves_before_it_is_stopped() -> None:
+    import bench
+    import calls
+    import check
+
+    own = {"gpu-check": check.SCRIPT.seconds, "gpu-bench": bench.SCRIPT.seconds}
+    for call in calls.CALLS:
+        seconds = 0.0
+        for command in call.commands:
+            said = re.search(r"--seconds (\d+)", command)
+            seconds += float(said[1]) if said else own[command.split()[1]]
+        assert seconds + 20 <= call.seconds, call.commands
 
 
 def test_every_part_of_the_scripts_is_in_one_call() -> None:
@@ -52,7 +71,9 @@ def test_the_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
     calls.main()
     printed = capsys.readouterr().out
-    assert printed.startswith("Before: make gpu-wheels")
+    assert printed.startswith("Before each: make gpu-wheels")
+    assert printed.count("give the machine back at once") == len(calls.CALLS)
+    assert "pages of 64 tokens and more" in printed
     assert [word in printed for word in ("Call 3", "make gpu-check", "make gpu-bench", calls.WHEELS)] == [True] * 4
 
 
@@ -118,3 +139,58 @@ def test_compiled_kernels_are_found_where_they_are_unpacked(tmp_path: Path, monk
         ("k.json", "k.cubin"), tmp_path / "there" / "KEY"
     )
     assert json.loads((tmp_path / "there" / "KEY" / "__grp__k.json").read_text())["child_paths"].keys() == group.keys()
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where Triton's files would lie, with two small kernels and a large one."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    monkeypatch.delenv("OUT", raising=False)
+    for name, size in (("A", 1000), ("B", 50_000), ("C", 1000)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "k.json").write_text("{}")
+        (folder / name / "k.cubin").write_bytes(random.Random(name).randbytes(size))
+    return folder
+
+
+def test_compiled_kernels_that_cannot_be_kept_do_not_end_the_run(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import compiled
+
+    (tmp_path / "a file").write_text("")
+    compiled.save(tmp_path / "a file" / "triton.tar.gz")
+    assert "triton cache: not kept: " in capsys.readouterr().out
+    monkeypatch.setenv("OUT", str(tmp_path / "a file"))
+    compiled.save(tmp_path / "triton.tar.gz")
+    assert "triton cache: not kept: " in capsys.readouterr().out
+
+
+def test_what_does_not_fit_the_archive_is_left_out_largest_first_and_named(
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import compiled
+
+    path = tmp_path / "triton.tar.gz"
+    assert compiled.MOST_BYTES == 16 << 20
+    monkeypatch.setattr(compiled, "MOST_BYTES", 30_000)
+    compiled.save(path)
+    assert path.stat().st_size <= 30_000
+    with tarfile.open(path) as archive:
+        assert sorted(archive.getnames()) == ["A/k.cubin", "A/k.json", "C/k.cubin", "C/k.json"]
+    assert "1 kernels of 0.1 MB did not fit" in capsys.readouterr().out
+
+
+def test_the_commit_travels_in_a_file_where_git_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wheels
+    from fact_checks import commit
+
+    monkeypatch.setattr(wheels, "COMMIT", tmp_path / "commit")
+    here = commit("unknown")
+    assert here == "unknown"
+    wheels.note_commit()
+    noted = (tmp_path / "commit").read_text().strip()
+    assert re.fullmatch(r"[0-9a-f]{12}\+?", noted)
+    assert commit("unknown") == noted
+    assert commit("abc") == "abc"

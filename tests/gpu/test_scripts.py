@@ -64,6 +64,31 @@ def test_the_runner_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> N
     assert wanted <= names
 
 
+def test_a_launch_that_raises_costs_its_own_case_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import chip
+    import runner_checks
+    from report import Report
+
+    from quire.worker.sampling import sampler
+
+    report, banned = Report("runner", tmp_path / "lines"), sampler._banned
+
+    def refuse(*arguments) -> None:
+        monkeypatch.setattr(sampler, "_banned", banned)  # once
+        raise ValueError("planted")
+
+    failures = {}
+    for number, case in enumerate(runner_checks.runner(report, chip.ask("cpu"), tmp_path, small=True)):
+        if case.name.startswith("launch never waits"):
+            if "min_tokens" in case.name:
+                monkeypatch.setattr(sampler, "_banned", refuse)
+            failures[case.name.split(": ")[1]] = report.case(number, case)
+    assert len(failures) > 10
+    assert [(name, str(error)) for name, error in failures.items() if error] == [
+        ("min_tokens, stop_token_ids", "planted")
+    ]
+
+
 def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     parts = ("ceilings", "latencies", "throughput")
@@ -112,7 +137,30 @@ def test_what_is_kept_for_the_parts_fits_the_run(name: str) -> None:
 
     chosen = importlib.import_module(name).SCRIPT
     kept = sum(max(part.seconds for part in stage) for stage in chosen.stages)
-    assert script.FACTS.seconds + kept <= chosen.seconds < 590
+    assert script.FACTS_SECONDS + kept <= chosen.seconds < 590
+
+
+def test_the_first_import_of_a_fresh_machine_may_take_as_long_as_it_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    import check
+    import script
+
+    left = []
+
+    def stage(run: script.Run, stage: script.Stage, until: float) -> None:
+        left.extend((stage[0], until - time.monotonic()))
+        raise SystemExit
+
+    monkeypatch.setattr(script.Run, "stage", stage)
+    monkeypatch.setattr(sys, "argv", ["check.py", "--device", "cpu", "--out", str(tmp_path / "check.json")])
+    with pytest.raises(SystemExit):
+        check.SCRIPT.main()
+    facts, seconds = left
+    assert facts.start_seconds >= 60
+    assert seconds == pytest.approx(facts.start_seconds + facts.seconds, abs=1.0)
 
 
 def test_the_longest_stretch_of_full_steps_is_found() -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".build" / "gpu" / "wheels"
+COMMIT = FOLDER / "commit"
+"""Of the checkout that travels with the wheels, for a machine to which its .git does not."""
 SCRIPTS = ("llguidance", "msgspec", "pyzmq")
 """All that check.py and bench.py need beside torch, Triton, transformers and their dependencies."""
 SERVER = (
@@ -30,6 +32,7 @@ def gather(folder: Path = FOLDER) -> int:
     """Download them all and print their sizes; the exit status."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    note_commit()
     pins = pinned()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--only-binary=:all:", "--implementation", "cp", "--python-version", PYTHON]  # fmt: skip
@@ -46,6 +49,14 @@ def gather(folder: Path = FOLDER) -> int:
         f"the two scripts need {of_scripts / 1e6:.1f} MB, a whole server {sum(sizes.values()) / 1e6:.1f} MB: {folder}"
     )
     return 0
+
+
+def note_commit() -> None:
+    """Write down which checkout this is."""
+    told = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    done = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        COMMIT.write_text(done.stdout)
 
 
 def pinned() -> dict[str, str]:

@@ -74,4 +74,6 @@ def test_doctor_says_what_is_known_of_the_chip_at_hand(capability, words, monkey
 def test_doctor_says_which_body_waits_for_a_run(monkeypatch):
     assert _kernel_proof(Chip(90))["prefill body"] == "plain: no run of the specialized one on this chip is on record"
     monkeypatch.setattr("quire.kernels.gpu.prefill_switch.is_trusted", lambda: True)
-    assert _kernel_proof(Chip(90))["prefill body"] == "specialized"
+    assert _kernel_proof(Chip(90))["prefill body"] == (
+        "specialized, for pages of 64 tokens and more (block_size); else plain"
+    )

@@ -171,6 +171,23 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     assert all(SCHEDULER_FAMILIES[one.name].labels == tuple(label for label, _ in one.labels) for one in figures)
 
 
+def test_figures_of_a_group_end_with_it(peers):
+    frontend, supervisor = peers.frontend(b"f"), peers.frontend(b"s", "supervisor")
+    worker = peers.worker(b"w")
+    assert worker.receive(WAIT) == Welcomed(1)
+    worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5),), (("weights", 512),)))
+    expect(frontend, Welcome, lambda message: message.state == "ready")
+    told = []
+    for query, lost in ((7, False), (8, True)):
+        if lost:
+            supervisor.send(GroupLost(1, "killed"))
+            expect(frontend, Welcome, lambda message: message.state == "recovering")
+        frontend.send(MetricsQuery(query))
+        figures = expect(frontend, MetricsReply, lambda message, query=query: message.query == query).figures
+        told.append({one.name for one in figures} & {"device_memory_bytes", "startup_phase_seconds"})
+    assert told == [{"device_memory_bytes", "startup_phase_seconds"}, set()]
+
+
 def test_a_lost_group_is_replaced_and_the_request_goes_on(peers):
     supervisor = peers.frontend(b"s", "supervisor")
     frontend = peers.frontend(b"f")

@@ -77,11 +77,8 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
             stack.enter_context(patch)
         if not compiles:
             stack.enter_context(uncompiled())
-        for cached in (
-            tile_table._path,
-            tile_table._table,
-            chips._found,
-        ):  # of this process's GPU, which is another one now
+        # of this process's GPU, which is another one now
+        for cached in (tile_table._path, tile_table._table, chips._found):
             cached.cache_clear()
             stack.callback(cached.cache_clear)
         torch.utils.deterministic.fill_uninitialized_memory = False

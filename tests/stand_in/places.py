@@ -6,6 +6,7 @@ memory, and, in the debug mode of synchronization, whatever makes the host wait.
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch_cuda
 from torch import Tensor
@@ -44,7 +45,7 @@ class OnHost(TorchFunctionMode):
         values = (*args, *kwargs.values())
         tensors = [leaf for value in values for leaf in _tensors(value)]
         placed = [tensor for tensor in tensors if is_placed(tensor)]
-        _refuse(func, tensors, placed)
+        _refuse(func, tensors, placed, args, kwargs)
         options = {name: _here(value) for name, value in kwargs.items() if name != "pin_memory"}
         result = func(*map(_here, args), **options)
         asked = HOST if func is Tensor.cpu else next(filter(None, map(_device, values)), None)
@@ -61,17 +62,43 @@ def _attribute(func: Any, args: Any) -> Any:
     return is_placed(args[0]) if func == _IS_CUDA else func(*args)
 
 
-def _refuse(func: Any, tensors: list[Tensor], placed: list[Tensor]) -> None:
+def _refuse(func: Any, tensors: list[Tensor], placed: list[Tensor], args: Any, kwargs: Any) -> None:
     """Raise what CUDA would."""
+    name = getattr(func, "__name__", func)
+    if torch_cuda.sync_debug_mode() == "error" and _waits(func, tensors, placed, args, kwargs):
+        raise RuntimeError(f"{name}: called a synchronizing CUDA operation")
     if not placed:
         return
-    name = getattr(func, "__name__", func)
     if func is Tensor.numpy:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
-    if func in _WAITING and torch_cuda.sync_debug_mode() == "error":
-        raise RuntimeError(f"{name}: called a synchronizing CUDA operation")
     if func not in _ACROSS and any(one.dim() and not is_placed(one) for one in tensors):
         raise RuntimeError(f"{name}: Expected all tensors to be on the same device, but found cuda:0 and cpu")
+
+
+def _waits(func: Any, tensors: list[Tensor], placed: list[Tensor], args: Any, kwargs: Any) -> bool:
+    """A copy across that is not told otherwise, an index that needs one, what the host must know."""
+    asked = [device for device in map(_device, (*args, *kwargs.values())) if device is not None]
+    if func is torch.tensor:
+        return any(device.type == "cuda" for device in asked)
+    if func is Tensor.copy_ or func is Tensor.to:
+        places = {is_placed(one) for one in tensors} | {device.type == "cuda" for device in asked}
+        return len(places) > 1 and not (kwargs.get("non_blocking") or args[-1] is True)
+    if not placed or (func is not Tensor.__setitem__ and func is not Tensor.__getitem__):
+        return bool(placed) and func in _WAITING
+    indices = [one for one in (args[1] if isinstance(args[1], tuple) else (args[1],)) if _picks(one)]
+    if any(not is_placed(torch.as_tensor(one)) for one in indices):
+        return True  # the index is copied
+    masks = [one for one in indices if one.dtype in (torch.bool, torch.uint8)]
+    if func is Tensor.__getitem__:
+        return bool(masks)  # how many there are is asked
+    of_host = not isinstance(args[2], Tensor) or not is_placed(args[2])
+    # one number under one mask fills; elsewhere it is copied, or the mask is counted
+    return (of_host and len(masks) < len(indices)) or (bool(masks) and not (of_host and len(indices) == 1))
+
+
+def _picks(index: Any) -> bool:
+    """Rather than cuts: a tensor with places, a list, an array."""
+    return index.dim() > 0 if isinstance(index, Tensor) else isinstance(index, list | np.ndarray)
 
 
 def _marked(result: Any, on_chip: bool, tensors: list[Tensor]) -> Any:

@@ -104,7 +104,8 @@ def serve(told, monkeypatch):
         monkeypatch.setattr(process, "exit_now", exit_now)
         monkeypatch.setattr(process, "exit_on", lambda number, code: told.append(f"{number.name} leaves by {code}"))
         monkeypatch.setattr(signal, "signal", lambda *_: None)
-        config = WorkerConfig(device="cpu", tensor_parallel_size=2, scheduler_address="ipc://x", run_dir="/tmp")
+        config = WorkerConfig(device="cpu", tensor_parallel_size=2, scheduler_address="ipc://x", run_dir="/tmp",
+                              flags={"gpu_memory_utilization": "--gpu-memory-utilization"})  # fmt: skip
         return process.serve(config, 0, epoch)
 
     return run
@@ -138,8 +139,9 @@ def test_a_failure_takes_nothing_apart(serve, told):
     ],
 )
 def test_memory_that_others_hold_ends_the_first_start_and_delays_a_later_one(serve, error, epoch, refused):
-    with pytest.raises(StartRefused if refused else MemoryTaken):
+    with pytest.raises(StartRefused if refused else MemoryTaken) as told:
         serve(exit_codes.SUCCESS, epoch, error)
+    assert str(told.value) == str(error).replace("gpu_memory_utilization", "--gpu-memory-utilization")
 
 
 @pytest.mark.parametrize(("kind", "backend"), [("cuda", "nccl"), ("cpu", "gloo")])

@@ -1,8 +1,11 @@
 """The number of KV blocks and the longest sequence: decided once, the same on every rank."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
@@ -11,6 +14,8 @@ from quire.worker.memory.usage import MemoryUsage
 
 _CPU_SHARE = 4
 _CPU_MOST_BYTES = 4 << 30
+_CONTEXT_MOST_BYTES = 1 << 30
+"""Most that this process takes of a device before anything is counted; with more in use, others hold some."""
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +26,20 @@ class MemoryShortage(ValueError):
 
 class MemoryTaken(MemoryShortage):
     """Other processes hold what was asked for; they may give it back."""
+
+
+@contextmanager
+def refusing(device: Device, what: str) -> Iterator[None]:
+    """Raise `MemoryTaken` when the device's memory ends inside: by then all of it was measured or asked for."""
+    free = device.free_memory()
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryTaken(
+            f"{what} ran out of device memory, of which {free} bytes were free; lower kv_cache_memory_bytes, "
+            "gpu_memory_utilization or max_num_batched_tokens, or end what else uses the device: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +66,18 @@ class MemoryShare:
     def check_free(self) -> None:
         """Raises `MemoryTaken` when what is not taken of the share yet is not free."""
         left, free = self.left(self._device.held_memory()), self._device.free_memory()
-        if left > free:
-            raise MemoryTaken(
-                f"gpu_memory_utilization: {self._fraction} of {self._device.total_memory()} bytes asks for {left} "
-                f"bytes, but only {free} bytes are free: other processes hold the rest; lower it, or end them"
-            )
+        if left <= free:
+            return
+        total, taken = self._device.total_memory(), self.num_bytes - left
+        others = total - free - taken
+        rest = "other processes hold the rest; lower it, or end them"
+        if others <= _CONTEXT_MOST_BYTES:
+            rest = "nobody else holds the rest, which every process takes for itself; lower it"
+        largest = 100 * (free + taken) // total / 100
+        raise MemoryTaken(
+            f"gpu_memory_utilization: {self._fraction} of {total} bytes asks for {left} bytes, but only {free} bytes "
+            f"are free: {rest}; the largest that is free is {largest}"
+        )
 
     def report(self) -> None:
         """Warn when more was taken than promised; after the last thing that takes memory."""
@@ -83,6 +109,13 @@ def kv_budget(config: WorkerConfig, device: Device, share: MemoryShare | None, p
                 f"kv_cache_memory_bytes: {config.kv_cache_memory_bytes} is more than all the memory there is, "
                 f"{device.total_memory()} bytes; lower it"
             )
+        if device.has_own_memory:
+            device.reset_peak()  # loading is over: what torch kept of it is free again
+            if config.kv_cache_memory_bytes > (free := device.free_memory()):
+                raise MemoryTaken(
+                    f"kv_cache_memory_bytes: {config.kv_cache_memory_bytes} bytes are asked for, but only {free} are "
+                    "free beside the weights; lower it, or end what else uses the device"
+                )
         return config.kv_cache_memory_bytes
     if share is None:
         return min(_CPU_MOST_BYTES, device.free_memory() // _CPU_SHARE)

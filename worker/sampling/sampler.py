@@ -246,7 +246,7 @@ def _banned(logits: torch.Tensor, extras: Extras, output: torch.Tensor, num_outp
     if extras.bad_words is not None:
         _ban_words(banned, extras.bad_words, output)
     if extras.stop_ids is not None and num_output < extras.min_tokens:
-        banned[extras.stop_ids] = -torch.inf
+        banned.index_fill_(0, extras.stop_ids, -torch.inf)  # assigned, the number would be copied, which waits
     return banned
 
 

@@ -1,27 +1,37 @@
 """A measurement in a process of its own: the modules that deploy may not import run by `python -m`."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from quire.deploy.bench.report.errors import BenchError
 
 
-def measure(module: str, options: Mapping[str, object], timeout_seconds: float = 3600.0) -> dict[str, object]:
+def measure(module: str, options: Mapping[str, object], timeout_seconds: float | None = 3600.0) -> dict[str, object]:
     """Run `python -m module OPTIONS` (options as one JSON argument); the JSON object on its last line of output.
 
-    Raises `BenchError` with the end of the process's standard error when it fails.
+    Raises `BenchError` with the end of the child's standard error when it fails. Nothing that it started outlives this
+    call, however it ends.
     """
     command = [sys.executable, "-P", "-m", module, json.dumps(options)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{module} did not end within {timeout_seconds:g} s") from error
-    if done.returncode != 0:
-        tail = "\n".join(done.stderr.strip().splitlines()[-12:])
-        raise BenchError(f"{module} ended with status {done.returncode}:\n{tail}")
-    lines = done.stdout.strip().splitlines()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        try:
+            output, words = process.communicate(timeout=timeout_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(f"{module} did not end within {timeout_seconds:g} s") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode != 0:
+        tail = "\n".join(words.strip().splitlines()[-12:])
+        raise BenchError(f"{module} ended with status {process.returncode}:\n{tail}")
+    lines = output.strip().splitlines()
     try:
         measured = json.loads(lines[-1])
     except (IndexError, json.JSONDecodeError) as error:

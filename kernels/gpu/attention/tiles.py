@@ -49,7 +49,8 @@ def decode_tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype
     keys, stages = _TURNS[padded, cache_type.itemsize]
     if query_type == torch.float32 and cache_type.itemsize == 1:
         # what is converted to float32 takes its registers, however few bytes are cached
-        keys, num_warps = (32, 4) if padded == 64 else (16, 8)
+        keys, num_warps = (16, 8) if padded == 128 else (32, 4)
+        stages = 1 if padded == 256 else stages
     return {"keys": keys, "programs": 2, "num_warps": num_warps, "num_stages": stages}
 
 

@@ -1,6 +1,7 @@
 """A process that tries candidates, seen from outside: one that hangs or breaks its process costs only itself."""
 
 import json
+import os
 import selectors
 import subprocess
 import sys
@@ -20,10 +21,10 @@ class TrialFailed(Exception):
 
 
 class TrialChild:
-    """Started when it is first asked, and again after each death."""
+    """Started when it is first asked, and again after each death. It ends with the thread that asked."""
 
     def __init__(self, device: str, source: str = ALL_TRIALS) -> None:
-        self._command = [sys.executable, "-P", "-m", MODULE, device, source]
+        self._command = [sys.executable, "-P", "-m", MODULE, device, source, str(os.getpid())]
         self._process: subprocess.Popen[str] | None = None
         self._stderr: IO[bytes]
         """Standard error of the living process."""
@@ -45,6 +46,11 @@ class TrialChild:
         if "failed" in answer:
             raise TrialFailed(str(answer["failed"]))
         return float(str(answer["us"]))
+
+    def interrupt(self) -> None:
+        """Kill it while another thread waits for its answer, which is then a failure."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
         """Kill it."""

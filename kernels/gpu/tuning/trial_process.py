@@ -1,13 +1,15 @@
-"""`python -m quire.kernels.gpu.tuning.trial_process DEVICE [MODULE:FUNCTION]` launches or times one candidate a line.
+"""`python -m quire.kernels.gpu.tuning.trial_process DEVICE [MODULE:FUNCTION [PARENT]]` tries one candidate a line.
 
 Requests come on standard input, a JSON object on a line: {operation, shape, number, timed}. It answers with
 {us}: microseconds with a cold L2 cache, zero when it was only launched, which compiles it; or with {failed: why, ends}:
 after an error that the device does not forget it ends. The function is where trials come from; all by default.
 """
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -18,6 +20,7 @@ from quire.kernels.gpu.tuning.trial import Trial
 
 ALL_TRIALS = "quire.kernels.gpu.tuning.catalog:all_trials"
 Launch = Callable[[Tiles], object]
+_PR_SET_PDEATHSIG = 1
 
 
 class TrialProcess:
@@ -59,8 +62,19 @@ def is_sticky(error: Exception) -> bool:
     return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
 
 
+def die_with_parent(parent: int | None = None) -> None:
+    """Be killed when the thread that started this process ends, however deep in a driver this one waits.
+
+    `parent`: its process, which may have ended before this was asked for.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        sys.exit(f"the process {parent} that started this one is gone")
+
+
 def main() -> None:
     """Answer line by line until the input ends."""
+    die_with_parent(int(sys.argv[3]) if len(sys.argv) > 3 else None)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a compiler prints is no answer
     module, _, function = (sys.argv[2] if len(sys.argv) > 2 else ALL_TRIALS).partition(":")

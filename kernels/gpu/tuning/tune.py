@@ -5,14 +5,16 @@ object: the measuring half of `quire bench tune`. No operations: all that have t
 read.
 """
 
+import fcntl
 import json
 import math
 import os
 import queue
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +25,7 @@ from quire.kernels.gpu.tile_table import FOLDER, TileTableError, read_table, slu
 from quire.kernels.gpu.tuning.catalog import all_trials
 from quire.kernels.gpu.tuning.trial import Trial
 from quire.kernels.gpu.tuning.trial_child import TrialChild, TrialFailed
-from quire.kernels.gpu.tuning.trial_process import ALL_TRIALS
+from quire.kernels.gpu.tuning.trial_process import ALL_TRIALS, die_with_parent
 
 MOST_PROBES = 16
 """Each holds a context of the device and a trial's arguments."""
@@ -52,6 +54,8 @@ class Tuner:
         num_probes = num_probes or min(MOST_PROBES, os.cpu_count() or 1)
         self._probes = [TrialChild(device, source) for _ in range(num_probes)]
         self._timer = TrialChild(device, source)
+        self._threads = ThreadPoolExecutor(num_probes)
+        """They live as long as this does: with each the process ends that it has started."""
         self.failed: list[str] = []
         """Candidates that cannot be used, and why."""
 
@@ -59,6 +63,10 @@ class Tuner:
         return self
 
     def __exit__(self, *exit: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for child in self._probes:  # one may be waited for: this may be an interrupt
+            child.interrupt()
+        self._threads.shutdown()
         for child in (*self._probes, self._timer):
             child.close()
 
@@ -75,8 +83,7 @@ class Tuner:
             finally:
                 idle.put(child)
 
-        with ThreadPoolExecutor(len(self._probes)) as pool:
-            usable = list(pool.map(launches, range(len(trial.candidates))))
+        usable = list(self._threads.map(launches, range(len(trial.candidates))))
         times = [
             self._ask(self._timer, trial, number, timed=True, seconds=TIME_SECONDS) if fine else None
             for number, fine in enumerate(usable)
@@ -98,16 +105,28 @@ class Tuner:
 
 
 def write_table(path: Path, chosen: dict[str, dict[str, dict[str, object]]]) -> None:
-    """Put the chosen tiles into the table at `path`; entries of other shapes stay."""
-    table: dict[str, dict[str, object]] = {}
-    if path.exists():
-        table = {operation: dict(shapes) for operation, shapes in read_table(path).items()}
-    for operation, shapes in chosen.items():
-        table.setdefault(operation, {}).update({shape: choice["tiles"] for shape, choice in shapes.items()})
+    """Put the chosen tiles into the table at `path`; what it says of other shapes stays, whoever writes beside."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
-    partial.replace(path)
+    with _locked(path.parent):
+        table: dict[str, dict[str, object]] = {}
+        if path.exists():
+            table = {operation: dict(shapes) for operation, shapes in read_table(path).items()}
+        for operation, shapes in chosen.items():
+            table.setdefault(operation, {}).update({shape: choice["tiles"] for shape, choice in shapes.items()})
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+        partial.replace(path)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Inside, no other process is; the lock is the folder's own, because the file is replaced."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(place)
 
 
 def measure(
@@ -134,19 +153,23 @@ def main(argument: str) -> dict[str, object]:
     options = json.loads(argument)
     if unknown := set(options) - {"operations", "out", "seconds"}:
         raise TuneError(f"options: {sorted(unknown)} are unknown; known: operations, out, seconds")
+    seconds = options.get("seconds", math.inf)
+    if "seconds" in options and not (type(seconds) in (int, float) and 0 < seconds < math.inf):
+        raise TuneError(f"seconds: {seconds!r}: expected a number above zero; without it all is measured")
     if not has_cuda():
         raise TuneError("tiles are measured on the GPU they are for: this machine has no CUDA device")
     name = torch.cuda.get_device_name()
     path = Path(options.get("out") or FOLDER) / f"{slug(name)}.json"
     trials = select(all_trials(), options.get("operations", []))
     with Tuner(f"cuda:{torch.cuda.current_device()}") as tuner:
-        chosen = measure(tuner, trials, path, options.get("seconds") or math.inf)
+        chosen = measure(tuner, trials, path, seconds)
     if tuner.failed and not chosen:
         raise TuneError(f"no candidate of any shape can be launched on this device; the first was {tuner.failed[0]}")
     return {"device": name, "file": str(path), "chosen": chosen, "failed": tuner.failed}
 
 
 if __name__ == "__main__":
+    die_with_parent()
     try:
         print(json.dumps(main(sys.argv[1] if len(sys.argv) > 1 else "{}")))
     except (TuneError, TileTableError) as error:

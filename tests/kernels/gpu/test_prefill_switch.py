@@ -1,5 +1,6 @@
 """The specialized body of prefill is off until a run of it on this chip is on record, or a person says otherwise."""
 
+import itertools
 import json
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from quire.kernels.attention.attention import AttentionRule
 from quire.kernels.gpu import prefill_switch, tile_table
 from quire.kernels.gpu.attention import prefill
+from quire.kernels.gpu.attention.tiles import select_prefill_body
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.start import set_prefill_body
@@ -76,8 +78,35 @@ def test_a_body_that_is_not_for_the_chip_is_refused(record, monkeypatch):
     with pytest.raises(DeviceError, match=r"^prefill_body: .* 9\.0, which cpu is not; use auto"):
         set_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
     monkeypatch.setattr(Device, "capability", 90)
-    set_prefill_body(WorkerConfig(prefill_body="specialized"), Device("cpu", 0))
+    set_prefill_body(WorkerConfig(prefill_body="specialized", block_size=64), Device("cpu", 0))
     assert prefill_switch.is_trusted()
+
+
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_a_body_that_no_page_would_take_is_refused(record, monkeypatch, block_size):
+    record({})
+    monkeypatch.setattr(Device, "capability", 90)
+    with pytest.raises(DeviceError, match=f"block_size is {block_size}: set block_size to 64 or 128"):
+        set_prefill_body(WorkerConfig(prefill_body="specialized", block_size=block_size), Device("cpu", 0))
+    assert not prefill_switch.is_trusted()
+
+
+def test_a_recorded_body_that_no_page_takes_says_so(record, monkeypatch, caplog):
+    record(ENTRY)
+    monkeypatch.setattr(Device, "capability", 90)
+    set_prefill_body(WorkerConfig(block_size=64), Device("cpu", 0))
+    assert not caplog.messages
+    set_prefill_body(WorkerConfig(block_size=16), Device("cpu", 0))
+    assert "for pages of 64 tokens and more, and block_size is 16" in caplog.text
+
+
+def test_the_least_page_is_the_least_that_any_model_needs():
+    def is_specialized(block_size):
+        types = itertools.product((torch.bfloat16, torch.float16), (torch.bfloat16, torch.float16, torch.float8_e4m3fn))
+        return any(select_prefill_body(90, block_size, head, *two).specialized for two in types for head in (64, 128))
+
+    assert is_specialized(prefill_switch.LEAST_BLOCK_SIZE)
+    assert not is_specialized(prefill_switch.LEAST_BLOCK_SIZE // 2)
 
 
 def test_a_switch_that_is_not_known_is_refused(record):

@@ -51,6 +51,7 @@ def test_the_file_is_read_once(table, monkeypatch):
     ("text", "told"),
     [
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON: it is nested too deep"),
         ("[]", "the file: expected an object"),
         ('{"norm": 3}', "norm: expected an object, got 3"),
         ('{"norm": {"t1": [1]}}', "norm, t1: expected an object"),
@@ -64,6 +65,14 @@ def test_a_malformed_file_is_refused_with_its_name_and_key(table, text, told):
     table(text)
     with pytest.raises(tile_table.TileTableError, match=r"some-gpu\.json: " + told):
         tile_table.tile("norm", "t1", DEFAULT)
+
+
+@pytest.mark.parametrize("kind", ["folder", "endless link"])
+def test_what_cannot_be_read_is_refused_with_its_name(kind, tmp_path):
+    path = tmp_path / "some-gpu.json"
+    path.mkdir() if kind == "folder" else path.symlink_to(path)
+    with pytest.raises(tile_table.TileTableError, match=r"some-gpu\.json: cannot be read: "):
+        tile_table.read_table(path)
 
 
 def test_the_file_is_named_after_the_device(monkeypatch):

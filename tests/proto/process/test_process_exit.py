@@ -57,7 +57,7 @@ def test_threads_in_the_middle_of_a_library_do_not_spoil_the_end(library):
         ("return 0", 0, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit(7)", 7, ""),
-        ("sys.exit('why')", 1, ""),
+        ("sys.exit('why')", 1, "why\n"),
         ("raise KeyError('x')", 1, "KeyError: 'x'\n"),
         ("sys.stdout.close(); return 5", 5, ""),
     ],

@@ -10,7 +10,7 @@ import torch
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.budget import MemoryShortage, MemoryTaken, kv_budget, memory_share
+from quire.worker.memory.budget import MemoryShortage, MemoryTaken, kv_budget, memory_share, refusing
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.start import start
 
@@ -181,3 +181,41 @@ def test_memory_is_told_by_kind(card):
 
 def test_on_the_cpu_only_what_is_known_is_told():
     assert MemoryUsage(Device("cpu", 0)).kinds(3, 5, 0) == (("weights", 3), ("kv_cache", 5))
+
+
+def test_where_nobody_else_holds_memory_the_largest_fraction_is_told(card):
+    card.strangers = GIB // 2  # this process's own context
+    with pytest.raises(MemoryTaken, match=r"nobody else holds the rest, .* the largest that is free is 0\.98$") as told:
+        budget(card, 0.999)
+    assert "other processes" not in str(told.value)
+
+
+def test_the_largest_fraction_that_is_told_is_one_that_starts(card):
+    card.strangers = 12 * GIB
+    with pytest.raises(MemoryTaken) as told:
+        budget(card, 0.92)
+    assert "other processes hold the rest" in str(told.value)
+    largest = float(re.search(r"that is free is (\S+)$", str(told.value))[1])
+    assert largest == 0.75
+    assert budget(card, largest)[0] > 0
+
+
+def test_a_cache_larger_than_what_the_weights_leave_is_refused_with_both_numbers(card):
+    device, asked = Device("cuda", 0), 33 * GIB
+    card.take(16 * GIB, cached=GIB)
+    config = WorkerConfig(kv_cache_memory_bytes=asked)
+    with pytest.raises(
+        MemoryTaken, match=rf"^kv_cache_memory_bytes: {asked} bytes are asked for, but only {32 * GIB} are free"
+    ):
+        kv_budget(config, device, None, lambda: 0)
+    assert kv_budget(WorkerConfig(kv_cache_memory_bytes=32 * GIB), device, None, lambda: 0) == 32 * GIB
+
+
+def test_an_allocation_that_fails_is_refused_with_numbers_and_remedies(card):
+    def allocate():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried\nand more")
+
+    words = rf"^the KV cache ran out of device memory, of which {48 * GIB} bytes were free; lower kv_cache_memory_bytes"
+    with pytest.raises(MemoryTaken, match=words) as told, refusing(Device("cuda", 0), "the KV cache"):
+        allocate()
+    assert str(told.value).endswith("CUDA out of memory. Tried")

@@ -1,9 +1,13 @@
 """The tuner without a GPU: what it picks from given times, what it writes, and what it refuses."""
 
 import json
+import math
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +59,67 @@ def test_a_shape_without_any_usable_candidate_is_left_as_it_is(tuner, tmp_path):
     assert tune.measure(tuner, [trial], tmp_path / "chip.json", 1000.0) == {}
     assert not list(tmp_path.iterdir())
     assert tuner.failed == ["norm, t3, rows=1: ValueError: no such tile"]
+
+
+def test_the_processes_of_one_shape_serve_the_next(tuner, tmp_path, monkeypatch):
+    """They end with the thread that started them, which therefore must not end between two shapes."""
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **options: started.append(1) or popen(*words, **options))
+    for child in (*tuner._probes, tuner._timer):
+        child._command = [word.replace(":trials", ":sound") for word in child._command]
+    assert set(tune.measure(tuner, planted_trials.sound(), tmp_path / "chip.json", 1000.0)["norm"]) == {"t4", "t5"}
+    assert len(started) == 2
+
+
+def state(pid: int) -> str:
+    """Of a process: Z of one that has ended and nobody has asked for, and of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
+def test_no_candidate_outlives_who_tries_it(end, tmp_path):
+    code = """
+import planted_trials
+from quire.kernels.gpu.tuning import tune
+with tune.Tuner("cpu", "planted_trials:hanging", 1) as tuner:
+    tuner.choose(planted_trials.hanging()[0])
+"""
+    mark, path = tmp_path / "mark", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    variables = {**os.environ, "PYTHONPATH": path, "PLANTED_MARK": str(mark)}
+    with subprocess.Popen([sys.executable, "-c", code], env=variables, stderr=subprocess.DEVNULL) as trying:
+        while not mark.exists():
+            assert trying.poll() is None
+            time.sleep(0.05)
+        trying.send_signal(end)
+        trying.wait()
+        while state(int(mark.read_text())) != "Z":
+            time.sleep(0.05)
+
+
+def fill(path: Path, operation: str) -> None:
+    for number in range(40):
+        tune.write_table(path, {operation: {f"t{number}": {"tiles": {"rows": 16}}}})
+
+
+def test_two_that_write_one_table_lose_nothing(tmp_path):
+    path = tmp_path / "gpu.json"
+    writing = [multiprocessing.get_context("fork").Process(target=fill, args=(path, name)) for name in ("norm", "rope")]
+    for one in writing:
+        one.start()
+    for one in writing:
+        one.join()
+    assert {operation: len(shapes) for operation, shapes in read_table(path).items()} == {"norm": 40, "rope": 40}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan, math.inf, "60"])
+def test_a_time_that_never_ends_or_is_over_is_refused(seconds):
+    with pytest.raises(tune.TuneError, match=r"^seconds: .* expected a number above zero"):
+        tune.main(json.dumps({"seconds": seconds}))
 
 
 def test_no_shape_is_begun_when_the_time_is_over(tuner, tmp_path):

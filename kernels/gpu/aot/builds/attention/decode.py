@@ -20,7 +20,6 @@ def builds(capability: int) -> Iterator[Build]:
         for head_dim in (64, 128, 256):
             yield _build(f"d{head_dim} f16", head_dim, torch.float16, torch.float16)
             yield _build(f"d{head_dim} f32", head_dim, torch.float32, torch.float32)
-        for head_dim in (64, 128):  # at 256 elements it spills: right, but slow
             yield _build(f"d{head_dim} f32 fp8 cache", head_dim, torch.float32, eight)
         yield _build("d128 bf16 one head of a group", 128, half, half, group=1)
         yield _build("d128 bf16 soft cap, sinks", 128, half, half, soft_cap=True, sinks=True)
@@ -30,6 +29,7 @@ def builds(capability: int) -> Iterator[Build]:
             yield _build(f"d{head_dim} bf16", head_dim, half, half)
         if has_eight_bits(capability):
             yield _build("d128 bf16 fp8 cache", 128, half, eight)
+            yield _build("d256 f32 fp8 cache", 256, torch.float32, eight)
 
 
 def _build(
