@@ -3,6 +3,8 @@
 Equal events at equal times give byte-equal instructions.
 """
 
+from typing import assert_never
+
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, EmbeddingVector, ModelFacts, Submit
@@ -110,6 +112,8 @@ class Core:
                 self._lifecycle.change_state("draining", "", effects)
             case Tick():
                 pass
+            case _:
+                assert_never(event)
         self._on_tick(effects, now)
         return effects.instructions(self.epoch)
 

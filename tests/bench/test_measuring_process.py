@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.deploy.bench.report.child import measure
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.bench.report.measuring_process import measure
 
 MEASURING = """
 import json, os, subprocess, sys, time
