@@ -21,7 +21,8 @@ from host import on_chip
 from quire.kernels.gpu import prefill_switch
 from quire.kernels.gpu.aot.stand_in import CHIPS, Launch
 
-CAPABILITIES = (86, 89, 90, 120)
+CAPABILITIES = (86, 90, 120)
+"""8.9 has the limits of 8.6 and the types of 12.0."""
 
 
 def names(capability: int) -> list[str]:

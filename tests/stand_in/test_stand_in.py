@@ -55,7 +55,7 @@ def rows(tmp_path_factory) -> list[dict]:
 @pytest.mark.timeout(900)
 def test_nothing_fails_and_nothing_spills_on_any_chip(rows) -> None:
     assert [(row["capability"], row["case"], row["fault"]) for row in rows if row["fault"]] == []
-    assert {row["capability"] for row in rows} == {86, 89, 90, 120}
+    assert {row["capability"] for row in rows} == {86, 90, 120}
     assert all(row["launches"] for row in rows)
 
 
@@ -71,7 +71,7 @@ def test_every_kernel_is_launched_by_its_wrapper(rows) -> None:
 def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
     """Today's counts, of both 8B models and of any cache: a change that adds a launch says so here."""
     layers = [(row["case"], row["capability"], row["layers"]) for row in rows if "8b" in row["case"]]
-    assert len(layers) == 7
+    assert len(layers) == 6
     for case, capability, found in layers:
         prefill = "prefill_specialized" if "pages of 64" in case else "prefill_plain"
         at = FEW.index("decode_kernel")
