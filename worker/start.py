@@ -61,17 +61,19 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     set_prefill_body(config, device)
     folder = Path(config.model)
     spec = read_spec(folder, config.task)
+    dtype = device.dtype(config.dtype, spec.dtype)
+    kv_dtype = device.kv_dtype(config.kv_cache_dtype, dtype)
+    # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
+    layout = spec.kv_layout(config.tensor_parallel_size, config.block_size, kv_dtype)
     usage = MemoryUsage(device)
     share = memory_share(config, device, usage, paged=not spec.whole_prompts)
     group = join()
     phases.end("group")
-    dtype = device.dtype(config.dtype, spec.dtype)
     context = BuildContext(group, device.torch, dtype, scheme_for(config.quantization, device.torch))
     with refusing(device, "loading the weights"):
         loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)
     phases.end("weights")
-    layout = spec.kv_layout(group.size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype))
     reports = rank == 0
     capacity = _capacity(config, group, spec, loaded.model, layout, dtype, device, share, reports)
     with refusing(device, f"the KV cache of {capacity.num_blocks * layout.block_bytes} bytes"):
