@@ -182,7 +182,7 @@ class LiveRequests:
 
     def expire(self, identity: bytes, submit: Submit, effects: Effects) -> None:
         """End a request that came with no time left."""
-        refusal = Refusal("", "timeout_seconds", "the deadline had passed when the request arrived")
+        refusal = Refusal("", "timeout_seconds", "the time-out of the request had passed when it arrived")
         self._reject(identity, submit, "deadline", refusal, effects)
 
     def _reject(

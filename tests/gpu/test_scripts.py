@@ -155,6 +155,8 @@ def test_the_first_import_of_a_fresh_machine_may_take_as_long_as_it_is_said_to(
         raise SystemExit
 
     monkeypatch.setattr(script.Run, "stage", stage)
+    monkeypatch.setattr(script.links, "provide", lambda: None)  # the paths of this process are other tests', too
+    monkeypatch.setattr(script.wheels, "provide", lambda: None)
     monkeypatch.setattr(sys, "argv", ["check.py", "--device", "cpu", "--out", str(tmp_path / "check.json")])
     with pytest.raises(SystemExit):
         check.SCRIPT.main()
