@@ -47,11 +47,11 @@ class Attention(nn.Module):
         cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x and residual [T, hidden] -> attention of the norm of their sum, and the sum, both [T, hidden]."""
-        qkv, total = self.qkv.normed(x, residual, norm)
+        qkv, total = self.qkv.normed(x, residual, norm, batch)
         heads = None
         if self.query_norm is not None and self.key_norm is not None:
             heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
-        out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule))
+        out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule), batch)
         return out, total
 
 
@@ -68,6 +68,7 @@ class EncoderAttention(nn.Module):
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
         rows = batch.attention
-        mixed = encoder_attention(self.qkv(x), rows.query_starts, rows.query_lens_host, self.qkv.num_heads, self.scale)
-        out: torch.Tensor = self.output(mixed)
+        qkv = self.qkv(x, batch)
+        mixed = encoder_attention(qkv, rows.query_starts, rows.query_lens_host, self.qkv.num_heads, self.scale)
+        out: torch.Tensor = self.output(mixed, batch)
         return out

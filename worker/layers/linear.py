@@ -3,6 +3,7 @@
 import torch
 
 from quire.kernels.linear.activation import Gate
+from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive, whole
@@ -25,11 +26,16 @@ class Linear(ShardedModule):
     def finish(self) -> None:
         self.scheme.finish(self)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         return self.scheme.apply(self, x, self.bias)
 
     def normed(
-        self, x: torch.Tensor, residual: torch.Tensor | None, norm: RMSNorm, gate: Gate | None = None
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm: RMSNorm,
+        batch: ForwardBatch,
+        gate: Gate | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer over `norm(x + residual)`, then the gated activation if asked for, and `x + residual`."""
         return self.scheme.apply_normed(self, x, residual, norm.stored("weight"), norm.eps, self.bias, gate)
@@ -84,7 +90,7 @@ class RowLinear(Linear):
         super().__init__(context, (("", whole(outputs)),), context.share(axis, inputs), bias)
         self.group = context.group
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         out = self.group.all_reduce(self.scheme.apply(self, x, None))
         return out if self.bias is None else out + self.bias
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from quire.kernels.linear.activation import Gate, activation
+from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import ColumnLinear, MergedLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
@@ -19,10 +20,12 @@ class GatedMLP(nn.Module):
         self.gate_up = MergedLinear(context, hidden, intermediate, ("gate", "up"), axis, bias)
         self.down = RowLinear(context, intermediate, hidden, axis, bias)
 
-    def forward(self, x: torch.Tensor, residual: torch.Tensor, norm: RMSNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor, norm: RMSNorm, batch: ForwardBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """x and residual [T, hidden] -> the block over the norm of their sum, and the sum, both [T, hidden]."""
-        gated, total = self.gate_up.normed(x, residual, norm, self.kind)
-        out: torch.Tensor = self.down(gated)
+        gated, total = self.gate_up.normed(x, residual, norm, batch, self.kind)
+        out: torch.Tensor = self.down(gated, batch)
         return out, total
 
 
@@ -36,7 +39,7 @@ class MLP(nn.Module):
         self.up = ColumnLinear(context, hidden, intermediate, axis, bias=True)
         self.down = RowLinear(context, intermediate, hidden, axis, bias=True)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
-        out: torch.Tensor = self.down(activation(self.up(x), self.kind))
+        out: torch.Tensor = self.down(activation(self.up(x, batch), self.kind), batch)
         return out

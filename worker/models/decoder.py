@@ -45,7 +45,7 @@ class Block(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(x, residual) -> (x, residual), both [T, hidden]; the hidden state between blocks is their sum."""
         x, residual = self.attention(x, residual, self.attention_norm, rotation, batch, cache)
-        x, residual = self.mlp(x, residual, self.mlp_norm)
+        x, residual = self.mlp(x, residual, self.mlp_norm, batch)
         return x, residual
 
 

@@ -26,7 +26,7 @@ class EncoderBlock(nn.Module):
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
         x = self.attention_norm(self.attention(x, batch), x)
-        out: torch.Tensor = self.mlp_norm(self.mlp(x), x)
+        out: torch.Tensor = self.mlp_norm(self.mlp(x, batch), x)
         return out
 
 

@@ -81,8 +81,8 @@ def context(rank=0, size=1):
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_column_shares_side_by_side_are_the_whole_product(size):
     x = values(3, 8)
-    (whole,), _ = on_ranks(1, lambda c: ColumnLinear(c, 8, 12, "outputs", bias=True), lambda layer: layer(x))
-    shares, _ = on_ranks(size, lambda c: ColumnLinear(c, 8, 12, "outputs", bias=True), lambda layer: layer(x))
+    (whole,), _ = on_ranks(1, lambda c: ColumnLinear(c, 8, 12, "outputs", bias=True), lambda layer: layer(x, None))
+    shares, _ = on_ranks(size, lambda c: ColumnLinear(c, 8, 12, "outputs", bias=True), lambda layer: layer(x, None))
     torch.testing.assert_close(torch.cat(shares, -1), whole)
 
 
@@ -92,7 +92,7 @@ def test_row_shares_sum_to_the_whole_product_and_the_bias_is_added_once(size):
 
     def call(layer):
         columns = 8 // layer.group.size
-        return layer(x[:, layer.group.rank * columns : (layer.group.rank + 1) * columns].contiguous())
+        return layer(x[:, layer.group.rank * columns : (layer.group.rank + 1) * columns].contiguous(), None)
 
     results, _ = on_ranks(size, lambda c: RowLinear(c, 8, 6, "inputs", bias=True), call)
     plain = RowLinear(context(), 8, 6, "inputs", bias=True)
@@ -119,7 +119,7 @@ def test_the_gated_block_is_the_same_on_any_number_of_ranks(size):
     fill_dummy(norm, 0, CPU)
 
     def block(num_ranks):
-        build, call = lambda c: GatedMLP(c, 8, 16, True, "gelu"), lambda layer: layer(x, residual, norm)
+        build, call = lambda c: GatedMLP(c, 8, 16, True, "gelu"), lambda layer: layer(x, residual, norm, None)
         return on_ranks(num_ranks, build, call)[0]
 
     (whole,) = block(1)

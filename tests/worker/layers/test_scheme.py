@@ -81,4 +81,4 @@ def test_another_scheme_loads_and_multiplies_its_own_storage_on_any_rank(size, t
             mine, other = (decoder.blocks[1].get_submodule(module) for decoder in (ours, twin))
             norm, gate = ours.blocks[1].mlp_norm, "silu" if module == "mlp.gate_up" else None
             x = torch.randn((3, norm.weight.shape[0]), generator=torch.Generator().manual_seed(0))
-            torch.testing.assert_close(mine.normed(x, x, norm, gate), other.normed(x, x, norm, gate))
+            torch.testing.assert_close(mine.normed(x, x, norm, None, gate), other.normed(x, x, norm, None, gate))

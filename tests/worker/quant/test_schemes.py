@@ -50,7 +50,7 @@ def test_dense_layers_compute_the_same_before_and_after_they_are_finished(name):
     weight, size = layer.weight.clone(), num_bytes(layer)
     before = linear(x, weight, layer.bias)
     layer.finish()
-    torch.testing.assert_close(layer(x), before)
+    torch.testing.assert_close(layer(x, None), before)
     assert torch.equal(unpack(layer.weight), weight)
     assert num_bytes(layer) == size
 
@@ -64,9 +64,9 @@ def test_int8_layers_keep_a_byte_for_a_weight_and_quantize_each_row_and_output(n
     blocks = -(-weight.shape[0] // 16)
     assert num_bytes(layer) == blocks * 16 * HIDDEN + 4 * weight.shape[0] + (0 if bias is None else bias.nbytes)
     expected = linear_int8_reference(x, layer.packed, layer.scale, bias)
-    torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(layer(x, None), expected, rtol=1e-6, atol=1e-6)
     step = quantize(x)[1][:, None] * weight.abs().sum(1) / 2 + layer.scale * x.abs().sum(1, keepdim=True)
-    assert ((layer(x) - linear(x, weight, bias)).abs() <= step).all()
+    assert ((layer(x, None) - linear(x, weight, bias)).abs() <= step).all()
 
 
 @pytest.mark.parametrize("scheme", [DenseScheme, Int8Scheme])
@@ -76,9 +76,9 @@ def test_a_layer_with_a_norm_before_it_is_the_norm_and_the_layer(scheme, gate):
     layer.finish()
     norm = filled(lambda c: RMSNorm(c, HIDDEN, 1e-5), scheme())
     for other in (None, residual):
-        out, total = layer.normed(x, other, norm, gate)
+        out, total = layer.normed(x, other, norm, None, gate)
         assert torch.equal(total, x if other is None else residual + x)
-        wide = layer(norm(total))
+        wide = layer(norm(total), None)
         if gate is not None:
             left, right = wide.chunk(2, dim=1)
             wide = torch.nn.functional.silu(left) * right
