@@ -6,10 +6,11 @@ from torch import nn
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.pack import pack
+from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.shard import ShardedModule, Slice, consecutive
 
 
-class DenseScheme:
+class DenseScheme(Scheme):
     """Stores `weight` [outputs, inputs]: as it is in the checkpoint, then as the device multiplies it fastest."""
 
     def create(

@@ -5,10 +5,11 @@ from torch import nn
 
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack
+from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive
 
 
-class Int8Scheme:
+class Int8Scheme(Scheme):
     """Loads `weight` [outputs, inputs] as it is in the checkpoint, and keeps `packed` and `scale` of it instead."""
 
     def create(

@@ -1,16 +1,19 @@
-"""A scheme stores and multiplies the weights of linear layers: one object for all linear layers of a model."""
+"""A scheme stores and multiplies the weights of linear layers: one object for all layers that are stored alike."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 
-from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.activation import Gate, gated_activation
+from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.worker.weights.shard import ShardedModule, Slice
 
 
-class Scheme(Protocol):
+class Scheme(ABC):
     """A linear layer asks `create` once, when it is built, `finish` once, when it is filled, `apply` in every step."""
 
+    @abstractmethod
     def create(
         self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
     ) -> None:
@@ -20,15 +23,17 @@ class Scheme(Protocol):
         `inputs` its columns, each as the slice this rank holds. A scheme that packs or scales translates these
         into slices of what it stores, and refuses (ModelError) a slice that does not fall on its groups.
         """
-        ...
 
     def finish(self, layer: ShardedModule) -> None:
-        """Turn what was loaded into what the product reads, and let go of the rest. The weight may be shared."""
-        ...
+        """Turn what was loaded into what the product reads, and let go of the rest. The weight may be shared.
 
+        Left out: the product reads what is in the checkpoint.
+        """
+        return
+
+    @abstractmethod
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """`x @ matrix.T + bias`: x [T, inputs], bias [outputs] -> [T, outputs], this rank's share of each."""
-        ...
 
     def apply_normed(
         self,
@@ -40,5 +45,28 @@ class Scheme(Protocol):
         bias: torch.Tensor | None,
         gate: Gate | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The product over `rms_norm(x + residual)`, then the gated activation if there is one, and `x + residual`."""
-        ...
+        """The product over `rms_norm(x + residual)`, then the gated activation if there is one, and `x + residual`.
+
+        Left out: one operation after the other.
+        """
+        return norm_product_gate(lambda normed: self.apply(layer, normed, bias), x, residual, norm_weight, eps, gate)
+
+
+def norm_product_gate(
+    product: Callable[[torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    gate: Gate | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`apply_normed` around any product, in three operations: what no kernel joins, and what has an end open.
+
+    `product` takes the normed [T, inputs] to [T, outputs].
+    """
+    if residual is None:
+        normed, total = rms_norm(x, norm_weight, eps), x
+    else:
+        normed, total = add_rms_norm(x, residual, norm_weight, eps)
+    wide = product(normed)
+    return (wide if gate is None else gated_activation(wide, gate)), total

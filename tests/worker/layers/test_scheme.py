@@ -7,13 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear
 
-from quire.kernels.linear.activation import gated_activation
-from quire.kernels.linear.norm import rms_norm
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.load import places
 from quire.worker.weights.shard import Slice, consecutive, whole
 
@@ -21,24 +20,19 @@ PACK = 4
 CPU = torch.device("cpu")
 
 
-class RowScaled:
-    """int8 rows with one scale each, stored in groups of four columns: [outputs, inputs / 4, 4]."""
+class RowScaled(Scheme):
+    """int8 rows with one scale each, stored in groups of four columns: [outputs, inputs / 4, 4].
+
+    It leaves out what a scheme may leave out. Readers of quantized checkpoints replace it.
+    """
 
     def create(self, layer, outputs, inputs, dtype):
         groups = Slice(inputs.full // PACK, inputs.start // PACK, inputs.stop // PACK)
         layer.declare("packed", torch.int8, consecutive(outputs, groups, whole(PACK)))
         layer.declare("scale", dtype, consecutive(outputs, whole(1)))
 
-    def finish(self, layer):
-        pass
-
     def apply(self, layer, x, bias):
         return linear(x, layer.packed.flatten(1) * layer.scale, bias)
-
-    def apply_normed(self, layer, x, residual, norm_weight, eps, bias, gate):
-        total = x if residual is None else x + residual
-        wide = self.apply(layer, rms_norm(total, norm_weight, eps), bias)
-        return (wide if gate is None else gated_activation(wide, gate)), total
 
 
 class Rank(SingleGroup):
