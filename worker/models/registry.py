@@ -40,7 +40,7 @@ LLAMA_NAMES: Final = NameMap(
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
         NameRule(
             r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)",
-            "blocks.{n}.attention.qkv.{tensor}",
+            "blocks.{n}.attention.qkv.{part}.{tensor}",
         ),
         NameRule(
             r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"
@@ -49,7 +49,7 @@ LLAMA_NAMES: Final = NameMap(
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
         NameRule(
             r"(model\.)?layers\.(?P<n>\d+)\.mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)",
-            "blocks.{n}.mlp.gate_up.{tensor}",
+            "blocks.{n}.mlp.gate_up.{part}.{tensor}",
         ),
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
     ),
@@ -68,7 +68,8 @@ ENCODER_NAMES: Final = NameMap(
         NameRule(r"(?:\w+\.)?embeddings\.LayerNorm\.gamma", "norm.weight"),
         NameRule(r"(?:\w+\.)?embeddings\.LayerNorm\.beta", "norm.bias"),
         NameRule(
-            _LAYER + r"attention\.self\.(?P<part>[qkv])(?:uery|ey|alue)" + _LEARNED, "blocks.{n}.attention.qkv.{tensor}"
+            _LAYER + r"attention\.self\.(?P<part>[qkv])(?:uery|ey|alue)" + _LEARNED,
+            "blocks.{n}.attention.qkv.{part}.{tensor}",
         ),
         NameRule(_LAYER + r"attention\.output\.dense" + _LEARNED, "blocks.{n}.attention.output.{tensor}"),
         NameRule(_LAYER + r"attention\.output\.LayerNorm" + _LEARNED, "blocks.{n}.attention_norm.{tensor}"),

@@ -1,30 +1,20 @@
-"""The map from a checkpoint's tensor names to the parameters they fill: anchored patterns, held as data."""
+"""The map from a checkpoint's tensor names to the parts of parameters they fill: anchored patterns, held as data."""
 
 import re
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-
-class ParameterPart(NamedTuple):
-    parameter: str
-    """Dotted path in the model."""
-    part: str
-    """Name of one of its merged tensors; empty when it is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """`pattern` must match the whole name; its named groups go into `parameter`, the group `part` names the part."""
+    """`pattern` must match the whole name; its named groups go into `target`."""
 
     pattern: str
-    parameter: str
+    target: str
+    """Path of a part in the model: of its module, its name if it is one of several merged ones, then the parameter's."""
 
-    def apply(self, name: str) -> ParameterPart | None:
+    def apply(self, name: str) -> str | None:
         match = re.fullmatch(self.pattern, name)
-        if match is None:
-            return None
-        groups = match.groupdict()
-        return ParameterPart(self.parameter.format(**groups), groups.get("part", ""))
+        return None if match is None else self.target.format(**match.groupdict())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +30,6 @@ class NameMap:
     def ignores(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
-    def target(self, name: str) -> ParameterPart | None:
-        """The part that a tensor fills; None when no rule knows its name."""
+    def target(self, name: str) -> str | None:
+        """Path of the part that a tensor fills; None when no rule knows its name."""
         return next((target for rule in self.rules if (target := rule.apply(name)) is not None), None)

@@ -207,7 +207,7 @@ def test_what_cannot_be_divided_among_the_ranks_is_refused_by_its_axis(build, fi
 
 
 def test_every_row_of_a_layer_belongs_to_one_part():
-    for _, (parameter, part) in places(QKVLinear(context(), 5, 4, 2, 3, bias=True)):
-        assert part.rows.stop <= parameter.shape[0]
+    for place in places(QKVLinear(context(), 5, 4, 2, 3, bias=True)):
+        assert place.part.rows.stop <= place.parameter.shape[0]
     layer = QKVLinear(context(), 5, 4, 2, 3)
     assert sum(part.num_elements for part in layer.parts["weight"]) == layer.weight.numel()

@@ -20,12 +20,13 @@ class Rank(SingleGroup):
 
 
 def together(decoders):
-    """{(parameter, part): full tensor}, put together from all ranks; a place no rank fills stays NaN."""
+    """{path of a part: full tensor}, put together from all ranks; a place no rank fills stays NaN."""
     full = {}
     for decoder in decoders:
-        for target, (parameter, part) in places(decoder):
-            tensor = full.setdefault(target, torch.full(part.full_shape, torch.nan))
-            tensor[part.region] = parameter[part.rows].float()
+        for place in places(decoder):
+            part = place.part
+            tensor = full.setdefault(place.path, torch.full(part.full_shape, torch.nan))
+            tensor[part.region] = place.parameter[part.rows].float()
     return full
 
 

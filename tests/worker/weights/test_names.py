@@ -2,15 +2,15 @@
 
 import pytest
 
-from quire.worker.weights.names import NameMap, NameRule, ParameterPart
+from quire.worker.weights.names import NameMap, NameRule
 
 NAMES = NameMap(
-    (NameRule(r"layers\.(?P<n>\d+)\.(?P<part>a|b)\.(?P<tensor>\w+)", "blocks.{n}.ab.{tensor}"),), (r"old\..*",)
+    (NameRule(r"layers\.(?P<n>\d+)\.(?P<part>a|b)\.(?P<tensor>\w+)", "blocks.{n}.ab.{part}.{tensor}"),), (r"old\..*",)
 )
 
 
-def test_a_name_gives_the_parameter_and_the_part():
-    assert NAMES.target("layers.3.b.weight") == ParameterPart("blocks.3.ab.weight", "b")
+def test_a_name_gives_the_path_of_a_part():
+    assert NAMES.target("layers.3.b.weight") == "blocks.3.ab.b.weight"
 
 
 @pytest.mark.parametrize(
