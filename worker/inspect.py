@@ -21,7 +21,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, read_spec
-from quire.worker.quant.select import scheme_for
+from quire.worker.quant.select import schemes_of
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.load import match
 from quire.worker.weights.shard import ModelError
@@ -91,8 +91,8 @@ def _model(config: WorkerConfig, device: Device) -> Section:
     """
     spec = read_spec(Path(config.model), config.task)
     dtype = device.dtype(config.dtype, spec.dtype)
-    scheme = scheme_for(config.quantization, device.torch)
-    model = build_model(spec, BuildContext(FirstRank(config.tensor_parallel_size), torch.device("meta"), dtype, scheme))
+    schemes, group = schemes_of(config.quantization, device.torch), FirstRank(config.tensor_parallel_size)
+    model = build_model(spec, BuildContext(group, torch.device("meta"), dtype, schemes))
     if config.load_format != "dummy":
         with Checkpoint(Path(config.model)) as checkpoint:
             match(model, checkpoint, checkpoint_names(spec))

@@ -27,7 +27,7 @@ from quire.worker.memory.kv_cache import KVCache, KVLayout
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import Spec, read_spec
-from quire.worker.quant.select import scheme_for
+from quire.worker.quant.select import schemes_of
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
@@ -69,7 +69,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     share = memory_share(config, device, usage, paged=not spec.whole_prompts)
     group = join()
     phases.end("group")
-    context = BuildContext(group, device.torch, dtype, scheme_for(config.quantization, device.torch))
+    context = BuildContext(group, device.torch, dtype, schemes_of(config.quantization, device.torch))
     with refusing(device, "loading the weights"):
         loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)

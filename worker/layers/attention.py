@@ -31,8 +31,8 @@ class Attention(nn.Module):
         norm_eps: float | None,
     ) -> None:
         super().__init__()
-        self.qkv = QKVLinear(context, hidden, num_heads, num_kv_heads, head_dim, qkv_bias)
-        self.output = RowLinear(context, num_heads * head_dim, hidden, "num_attention_heads", output_bias)
+        self.qkv = QKVLinear(context.at("qkv"), hidden, num_heads, num_kv_heads, head_dim, qkv_bias)
+        self.output = RowLinear(context.at("output"), num_heads * head_dim, hidden, "num_attention_heads", output_bias)
         self.query_norm = None if norm_eps is None else RMSNorm(context, head_dim, norm_eps)
         self.key_norm = None if norm_eps is None else RMSNorm(context, head_dim, norm_eps)
         self.rule = rule
@@ -61,8 +61,8 @@ class EncoderAttention(nn.Module):
     def __init__(self, context: BuildContext, hidden: int, num_heads: int) -> None:
         super().__init__()
         head_dim = hidden // num_heads
-        self.qkv = QKVLinear(context, hidden, num_heads, num_heads, head_dim, bias=True)
-        self.output = RowLinear(context, hidden, hidden, "num_attention_heads", bias=True)
+        self.qkv = QKVLinear(context.at("qkv"), hidden, num_heads, num_heads, head_dim, bias=True)
+        self.output = RowLinear(context.at("output"), hidden, hidden, "num_attention_heads", bias=True)
         self.scale = head_dim**-0.5
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:

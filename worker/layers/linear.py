@@ -6,6 +6,7 @@ from quire.kernels.linear.activation import Gate
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import RMSNorm
+from quire.worker.quant.apart import merged
 from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive, whole
 
 
@@ -16,10 +17,10 @@ class Linear(ShardedModule):
         self, context: BuildContext, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, bias: bool
     ) -> None:
         super().__init__()
-        self.scheme = context.scheme
+        self.scheme = merged({name: (context.at(name) if name else context).scheme for name, _ in outputs})
         self.bias: torch.Tensor | None
         self.register_parameter("bias", None)
-        context.scheme.create(self, outputs, inputs, context.dtype)
+        self.scheme.create(self, outputs, inputs, context.dtype)
         if bias:
             self.declare("bias", context.dtype, consecutive(outputs))
 

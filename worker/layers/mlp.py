@@ -17,8 +17,8 @@ class GatedMLP(nn.Module):
         super().__init__()
         axis = "intermediate_size"
         self.kind: Gate = kind
-        self.gate_up = MergedLinear(context, hidden, intermediate, ("gate", "up"), axis, bias)
-        self.down = RowLinear(context, intermediate, hidden, axis, bias)
+        self.gate_up = MergedLinear(context.at("gate_up"), hidden, intermediate, ("gate", "up"), axis, bias)
+        self.down = RowLinear(context.at("down"), intermediate, hidden, axis, bias)
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor, norm: RMSNorm, batch: ForwardBatch
@@ -36,8 +36,8 @@ class MLP(nn.Module):
         super().__init__()
         axis = "intermediate_size"
         self.kind: Gate = kind
-        self.up = ColumnLinear(context, hidden, intermediate, axis, bias=True)
-        self.down = RowLinear(context, intermediate, hidden, axis, bias=True)
+        self.up = ColumnLinear(context.at("up"), hidden, intermediate, axis, bias=True)
+        self.down = RowLinear(context.at("down"), intermediate, hidden, axis, bias=True)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""

@@ -22,7 +22,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
         self.attention = Attention(
-            context,
+            context.at("attention"),
             spec.hidden_size,
             spec.num_heads,
             spec.num_kv_heads,
@@ -33,7 +33,9 @@ class Block(nn.Module):
             norm_eps=spec.norm_eps if spec.qk_norm else None,
         )
         self.mlp_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        self.mlp = GatedMLP(context, spec.hidden_size, spec.intermediate_size, spec.mlp_bias, spec.activation)
+        self.mlp = GatedMLP(
+            context.at("mlp"), spec.hidden_size, spec.intermediate_size, spec.mlp_bias, spec.activation
+        )
 
     def forward(
         self,
@@ -56,11 +58,16 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         has_head, tied = spec.pooling is None, spec.tied_embeddings
-        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size, multiplied=tied and has_head)
-        self.blocks = nn.ModuleList(Block(context, spec, layer) for layer in range(spec.num_layers))
+        self.embedding = Vocabulary(
+            context.at("embedding"), spec.vocab_size, spec.hidden_size, multiplied=tied and has_head
+        )
+        self.blocks = nn.ModuleList(
+            Block(context.at(f"blocks.{layer}"), spec, layer) for layer in range(spec.num_layers)
+        )
         self.norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        own_head = has_head and not tied
-        self.head = Vocabulary(context, spec.vocab_size, spec.hidden_size, looked_up=False) if own_head else None
+        self.head: Vocabulary | None = None
+        if has_head and not tied:
+            self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
         self.rotary = Rotary(spec.rope, context.device)
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:

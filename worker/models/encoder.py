@@ -18,9 +18,9 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, context: BuildContext, spec: EncoderSpec) -> None:
         super().__init__()
-        self.attention = EncoderAttention(context, spec.hidden_size, spec.num_heads)
+        self.attention = EncoderAttention(context.at("attention"), spec.hidden_size, spec.num_heads)
         self.attention_norm = LayerNorm(context, spec.hidden_size, spec.norm_eps)
-        self.mlp = MLP(context, spec.hidden_size, spec.intermediate_size, spec.activation)
+        self.mlp = MLP(context.at("mlp"), spec.hidden_size, spec.intermediate_size, spec.activation)
         self.mlp_norm = LayerNorm(context, spec.hidden_size, spec.norm_eps)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
@@ -36,11 +36,13 @@ class Encoder(nn.Module):
     def __init__(self, spec: EncoderSpec, context: BuildContext) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = Vocabulary(context, spec.vocab_size, spec.hidden_size, multiplied=False)
+        self.embedding = Vocabulary(context.at("embedding"), spec.vocab_size, spec.hidden_size, multiplied=False)
         self.positions = Table(context, spec.num_positions, spec.hidden_size)
         self.token_types = Table(context, spec.num_token_types, spec.hidden_size)
         self.norm = LayerNorm(context, spec.hidden_size, spec.norm_eps)
-        self.blocks = nn.ModuleList(EncoderBlock(context, spec) for _ in range(spec.num_layers))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(context.at(f"blocks.{layer}"), spec) for layer in range(spec.num_layers)
+        )
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Run the step's whole prompts -> hidden states [T, hidden]. Nothing is cached. Every token is of type 0."""

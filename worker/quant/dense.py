@@ -1,5 +1,7 @@
 """The scheme without quantization: one matrix in the model's dtype."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -10,6 +12,7 @@ from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.shard import ShardedModule, Slice, consecutive
 
 
+@dataclass(frozen=True, slots=True)
 class DenseScheme(Scheme):
     """Stores `weight` [outputs, inputs]: as it is in the checkpoint, then as the device multiplies it fastest."""
 

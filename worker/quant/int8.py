@@ -1,5 +1,7 @@
 """Quantization when the model is loaded: 8-bit integers, one scale for each output and one for each row that is run."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -9,6 +11,7 @@ from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive
 
 
+@dataclass(frozen=True, slots=True)
 class Int8Scheme(Scheme):
     """Loads `weight` [outputs, inputs] as it is in the checkpoint, and keeps `packed` and `scale` of it instead."""
 

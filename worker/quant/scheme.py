@@ -11,7 +11,10 @@ from quire.worker.weights.shard import ShardedModule, Slice
 
 
 class Scheme(ABC):
-    """A linear layer asks `create` once, when it is built, `finish` once, when it is filled, `apply` in every step."""
+    """A linear layer asks `create` once, when it is built, `finish` once, when it is filled, `apply` in every step.
+
+    Schemes that are equal store alike: the parts of a merged layer then share one product.
+    """
 
     @abstractmethod
     def create(
@@ -50,6 +53,15 @@ class Scheme(ABC):
         Left out: one operation after the other.
         """
         return norm_product_gate(lambda normed: self.apply(layer, normed, bias), x, residual, norm_weight, eps, gate)
+
+
+SchemeFor = Callable[[str], Scheme]
+"""Path in the model of a linear layer, or of one part of a merged layer -> its scheme."""
+
+
+def everywhere(scheme: Scheme) -> SchemeFor:
+    """The same scheme at every path."""
+    return lambda path: scheme
 
 
 def norm_product_gate(

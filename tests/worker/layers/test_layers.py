@@ -20,6 +20,7 @@ from quire.worker.layers.linear import (
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import places
 from quire.worker.weights.shard import ModelError, ShardedModule
@@ -54,7 +55,7 @@ def on_ranks(size, build, call):
 
     def run(rank):
         group = ThreadGroup(rank, size, barrier, board) if size > 1 else SingleGroup()
-        layers[rank] = build(BuildContext(group, CPU, torch.float32, DenseScheme()))
+        layers[rank] = build(BuildContext(group, CPU, torch.float32, everywhere(DenseScheme())))
         fill_dummy(layers[rank], 0, CPU)
         for module in list(layers[rank].modules()):
             if isinstance(module, ShardedModule):
@@ -75,7 +76,7 @@ def values(*shape):
 
 def context(rank=0, size=1):
     group = ThreadGroup(rank, size, None, None) if size > 1 else SingleGroup()
-    return BuildContext(group, CPU, torch.float32, DenseScheme())
+    return BuildContext(group, CPU, torch.float32, everywhere(DenseScheme()))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

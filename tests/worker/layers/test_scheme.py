@@ -12,7 +12,7 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import Scheme
+from quire.worker.quant.scheme import Scheme, everywhere
 from quire.worker.weights.load import places
 from quire.worker.weights.shard import Slice, consecutive, whole
 
@@ -64,8 +64,10 @@ def test_another_scheme_loads_and_multiplies_its_own_storage_on_any_rank(size, t
     packed, dense = quantized(tiny_checkpoint(), tmp_path)
     spec = read_spec(packed)
     for rank in range(size):
-        ours = load_model(packed, spec, BuildContext(Rank(rank, size), CPU, torch.float32, RowScaled())).model
-        twin = load_model(dense, spec, BuildContext(Rank(rank, size), CPU, torch.float32, DenseScheme())).model
+        ours, twin = (
+            load_model(folder, spec, BuildContext(Rank(rank, size), CPU, torch.float32, everywhere(scheme))).model
+            for folder, scheme in ((packed, RowScaled()), (dense, DenseScheme()))
+        )
         assert {place.name for place in places(ours)} == {"packed", "scale", "weight"}
         for module in ("attention.qkv", "attention.output", "mlp.gate_up", "mlp.down"):
             mine, other = (decoder.blocks[1].get_submodule(module) for decoder in (ours, twin))

@@ -16,6 +16,7 @@ from quire.worker.models.build import load_model
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 
 BLOCK_SIZE = 8
 
@@ -102,7 +103,7 @@ def load() -> Callable[..., Decoder]:
     """`load(folder, group=SingleGroup(), dtype=torch.float32) -> Decoder`"""
 
     def load_decoder(folder: Path, group: Group | None = None, dtype: torch.dtype = torch.float32) -> Decoder:
-        context = BuildContext(group or SingleGroup(), torch.device("cpu"), dtype, DenseScheme())
+        context = BuildContext(group or SingleGroup(), torch.device("cpu"), dtype, everywhere(DenseScheme()))
         return load_model(folder, read_spec(folder), context).model
 
     return load_decoder

@@ -17,6 +17,7 @@ from quire.worker.device.parallel import ProcessGroup
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 
 CPU = torch.device("cpu")
 
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def generate(group: ProcessGroup, folder: Path, prompts: list[list[int]]) -> dict[str, object]:
-    context = BuildContext(group, CPU, torch.float32, DenseScheme())
+    context = BuildContext(group, CPU, torch.float32, everywhere(DenseScheme()))
     loaded = load_model(folder, read_spec(folder), context)
     rows = Greedy(loaded.model, group.size).generate(prompts, 24, chunk=32)
     return {"tokens": [row.tokens for row in rows], "bytes_read": loaded.bytes_read}

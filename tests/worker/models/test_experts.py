@@ -14,6 +14,7 @@ from quire.worker.layers.mlp import GatedMLP
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 
 PADDING = 5
 NUM_EXPERTS = 3
@@ -27,8 +28,11 @@ class FakeExperts(nn.Module):
 
     def __init__(self, context, hidden, intermediate, bias, kind):
         super().__init__()
-        self.router = ReplicatedLinear(context, hidden, NUM_EXPERTS)
-        self.experts = nn.ModuleList(GatedMLP(context, hidden, intermediate, bias, kind) for _ in range(NUM_EXPERTS))
+        self.router = ReplicatedLinear(context.at("router"), hidden, NUM_EXPERTS)
+        self.experts = nn.ModuleList(
+            GatedMLP(context.at(f"experts.{number}"), hidden, intermediate, bias, kind)
+            for number in range(NUM_EXPERTS)
+        )
         self.served = [0] * NUM_EXPERTS
 
     def forward(self, x, residual, norm, batch):
@@ -48,7 +52,7 @@ class FakeExperts(nn.Module):
 def decoder(monkeypatch, tiny_checkpoint):
     monkeypatch.setattr("quire.worker.models.decoder.GatedMLP", FakeExperts)
     folder = tiny_checkpoint()
-    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, DenseScheme())
+    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
     return load_model(folder, read_spec(folder), context, "dummy").model
 
 

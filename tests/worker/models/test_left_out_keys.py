@@ -21,6 +21,7 @@ from quire.worker.models.encoder_spec import EncoderSpec
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, parse_spec, read_spec
 from quire.worker.models.spec import ACTIVATIONS
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 from quire.worker.weights.load import match
 from quire.worker.weights.shard import ModelError
 
@@ -141,7 +142,7 @@ def built(spec):
     """Our model without memory; one of an architecture without a head has none."""
     if not spec.architecture.endswith("ForCausalLM"):
         spec = replace(spec, pooling="last")
-    return build_model(spec, BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, DenseScheme()))
+    return build_model(spec, BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme())))
 
 
 def assert_alike(spec, model):

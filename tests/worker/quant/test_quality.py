@@ -17,7 +17,7 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
-from quire.worker.quant.select import scheme_for
+from quire.worker.quant.select import schemes_of
 
 MODEL = Path(__file__).parents[3] / "deploy" / "model"
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def perplexity(quantization: str, texts: list[str]) -> float:
     """Of the first TOKENS tokens of each text together."""
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     spec = read_spec(MODEL)
-    context = BuildContext(SingleGroup(), CPU, torch.float32, scheme_for(quantization, CPU))
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(quantization, CPU))
     decoder = load_model(MODEL, spec, context).model
     cache = KVCache(spec.kv_layout(1, BLOCK, torch.float32), TOKENS // BLOCK, CPU)
     losses = []

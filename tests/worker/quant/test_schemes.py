@@ -13,7 +13,8 @@ from quire.worker.layers.linear import ColumnLinear, MergedLinear, QKVLinear, Ro
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.int8 import Int8Scheme
-from quire.worker.quant.select import scheme_for
+from quire.worker.quant.scheme import everywhere
+from quire.worker.quant.select import schemes_of
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.shard import ModelError
 
@@ -23,7 +24,7 @@ HIDDEN = 48
 
 def filled(build, scheme):
     """A layer of its own seed's weights, not finished yet."""
-    layer = build(BuildContext(SingleGroup(), CPU, torch.float32, scheme))
+    layer = build(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(scheme)))
     fill_dummy(layer, 0, CPU)
     return layer
 
@@ -112,8 +113,8 @@ def test_a_vocabulary_stores_no_more_than_its_role_needs(scheme, head_bytes):
 
 
 def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
-    assert isinstance(scheme_for("none", CPU), DenseScheme)
-    assert isinstance(scheme_for("none", torch.device("cuda")), DenseScheme)
-    assert isinstance(scheme_for("int8", CPU), Int8Scheme)
+    assert schemes_of("none", CPU)("head") == DenseScheme()
+    assert schemes_of("none", torch.device("cuda"))("head") == DenseScheme()
+    assert schemes_of("int8", CPU)("head") == Int8Scheme()
     with pytest.raises(ModelError, match="quantization: int8 needs the CPU backend; on cuda choose"):
-        scheme_for("int8", torch.device("cuda"))
+        schemes_of("int8", torch.device("cuda"))

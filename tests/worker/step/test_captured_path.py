@@ -25,6 +25,7 @@ from quire.worker.memory.kv_cache import KVCache
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
@@ -120,7 +121,7 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
     """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
     device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
     spec = replace(spec, pooling=pooling)
-    context = BuildContext(SingleGroup(), device.torch, torch.float32, DenseScheme())
+    context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
     decoder = load_model(folder, spec, context).model
     cache = KVCache(spec.kv_layout(1, BLOCK, kv_dtype or torch.float32), 40, device.torch)
     for layer in cache.layers:

@@ -8,6 +8,7 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.linear import Linear
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
 from quire.worker.weights.load import places
 
 
@@ -42,7 +43,7 @@ def context():
     """`context(rank=0, size=1, dtype=torch.float32) -> BuildContext` on the CPU"""
 
     def make(rank=0, size=1, dtype=torch.float32):
-        return BuildContext(Rank(rank, size), torch.device("cpu"), dtype, DenseScheme())
+        return BuildContext(Rank(rank, size), torch.device("cpu"), dtype, everywhere(DenseScheme()))
 
     return make
 
