@@ -1,5 +1,7 @@
 """Linear layers and how each is dealt out to the ranks (Shoeybi et al., 2019): by rows, by columns, or not at all."""
 
+from collections.abc import Callable
+
 import torch
 
 from quire.kernels.linear.activation import Gate
@@ -7,7 +9,11 @@ from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.quant.apart import merged
+from quire.worker.quant.scheme import norm_product_gate
 from quire.worker.weights.shard import ModelError, ShardedModule, Slice, consecutive, whole
+
+Delta = Callable[[torch.Tensor, ForwardBatch], torch.Tensor]
+"""(x [T, inputs], the step) -> what is added to the product of x, [T, outputs]: this rank's share of each."""
 
 
 class Linear(ShardedModule):
@@ -18,6 +24,8 @@ class Linear(ShardedModule):
     ) -> None:
         super().__init__()
         self.scheme = merged({name: (context.at(name) if name else context).scheme for name, _ in outputs})
+        self.delta: Delta | None = None
+        """Added to the product: before the sum over ranks, and before the gate."""
         self.bias: torch.Tensor | None
         self.register_parameter("bias", None)
         self.scheme.create(self, outputs, inputs, context.dtype)
@@ -28,7 +36,8 @@ class Linear(ShardedModule):
         self.scheme.finish(self)
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        return self.scheme.apply(self, x, self.bias)
+        out = self.scheme.apply(self, x, self.bias)
+        return out if self.delta is None else out + self.delta(x, batch)
 
     def normed(
         self,
@@ -39,7 +48,10 @@ class Linear(ShardedModule):
         gate: Gate | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer over `norm(x + residual)`, then the gated activation if asked for, and `x + residual`."""
-        return self.scheme.apply_normed(self, x, residual, norm.stored("weight"), norm.eps, self.bias, gate)
+        weight, eps = norm.stored("weight"), norm.eps
+        if self.delta is None:
+            return self.scheme.apply_normed(self, x, residual, weight, eps, self.bias, gate)
+        return norm_product_gate(lambda normed: self(normed, batch), x, residual, weight, eps, gate)
 
 
 class ReplicatedLinear(Linear):
@@ -92,7 +104,10 @@ class RowLinear(Linear):
         self.group = context.group
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        out = self.group.all_reduce(self.scheme.apply(self, x, None))
+        out = self.scheme.apply(self, x, None)
+        if self.delta is not None:
+            out = out + self.delta(x, batch)
+        out = self.group.all_reduce(out)
         return out if self.bias is None else out + self.bias
 
 
