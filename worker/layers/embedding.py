@@ -6,7 +6,7 @@ import torch
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.sampling.score import best
 from quire.worker.build_context import BuildContext
-from quire.worker.weights.shard import ShardedModule, ShardPart, Slice, whole
+from quire.worker.weights.shard import Part, ShardedModule, Slice, whole
 
 
 class Vocabulary(ShardedModule):
@@ -25,7 +25,7 @@ class Vocabulary(ShardedModule):
         start = min(self.group.rank * num_rows, vocab_size)
         self.share = Slice(vocab_size, start, min(start + num_rows, vocab_size))
         self.weight: torch.Tensor
-        self.declare("weight", context.dtype, (ShardPart("", (self.share, whole(hidden))),), num_rows)
+        self.declare("weight", context.dtype, (Part("", (self.share, whole(hidden))),), (num_rows, hidden))
 
     def finish(self) -> None:
         """The head gets the weight in the form of the scheme; the embedding keeps it as it is."""
@@ -70,7 +70,7 @@ class Table(ShardedModule):
 
     def __init__(self, context: BuildContext, size: int, hidden: int) -> None:
         super().__init__()
-        self.declare("weight", context.dtype, (ShardPart("", (whole(size), whole(hidden))),))
+        self.declare("weight", context.dtype, (Part("", (whole(size), whole(hidden))),))
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """int64 [T] -> [T, hidden]"""

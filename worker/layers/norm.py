@@ -5,7 +5,7 @@ import torch
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.worker.build_context import BuildContext
-from quire.worker.weights.shard import ShardedModule, ShardPart, whole
+from quire.worker.weights.shard import Part, ShardedModule, whole
 
 
 class RMSNorm(ShardedModule):
@@ -13,7 +13,7 @@ class RMSNorm(ShardedModule):
         super().__init__()
         self.eps = eps
         self.weight: torch.Tensor
-        self.declare("weight", context.dtype, (ShardPart("", (whole(size),)),))
+        self.declare("weight", context.dtype, (Part("", (whole(size),)),))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] -> the same shape"""
@@ -31,7 +31,7 @@ class LayerNorm(ShardedModule):
         super().__init__()
         self.eps = eps
         for name in ("weight", "bias"):
-            self.declare(name, context.dtype, (ShardPart("", (whole(size),)),))
+            self.declare(name, context.dtype, (Part("", (whole(size),)),))
 
     def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Norm of the sum: [T, size] -> [T, size]"""

@@ -33,9 +33,7 @@ class Block(nn.Module):
             norm_eps=spec.norm_eps if spec.qk_norm else None,
         )
         self.mlp_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        self.mlp = GatedMLP(
-            context.at("mlp"), spec.hidden_size, spec.intermediate_size, spec.mlp_bias, spec.activation
-        )
+        self.mlp = GatedMLP(context.at("mlp"), spec.hidden_size, spec.intermediate_size, spec.mlp_bias, spec.activation)
 
     def forward(
         self,

@@ -17,7 +17,7 @@ def fill_dummy(model: nn.Module, seed: int, device: torch.device) -> None:
     materialise(model, device)
     for place in places(model):
         part = place.part
-        place.parameter[part.rows].copy_(_full_tensor(place, seed, device)[part.region])
+        part.of(place.parameter).copy_(_full_tensor(place, seed, device)[part.region])
 
 
 def _full_tensor(place: Place, seed: int, device: torch.device) -> torch.Tensor:

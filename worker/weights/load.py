@@ -8,7 +8,7 @@ from torch import nn
 
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.names import NameMap
-from quire.worker.weights.shard import ShardedModule, ShardPart
+from quire.worker.weights.shard import Part, ShardedModule
 
 CONVERTIBLE: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Dtypes converted into each other while streaming; any other must be the parameter's own."""
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     module: ShardedModule
     name: str
     """Name of the parameter."""
-    part: ShardPart
+    part: Part
 
     @property
     def path(self) -> str:
@@ -44,12 +44,14 @@ def places(model: nn.Module) -> Iterator[Place]:
 
 
 def materialise(model: nn.Module, device: torch.device) -> None:
-    """Give the parameters memory on `device`; rows that no part fills become zeros, all others are undefined."""
+    """Give the parameters memory on `device`; what no part fills becomes zeros, all else is undefined."""
     model.to_empty(device=device)
     for module in model.modules():
         if isinstance(module, ShardedModule):
             for name, parts in module.parts.items():
-                module.get_parameter(name)[parts[-1].rows.stop :] = 0.0
+                parameter = module.get_parameter(name)
+                if sum(part.num_elements for part in parts) < parameter.numel():
+                    parameter.zero_()
 
 
 def match(model: nn.Module, checkpoint: Checkpoint, names: NameMap) -> dict[str, Place]:
@@ -94,5 +96,5 @@ def _fill(checkpoint: Checkpoint, name: str, place: Place) -> int:
     tensor = checkpoint.read(name, part.region)
     if tensor.dtype != parameter.dtype and not {tensor.dtype, parameter.dtype} <= CONVERTIBLE:
         raise CheckpointError(f"{name}: is stored as {tensor.dtype}, which does not convert to {parameter.dtype}")
-    parameter[part.rows].copy_(tensor)
+    part.of(parameter).copy_(tensor)
     return tensor.nbytes

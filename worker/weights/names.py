@@ -10,7 +10,7 @@ class NameRule:
 
     pattern: str
     target: str
-    """Path of a part in the model: of its module, its name if it is one of several merged ones, then the parameter's."""
+    """Path of a part in the model: its module's, its own name if several are merged, then the parameter's name."""
 
     def apply(self, name: str) -> str | None:
         match = re.fullmatch(self.pattern, name)

@@ -1,4 +1,4 @@
-"""A parameter's declaration: its shape on this rank, and which region of which checkpoint tensors fills it."""
+"""A parameter's declaration: its shape on this rank, and which regions of which checkpoint tensors fill it."""
 
 from dataclasses import dataclass
 from math import prod
@@ -28,6 +28,19 @@ class Slice:
     def length(self) -> int:
         return self.stop - self.start
 
+    def grouped(self, size: int) -> "Slice":
+        """The same run where `size` indices are stored as one, the last of which may stand for fewer.
+
+        ModelError for a run that begins or ends inside of one.
+        """
+        if self.start % size or (self.stop % size and self.stop != self.full):
+            raise ModelError(
+                "tensor_parallel_size",
+                f"{self.start}..{self.stop} of {self.full} would be one rank's, but the checkpoint stores {size} at a "
+                "time; choose one that divides into whole groups",
+            )
+        return Slice(-(-self.full // size), self.start // size, -(-self.stop // size))
+
 
 def whole(full: int) -> Slice:
     """An axis that every rank holds completely."""
@@ -44,13 +57,18 @@ def even(axis: str, full: int, rank: int, size: int) -> Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardPart:
-    """One checkpoint tensor's share in a parameter: its region goes to the rows from `offset` on."""
+class Part:
+    """One tensor's share in a parameter."""
 
     name: str
-    """Name of one of several merged tensors ("q", "gate"); empty when the parameter is one tensor."""
+    """Name of one of several merged tensors ("q", "gate", "3.gate"); empty when the parameter is one tensor."""
     axes: tuple[Slice, ...]
+    axis: int = 0
+    """Axis along which it is merged with others: in the parameter, and in a checkpoint that stores them as one."""
     offset: int = 0
+    """Index on that axis of the parameter where its share begins."""
+    index: tuple[int, ...] = ()
+    """Indices on axes that the parameter has in front of the tensor's: an expert's number."""
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -62,10 +80,10 @@ class ShardPart:
         """The region that this rank reads of it."""
         return tuple(slice(axis.start, axis.stop) for axis in self.axes)
 
-    @property
-    def rows(self) -> slice:
-        """The parameter's rows that it fills."""
-        return slice(self.offset, self.offset + self.axes[0].length)
+    def of(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The region of the parameter that it fills, a view."""
+        own = parameter[self.index]
+        return own.narrow(self.axis, self.offset, self.axes[self.axis].length) if self.axes else own
 
     @property
     def num_elements(self) -> int:
@@ -77,15 +95,20 @@ class ShardedModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.parts: dict[str, tuple[ShardPart, ...]] = {}
+        self.parts: dict[str, tuple[Part, ...]] = {}
 
-    def declare(self, name: str, dtype: torch.dtype, parts: tuple[ShardPart, ...], num_rows: int | None = None) -> None:
-        """Register parameter `name` on the meta device, made of `parts` along its first axis.
+    def declare(
+        self, name: str, dtype: torch.dtype, parts: tuple[Part, ...], shape: tuple[int, ...] | None = None
+    ) -> None:
+        """Register parameter `name` on the meta device, made of `parts`.
 
-        `num_rows`: of the parameter, when it is longer than its parts; the loader fills the rest with zeros.
+        `shape`: of the parameter, when it is more than its parts side by side; the loader fills the rest with zeros.
         """
-        rows = parts[-1].rows.stop if num_rows is None else num_rows
-        shape = (rows, *(axis.length for axis in parts[0].axes[1:]))
+        if shape is None:
+            first, last = parts[0], parts[-1]
+            shape = tuple(axis.length for axis in first.axes)
+            end = last.offset + last.axes[last.axis].length
+            shape = (*shape[: first.axis], end, *shape[first.axis + 1 :])
         self.register_parameter(name, nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False))
         self.parts[name] = parts
 
@@ -99,10 +122,10 @@ class ShardedModule(nn.Module):
         """Called once, when the parameters are filled: a layer that stores them otherwise changes them now."""
 
 
-def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice) -> tuple[ShardPart, ...]:
-    """Parts one under the other: each named slice is the first axis of its tensor, `others` the axes after it."""
+def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice, axis: int = 0) -> tuple[Part, ...]:
+    """Parts side by side: each named slice is that axis of its tensor, `others` are the axes around it."""
     parts, offset = [], 0
-    for name, first in slices:
-        parts.append(ShardPart(name, (first, *others), offset))
-        offset += first.length
+    for name, run in slices:
+        parts.append(Part(name, (*others[:axis], run, *others[axis:]), axis, offset))
+        offset += run.length
     return tuple(parts)

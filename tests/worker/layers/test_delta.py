@@ -1,4 +1,4 @@
-"""A delta comes between a layer's product and what is joined to it, the gate or the sum over ranks; and reads the batch."""
+"""A delta comes between a layer's product and the gate or the sum over ranks, and reads the batch."""
 
 from types import SimpleNamespace
 
@@ -71,7 +71,9 @@ def rows_of(batch):
 
 
 def test_a_delta_between_product_and_gate_is_the_sum_done_by_hand(batch):
-    mlp = GatedMLP(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(DenseScheme())), HIDDEN, INTER, True, "silu")
+    mlp = GatedMLP(
+        BuildContext(SingleGroup(), CPU, torch.float32, everywhere(DenseScheme())), HIDDEN, INTER, True, "silu"
+    )
     fill_dummy(mlp, 0, CPU)
     for layer in (mlp.gate_up, mlp.down):
         layer.finish()

@@ -30,8 +30,7 @@ class FakeExperts(nn.Module):
         super().__init__()
         self.router = ReplicatedLinear(context.at("router"), hidden, NUM_EXPERTS)
         self.experts = nn.ModuleList(
-            GatedMLP(context.at(f"experts.{number}"), hidden, intermediate, bias, kind)
-            for number in range(NUM_EXPERTS)
+            GatedMLP(context.at(f"experts.{number}"), hidden, intermediate, bias, kind) for number in range(NUM_EXPERTS)
         )
         self.served = [0] * NUM_EXPERTS
 

@@ -56,7 +56,9 @@ def composed(folder):
     alone = {scheme: load(folder, everywhere(scheme)) for scheme in (DenseScheme(), Int8Scheme())}
     for path, layer in model.named_modules():
         if isinstance(layer, Linear):
-            rows = [(part.name, part.rows) for part in layer.parts["weight"]]
+            rows = [
+                (part.name, slice(part.offset, part.offset + part.axes[0].length)) for part in layer.parts["weight"]
+            ]
             layer.scheme = Alone(path, rows, {scheme: one.get_submodule(path) for scheme, one in alone.items()})
     return model
 
