@@ -7,6 +7,7 @@ I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiesce
 from collections import Counter
 
 from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT
+from quire.proto.prefix_key import block_contents
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.epoch import Epoch
@@ -140,7 +141,7 @@ def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
 
 def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
     running, block_size = group_epoch.running, group_epoch.memory.block_size
-    seen: dict[int, tuple[int, bytes, str, str]] = {}
+    seen: dict[int, tuple[int, list[bytes], str, str]] = {}
     for sequence in live:
         num_full = int(running.num_scheduled[sequence.slot]) // block_size
         for place, block in enumerate(sequence.blocks):
@@ -148,8 +149,10 @@ def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
                 continue
             _require("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
             tokens = running.history[sequence.slot, place * block_size : (place + 1) * block_size].tobytes()
-            content = place, tokens, sequence.request.adapter, sequence.request.cache_salt
-            same = seen.setdefault(block, content) == content
+            request = sequence.request
+            contents = list(block_contents(tokens, block_size, place, request.placeholders))
+            prefix = place, contents, request.adapter, request.cache_salt
+            same = seen.setdefault(block, prefix) == prefix
             _require("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
 
 
@@ -174,7 +177,7 @@ def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
     for sequence in live:
         request, slot, width = sequence.request, sequence.slot, memory.block_size
         acknowledged = begun.get(slot, int(running.num_scheduled[slot]))
-        context = memory.index.root(request.adapter, request.cache_salt).tokens
+        context = memory.index.root(request.adapter, request.cache_salt).content
         history = running.history[slot, : int(running.num_known[slot])].tobytes()
         for place, block in enumerate(sequence.blocks):
             mine = memory.index.entry_of(block)
@@ -183,8 +186,8 @@ def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
             begin, end = place * width, (place + 1) * width
             if end > acknowledged:
                 raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
-            if mine.tokens != history[4 * begin : 4 * end]:
-                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with other tokens")
+            if [mine.content] != list(block_contents(history[4 * begin : 4 * end], width, place, request.placeholders)):
+                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with another content")
             if _origin(mine, origins) != (context, place + 1):
                 raise InvariantError("I5", f"{_name(sequence)}: block {block} is of another salt, adapter or place")
 
@@ -196,7 +199,7 @@ def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[by
     while link.parent is not None and id(link) not in known:
         chain.append(link)
         link = link.parent
-    context, depth = known.get(id(link), (link.tokens, 0))
+    context, depth = known.get(id(link), (link.content, 0))
     for link in reversed(chain):
         depth += 1
         known[id(link)] = context, depth

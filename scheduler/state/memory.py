@@ -4,9 +4,10 @@ from collections import deque
 from typing import NamedTuple
 
 from quire.proto.messages.requests import ModelFacts
+from quire.proto.prefix_key import block_contents, block_key
 from quire.proto.transport.wire import Int32
 from quire.scheduler.state.blocks import BlockPool
-from quire.scheduler.state.prefix import Hash, PrefixEntry, PrefixIndex, sha256
+from quire.scheduler.state.prefix import KeyOf, PrefixEntry, PrefixIndex
 from quire.scheduler.state.sequence import Sequence
 
 
@@ -14,7 +15,7 @@ class UnpublishedBlocks(NamedTuple):
     """Full blocks of an ended output, published when their step is acknowledged by every rank."""
 
     parent: PrefixEntry
-    tokens: bytes
+    contents: list[bytes]
     blocks: list[int]
 
 
@@ -29,10 +30,10 @@ class Fence(NamedTuple):
 class Memory:
     """The blocks and the prefix cache of one worker group. `sent` is the number of the newest plan sent."""
 
-    def __init__(self, facts: ModelFacts, caching: bool, hash_: Hash = sha256) -> None:
+    def __init__(self, facts: ModelFacts, caching: bool, key_of: KeyOf = block_key) -> None:
         self.block_size = facts.block_size
         self.pool = BlockPool(facts.num_blocks)
-        self.index = PrefixIndex(facts.num_blocks, facts.block_size, facts.revision, hash_)
+        self.index = PrefixIndex(facts.num_blocks, facts.block_size, facts.revision, key_of)
         self.fences: deque[Fence] = deque()
         self.acked = 0
         """Number of the newest plan that every rank has acknowledged."""
@@ -52,11 +53,10 @@ class Memory:
         if sequence.root is None or sequence.wants_prompt_logprobs:
             return []
         hits: list[PrefixEntry] = []
-        parent, width = sequence.root, 4 * self.block_size
-        tokens = sequence.tokens.tobytes()
-        find = self.index.find
-        for start in range(0, (sequence.num_known - 1) // self.block_size * width, width):
-            entry = find(parent, tokens[start : start + width])
+        parent, find = sequence.root, self.index.find
+        tokens = sequence.tokens[: sequence.num_known - 1].tobytes()
+        for content in block_contents(tokens, self.block_size, 0, request.placeholders):
+            entry = find(parent, content)
             if entry is None:
                 break
             hits.append(entry)
@@ -124,13 +124,14 @@ class Memory:
             return None
         parent = sequence.entries[-1] if first else sequence.root
         tokens = history[first * self.block_size : full * self.block_size].tobytes()
-        return UnpublishedBlocks(parent, tokens, sequence.blocks[first:full])
+        contents = block_contents(tokens, self.block_size, first, sequence.request.placeholders)
+        return UnpublishedBlocks(parent, list(contents), sequence.blocks[first:full])
 
     def _list(self, unpublished: UnpublishedBlocks) -> list[PrefixEntry]:
-        parent, width = unpublished.parent, 4 * self.block_size
+        parent = unpublished.parent
         listed: list[PrefixEntry] = []
-        for number, block in enumerate(unpublished.blocks):
-            parent = self.index.publish(parent, unpublished.tokens[number * width : (number + 1) * width], block)
+        for content, block in zip(unpublished.contents, unpublished.blocks, strict=True):
+            parent = self.index.publish(parent, content, block)
             listed.append(parent)
         return listed
 

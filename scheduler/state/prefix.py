@@ -1,40 +1,37 @@
 """The prefix cache's index: which block holds the KV of which prefix.
 
-A key is SHA-256 over a typed, length-prefixed encoding of (parent key, tokens); the root's of (model revision,
-adapter, salt, block size). A hit compares the tokens and the whole chain behind them, so a collision is harmless.
+Entries are found by the keys of `proto/prefix_key.py`. A hit compares the contents of the whole chain behind it, so a
+collision is harmless.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable
+
+from quire.proto.prefix_key import block_key, root_content, root_key
 
 NUM_SHARDS = 256
 
-Hash = Callable[[bytes], bytes]
-
-
-def sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+KeyOf = Callable[[bytes, bytes], bytes]
+"""(parent's key, content) -> key of a block"""
 
 
 class PrefixEntry:
     """Identity of one full block. Its chain of parents is the prefix; `block` is -1 for roots and unlisted entries."""
 
-    __slots__ = ("block", "key", "parent", "tokens")
+    __slots__ = ("block", "content", "key", "parent")
 
-    def __init__(self, key: bytes, parent: PrefixEntry | None, tokens: bytes, block: int) -> None:
+    def __init__(self, key: bytes, parent: PrefixEntry | None, content: bytes, block: int) -> None:
         self.key = key
         self.parent = parent
-        self.tokens = tokens
+        self.content = content
         self.block = block
 
 
 class PrefixIndex:
     """Entries by key and by block."""
 
-    def __init__(self, num_blocks: int, block_size: int, revision: str, hash_: Hash = sha256) -> None:
+    def __init__(self, num_blocks: int, block_size: int, revision: str, key_of: KeyOf = block_key) -> None:
         self._shards: list[dict[bytes, PrefixEntry]] = [{} for _ in range(NUM_SHARDS)]
         """Entries by the key's first byte: one large dict would now and then stop a step for milliseconds to rehash."""
         self._num_entries = 0
@@ -42,35 +39,34 @@ class PrefixIndex:
         self._poisoned = bytearray(num_blocks)
         self._revision = revision
         self._block_size = block_size
-        self._hash = hash_
-        self._header = b"block" + struct.pack("<QQ", 32, 4 * block_size)
+        self._key_of = key_of
 
     def __len__(self) -> int:
         return self._num_entries
 
     def root(self, adapter: str, cache_salt: str) -> PrefixEntry:
         """The entry with which all prefixes of this adapter and salt begin."""
-        fields = [text.encode() for text in (self._revision, adapter, cache_salt)]
-        context = b"root" + struct.pack("<Q", self._block_size)
-        context += b"".join(struct.pack("<Q", len(field)) + field for field in fields)
-        return PrefixEntry(self._hash(context), None, context, -1)
+        content = root_content(self._revision, self._block_size, adapter, cache_salt)
+        return PrefixEntry(root_key(content), None, content, -1)
 
-    def find(self, parent: PrefixEntry, tokens: bytes) -> PrefixEntry | None:
-        """The listed entry of this prefix: `parent`'s chain followed by `tokens` (int32 bytes of one block)."""
-        key = self._hash(self._header + parent.key + tokens)
+    def find(self, parent: PrefixEntry, content: bytes) -> PrefixEntry | None:
+        """The listed entry of this prefix: `parent`'s chain followed by a block of `content`."""
+        key = self._key_of(parent.key, content)
         found = self._shards[key[0]].get(key)
-        return found if found is not None and self._same(found, parent, tokens) else None
+        if found is None or (found.parent is parent and found.content == content):
+            return found
+        return found if self._same(found, parent, content) else None
 
-    def publish(self, parent: PrefixEntry, tokens: bytes, block: int) -> PrefixEntry:
+    def publish(self, parent: PrefixEntry, content: bytes, block: int) -> PrefixEntry:
         """List `block` as holding this prefix, unless another does already or the key is taken by a collision."""
-        key = self._hash(self._header + parent.key + tokens)
+        key = self._key_of(parent.key, content)
         shard = self._shards[key[0]]
         found = shard.get(key)
         if found is not None:
-            return found if self._same(found, parent, tokens) else PrefixEntry(key, parent, tokens, -1)
+            return found if self._same(found, parent, content) else PrefixEntry(key, parent, content, -1)
         if self._poisoned[block] or self._by_block[block] is not None:
-            return PrefixEntry(key, parent, tokens, -1)
-        entry = PrefixEntry(key, parent, tokens, block)
+            return PrefixEntry(key, parent, content, -1)
+        entry = PrefixEntry(key, parent, content, block)
         shard[key] = entry
         self._num_entries += 1
         self._by_block[block] = entry
@@ -101,13 +97,13 @@ class PrefixIndex:
             self._by_block[block] = None
             entry.block = -1
 
-    def _same(self, found: PrefixEntry, parent: PrefixEntry, tokens: bytes) -> bool:
-        if found.tokens != tokens:
+    def _same(self, found: PrefixEntry, parent: PrefixEntry, content: bytes) -> bool:
+        if found.content != content:
             return False
         mine: PrefixEntry | None = parent
         theirs = found.parent
         while mine is not theirs:
-            if mine is None or theirs is None or mine.tokens != theirs.tokens:
+            if mine is None or theirs is None or mine.content != theirs.content:
                 return False
             mine, theirs = mine.parent, theirs.parent
         found.parent = parent

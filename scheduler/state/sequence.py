@@ -8,6 +8,7 @@ import msgspec
 
 from quire.proto.messages.message import Usage
 from quire.proto.messages.params import SamplingParams
+from quire.proto.prefix_key import Placeholders
 from quire.proto.transport.wire import Int32
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.request_log import MAX_DETAIL, EntryKind, LogEntry, OutputLog
@@ -51,6 +52,7 @@ class Request:
         "num_waiting",
         "number",
         "params",
+        "placeholders",
         "priority",
         "prompt",
         "quiet_params",
@@ -72,6 +74,7 @@ class Request:
         priority: int = 0,
         cache_salt: str = "",
         adapter: str = "",
+        placeholders: tuple[Placeholders, ...] = (),
     ) -> None:
         self.frontend = frontend
         self.number = number
@@ -89,6 +92,8 @@ class Request:
         self.priority = priority
         self.cache_salt = cache_salt
         self.adapter = adapter
+        self.placeholders = placeholders
+        """Stretches of the prompt whose tokens stand for something else; part of the identity of their blocks."""
         self.sequences: list[Sequence] = []
         self.num_live = 0
         self.num_waiting = 0

@@ -157,7 +157,7 @@ class Engine:
             self.pass_time()
         instructions = self.core.handle(event, self.now)
         if self.knobs.weak_hash and self.core.group_epoch is not None:
-            self.core.group_epoch.memory.index._hash = _six_bits
+            self.core.group_epoch.memory.index._key_of = _six_bits
         self._execute(instructions)
         self._audit()
         if self.rng.random() < self.knobs.plan_rate:
@@ -291,5 +291,5 @@ class Engine:
             output.bad = True
 
 
-def _six_bits(data: bytes) -> bytes:
-    return bytes([blake2b(data, digest_size=1).digest()[0] % 64])
+def _six_bits(parent: bytes, content: bytes) -> bytes:
+    return bytes([blake2b(parent + content, digest_size=1).digest()[0] % 64])

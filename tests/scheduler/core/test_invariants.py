@@ -48,7 +48,7 @@ def publish_early(e):
 
 
 def change_a_cached_token(e):
-    e.core.group_epoch.memory.index.entries()[0].tokens = b"\0" * 16
+    e.core.group_epoch.memory.index.entries()[0].content = b"\0" * 16
 
 
 def end_twice(e):

@@ -1,5 +1,6 @@
-"""The index of the prefix cache: contexts, collisions, chains."""
+"""The index of the prefix cache: contexts, collisions, chains, and identities that are not token ids."""
 
+from quire.proto.prefix_key import Placeholders
 from quire.scheduler.state import memory as memory_module
 from quire.scheduler.state.prefix import PrefixIndex
 
@@ -13,8 +14,8 @@ def test_a_salt_is_not_an_adapter():
 
 
 def test_a_hash_that_always_collides_costs_hits_but_never_mixes_prefixes(engine, monkeypatch):
-    monkeypatch.setattr(memory_module.PrefixIndex.__init__, "__defaults__", (lambda data: b"same",))
-    monkeypatch.setattr(memory_module.Memory.__init__, "__defaults__", (lambda data: b"same",))
+    monkeypatch.setattr(memory_module.PrefixIndex.__init__, "__defaults__", (lambda parent, content: b"same",))
+    monkeypatch.setattr(memory_module.Memory.__init__, "__defaults__", (lambda parent, content: b"same",))
     e = engine()
     prompts = [[1, 1, 1, 1, 5, 5, 5, 5, 9], [5, 5, 5, 5, 1, 1, 1, 1, 9], [1, 1, 1, 1, 1, 1, 1, 1, 9], [5, 5, 5, 5, 9]]
     for number, prompt in enumerate(prompts * 2):
@@ -28,7 +29,7 @@ def test_a_hash_that_always_collides_costs_hits_but_never_mixes_prefixes(engine,
 
 
 def test_equal_tokens_behind_different_prefixes_are_different_blocks():
-    index = PrefixIndex(8, 1, "r", hash_=lambda data: b"same")
+    index = PrefixIndex(8, 1, "r", key_of=lambda parent, content: b"same")
     root = index.root("", "")
     first = index.publish(root, b"aaaa", 0)
     assert index.find(root, b"aaaa") is first
@@ -45,3 +46,34 @@ def test_a_chain_is_recognised_after_its_parent_was_evicted_and_computed_again()
     again = index.publish(index.root("", ""), b"aaaa", 2)
     assert again is not parent
     assert index.find(again, b"bbbb") is child
+
+
+def run_with(engine, number, prompt, *placeholders):
+    """A double of an image's request, until the vision feature submits one: blocks that it read from the cache."""
+    engine.submit(number, prompt)
+    request = engine.core.live_requests.registry.find(b"f", number)
+    request.placeholders = tuple(Placeholders(*one) for one in placeholders)
+    computed = engine.plan().admits[0].num_computed
+    engine.settle()
+    return computed // 4
+
+
+def test_tokens_that_stand_for_something_else_share_blocks_only_where_they_stand_for_the_same(engine):
+    e = engine()
+    prompt = [1, 2, 3, 4, 5, 9, 9, 9, 9, 9, 6, 7, 8]
+    assert run_with(e, 1, prompt, (5, 10, b"cat")) == 0
+    assert run_with(e, 2, prompt, (5, 10, b"cat")) == 3
+    assert run_with(e, 3, prompt, (5, 10, b"dog")) == 1, "the block before the image is anybody's"
+    assert run_with(e, 4, prompt) == 1, "token ids alone are another prefix"
+    assert run_with(e, 5, prompt, (5, 10, b"dog")) == 3
+    assert run_with(e, 6, prompt, (5, 7, b"cat"), (7, 10, b"cat")) == 1
+    assert run_with(e, 7, prompt[:9], (5, 9, b"cat")) == 1, "a smaller image of the same identity"
+
+
+def test_generated_blocks_behind_an_image_are_found_by_who_sends_it_again(engine):
+    e = engine()
+    prompt = [1, 9, 9, 9, 9, 2]
+    assert run_with(e, 1, prompt, (1, 5, b"cat")) == 0
+    longer = [*prompt, *e.tokens[1, 0], 5]
+    assert run_with(e, 2, longer, (1, 5, b"dog")) == 0
+    assert run_with(e, 3, longer, (1, 5, b"cat")) == 2

@@ -1,0 +1,59 @@
+"""Keys of prefixes: pinned, and made of contents that no two identities share."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.proto.prefix_key import Placeholders, block_contents, block_key, root_content, root_key
+
+TOKENS = struct.pack("<8i", *range(8))
+
+
+def contents(*placeholders, tokens=TOKENS, first=0):
+    return list(block_contents(tokens, 4, first, [Placeholders(*one) for one in placeholders]))
+
+
+def test_keys_are_the_same_in_every_process_and_version():
+    """Two processes meet by these keys: a change here needs a new protocol version."""
+    root = root_key(root_content("revision", 4, "lion", "salt"))
+    keys = [block_key(root, content) for content in contents()]
+    assert root.hex()[:16] == "322a2f4d40e48adb"
+    keys.append(block_key(root, contents((2, 6, b"cat"))[1]))
+    assert [key.hex()[:16] for key in keys] == ["9a8ef25ea7f40068", "61543bd5e625e385", "6fdee85aee2cab40"]
+
+
+def test_blocks_of_token_ids_alone_are_those_ids():
+    assert contents() == [TOKENS[:16], TOKENS[16:]]
+    assert contents(tokens=TOKENS[:28]) == [TOKENS[:16]]
+    assert contents((8, 12, b"behind them")) == contents()
+
+
+@pytest.mark.parametrize(
+    ("placeholders", "equal"),
+    [
+        ((2, 6, b"cat"), [True, True]),
+        ((2, 6, b"dog"), [False, False]),
+        ((2, 4, b"cat"), [False, False]),
+        ((1, 6, b"cat"), [False, False]),
+        ((4, 6, b"cat"), [False, False]),
+    ],
+)
+def test_a_block_is_known_by_what_its_tokens_stand_for_and_which_part_of_it(placeholders, equal):
+    mine, others = contents((2, 6, b"cat")), contents(placeholders)
+    assert [one == other for one, other in zip(mine, others, strict=True)] == equal
+
+
+def test_a_later_block_has_the_content_that_it_has_among_all():
+    placeholders = Placeholders(2, 6, b"cat")
+    assert contents(placeholders, tokens=TOKENS[16:], first=1) == contents(placeholders)[1:]
+
+
+IDENTITIES = st.lists(st.tuples(st.integers(0, 3), st.integers(4, 6), st.binary(max_size=20)), max_size=3)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(IDENTITIES, IDENTITIES)
+def test_different_placeholders_never_make_one_content(some, others):
+    assert (contents(*some)[0] == contents(*others)[0]) == (some == others)
