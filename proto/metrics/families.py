@@ -61,7 +61,9 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
         ("kind", "rank"),
     ),
     "device_busy_seconds_total": Family("counter", "Seconds in which a rank's device worked on steps.", ("rank",)),
-    "device_busy_ratio": Family("gauge", "Share of the last ten seconds in which it did.", ("rank",)),
+    "device_busy_ratio": Family(
+        "gauge", "Share of the last ten seconds in which a rank's device worked on steps.", ("rank",)
+    ),
     "epoch": Family("gauge", "Number of the newest worker group."),
     "engine_state": Family("gauge", "1 for the state the engine is in, 0 for the others.", ("state",)),
     "frontends_connected": Family("gauge", "Frontends whose lease has not ended."),
