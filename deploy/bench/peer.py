@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import zmq
+from msgspec import structs
 
 from quire.deploy.bench.load.bench_processes import BenchProcesses
 from quire.deploy.bench.report.errors import BenchError
@@ -16,7 +17,6 @@ from quire.proto.messages.introspection import LoadQuery
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
-    FrontendBeat,
     Hello,
     ModelFacts,
     Outputs,
@@ -28,25 +28,28 @@ from quire.proto.messages.requests import (
 from quire.proto.transport.channel import Dealer
 from quire.proto.transport.wire import ints, scheduler_decoder, unpack
 
-BEAT_SECONDS = 1.0
+LEASE_SECONDS = 86_400.0
+"""A peer may be silent: while it prepares its next requests, or because the machine is busy. Its death ends the engine
+without a lease."""
 
 
 def start_engine(processes: BenchProcesses, options: ServeOptions, model: Model) -> list[int]:
     """Scheduler and workers, without frontends; process ids of the workers by rank."""
-    engine = QuireEngine(compose(options, model, processes.run_dir), processes.run_dir)
+    composed = compose(options, model, processes.run_dir)
+    scheduler = structs.replace(composed.scheduler, frontend_lease_seconds=LEASE_SECONDS)
+    engine = QuireEngine(structs.replace(composed, scheduler=scheduler), processes.run_dir)
     processes.start("scheduler", 0, engine.scheduler_command())
     return [processes.start("worker", rank, engine.worker_command(rank, 1)).pid for rank in range(engine.world_size)]
 
 
 class EnginePeer:
-    """A peer that submits and receives. Every wait also sends beats and checks that the engine's processes live."""
+    """A peer that submits and receives. A wait without a message also checks that the engine's processes live."""
 
     def __init__(self, processes: BenchProcesses) -> None:
         self._processes = processes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         address = processes.run_dir.address(FRONTENDS_SOCKET)
         self._dealer: Dealer[SchedulerMessage] = Dealer(self._context, address, b"bench", scheduler_decoder())
-        self._next_beat = 0.0
         self._number = 0
         self._num_live = 0
 
@@ -57,7 +60,6 @@ class EnginePeer:
     def join(self, timeout_seconds: float) -> ModelFacts:
         """HELLO, then wait until the workers are ready; what they reported."""
         self._dealer.send(Hello("frontend", PROTOCOL_VERSION), timeout_seconds=min(60.0, timeout_seconds))
-        self._next_beat = time.monotonic() + BEAT_SECONDS
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             message = self.receive(0.1)
@@ -82,11 +84,6 @@ class EnginePeer:
 
     def receive(self, timeout_seconds: float) -> SchedulerMessage | None:
         """The next message, or None. Raises `BenchError` when an output failed or a process died."""
-        now = time.monotonic()
-        if now >= self._next_beat and self._next_beat:
-            self._next_beat = now + BEAT_SECONDS
-            self._dealer.send(FrontendBeat())
-            self._processes.watch(0.0)
         message = self._dealer.receive(timeout_seconds)
         if message is None:
             self._processes.watch(0.0)
