@@ -136,14 +136,17 @@ def prefill_plain(
     filled = (rows // GROUP < tokens)[:, None] & (dims < HEAD_DIM)[None, :]
     q = tl.load(query + (offset + rows)[:, None] * HEAD_DIM + dims[None, :], mask=filled, other=0.0).to(COMPUTE)
 
-    # every token sees all of tiles whole..edge; those before and after need masks
+    # every token sees all of tiles whole..edge; those before, which there are with a window, and after need masks
     stop = newest // KEYS + 1
     whole = 0
     if window is not None:
         whole = tl.minimum((tl.maximum(newest - window + 1, 0) + KEYS - 1) // KEYS, stop)
+    edge = tl.maximum((position + first_row // GROUP + 1) // KEYS, whole)
+    bounds = (oldest // KEYS, whole, edge, stop)
+    for part in tl.static_range(1 if window is None else 0, 3):
         acc, highest, total = _sweep(
-            oldest // KEYS,
-            whole,
+            bounds[part],
+            bounds[part + 1],
             acc,
             highest,
             total,
@@ -158,54 +161,9 @@ def prefill_plain(
             soft_cap,
             window,
             head,
-            True,
+            part != 1,
             HEAD_DIM,
             BLOCK_SIZE,
             KEYS,
         )
-    edge = tl.maximum((position + first_row // GROUP + 1) // KEYS, whole)
-    acc, highest, total = _sweep(
-        whole,
-        edge,
-        acc,
-        highest,
-        total,
-        q,
-        keys,
-        values,
-        table,
-        positions,
-        oldest,
-        newest,
-        scale,
-        soft_cap,
-        window,
-        head,
-        False,
-        HEAD_DIM,
-        BLOCK_SIZE,
-        KEYS,
-    )
-    acc, highest, total = _sweep(
-        edge,
-        stop,
-        acc,
-        highest,
-        total,
-        q,
-        keys,
-        values,
-        table,
-        positions,
-        oldest,
-        newest,
-        scale,
-        soft_cap,
-        window,
-        head,
-        True,
-        HEAD_DIM,
-        BLOCK_SIZE,
-        KEYS,
-    )
     store(out, acc, total, value_scale, head, token, tokens, rows, GROUP, HEAD_DIM)
