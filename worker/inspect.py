@@ -20,6 +20,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import SingleGroup
+from quire.worker.memory.kv_cache import kv_layout
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, read_spec
 from quire.worker.quant.select import schemes_of
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
@@ -96,9 +97,8 @@ def _model(config: WorkerConfig, device: Device) -> Section:
     if config.load_format != "dummy":
         with Checkpoint(Path(config.model)) as checkpoint:
             match(model, checkpoint, checkpoint_names(spec))
-    layout = spec.kv_layout(
-        config.tensor_parallel_size, config.block_size, device.kv_dtype(config.kv_cache_dtype, dtype)
-    )
+    kv_dtype = device.kv_dtype(config.kv_cache_dtype, dtype)
+    layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, kv_dtype)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return {
         "directory": config.model,

@@ -23,10 +23,11 @@ from quire.worker.memory.budget import (
     refusing,
     unpaged_capacity,
 )
-from quire.worker.memory.kv_cache import KVCache, KVLayout
+from quire.worker.memory.kv_cache import KVCache, KVLayout, kv_layout
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.models.build import load_model
-from quire.worker.models.registry import Spec, read_spec
+from quire.worker.models.registry import read_spec
+from quire.worker.models.spec import Spec
 from quire.worker.quant.select import schemes_of
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
@@ -64,7 +65,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     dtype = device.dtype(config.dtype, spec.dtype)
     kv_dtype = device.kv_dtype(config.kv_cache_dtype, dtype)
     # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
-    layout = spec.kv_layout(config.tensor_parallel_size, config.block_size, kv_dtype)
+    layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, kv_dtype)
     usage = MemoryUsage(device)
     share = memory_share(config, device, usage, paged=not spec.whole_prompts)
     group = join()
@@ -155,8 +156,7 @@ def build_runner(
         spec.vocab_size,
     )
     upload = Upload(device, config.max_num_seqs)
-    groups = spec.num_groups(config.tensor_parallel_size)
-    inputs = Inputs(slots, upload.rows, config.max_num_batched_tokens, spec.sliding_windows, groups)
+    inputs = Inputs(slots, upload.rows, config.max_num_batched_tokens, spec.kv_layers(config.tensor_parallel_size))
     # an encoder's attention reads the host's lengths, which a graph could not
     graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
     tokens = config.max_num_batched_tokens

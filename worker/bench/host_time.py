@@ -20,7 +20,7 @@ from quire.proto.messages.plans import GENESIS, Admit, StepPlan, plan_hash
 from quire.proto.transport.wire import encode, ints, plan_decoder
 from quire.worker.batch import ForwardBatch
 from quire.worker.device.device import Device
-from quire.worker.memory.kv_cache import KVCache, KVLayout
+from quire.worker.memory.kv_cache import KVCache, KVLayout, LayerKV
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
@@ -185,7 +185,7 @@ def build(scenario: Scenario) -> Runner:
         VOCAB_SIZE,
     )
     upload = Upload(device, scenario.rows)
-    inputs = Inputs(slots, upload.rows, scenario.most_tokens, (None,), 1)
+    inputs = Inputs(slots, upload.rows, scenario.most_tokens, [LayerKV(1, 1, 1, None)])
     cache = KVCache(KVLayout(1, 1, 1, scenario.block_size, torch.float32), scenario.num_blocks, device.torch)
     graphs = NoForward(device, scenario.most_tokens)
     model = NoModel(device, scenario.rows)

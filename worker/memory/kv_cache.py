@@ -1,11 +1,25 @@
 """The paged KV cache: one pair of tensors per layer, allocated once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from quire.worker.device.host_memory import zeros
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """Keys and values that one layer keeps of every token on one rank, and who reads them."""
+
+    num_kv_heads: int
+    """Heads on this rank: at least one; they are replicated when there are fewer than ranks."""
+    queries_per_head: int
+    """Query heads that read each of them: fewer where ranks share a head."""
+    head_dim: int
+    window: int | None
+    """Tokens that a query sees, its own among them; None: the whole context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +37,15 @@ class KVLayout:
     def block_bytes(self) -> int:
         """Bytes one block takes on this rank, keys and values of all layers."""
         return 2 * self.num_layers * self.block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+def kv_layout(layers: Sequence[LayerKV], block_size: int, dtype: torch.dtype) -> KVLayout:
+    """The layout for these layers, which are of one shape; without layers blocks take no memory and only account for
+    prompts."""
+    shapes = {(layer.num_kv_heads, layer.head_dim) for layer in layers} or {(0, 0)}
+    assert len(shapes) == 1, f"layers of several shapes: {shapes}"
+    ((num_kv_heads, head_dim),) = shapes
+    return KVLayout(len(layers), num_kv_heads, head_dim, block_size, dtype)
 
 
 class LayerCache(NamedTuple):

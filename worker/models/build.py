@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from quire.worker.build_context import BuildContext
-from quire.worker.models.registry import AnyModel, Spec, build_model, checkpoint_names
+from quire.worker.models.registry import AnyModel, AnySpec, build_model, checkpoint_names
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill_from_checkpoint
@@ -23,7 +23,7 @@ class LoadedModel:
 
 def load_model(
     model_dir: Path,
-    spec: Spec,
+    spec: AnySpec,
     context: BuildContext,
     load_format: Literal["auto", "safetensors", "dummy"] = "auto",
     seed: int = 0,

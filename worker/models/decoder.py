@@ -12,28 +12,31 @@ from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.layers.rotary import Rotary
 from quire.worker.memory.kv_cache import KVCache, LayerCache
-from quire.worker.models.spec import ModelSpec
+from quire.worker.models.spec import LayerSpec, ModelSpec
 
 
 class Block(nn.Module):
     """Attention and feed-forward, each behind a norm. The residual sum travels apart, so each norm adds to it."""
 
-    def __init__(self, context: BuildContext, spec: ModelSpec, layer: int) -> None:
+    def __init__(self, context: BuildContext, hidden: int, norm_eps: float, layer: LayerSpec) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
+        attention, feed_forward = layer.attention, layer.feed_forward
+        self.attention_norm = RMSNorm(context, hidden, norm_eps)
         self.attention = Attention(
             context.at("attention"),
-            spec.hidden_size,
-            spec.num_heads,
-            spec.num_kv_heads,
-            spec.head_dim,
-            AttentionRule(spec.head_dim**-0.5, spec.sliding_windows[layer]),
-            qkv_bias=spec.qkv_bias,
-            output_bias=spec.attention_output_bias,
-            norm_eps=spec.norm_eps if spec.qk_norm else None,
+            hidden,
+            attention.num_heads,
+            attention.num_kv_heads,
+            attention.head_dim,
+            AttentionRule(attention.head_dim**-0.5, attention.window),
+            qkv_bias=attention.qkv_bias,
+            output_bias=attention.output_bias,
+            norm_eps=norm_eps if attention.qk_norm else None,
         )
-        self.mlp_norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
-        self.mlp = GatedMLP(context.at("mlp"), spec.hidden_size, spec.intermediate_size, spec.mlp_bias, spec.activation)
+        self.mlp_norm = RMSNorm(context, hidden, norm_eps)
+        self.mlp = GatedMLP(
+            context.at("mlp"), hidden, feed_forward.intermediate_size, feed_forward.bias, feed_forward.activation
+        )
 
     def forward(
         self,
@@ -60,20 +63,24 @@ class Decoder(nn.Module):
             context.at("embedding"), spec.vocab_size, spec.hidden_size, multiplied=tied and has_head
         )
         self.blocks = nn.ModuleList(
-            Block(context.at(f"blocks.{layer}"), spec, layer) for layer in range(spec.num_layers)
+            Block(context.at(f"blocks.{number}"), spec.hidden_size, spec.norm_eps, layer)
+            for number, layer in enumerate(spec.layers)
         )
         self.norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
         self.head: Vocabulary | None = None
         if has_head and not tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
-        self.rotary = Rotary(spec.rope, context.device)
+        ropes = [layer.attention.rope for layer in spec.layers]
+        distinct = list(dict.fromkeys(ropes))
+        self.rotaries = [Rotary(rope, context.device) for rope in distinct]
+        self._rope_of_layer = [distinct.index(rope) for rope in ropes]
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
-        rotation = self.rotary(batch.positions)
+        rotations = [rotary(batch.positions) for rotary in self.rotaries]
         x, residual = self.embedding.embed(batch.token_ids), None
-        for block, layer in zip(self.blocks, cache.layers, strict=True):
-            x, residual = block(x, residual, rotation, batch, layer)
+        for block, rope, layer in zip(self.blocks, self._rope_of_layer, cache.layers, strict=True):
+            x, residual = block(x, residual, rotations[rope], batch, layer)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

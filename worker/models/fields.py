@@ -1,11 +1,29 @@
 """Read fields of a config.json with their types checked; ModelError names the field that is wrong."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+import torch
+
+from quire.kernels.linear.activation import Gate
 from quire.worker.weights.shard import ModelError
 
 Config = Mapping[str, Any]
+
+DTYPES: Final[dict[str, torch.dtype]] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+ACTIVATIONS: Final[dict[str, Gate]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""`hidden_act` of the config -> the gate's activation."""
 
 
 def integer(config: Config, name: str, default: int | None = None) -> int:
@@ -53,3 +71,24 @@ def token_ids(config: Config, name: str) -> tuple[int, ...]:
     if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
         raise ModelError(name, f"must be a token id or a list of them, got {value!r}")
     return tuple(ids)
+
+
+def activation(config: Config, default: str) -> Gate:
+    """The activation that `hidden_act` names."""
+    name = config.get("hidden_act", default)
+    if name not in ACTIVATIONS:
+        raise ModelError("hidden_act", f"{name!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def dtype_name(config: Config) -> Any:
+    """The dtype config.json states under the new name or the old one; None if it leaves it out."""
+    return config.get("dtype") or config.get("torch_dtype")
+
+
+def checkpoint_dtype(config: Config) -> torch.dtype:
+    """Dtype of the checkpoint: float32 if nothing states it."""
+    name = dtype_name(config) or "float32"
+    if name not in DTYPES:
+        raise ModelError("dtype", f"{name!r} is not supported; supported: {', '.join(DTYPES)}")
+    return DTYPES[name]

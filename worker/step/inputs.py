@@ -3,7 +3,7 @@
 Shape legend: T tokens, R rows, both with padding.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from quire.kernels.attention.attention import PagedBatch
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.worker.batch import ForwardBatch
+from quire.worker.memory.kv_cache import LayerKV
 from quire.worker.tables.slot_table import SlotTable
 
 
@@ -27,10 +28,8 @@ class Bucket(NamedTuple):
 class Inputs:
     """Filled on the device from the slots' tables and the rows of the upload."""
 
-    def __init__(
-        self, slot_table: SlotTable, rows: torch.Tensor, max_tokens: int, windows: Iterable[int | None], num_groups: int
-    ) -> None:
-        """`rows` int32 [3, max rows] of `Upload`; `windows` of the model's layers; query heads per key-value head."""
+    def __init__(self, slot_table: SlotTable, rows: torch.Tensor, max_tokens: int, layers: Sequence[LayerKV]) -> None:
+        """`rows` int32 [3, max rows] of `Upload`; the model's layers, with equally many queries for each head."""
         device, max_rows = rows.device, rows.shape[1]
         self._slot_table = slot_table
         self._rows = rows
@@ -42,10 +41,10 @@ class Inputs:
             torch.zeros(max_rows, dtype=torch.int32, device=device),
             torch.zeros(max_rows, dtype=torch.int32, device=device),
         )
-        self._tiles = tile_shape(device.type, num_groups)
+        self._tiles = tile_shape(device.type, layers[0].queries_per_head) if layers else None
         self._schedules: dict[int | None, TileSchedule] = {}
         if self._tiles is not None:
-            for window in dict.fromkeys(windows):
+            for window in dict.fromkeys(layer.window for layer in layers):
                 # apart, so that each begins where wide loads may
                 sums = (torch.zeros(max_rows + 1, dtype=torch.int32, device=device) for _ in range(2))
                 self._schedules[window] = TileSchedule(*sums)

@@ -60,7 +60,7 @@ def theirs(rope):
 
 
 def ours(rope):
-    return parse_spec({**BASE, "rope_parameters": rope}, {}).rope
+    return parse_spec({**BASE, "rope_parameters": rope}, {}).layers[0].attention.rope
 
 
 @pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])

@@ -11,7 +11,7 @@ from quire.kernels.attention.attention import PagedBatch
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import Group, SingleGroup
-from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_cache import KVCache, kv_layout
 from quire.worker.models.build import load_model
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.registry import read_spec
@@ -35,7 +35,7 @@ class Greedy:
     """Generates with a decoder and its cache; blocks are handed out backwards, so that nothing lies in order."""
 
     def __init__(self, decoder: Decoder, group_size: int = 1, num_blocks: int = 512) -> None:
-        layout = decoder.spec.kv_layout(group_size, BLOCK_SIZE, torch.float32)
+        layout = kv_layout(decoder.spec.kv_layers(group_size), BLOCK_SIZE, torch.float32)
         self.decoder = decoder
         self.cache = KVCache(layout, num_blocks, torch.device("cpu"))
         self._free = list(range(num_blocks))

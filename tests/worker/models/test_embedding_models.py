@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from quire.worker.config import ENCODER_TYPES, WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.models.registry import ARCHITECTURES, ENCODER_NAMES, read_spec
+from quire.worker.models.families import bert
+from quire.worker.models.registry import ARCHITECTURES, read_spec
 from quire.worker.start import start
 from quire.worker.weights.shard import ModelError
 
@@ -200,7 +201,7 @@ def test_the_oldest_names_of_norms_and_heads_for_training_are_understood(checkpo
 
 
 def test_the_command_line_knows_the_type_of_every_encoder():
-    encoders = [name for name, architecture in ARCHITECTURES.items() if architecture.names is ENCODER_NAMES]
+    encoders = [name for name, architecture in ARCHITECTURES.items() if architecture.names is bert.NAMES]
     assert {getattr(transformers, name).config_class.model_type for name in encoders} == set(ENCODER_TYPES)
 
 

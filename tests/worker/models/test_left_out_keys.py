@@ -18,8 +18,8 @@ from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.rotary import inverse_frequencies
 from quire.worker.models.encoder_spec import EncoderSpec
+from quire.worker.models.fields import ACTIVATIONS
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, parse_spec, read_spec
-from quire.worker.models.spec import ACTIVATIONS
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.weights.load import match
@@ -150,10 +150,10 @@ def assert_alike(spec, model):
     theirs = model.config
     model_of_ours = built(spec)
     match(model_of_ours, Shapes(model), checkpoint_names(model_of_ours.spec))
-    assert spec.activation == ACTIVATIONS[theirs.hidden_act]
     assert spec.dtype == (theirs.dtype or torch.float32)
     if isinstance(spec, EncoderSpec):
         first = 0 if isinstance(theirs, transformers.BertConfig) else theirs.pad_token_id + 1
+        assert spec.activation == ACTIVATIONS[theirs.hidden_act]
         assert (spec.norm_eps, spec.first_position) == (theirs.layer_norm_eps, first)
         assert spec.num_positions == theirs.max_position_embeddings
         return
@@ -161,17 +161,21 @@ def assert_alike(spec, model):
     layers = model.model.layers if hasattr(model, "model") else model.layers
     everywhere = theirs.sliding_window if isinstance(theirs, transformers.MistralConfig) else None
     windows = tuple(getattr(layer.self_attn, "sliding_window", everywhere) for layer in layers)
-    assert spec.sliding_windows == windows
+    assert tuple(layer.attention.window for layer in spec.layers) == windows
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
-    assert (spec.num_heads, spec.head_dim, spec.rope.head_dim) == (theirs.num_attention_heads, head_dim, head_dim)
+    (rope,) = {layer.attention.rope for layer in spec.layers}
+    for layer in spec.layers:
+        assert layer.feed_forward.activation == ACTIVATIONS[theirs.hidden_act]
+        assert (layer.attention.num_heads, layer.attention.head_dim) == (theirs.num_attention_heads, head_dim)
+    assert rope.head_dim == head_dim
     rotary = LlamaRotaryEmbedding(config=theirs)
-    assert inverse_frequencies(spec.rope).tolist() == pytest.approx(rotary.inv_freq.tolist(), rel=1e-6)
-    assert spec.rope.attention_factor == pytest.approx(rotary.attention_scaling)
-    assert spec.rope.type == theirs.rope_parameters["rope_type"]
-    if spec.rope.type in ("default", "llama3"):
+    assert inverse_frequencies(rope).tolist() == pytest.approx(rotary.inv_freq.tolist(), rel=1e-6)
+    assert rope.attention_factor == pytest.approx(rotary.attention_scaling)
+    assert rope.type == theirs.rope_parameters["rope_type"]
+    if rope.type in ("default", "llama3"):
         assert spec.max_model_len == theirs.max_position_embeddings
-    if spec.rope.type == "dynamic":
-        assert spec.rope.original_max_position == theirs.max_position_embeddings
+    if rope.type == "dynamic":
+        assert rope.original_max_position == theirs.max_position_embeddings
 
 
 def compare(config):

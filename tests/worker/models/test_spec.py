@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from quire.worker.layers.rotary import RopeSpec
+from quire.worker.memory.kv_cache import kv_layout
 from quire.worker.models.registry import ARCHITECTURES, parse_spec, read_spec
+from quire.worker.models.spec import AttentionSpec, FeedForwardSpec, LayerSpec
 from quire.worker.weights.shard import ModelError
 
 DECODERS = [name for name in ARCHITECTURES if name.endswith("ForCausalLM")]
@@ -27,12 +29,22 @@ def spec_of(generation=None, **fields):
     return parse_spec(config, generation or {})
 
 
+def ropes_of(spec):
+    return {layer.attention.rope for layer in spec.layers}
+
+
+def windows_of(spec):
+    return tuple(layer.attention.window for layer in spec.layers)
+
+
 def test_what_a_config_leaves_out_takes_the_published_default():
     spec = spec_of()
-    assert (spec.num_kv_heads, spec.head_dim, spec.norm_eps, spec.dtype) == (4, 16, 1e-6, torch.float32)
-    assert (spec.tied_embeddings, spec.qkv_bias, spec.mlp_bias, spec.qk_norm) == (False, False, False, False)
-    assert spec.rope == RopeSpec("default", 10000.0, 16, 256)
-    assert (spec.sliding_windows, spec.max_model_len, spec.eos_token_ids) == ((None,) * 4, 256, ())
+    rope = RopeSpec("default", 10000.0, 16, 256)
+    attention = AttentionSpec(num_heads=4, num_kv_heads=4, head_dim=16, rope=rope)
+    assert spec.layers == (LayerSpec(attention=attention, feed_forward=FeedForwardSpec(intermediate_size=96)),) * 4
+    assert (attention.qkv_bias, attention.output_bias, attention.qk_norm, attention.window) == (False,) * 3 + (None,)
+    assert (spec.norm_eps, spec.dtype, spec.tied_embeddings) == (1e-6, torch.float32, False)
+    assert (spec.max_model_len, spec.eos_token_ids) == (256, ())
 
 
 @pytest.mark.parametrize("architecture", DECODERS)
@@ -42,13 +54,15 @@ def test_a_config_written_by_transformers_reads_as_transformers_reads_it(archite
     folder = tiny_checkpoint(architecture, head_dim=32, num_hidden_layers=2)
     spec, config = read_spec(folder), AutoConfig.from_pretrained(folder)
     assert spec.architecture == architecture
-    assert (spec.hidden_size, spec.intermediate_size, spec.vocab_size) == (64, 96, 320)
-    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (2, 4, 2, 32)
+    assert (spec.hidden_size, spec.vocab_size, len(spec.layers)) == (64, 320, 2)
     assert spec.norm_eps == config.rms_norm_eps
-    assert spec.rope.theta == config.rope_parameters["rope_theta"]
     assert spec.eos_token_ids == (0,)
-    assert spec.qk_norm == (architecture == "Qwen3ForCausalLM")
-    assert spec.qkv_bias == (architecture == "Qwen2ForCausalLM")
+    for attention, feed_forward in ((layer.attention, layer.feed_forward) for layer in spec.layers):
+        assert feed_forward.intermediate_size == 96
+        assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (4, 2, 32)
+        assert attention.rope.theta == config.rope_parameters["rope_theta"]
+        assert attention.qk_norm == (architecture == "Qwen3ForCausalLM")
+        assert attention.qkv_bias == (architecture == "Qwen2ForCausalLM")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +90,7 @@ def test_end_tokens_come_from_the_generation_config_first(config, generation, ex
 )
 def test_old_and_new_forms_of_rope_read_alike(fields):
     spec = spec_of(**fields)
-    assert spec.rope == RopeSpec("linear", 500.0, 16, 256, factor=4.0)
+    assert ropes_of(spec) == {RopeSpec("linear", 500.0, 16, 256, factor=4.0)}
     assert spec.max_model_len == 1024
 
 
@@ -117,7 +131,7 @@ def test_old_and_new_forms_of_rope_read_alike(fields):
 )
 def test_each_rope_type_reads_its_own_fields(rope, expected, max_model_len):
     spec = spec_of(rope_parameters=rope)
-    assert spec.rope == expected
+    assert ropes_of(spec) == {expected}
     assert spec.max_model_len == max_model_len
 
 
@@ -133,13 +147,13 @@ def test_each_rope_type_reads_its_own_fields(rope, expected, max_model_len):
     ],
 )
 def test_qwen_uses_its_window_only_where_it_says_so(fields, expected):
-    assert spec_of(**{**QWEN, **fields}).sliding_windows == expected
+    assert windows_of(spec_of(**{**QWEN, **fields})) == expected
 
 
 def test_mistral_uses_its_window_in_every_layer():
     mistral = {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 4}
-    assert spec_of(**mistral, sliding_window=9).sliding_windows == (9,) * 4
-    assert spec_of(**mistral, sliding_window=None).sliding_windows == (None,) * 4
+    assert windows_of(spec_of(**mistral, sliding_window=9)) == (9,) * 4
+    assert windows_of(spec_of(**mistral, sliding_window=None)) == (None,) * 4
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
@@ -217,10 +231,11 @@ def test_a_folder_needs_no_generation_config(tmp_path):
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 2), (2, 1), (4, 1)])
 def test_the_cache_of_a_rank_holds_at_least_one_head(size, expected):
-    layout = spec_of(num_key_value_heads=2).kv_layout(size, 16, torch.bfloat16)
+    layout = kv_layout(spec_of(num_key_value_heads=2).kv_layers(size), 16, torch.bfloat16)
     assert (layout.num_layers, layout.num_kv_heads, layout.head_dim, layout.block_size) == (4, expected, 16, 16)
 
 
 @pytest.mark.parametrize(("size", "groups"), [(1, 4), (2, 4), (4, 2), (8, 1)])
 def test_ranks_that_share_a_key_value_head_have_fewer_queries_to_it(size, groups):
-    assert spec_of(num_attention_heads=8, num_key_value_heads=2, head_dim=16).num_groups(size) == groups
+    layers = spec_of(num_attention_heads=8, num_key_value_heads=2, head_dim=16).kv_layers(size)
+    assert [layer.queries_per_head for layer in layers] == [groups] * 4

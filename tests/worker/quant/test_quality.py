@@ -14,7 +14,7 @@ from quire.kernels.attention.attention import PagedBatch
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_cache import KVCache, kv_layout
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.select import schemes_of
@@ -31,7 +31,7 @@ def perplexity(quantization: str, texts: list[str]) -> float:
     spec = read_spec(MODEL)
     context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(quantization, CPU))
     decoder = load_model(MODEL, spec, context).model
-    cache = KVCache(spec.kv_layout(1, BLOCK, torch.float32), TOKENS // BLOCK, CPU)
+    cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, torch.float32), TOKENS // BLOCK, CPU)
     losses = []
     for text in texts:
         ids = torch.tensor(tokenizer.encode(text).ids[: TOKENS + 1])

@@ -18,7 +18,7 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.memory.kv_cache import KVCache, KVLayout
+from quire.worker.memory.kv_cache import KVCache, LayerKV, kv_layout
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.start import build_runner
 
@@ -218,12 +218,11 @@ def driver(settings, drive, folder):
         spec = SimpleNamespace(
             vocab_size=WIDTH,
             eos_token_ids=(END,),
-            num_groups=lambda size: 1,
-            sliding_windows=(None,),
+            kv_layers=lambda size: (LayerKV(1, 1, 8, None),),
             whole_prompts=False,
             pooling=None,
         )
-        cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
+        cache = KVCache(kv_layout(spec.kv_layers(1), 8, torch.float32), 200, torch.device("cpu"))
         return drive(build_runner(config, spec, Toy(table), cache, 400, CPU, True), 8)
 
     return make

@@ -21,7 +21,7 @@ from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.build_context import BuildContext
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_cache import KVCache, kv_layout
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
@@ -123,7 +123,7 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
     spec = replace(spec, pooling=pooling)
     context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
     decoder = load_model(folder, spec, context).model
-    cache = KVCache(spec.kv_layout(1, BLOCK, kv_dtype or torch.float32), 40, device.torch)
+    cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, kv_dtype or torch.float32), 40, device.torch)
     for layer in cache.layers:
         if kv_dtype is None:
             layer.keys.fill_(torch.nan)
@@ -131,7 +131,7 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
     table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
     slots = SlotTable(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
     upload = Upload(device, ROWS)
-    inputs = Inputs(slots, upload.rows, TOKENS, spec.sliding_windows, spec.num_groups(1))
+    inputs = Inputs(slots, upload.rows, TOKENS, spec.kv_layers(1))
     graphs = (
         Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(ROWS, ROWS, True), Bucket(20, ROWS, True)])
         if captured

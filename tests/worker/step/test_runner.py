@@ -13,7 +13,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.memory.budget import Capacity
-from quire.worker.memory.kv_cache import KVCache, KVLayout
+from quire.worker.memory.kv_cache import KVCache, LayerKV, kv_layout
 from quire.worker.start import build_runner, start
 from quire.worker.step.runner import Runner
 from quire.worker.tables.slot_table import PlanError
@@ -212,12 +212,11 @@ def toy(settings, drive):
         spec = SimpleNamespace(
             vocab_size=table.shape[1],
             eos_token_ids=(0,),
-            num_groups=lambda size: 1,
-            sliding_windows=(None,),
+            kv_layers=lambda size: (LayerKV(1, 1, 8, None),),
             whole_prompts=False,
             pooling=None,
         )
-        cache = KVCache(KVLayout(1, 1, 8, 8, torch.float32), 200, torch.device("cpu"))
+        cache = KVCache(kv_layout(spec.kv_layers(1), 8, torch.float32), 200, torch.device("cpu"))
         model = Toy(table)
         return model, drive(build_runner(config, spec, model, cache, 400, Device("cpu", 0), True), 8)
 
