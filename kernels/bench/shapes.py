@@ -63,7 +63,7 @@ CUDA = Shapes(
     attention=(
         Attend("prefill 4k", ((1, 4096, 4096),)),
         Attend("prefill 8k", ((1, 8192, 8192),)),
-        Attend("prefill 4k, pages of 128", ((1, 4096, 4096),), block_size=128),
+        Attend("prefill 8k, pages of 64", ((1, 8192, 8192),), block_size=64),
         Attend("prefill 8k, pages of 128", ((1, 8192, 8192),), block_size=128),
         Attend("extend 16 x 256 over 4k", ((16, 256, 4096),)),
         Attend("decode 64 x 4k", ((64, 1, 4096),)),

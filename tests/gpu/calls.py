@@ -40,7 +40,8 @@ CALLS = (
         (WHEELS,),
         f"Copy triton.tar.gz from $OUT to {CACHE}. Mend what failed. Had check: specialized passed, put "
         '{"prefill": {"specialized": {"trusted": 1}}} into kernels/gpu/tiles/<device>.json. '
-        "It is for pages of 64 tokens and more: an engine takes it from --block-size 64 on; those of call 2 have 16.",
+        "It is for pages of 64 tokens and more: an engine takes it from --block-size 64 on; those of call 2 have 16, "
+        "so name engine, whose Qwen3 has pages of 64, among the parts of call 3.",
     ),
     Call(
         (
