@@ -1,9 +1,14 @@
 """A core with a stand-in worker group: it decodes every plan as a worker would, and answers when the test wants it."""
 
+import sys
+import threading
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import GENESIS, MAX_PLANS_IN_FLIGHT, StepAck, StepPlan, StepResult, plan_hash
@@ -13,6 +18,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.core import Core
 from quire.scheduler.core.invariants import check
 from quire.scheduler.introspection.answer import answer
+from quire.scheduler.loop import SchedulerLoop
 from quire.scheduler.state.events import (
     Aborted,
     ChangeState,
@@ -25,6 +31,10 @@ from quire.scheduler.state.events import (
     Submitted,
     Tick,
 )
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from loop_peers import WAIT, Peers
 
 EOS = 2
 FACTS = ModelFacts(
@@ -283,3 +293,28 @@ def engine():
 @pytest.fixture
 def facts():
     return FACTS
+
+
+@pytest.fixture
+def peers(request, tmp_path) -> Iterator[Peers]:
+    """Indirect parameters are further fields of the configuration."""
+    peers = Peers(str(tmp_path))
+    config = SchedulerConfig(
+        frontends_address=peers.frontends_address,
+        workers_address=peers.workers_address,
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        frontend_lease_seconds=1.5,
+        audit_interval_steps=1,
+        **getattr(request, "param", {}),
+    )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peers.loop = loop = SchedulerLoop(config, context)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    yield peers
+    loop.stop()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    peers.close()
+    context.term()

@@ -2,11 +2,17 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from guarded_server import BOSS, USER
 
 
 class Answered:
@@ -84,3 +90,25 @@ def items(text: str) -> list[object]:
 @pytest.fixture
 def read_items() -> Callable[[str], list[object]]:
     return items
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "keys").write_text(USER)
+    (tmp_path / "admins").write_text(BOSS)
+    return {"api_key_file": str(tmp_path / "keys"), "admin_key_file": str(tmp_path / "admins"), "http_port": 0}
+
+
+@pytest.fixture
+def guarded(serving, keys):
+    """`guarded(check, **config)` runs `check(port, serving)` beside a server with a user's and an admin's key."""
+
+    def run(check, **changes: object) -> None:
+        async def main() -> None:
+            async with serving(wait=False, **{**keys, **changes}) as s:
+                await s.ready()
+                await check(s.server.http_port, s)
+
+        asyncio.run(main())
+
+    return run

@@ -4,66 +4,26 @@ Recorded steps run again on what their buffers hold then, with the host's number
 captured graph does. What it cannot show is the hardware; that is for `make gpu-check`.
 """
 
-import functools
+import sys
 import threading
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import transformers
 from tokenizers import Tokenizer
 
-from quire.kernels import catalog
-from quire.kernels.attention.tile_schedule import tile_shape
-from quire.kernels.linear.pack import pack
 from quire.proto.messages.params import SamplingParams, Structured
-from quire.worker.build_context import BuildContext
-from quire.worker.device.device import Device
-from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.kv_cache import KVCache, kv_layout
-from quire.worker.models.build import load_model
-from quire.worker.models.registry import read_spec
-from quire.worker.quant.dense import DenseScheme
-from quire.worker.quant.scheme import everywhere
 from quire.worker.sampling.grammar_masks import GrammarMatchers
-from quire.worker.sampling.pooler import Pooler
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
-from quire.worker.step.inputs import Bucket, Inputs
-from quire.worker.step.runner import Runner
-from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import SlotTable
+from quire.worker.step.inputs import Bucket
 from quire.worker.tables.upload import Upload
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from recording import BLOCK, ROWS, RecordingDevice, gpu_runner
+
 pytestmark = pytest.mark.integration
-
-BLOCK, ROWS, TOKENS = 8, 4, 64
-LENGTHS = (5, 19, 1)
-"""Of the prompts that are embedded."""
-
-
-class Recording:
-    """A graph: what it recorded, run again."""
-
-    def __init__(self, run):
-        self.replay = run
-
-    def pool(self):
-        return (0, 0)
-
-    def reset(self):
-        del self.replay
-
-
-class RecordingDevice(Device):
-    """This processor behind an upload of its own and with graphs."""
-
-    def upload_buffers(self, num_bytes, depth):
-        hosts = [torch.full((num_bytes,), 0xAB, dtype=torch.uint8) for _ in range(depth)]
-        return hosts, torch.zeros(num_bytes, dtype=torch.uint8)
-
-    def capture(self, run, pool):
-        return Recording(run)
 
 
 class LateMark:
@@ -104,46 +64,6 @@ class LateDevice(RecordingDevice):
     def mark(self, start, host_seconds):
         under_way, self._under_way = self._under_way, []
         return LateMark(under_way)
-
-
-@pytest.fixture
-def as_on_a_gpu(triton_interpreter, monkeypatch):
-    """Every operation runs its form for GPUs."""
-    for operation in catalog.OPERATIONS:
-        if operation.form("cuda") != operation.form("none"):
-            form = functools.partial(type(operation)._implementation, operation, "cuda")
-            monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())
-    monkeypatch.setattr(pack, "implementation", lambda _: pack.reference)
-    monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape("cuda", groups))
-
-
-def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice):
-    """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
-    device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
-    spec = replace(spec, pooling=pooling)
-    context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
-    decoder = load_model(folder, spec, context).model
-    cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, kv_dtype or torch.float32), 40, device.torch)
-    for layer in cache.layers:
-        if kv_dtype is None:
-            layer.keys.fill_(torch.nan)
-            layer.values.fill_(torch.nan)
-    table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
-    slots = SlotTable(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
-    upload = Upload(device, ROWS)
-    inputs = Inputs(slots, upload.rows, TOKENS, spec.kv_layers(1))
-    graphs = (
-        Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(ROWS, ROWS, True), Bucket(20, ROWS, True)])
-        if captured
-        else Graphs(device)
-    )
-    pooler = None if pooling is None else Pooler(pooling, ROWS, spec.hidden_size, device.torch)
-    matchers = GrammarMatchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
-    runner = Runner(
-        decoder, cache, slots, inputs, upload, graphs, device, TOKENS, reports=True, pooler=pooler, matchers=matchers
-    )
-    runner.capture(spec.hidden_size, torch.float32)
-    return runner
 
 
 def expected(reference, prompt, count):
@@ -257,49 +177,6 @@ def test_a_cache_of_8_bit_floats_serves_a_whole_sequence(as_on_a_gpu, drive, tin
     tokens = driver.generate(0, [5, 6, 7, 8, 9, 10, 11, 12, 13], 4)
     assert len(tokens) == 4
     assert all(0 <= token < 320 for token in tokens)
-
-
-@pytest.fixture(scope="module")
-def encoder_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("encoder")
-    fields = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-    config = transformers.BertConfig(**fields, num_attention_heads=4, initializer_range=0.15)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        transformers.BertModel(config).save_pretrained(folder)
-    return folder
-
-
-def vectors(driver, steps):
-    """Of three prompts, run in these steps."""
-    found = {}
-    for slot, length in enumerate(LENGTHS):
-        driver.scribe.admit(slot, np.random.default_rng(slot).integers(1, 320, length).tolist())
-    for rows in steps:
-        raw, scribe = driver.run(rows).embeddings, driver.scribe
-        ended = [slot for slot, _ in sorted(rows, key=lambda row: row[1] > 1) if scribe.known[slot] > LENGTHS[slot]]
-        found |= {slot: np.frombuffer(vector, np.float32) for slot, vector in zip(ended, raw, strict=True)}
-    return np.stack([found[slot] for slot in range(3)])
-
-
-def test_an_encoders_forms_for_gpus_give_the_vectors_of_transformers(as_on_a_gpu, drive, encoder_folder):
-    ours = vectors(drive(gpu_runner(encoder_folder, False, pooling="mean"), BLOCK), [[(0, 5), (2, 1)], [(1, 19)]])
-    model = transformers.AutoModel.from_pretrained(encoder_folder, dtype=torch.float32).eval()
-    for slot, length in enumerate(LENGTHS):
-        ids = torch.tensor([np.random.default_rng(slot).integers(1, 320, length).tolist()])
-        with torch.inference_mode():
-            theirs = model(ids).last_hidden_state[0].mean(0)
-        np.testing.assert_allclose(ours[slot], theirs.numpy(), atol=5e-5)
-
-
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_captured_chunks_of_a_decoder_give_the_vectors_of_whole_prompts(as_on_a_gpu, pooling, drive, tiny_checkpoint):
-    def runner(captured):
-        return drive(gpu_runner(tiny_checkpoint("Qwen3ForCausalLM", head_dim=32), captured, pooling=pooling), BLOCK)
-
-    chunked = vectors(runner(True), [[(2, 1), (0, 5), (1, 11)], [(1, 6)], [(1, 2)]])
-    whole = vectors(runner(False), [[(0, 5), (2, 1)], [(1, 19)]])
-    np.testing.assert_allclose(chunked, whole, atol=5e-5)
 
 
 def test_buckets_hold_every_step_with_little_padding():

@@ -1,0 +1,24 @@
+"""A device that records, and runners on it: the path of a GPU on this processor."""
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.kernels import catalog
+from quire.kernels.attention.tile_schedule import tile_shape
+from quire.kernels.linear.pack import pack
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+
+@pytest.fixture
+def as_on_a_gpu(triton_interpreter, monkeypatch):
+    """Every operation runs its form for GPUs."""
+    for operation in catalog.OPERATIONS:
+        if operation.form("cuda") != operation.form("none"):
+            form = functools.partial(type(operation)._implementation, operation, "cuda")
+            monkeypatch.setattr(operation, "implementation", lambda _, form=form: form())
+    monkeypatch.setattr(pack, "implementation", lambda _: pack.reference)
+    monkeypatch.setattr("quire.worker.step.inputs.tile_shape", lambda _, groups: tile_shape("cuda", groups))

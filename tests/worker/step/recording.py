@@ -1,0 +1,77 @@
+"""A device that records, and runners on it: the path of a GPU on this processor."""
+
+from dataclasses import replace
+
+import torch
+
+from quire.worker.build_context import BuildContext
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.memory.kv_cache import KVCache, kv_layout
+from quire.worker.models.build import load_model
+from quire.worker.models.registry import read_spec
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
+from quire.worker.sampling.grammar_masks import GrammarMatchers
+from quire.worker.sampling.pooler import Pooler
+from quire.worker.step.graphs import Graphs
+from quire.worker.step.inputs import Bucket, Inputs
+from quire.worker.step.runner import Runner
+from quire.worker.tables.sampling_table import SamplingTable
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
+
+BLOCK, ROWS, TOKENS = 8, 4, 64
+
+
+class Recording:
+    """A graph: what it recorded, run again."""
+
+    def __init__(self, run):
+        self.replay = run
+
+    def pool(self):
+        return (0, 0)
+
+    def reset(self):
+        del self.replay
+
+
+class RecordingDevice(Device):
+    """This processor behind an upload of its own and with graphs."""
+
+    def upload_buffers(self, num_bytes, depth):
+        hosts = [torch.full((num_bytes,), 0xAB, dtype=torch.uint8) for _ in range(depth)]
+        return hosts, torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def capture(self, run, pool):
+        return Recording(run)
+
+
+def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice):
+    """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
+    device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
+    spec = replace(spec, pooling=pooling)
+    context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
+    decoder = load_model(folder, spec, context).model
+    cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, kv_dtype or torch.float32), 40, device.torch)
+    for layer in cache.layers:
+        if kv_dtype is None:
+            layer.keys.fill_(torch.nan)
+            layer.values.fill_(torch.nan)
+    table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
+    slots = SlotTable(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
+    upload = Upload(device, ROWS)
+    inputs = Inputs(slots, upload.rows, TOKENS, spec.kv_layers(1))
+    graphs = (
+        Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(ROWS, ROWS, True), Bucket(20, ROWS, True)])
+        if captured
+        else Graphs(device)
+    )
+    pooler = None if pooling is None else Pooler(pooling, ROWS, spec.hidden_size, device.torch)
+    matchers = GrammarMatchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
+    runner = Runner(
+        decoder, cache, slots, inputs, upload, graphs, device, TOKENS, reports=True, pooler=pooler, matchers=matchers
+    )
+    runner.capture(spec.hidden_size, torch.float32)
+    return runner
