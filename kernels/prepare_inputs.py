@@ -1,6 +1,6 @@
 """Builds the inputs of one step from the tables keyed by slot and the plan's columns.
 
-Shape legend: T tokens of the step, R rows, B blocks a table holds, N slots, L tokens a slot holds.
+Shape legend: T tokens of the step, R rows, B blocks a table holds, N slots, L tokens a slot holds, P axes of positions.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class StepInputs(NamedTuple):
     token_ids: torch.Tensor
     """int64 [T]; 0 behind the step's last token"""
     positions: torch.Tensor
-    """int64 [T]: where the token stands in its sequence; 0 behind the last"""
+    """int64 [P, T]: where the token stands in its sequence, alike on every axis; 0 behind the last"""
     slot_mapping: torch.Tensor
     """int64 [T]: block * block_size + offset, where its KV goes; -1 behind the last: nowhere"""
     query_starts: torch.Tensor
@@ -68,14 +68,18 @@ def _check(
     num_tokens, num_rows = out.token_ids.shape[0], rows.shape[1]
     for name, size, dtype in (
         ("token_ids", num_tokens, torch.int64),
-        ("positions", num_tokens, torch.int64),
         ("slot_mapping", num_tokens, torch.int64),
         ("query_starts", num_rows + 1, torch.int32),
         ("seq_lens", num_rows, torch.int32),
         ("slots", num_rows, torch.int32),
     ):
         check_tensor(name, getattr(out, name), (size,), (dtype,), device)
-    check_contiguous(tokens=tokens, block_tables=block_tables, **out._asdict())
+    columns = out._asdict()
+    positions = columns.pop("positions")
+    check_tensor("positions", positions, (None, num_tokens), (torch.int64,), device)
+    if positions.stride(1) != 1:
+        raise ValueError(f"positions: each axis must be contiguous, got strides {list(positions.stride())}")
+    check_contiguous(tokens=tokens, block_tables=block_tables, **columns)
 
 
 prepare_inputs = Operation(

@@ -1,6 +1,6 @@
 """The forward batch: what every layer needs to know of one step, as an argument instead of a global.
 
-Shape legend: T tokens of the step, padding included.
+Shape legend: T tokens of the step, padding included, P axes of positions.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ForwardBatch:
     token_ids: torch.Tensor
     """int64 [T]"""
     positions: torch.Tensor
-    """int64 [T], of each token in its sequence, from 0"""
+    """int64 [P, T], of each token in its sequence, from 0; one axis unless the model's rope turns pairs by several"""
     slot_mapping: torch.Tensor
     """int64 [T]: block * block_size + offset, where the token's KV goes; -1: nowhere, it is padding"""
     attention: PagedBatch

@@ -156,10 +156,10 @@ def build_runner(
         spec.vocab_size,
     )
     upload = Upload(device, config.max_num_seqs)
-    inputs = Inputs(slots, upload.rows, config.max_num_batched_tokens, spec.kv_layers(config.tensor_parallel_size))
+    tokens, layers = config.max_num_batched_tokens, spec.kv_layers(config.tensor_parallel_size)
+    inputs = Inputs(slots, upload.rows, tokens, layers, spec.num_position_axes)
     # an encoder's attention reads the host's lengths, which a graph could not
     graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
-    tokens = config.max_num_batched_tokens
     pooler = None
     if spec.pooling is not None:
         pooler = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)

@@ -167,7 +167,7 @@ def steps(layer: Layer, rows: int, device_type: str) -> Iterator[Case]:
         given = torch.stack((torch.randperm(rows), torch.randint(length, (rows,)), torch.ones(rows))).int().to(device)
         wide = [torch.empty(rows, dtype=torch.int64, device=device) for _ in range(3)]
         narrow = [torch.empty(rows + extra, dtype=torch.int32, device=device) for extra in (1, 0, 0)]
-        out = StepInputs(*wide, *narrow)
+        out = StepInputs(wide[0], wide[1][None], wide[2], *narrow)
 
         def run(form: Callable[..., None]) -> torch.Tensor:
             form(tokens, tables, given, block_size, out)

@@ -18,7 +18,7 @@ def prepare_inputs(
     own_slots[:] = slots
     num_tokens = int(query_starts[-1])
     for column, padding in ((token_ids, 0), (positions, 0), (slot_mapping, -1)):
-        column[num_tokens:] = padding
+        column[..., num_tokens:] = padding
     if num_tokens == len(counts) and counts.all():  # one token a row
         slot, position = slots, computed
     else:
@@ -26,5 +26,5 @@ def prepare_inputs(
         position = np.repeat(computed - query_starts[:-1], counts) + np.arange(num_tokens)
     block, offset = np.divmod(position, block_size)
     token_ids[:num_tokens] = tokens.numpy()[slot, position]
-    positions[:num_tokens] = position
+    positions[:, :num_tokens] = position
     slot_mapping[:num_tokens] = block_tables.numpy()[slot, block].astype(np.int64) * block_size + offset

@@ -29,7 +29,7 @@ def _sum_before(counts, row):
     return total
 
 
-@triton.jit(do_not_specialize=["row_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks"])
+@triton.jit(do_not_specialize=["row_stride", "axis_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks"])
 def prepare_inputs_kernel(
     tokens,
     block_tables,
@@ -41,10 +41,12 @@ def prepare_inputs_kernel(
     seq_lens,
     slots,
     row_stride,
+    axis_stride,
     num_rows,
     num_tokens,
     slot_tokens,
     slot_blocks,
+    AXES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -70,7 +72,8 @@ def prepare_inputs_kernel(
     block = tl.load(block_tables + slot.to(tl.int64) * slot_blocks + position // BLOCK_SIZE, read, other=0)
     place = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
     tl.store(token_ids + start + index, token.to(tl.int64), inside)
-    tl.store(positions + start + index, position.to(tl.int64), inside)
+    for axis in tl.static_range(AXES):
+        tl.store(positions + axis * axis_stride + start + index, position.to(tl.int64), inside)
     tl.store(slot_mapping + start + index, tl.where(real, place, -1), inside)
 
 
@@ -85,10 +88,12 @@ def prepare_inputs(
         rows,
         *out,
         rows.stride(0),
+        out.positions.stride(0),
         num_rows,
         num_tokens,
         tokens.shape[1],
         block_tables.shape[1],
+        AXES=out.positions.shape[0],
         BLOCK_SIZE=block_size,
         TILE=TILE,
         num_warps=4,

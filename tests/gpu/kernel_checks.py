@@ -220,7 +220,7 @@ def _step(report: Report, device: torch.device, rows: int, tokens: int, seed: in
     for form in (prepare_inputs, prepare_inputs_reference):
         long = [torch.full((tokens,), 77, dtype=torch.int64, device=device) for _ in range(3)]
         short = [torch.full((rows + more,), 77, dtype=torch.int32, device=device) for more in (1, 0, 0)]
-        out = StepInputs(*long, *short)
+        out = StepInputs(long[0], long[1][None], long[2], *short)
         form(table, blocks, wide[:, :rows], 16, out)
         results.append(out)
     detail = f"{rows} rows, {tokens} tokens"

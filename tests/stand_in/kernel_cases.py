@@ -132,7 +132,7 @@ def _steps() -> None:
         tokens = torch.zeros((rows, 40), dtype=torch.int32)
         tables = torch.zeros((rows, 3), dtype=torch.int32)
         given = torch.ones((3, rows), dtype=torch.int32)
-        whole = [torch.zeros(rows, dtype=torch.int64) for _ in range(3)]
+        whole = [torch.zeros(shape, dtype=torch.int64) for shape in ((rows,), (1, rows), (rows,))]
         out = StepInputs(*whole, torch.zeros(rows + 1, dtype=torch.int32), *(torch.zeros_like(given) for _ in range(2)))
         out = out._replace(seq_lens=out.seq_lens[0], slots=out.slots[0])
         prepare_inputs(tokens, tables, given, 16, out)

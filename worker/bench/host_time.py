@@ -185,7 +185,7 @@ def build(scenario: Scenario) -> Runner:
         VOCAB_SIZE,
     )
     upload = Upload(device, scenario.rows)
-    inputs = Inputs(slots, upload.rows, scenario.most_tokens, [LayerKV(1, 1, 1, None)])
+    inputs = Inputs(slots, upload.rows, scenario.most_tokens, [LayerKV(1, 1, 1, None)], 1)
     cache = KVCache(KVLayout(1, 1, 1, scenario.block_size, torch.float32), scenario.num_blocks, device.torch)
     graphs = NoForward(device, scenario.most_tokens)
     model = NoModel(device, scenario.rows)

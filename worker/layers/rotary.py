@@ -33,6 +33,12 @@ class RopeSpec:
     """yarn"""
     truncate: bool = True
     """yarn: round the borders of its ramp to whole dimensions"""
+    pair_axes: tuple[int, ...] = ()
+    """Axis of the position by which each of the head_dim / 2 pairs turns; empty: positions have one axis."""
+
+    @property
+    def num_axes(self) -> int:
+        return max(self.pair_axes, default=0) + 1
 
 
 class Rotary:
@@ -49,13 +55,17 @@ class Rotary:
         self._frequencies = inverse_frequencies(spec).to(device)
         exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
         self._exponents = exponents.to(device)
+        self._pair_axes = torch.tensor(spec.pair_axes, device=device) if spec.pair_axes else None
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64 [T] -> cos, sin float32 [T, head_dim / 2]"""
+        """int64 [P, T], a row for each axis -> cos, sin float32 [T, head_dim / 2]"""
+        positions = positions.T  # [T, 1], or the position of each pair: [T, head_dim / 2]
+        if self._pair_axes is not None:
+            positions = positions.index_select(1, self._pair_axes)
         frequencies = self._frequencies
         if self._spec.type == "dynamic":
             frequencies = self._dynamic(positions)
-        angles = positions.float()[:, None] * frequencies
+        angles = positions.float() * frequencies
         scale = self._spec.attention_factor
         return angles.cos() * scale, angles.sin() * scale
 
@@ -64,7 +74,7 @@ class Rotary:
         lengths = (positions + 1).clamp(min=spec.original_max_position)
         stretch = spec.factor * lengths / spec.original_max_position - (spec.factor - 1)
         theta = spec.theta * stretch ** (spec.head_dim / (spec.head_dim - 2))
-        return 1.0 / theta[:, None] ** self._exponents
+        return 1.0 / theta**self._exponents
 
 
 def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:

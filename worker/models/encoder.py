@@ -47,7 +47,7 @@ class Encoder(nn.Module):
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
         """Run the step's whole prompts -> hidden states [T, hidden]. Nothing is cached. Every token is of type 0."""
         x: torch.Tensor = self.embedding.embed(batch.token_ids) + self.token_types.stored("weight")[0]
-        x = self.norm(x, self.positions(batch.positions + self.spec.first_position))
+        x = self.norm(x, self.positions(batch.positions[0] + self.spec.first_position))
         for block in self.blocks:
             x = block(x, batch)
         return x

@@ -45,6 +45,11 @@ class EncoderSpec:
         """Every token sees those after it, so a prompt is run in one step."""
         return True
 
+    @property
+    def num_position_axes(self) -> int:
+        """One: positions are learned."""
+        return 1
+
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Empty: no layer keeps anything."""
         return ()

@@ -47,6 +47,11 @@ class Spec(Protocol):
         """Every token sees those after it, so a prompt is run in one step."""
         ...
 
+    @property
+    def num_position_axes(self) -> int:
+        """Axes of a token's position."""
+        ...
+
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer on each of `group_size` ranks; empty: nothing is cached. Raises ModelError."""
         ...
@@ -114,6 +119,11 @@ class ModelSpec:
     def whole_prompts(self) -> bool:
         """A prompt may be run in chunks."""
         return False
+
+    @property
+    def num_position_axes(self) -> int:
+        """Axes by which the layers' ropes turn."""
+        return max(layer.attention.rope.num_axes for layer in self.layers)
 
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer on each of `group_size` ranks. Raises ModelError."""

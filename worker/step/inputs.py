@@ -1,6 +1,6 @@
 """The inputs of a step, in buffers that live as long as the worker: a captured graph finds every step's at one address.
 
-Shape legend: T tokens, R rows, both with padding.
+Shape legend: T tokens, R rows, both with padding, P axes of positions.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,18 @@ class Bucket(NamedTuple):
 class Inputs:
     """Filled on the device from the slots' tables and the rows of the upload."""
 
-    def __init__(self, slot_table: SlotTable, rows: torch.Tensor, max_tokens: int, layers: Sequence[LayerKV]) -> None:
-        """`rows` int32 [3, max rows] of `Upload`; the model's layers, with equally many queries for each head."""
+    def __init__(
+        self, slot_table: SlotTable, rows: torch.Tensor, max_tokens: int, layers: Sequence[LayerKV], num_axes: int
+    ) -> None:
+        """`rows` int32 [3, max rows] of `Upload`; the model's layers, with equally many queries for each head; the axes
+        of its positions.
+        """
         device, max_rows = rows.device, rows.shape[1]
         self._slot_table = slot_table
         self._rows = rows
         self._step = StepInputs(
             torch.zeros(max_tokens, dtype=torch.int64, device=device),
-            torch.zeros(max_tokens, dtype=torch.int64, device=device),
+            torch.zeros((num_axes, max_tokens), dtype=torch.int64, device=device),
             torch.zeros(max_tokens, dtype=torch.int64, device=device),
             torch.zeros(max_rows + 1, dtype=torch.int32, device=device),
             torch.zeros(max_rows, dtype=torch.int32, device=device),
@@ -86,7 +90,7 @@ class Inputs:
         tokens, rows, _ = bucket
         ids, positions, mapping, starts, lengths, slots = self._step
         return StepInputs(
-            ids[:tokens], positions[:tokens], mapping[:tokens], starts[: rows + 1], lengths[:rows], slots[:rows]
+            ids[:tokens], positions[:, :tokens], mapping[:tokens], starts[: rows + 1], lengths[:rows], slots[:rows]
         )
 
     def _schedules_of(self, num_rows: int) -> dict[int | None, TileSchedule]:

@@ -102,16 +102,20 @@ def test_copied_blocks_overwrite_their_destinations_and_nothing_else(dtype):
         assert torch.equal(new.float(), old.float()[[0, 1, 1, 0, 4, 0]])
 
 
-def poisoned_inputs(num_tokens, num_rows):
-    longs = [torch.full((num_tokens,), -77) for _ in range(3)]
+def poisoned_inputs(num_tokens, num_rows, num_axes=1):
+    buffer = torch.full((num_axes, num_tokens + 5), -77)  # an axis is longer than the step
+    longs = torch.full((num_tokens,), -77), buffer[:, :num_tokens], torch.full((num_tokens,), -77)
     return StepInputs(*longs, *(torch.full((num_rows + extra,), -77).int() for extra in (1, 0, 0)))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=5), st.integers(0, 3), st.sampled_from([1, 2, 4])
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=5),
+    st.integers(0, 3),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 3]),
 )
-def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, padding, block_size):
+def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, padding, block_size, num_axes):
     num_rows, capacity = len(lengths), 16
     num_slots = num_rows + 1
     tokens = torch.arange(num_slots * capacity).view(num_slots, capacity).int() + 1000
@@ -124,11 +128,13 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
         for p in range(computed, computed + count)
     ]
     expected_padded = expected + [(0, 0, -1)] * padding
-    out = poisoned_inputs(len(expected_padded), num_rows)
+    out = poisoned_inputs(len(expected_padded), num_rows, num_axes)
     # a wider upload than the step has rows: the kernel must mind the stride
     wide = torch.nn.functional.pad(rows, (0, 2), value=99)
     prepare_inputs(tokens, tables, wide[:, :num_rows], block_size, out)
-    assert list(zip(*(column.tolist() for column in out[:3]), strict=True)) == expected_padded
+    for axis in out.positions:
+        columns = out.token_ids, axis, out.slot_mapping
+        assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected_padded
     counts = [count for _, count in lengths]
     assert out.query_starts.tolist() == [sum(counts[:row]) for row in range(num_rows + 1)]
     assert out.seq_lens.tolist() == [computed + count if count else 0 for computed, count in lengths]
@@ -196,7 +202,8 @@ def prepare_with(rows=None, block_size=4, **changed):
         (lambda: prepare_with(rows=torch.zeros(3, 2)), "rows"),
         (lambda: prepare_with(rows=torch.zeros((2, 3), dtype=torch.int32).T), "rows"),
         (lambda: prepare_with(block_size=0), "block_size"),
-        (lambda: prepare_with(positions=torch.zeros(3).long()), "positions"),
+        (lambda: prepare_with(positions=torch.zeros((1, 3)).long()), "positions"),
+        (lambda: prepare_with(positions=torch.zeros((3, 8)).long()[:, ::2]), "positions"),
         (lambda: prepare_with(query_starts=torch.zeros(2).int()), "query_starts"),
         (lambda: prepare_with(slot_mapping=torch.zeros(8).long()[::2]), "slot_mapping"),
     ],

@@ -9,12 +9,13 @@ from quire.kernels.gpu.prepare_inputs import CHUNK, TILE, prepare_inputs
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs_reference
 
 
-def poisoned(num_tokens, num_rows):
-    longs = [torch.full((num_tokens,), -77) for _ in range(3)]
+def poisoned(num_tokens, num_rows, num_axes):
+    buffer = torch.full((num_axes, num_tokens + 5), -77)  # an axis is longer than the step
+    longs = torch.full((num_tokens,), -77), buffer[:, :num_tokens], torch.full((num_tokens,), -77)
     return StepInputs(*longs, *(torch.full((num_rows + extra,), -77).int() for extra in (1, 0, 0)))
 
 
-def check(slots, computed, counts, padding, block_size, capacity=None):
+def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=1):
     """Both forms fill poisoned buffers from the same tables, and agree."""
     num_rows, num_tokens = len(slots), sum(counts) + padding
     capacity = capacity or max([1, *(c + n for c, n in zip(computed, counts, strict=True))])
@@ -24,7 +25,7 @@ def check(slots, computed, counts, padding, block_size, capacity=None):
     tables = torch.randint(0, 2**28, (num_slots, -(-capacity // block_size)), generator=generator).int()
     wide = torch.full((3, num_rows + 3), 9, dtype=torch.int32)
     wide[:, :num_rows] = torch.tensor([slots, computed, counts]).view(3, num_rows)
-    actual, expected = poisoned(num_tokens, num_rows), poisoned(num_tokens, num_rows)
+    actual, expected = (poisoned(num_tokens, num_rows, num_axes) for _ in range(2))
     prepare_inputs(tokens, tables, wide[:, :num_rows], block_size, actual)
     prepare_inputs_reference(tokens, tables, wide[:, :num_rows], block_size, expected)
     for name, column in actual._asdict().items():
@@ -37,10 +38,11 @@ def check(slots, computed, counts, padding, block_size, capacity=None):
     st.permutations(range(8)),
     st.integers(0, 5),
     st.sampled_from([1, 2, 4, 16]),
+    st.sampled_from([1, 3]),
 )
-def test_any_mix_of_rows_equals_the_reference(lengths, slots, padding, block_size):
+def test_any_mix_of_rows_equals_the_reference(lengths, slots, padding, block_size, num_axes):
     computed, counts = [c for c, _ in lengths], [n for _, n in lengths]
-    check(slots[: len(lengths)], computed, counts, padding, block_size, capacity=20)
+    check(slots[: len(lengths)], computed, counts, padding, block_size, 20, num_axes)
 
 
 @pytest.mark.parametrize("count", [TILE - 1, TILE, TILE + 1, 2 * TILE + 3])

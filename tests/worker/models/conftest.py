@@ -77,7 +77,7 @@ class Greedy:
         seq_lens = tuple(row.num_computed + count for row, count in work)
         return ForwardBatch(
             token_ids=torch.tensor([row.tokens[p] for (row, _), run in zip(work, positions, strict=True) for p in run]),
-            positions=torch.tensor([p for run in positions for p in run]),
+            positions=torch.tensor([[p for run in positions for p in run]]),
             slot_mapping=torch.tensor(
                 [
                     row.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE

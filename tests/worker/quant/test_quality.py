@@ -47,7 +47,7 @@ def one_row(ids: torch.Tensor) -> ForwardBatch:
     count = len(ids)
     return ForwardBatch(
         token_ids=ids,
-        positions=torch.arange(count),
+        positions=torch.arange(count)[None],
         slot_mapping=torch.arange(count),
         attention=PagedBatch(
             block_tables=torch.arange(TOKENS // BLOCK, dtype=torch.int32)[None],

@@ -50,6 +50,7 @@ def driver(settings, drive, folder):
             vocab_size=WIDTH,
             eos_token_ids=(END,),
             kv_layers=lambda size: (LayerKV(1, 1, 8, None),),
+            num_position_axes=1,
             whole_prompts=False,
             pooling=None,
         )

@@ -48,10 +48,14 @@ class RecordingDevice(Device):
         return Recording(run)
 
 
-def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice):
+def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevice, pair_axes=()):
     """A runner of the checkpoint as `start` would build it on CUDA; with `pooling` it makes vectors."""
     device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
     spec = replace(spec, pooling=pooling)
+    if pair_axes:
+        attentions = [replace(one.attention, rope=replace(one.attention.rope, pair_axes=pair_axes)) for one in spec.layers]
+        layers = [replace(one, attention=new) for one, new in zip(spec.layers, attentions, strict=True)]
+        spec = replace(spec, layers=tuple(layers))
     context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
     decoder = load_model(folder, spec, context).model
     cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, kv_dtype or torch.float32), 40, device.torch)
@@ -62,7 +66,7 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
     table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
     slots = SlotTable(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
     upload = Upload(device, ROWS)
-    inputs = Inputs(slots, upload.rows, TOKENS, spec.kv_layers(1))
+    inputs = Inputs(slots, upload.rows, TOKENS, spec.kv_layers(1), spec.num_position_axes)
     graphs = (
         Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(ROWS, ROWS, True), Bucket(20, ROWS, True)])
         if captured

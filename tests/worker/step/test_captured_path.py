@@ -79,10 +79,12 @@ def expected(reference, prompt, count):
 
 
 @pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
+@pytest.mark.parametrize("pair_axes", [(), (0, 1, 2, 0, 1, 2, 0, 0)], ids=["one axis", "three axes"])
 def test_triton_forms_and_padded_buckets_draw_what_transformers_draws(
-    as_on_a_gpu, captured, drive, tiny_checkpoint, reference
+    as_on_a_gpu, captured, pair_axes, drive, tiny_checkpoint, reference
 ):
-    driver = drive(gpu_runner(tiny_checkpoint(), captured), BLOCK)
+    """Three axes are those of text in a model that sees images, which vision will bring: on text they are alike."""
+    driver = drive(gpu_runner(tiny_checkpoint(), captured, pair_axes=pair_axes), BLOCK)
     prompts = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 19, 1))]
     drawn = [[], [], []]
     for slot, prompt in enumerate(prompts):

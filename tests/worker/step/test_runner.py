@@ -213,6 +213,7 @@ def toy(settings, drive):
             vocab_size=table.shape[1],
             eos_token_ids=(0,),
             kv_layers=lambda size: (LayerKV(1, 1, 8, None),),
+            num_position_axes=1,
             whole_prompts=False,
             pooling=None,
         )

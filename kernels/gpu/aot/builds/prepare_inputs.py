@@ -7,11 +7,11 @@ from quire.kernels.gpu.prepare_inputs import TILE, prepare_inputs_kernel
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """Blocks of 16 tokens; a worker's block size never changes."""
+    """Blocks of 16 tokens and positions of one axis; neither ever changes in a worker."""
     tables = ("tokens", "block_tables", "rows")
     longs = ("token_ids", "positions", "slot_mapping")
     ints = ("query_starts", "seq_lens", "slots")
-    sizes = ("row_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks")
+    sizes = ("row_stride", "axis_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks")
     yield Build(
         name="prepare_inputs block 16",
         kernel=prepare_inputs_kernel,
@@ -21,7 +21,7 @@ def builds(capability: int) -> Iterator[Build]:
             **dict.fromkeys(ints, "*i32"),
             **dict.fromkeys(sizes, "i32"),
         },
-        constants={"BLOCK_SIZE": 16, "TILE": TILE},
+        constants={"AXES": 1, "BLOCK_SIZE": 16, "TILE": TILE},
         num_warps=4,
         num_stages=1,
         divisible=(*tables, *longs, *ints),
