@@ -4,6 +4,7 @@ Shape legend: T tokens of the step, padding included, P axes of positions.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -23,3 +24,12 @@ class ForwardBatch:
     attention: PagedBatch
     adapters: torch.Tensor | None = None
     """int32 [R], or None when no adapter is loaded: layers then do not even ask"""
+
+
+class Embedded(NamedTuple):
+    """Embeddings that take the place of those that would be looked up. Either buffer may serve every step."""
+
+    source: torch.Tensor
+    """int64 [T]: the row of `vectors` that is the token's embedding; -1: it has its own"""
+    vectors: torch.Tensor
+    """[V, hidden], V >= 1, of the model's dtype and the same on every rank"""

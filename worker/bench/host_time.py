@@ -18,7 +18,7 @@ import torch
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import GENESIS, Admit, StepPlan, plan_hash
 from quire.proto.transport.wire import encode, ints, plan_decoder
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.memory.kv_cache import KVCache, KVLayout, LayerKV
 from quire.worker.step.graphs import Graphs
@@ -160,7 +160,7 @@ class NoModel:
         self._token_ids = torch.arange(rows, device=device.torch)
         self._finite = torch.ones(rows, dtype=torch.bool, device=device.torch)
 
-    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         raise RuntimeError("every step of this bench is a graph")
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ import torch
 
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.sampling.score import best
+from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
 from quire.worker.weights.shard import Part, ShardedModule, Slice, whole
 
@@ -36,9 +37,14 @@ class Vocabulary(ShardedModule):
         if not self.looked_up:
             del self.weight, self.parts["weight"]
 
-    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """int64 [T] -> [T, hidden]"""
-        return self.group.all_reduce(embed_shard(token_ids, self.weight, self.share.start, self.share.length))
+    def embed(self, token_ids: torch.Tensor, embedded: Embedded | None = None) -> torch.Tensor:
+        """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""
+        looked_up = self.group.all_reduce(embed_shard(token_ids, self.weight, self.share.start, self.share.length))
+        if embedded is None:
+            return looked_up
+        # no shape depends on how many tokens have a row, so that a graph may record it
+        given = embedded.vectors.index_select(0, embedded.source.clamp(min=0))
+        return torch.where((embedded.source >= 0)[:, None], given, looked_up)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> [S, vocab_size], complete on every rank and without the padding."""

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from quire.kernels.attention.attention import AttentionRule
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import Attention
 from quire.worker.layers.embedding import Vocabulary
@@ -75,10 +75,10 @@ class Decoder(nn.Module):
         self.rotaries = [Rotary(rope, context.device) for rope in distinct]
         self._rope_of_layer = [distinct.index(rope) for rope in ropes]
 
-    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
         rotations = [rotary(batch.positions) for rotary in self.rotaries]
-        x, residual = self.embedding.embed(batch.token_ids), None
+        x, residual = self.embedding.embed(batch.token_ids, embedded), None
         for block, rope, layer in zip(self.blocks, self._rope_of_layer, cache.layers, strict=True):
             x, residual = block(x, residual, rotations[rope], batch, layer)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import EncoderAttention
 from quire.worker.layers.embedding import Table, Vocabulary
@@ -44,9 +44,9 @@ class Encoder(nn.Module):
             EncoderBlock(context.at(f"blocks.{layer}"), spec) for layer in range(spec.num_layers)
         )
 
-    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Run the step's whole prompts -> hidden states [T, hidden]. Nothing is cached. Every token is of type 0."""
-        x: torch.Tensor = self.embedding.embed(batch.token_ids) + self.token_types.stored("weight")[0]
+        x: torch.Tensor = self.embedding.embed(batch.token_ids, embedded) + self.token_types.stored("weight")[0]
         x = self.norm(x, self.positions(batch.positions[0] + self.spec.first_position))
         for block in self.blocks:
             x = block(x, batch)

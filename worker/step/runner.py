@@ -11,7 +11,7 @@ import torch
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.proto.messages.plans import RowLogprobs, StepPlan, StepResult
 from quire.proto.transport.wire import WireError, ints, unpack
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.device.marks import Mark, Start
 from quire.worker.memory.kv_cache import KVCache
@@ -32,8 +32,16 @@ _PROMPT_PIECE = 64
 class Model(Protocol):
     """A model as the runner sees it; one that generates is a `Head` too."""
 
-    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Hidden states [T, hidden] of the step's tokens, whose KV is written to the cache."""
+        ...
+
+
+class Embedder(Protocol):
+    """A source of embeddings that are no token's: what was made of an image."""
+
+    def embedded(self, rows: StepRows) -> Embedded | None:
+        """Those for the tokens of these rows; None: every token of the step has its own."""
         ...
 
 
@@ -77,11 +85,12 @@ class Runner:
         reports: bool,
         pooler: Pooler | None = None,
         matchers: GrammarMatchers | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
         """`reports`: this rank's results are sent, so the other ranks need not score logprobs.
 
         `pooler`: makes vectors, so that nothing is sampled; without one the model must have a head. Without
-        `matchers` a plan with a grammar is refused.
+        `matchers` a plan with a grammar is refused, and without `embedder` every token's embedding is looked up.
         """
         self._model = model
         self._cache = cache
@@ -93,6 +102,7 @@ class Runner:
         self._max_tokens = max_num_batched_tokens
         self._reports = reports
         self._matchers = matchers
+        self._embedder = embedder
         self._sampler = Sampler(slot_table, reports, matchers)
         self._head = cast(Head, model)
         """Never asked where there is a pooler."""
@@ -130,7 +140,9 @@ class Runner:
         copies = self._copies(plan)
         rows = self._slot_table.rows(plan, self._max_tokens)
         num_rows = len(rows.slots)
-        bucket = self._graphs.fitting(rows.num_tokens, num_rows)
+        embedded = None if self._embedder is None else self._embedder.embedded(rows)
+        # the graphs have recorded steps whose embeddings are looked up
+        bucket = self._graphs.fitting(rows.num_tokens, num_rows) if embedded is None else None
         self._upload.put_rows((rows.slots, rows.computed, rows.counts), bucket.num_rows if bucket else num_rows)
         pooling = sampling = None
         if self._pooler is not None:
@@ -145,7 +157,7 @@ class Runner:
         sampled: Sampled | Pooled | None = None
         scored: list[Scored] = []
         if num_rows:
-            hidden = self._eager(rows) if bucket is None else self._graphs.replay(bucket)
+            hidden = self._eager(rows, embedded) if bucket is None else self._graphs.replay(bucket)
             with self._device.side_stream() as stored:
                 if self._pooler is not None and pooling is not None:
                     sampled = self._pooler.run(pooling, hidden)
@@ -221,11 +233,12 @@ class Runner:
             plan.epoch, plan.step, sampled_rows, token_ids, finite, stuck, vectors, on_host, mark, host_seconds
         )
 
-    def _eager(self, rows: StepRows) -> torch.Tensor:
+    def _eager(self, rows: StepRows, embedded: Embedded | None) -> torch.Tensor:
         bucket = Bucket(rows.num_tokens, len(rows.slots))
         self._inputs.fill(bucket)
         lengths = tuple((rows.computed + rows.counts).tolist())
-        return self._model.forward(self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths), self._cache)
+        batch = self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths)
+        return self._model.forward(batch, self._cache, embedded)
 
     def _padding(self, bucket: Bucket) -> torch.Tensor:
         """A step of the bucket's shape for the device to record; the host's lengths are only of the right sum."""

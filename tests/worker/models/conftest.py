@@ -1,14 +1,14 @@
 """A greedy loop over the decoder, batches built by hand, and the reference: transformers' own greedy generation."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from quire.kernels.attention.attention import PagedBatch
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import Group, SingleGroup
 from quire.worker.memory.kv_cache import KVCache, kv_layout
@@ -32,13 +32,19 @@ class Row:
 
 
 class Greedy:
-    """Generates with a decoder and its cache; blocks are handed out backwards, so that nothing lies in order."""
+    """Generates with a decoder and its cache; blocks are handed out backwards, so that nothing lies in order.
 
-    def __init__(self, decoder: Decoder, group_size: int = 1, num_blocks: int = 512) -> None:
+    With `hides` two tokens of three are 0 in the batch, and their embeddings are put in place: a double of an
+    encoder's images, which vision will bring.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, decoder: Decoder, group_size: int = 1, num_blocks: int = 512, hides: bool = False) -> None:
         layout = kv_layout(decoder.spec.kv_layers(group_size), BLOCK_SIZE, torch.float32)
         self.decoder = decoder
         self.cache = KVCache(layout, num_blocks, torch.device("cpu"))
         self._free = list(range(num_blocks))
+        self._vectors = decoder.embedding.embed(torch.arange(decoder.spec.vocab_size)) if hides else None
 
     @torch.inference_mode()
     def step(self, work: list[tuple[Row, int]]) -> None:
@@ -49,7 +55,7 @@ class Greedy:
                 row.blocks.append(self._free.pop())
         batch = self._batch(work)
         last = batch.attention.query_starts[1:].long() - 1
-        logits = self.decoder.logits(self.decoder(batch, self.cache)[last])
+        logits = self.decoder.logits(self.decoder(*self._hidden(batch))[last])
         for (row, count), scores in zip(work, logits, strict=True):
             row.num_computed += count
             if row.num_computed == len(row.tokens):
@@ -66,6 +72,14 @@ class Greedy:
         ]:
             self.step(work)
         return rows
+
+    def _hidden(self, batch: ForwardBatch) -> tuple[ForwardBatch, KVCache, Embedded | None]:
+        """What the decoder takes."""
+        if self._vectors is None:
+            return batch, self.cache, None
+        hidden = batch.positions[0] % 3 > 0
+        embedded = Embedded(batch.token_ids.where(hidden, -1), self._vectors)
+        return replace(batch, token_ids=batch.token_ids.masked_fill(hidden, 0)), self.cache, embedded
 
     @staticmethod
     def _batch(work: list[tuple[Row, int]]) -> ForwardBatch:

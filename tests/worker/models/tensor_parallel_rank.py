@@ -37,7 +37,12 @@ def generate(group: ProcessGroup, folder: Path, prompts: list[list[int]]) -> dic
     context = BuildContext(group, CPU, torch.float32, everywhere(DenseScheme()))
     loaded = load_model(folder, read_spec(folder), context)
     rows = Greedy(loaded.model, group.size).generate(prompts, 24, chunk=32)
-    return {"tokens": [row.tokens for row in rows], "bytes_read": loaded.bytes_read}
+    embedded = Greedy(loaded.model, group.size, hides=True).generate(prompts, 4, chunk=32)
+    return {
+        "tokens": [row.tokens for row in rows],
+        "tokens_of_embedded": [row.tokens for row in embedded],
+        "bytes_read": loaded.bytes_read,
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Vectors of encoders and decoders against transformers' hidden states, pooled by hand; and what is refused."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from quire.worker.batch import Embedded
 from quire.worker.config import ENCODER_TYPES, WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
@@ -169,6 +171,17 @@ def test_a_vector_that_is_no_number_is_a_bad_row(checkpoint, embedder):
     result = driver.run([(0, 2), (1, 2)])
     assert result.bad_rows == (1,)
     assert np.isfinite(vectors(result)[0]).all()
+
+
+def test_an_encoder_takes_embeddings_in_place_of_looked_up_ones(checkpoint, embedder):
+    """A double of embeddings that are no token's; a decoder's are in tests/worker/step/test_embedded.py."""
+    folder, (prompt,) = checkpoint("BertModel"), some_prompts((9,))
+    driver = embedder(folder)
+    with torch.inference_mode():
+        table = driver.runner._model.embedding.embed(torch.arange(320))
+    driver.runner._embedder = SimpleNamespace(embedded=lambda rows: Embedded(torch.tensor(prompt), table))
+    driver.scribe.admit(0, [0] * 9)
+    np.testing.assert_allclose(vectors(driver.run([(0, 9)]))[0], expected(folder, [prompt], "cls")[0], atol=2e-5)
 
 
 def test_two_ranks_give_the_vectors_of_one(checkpoint, embedder, group, scribe, settings):

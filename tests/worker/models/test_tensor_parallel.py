@@ -76,4 +76,6 @@ def test_ranks_give_the_tokens_of_one_rank_and_read_only_their_share(
     results = [rank[str(size)][model] for rank in ranks[:size]]
     expected = [row.tokens for row in greedy(load(folders[model])).generate(some_prompts, 24)]
     assert [result["tokens"] for result in results] == [expected] * size
+    shorter = [tokens[: len(prompt) + 4] for tokens, prompt in zip(expected, some_prompts, strict=True)]
+    assert [result["tokens_of_embedded"] for result in results] == [shorter] * size
     assert sum(result["bytes_read"] for result in results) == expected_bytes(folders[model], size)

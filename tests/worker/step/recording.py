@@ -53,9 +53,9 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
     device, spec = kind("cpu", 0), read_spec(folder, "auto" if pooling is None else "embed")
     spec = replace(spec, pooling=pooling)
     if pair_axes:
-        attentions = [replace(one.attention, rope=replace(one.attention.rope, pair_axes=pair_axes)) for one in spec.layers]
-        layers = [replace(one, attention=new) for one, new in zip(spec.layers, attentions, strict=True)]
-        spec = replace(spec, layers=tuple(layers))
+        attention = spec.layers[0].attention
+        attention = replace(attention, rope=replace(attention.rope, pair_axes=pair_axes))
+        spec = replace(spec, layers=tuple(replace(layer, attention=attention) for layer in spec.layers))
     context = BuildContext(SingleGroup(), device.torch, torch.float32, everywhere(DenseScheme()))
     decoder = load_model(folder, spec, context).model
     cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, kv_dtype or torch.float32), 40, device.torch)

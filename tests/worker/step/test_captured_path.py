@@ -7,6 +7,7 @@ captured graph does. What it cannot show is the hardware; that is for `make gpu-
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from quire.proto.messages.params import SamplingParams, Structured
+from quire.worker.batch import Embedded
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Bucket
@@ -134,6 +136,25 @@ def guided_steps(driver, ahead):
         results = [driver.runner.collect(driver.runner.launch(plan)) for plan in plans]
     assert not any(result.stuck_rows or result.bad_rows for result in results)
     return [np.frombuffer(result.token_ids, dtype=np.int32).tolist() for result in results]
+
+
+def test_a_step_with_embeddings_put_in_place_is_not_one_that_was_recorded_without(
+    as_on_a_gpu, drive, tiny_checkpoint, reference, monkeypatch
+):
+    """A double of embeddings that are no token's; on other paths they are tested in test_embedded.py."""
+    driver = drive(gpu_runner(tiny_checkpoint(), captured=True), BLOCK)
+    prompt, replayed = [5, 6, 7, 8, 9], []
+    with torch.inference_mode():
+        vectors = driver.runner._model.embedding.embed(torch.arange(320))
+
+    def embedded(rows):
+        return Embedded(torch.tensor(prompt), vectors) if rows.num_tokens == len(prompt) else None
+
+    driver.runner._embedder = SimpleNamespace(embedded=embedded)
+    replay = Graphs.replay
+    monkeypatch.setattr(Graphs, "replay", lambda graphs, bucket: replayed.append(bucket) or replay(graphs, bucket))
+    assert driver.generate(0, [0] * len(prompt), 4) == expected(reference, prompt, 4)
+    assert replayed == [Bucket(ROWS, ROWS)] * 3, "the others were"
 
 
 @pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
