@@ -82,11 +82,11 @@ def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[I
     tokens = unpack(result.token_ids)
     counts = unpack(result.counts).astype(np.int64) if result.counts else None
     if counts is not None:
-        most = np.ones(num_samples, np.int64) if plan.num_speculated is None else plan.num_speculated[plan.samples] + 1
+        most = np.ones(num_samples, np.int64) if plan.num_draft is None else plan.num_draft[plan.samples] + 1
         if len(counts) != num_samples or (counts < 1).any() or (counts > most).any():
             raise ResultError(f"step {plan.step}: counts {counts.tolist()} do not fit {num_samples} sampling rows")
-    elif plan.num_speculated is not None and plan.num_speculated.any():
-        raise ResultError(f"step {plan.step}: the plan speculated, the result has no counts")
+    elif plan.num_draft is not None:
+        raise ResultError(f"step {plan.step}: the plan has drafts, the result has no counts")
     expected = num_samples if counts is None else int(counts.sum())
     if len(tokens) != expected:
         raise ResultError(f"step {plan.step}: {len(tokens)} tokens for {expected} draws of {num_samples} sampling rows")
@@ -142,23 +142,31 @@ def _append(group_epoch: Epoch, slots: Int64, tokens: Int32, accepted: Accepted)
 def _append_many(
     group_epoch: Epoch, plan: PlannedStep, rows: Int64, live: Mask, tokens: Int32, counts: Int64, accepted: Accepted
 ) -> None:
-    """Append one to num_speculated + 1 tokens per row, round by round; blocks of refused tokens are given back."""
+    """Append one to num_draft + 1 tokens per row, round by round; blocks of refused tokens are given back."""
     running = group_epoch.running
     rows, counts, starts = rows[live], counts[live], (np.cumsum(counts) - counts)[live]
     slots = plan.slots[rows]
-    planned = 1 if plan.num_speculated is None else plan.num_speculated[rows] + 1
-    shortfall = planned - counts
-    running.correct(slots, shortfall)
-    # The KV of refused tokens is written but worthless: the row ends earlier.
-    plan.ends[rows] = running.num_known[slots] + counts - 1
-    for row in np.flatnonzero(shortfall).tolist():
-        sequence = running.at(int(slots[row]))
-        group_epoch.memory.trim(sequence, int(running.num_tokens[slots[row]]), group_epoch.in_flight.step)
-        running.num_blocks[slots[row]] = len(sequence.blocks)
+    if plan.num_draft is not None:
+        _take_back(group_epoch, plan.step, slots, plan.num_draft[rows] + 1 - counts)
     going = np.ones(len(slots), bool)
     for number in range(int(counts.max(initial=0))):
         turn = np.flatnonzero(going & (counts > number))
         going[turn] = _append(group_epoch, slots[turn], tokens[starts[turn] + number], accepted)
+    # Drafts behind a stop were computed, too, but nobody will know what they were.
+    plan.ends[rows] = np.minimum(plan.ends[rows], running.num_known[slots])
+
+
+def _take_back(group_epoch: Epoch, step: int, slots: Int64, refused: Int64) -> None:
+    """The KV of refused drafts is written but worthless: rows end earlier, in the plans that followed, too."""
+    running = group_epoch.running
+    by_slot = np.zeros(running.num_slots, np.int64)
+    by_slot[slots] = refused
+    running.correct(by_slot)
+    group_epoch.in_flight.correct(step, by_slot)
+    for slot in np.flatnonzero(by_slot).tolist():
+        sequence = running.at(slot)
+        group_epoch.memory.trim(sequence, int(running.num_tokens[slot]), group_epoch.in_flight.step)
+        running.num_blocks[slot] = len(sequence.blocks)
 
 
 def _logprobs(

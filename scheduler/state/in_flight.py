@@ -12,7 +12,10 @@ from quire.scheduler.state.running import Int64, Mask
 
 @dataclass(slots=True)
 class PlannedStep:
-    """The rows and table changes of one step. Columns have one entry per row."""
+    """The rows and table changes of one step. Columns have one entry per row.
+
+    `num_tokens` and `ends` count every draft as accepted, until the results say otherwise.
+    """
 
     slots: Int64
     generations: Int64
@@ -21,8 +24,8 @@ class PlannedStep:
     ends: Int64
     """Tokens of the sequence whose KV is written after the row."""
     samples: Mask
-    num_speculated: Int64 | None = None
-    """Speculative tokens among `num_tokens`; None: no row has any."""
+    num_draft: Int64 | None = None
+    """Draft tokens of each row; None: no row has any."""
     admits: list[Admit] = field(default_factory=list)
     releases: list[int] = field(default_factory=list)
     appends: list[int] = field(default_factory=list)
@@ -88,7 +91,7 @@ class PlansInFlight:
             slots=plan.slots.astype("<i4").tobytes(),
             num_tokens=plan.num_tokens.astype("<i4").tobytes(),
             samples=plan.samples.astype(np.uint8).tobytes(),
-            num_draft=b"" if plan.num_speculated is None else plan.num_speculated.astype("<i4").tobytes(),
+            num_draft=b"" if plan.num_draft is None else plan.num_draft.astype("<i4").tobytes(),
             admits=tuple(plan.admits),
             releases=ints(plan.releases),
             appends=ints(plan.appends),
@@ -104,6 +107,14 @@ class PlansInFlight:
         if epoch != self.epoch or step != self._acks[0] + 1 or step > self.step:
             return None
         return self.plans[step - self.plans[0].step]
+
+    def correct(self, step: int, refused: Int64) -> None:
+        """Drafts of this plan were refused, by slot: it wrote fewer tokens, and the plans after it begin earlier."""
+        for plan in self.plans:
+            if plan.step == step:
+                plan.num_tokens -= refused[plan.slots]
+            if plan.step >= step:
+                plan.ends -= refused[plan.slots]
 
     def acknowledge(self, epoch: int, rank: int, step: int) -> bool:
         """A rank is done with this plan and all before it. False when the message is stale or makes no sense."""

@@ -114,10 +114,10 @@ class Running:
         self.num_known[slots] = after
         return after
 
-    def correct(self, slots: Int64, shortfall: Int64) -> None:
-        """Take back what was planned and not accepted: `shortfall` tokens of each slot."""
-        self.num_tokens[slots] -= shortfall
-        self.num_scheduled[slots] -= shortfall
+    def correct(self, refused: Int64) -> None:
+        """Take back what was planned and not accepted: `refused` drafts of each slot."""
+        self.num_tokens -= refused
+        self.num_scheduled -= refused
 
 
 def _zeros(num_slots: int) -> Int64:

@@ -131,7 +131,7 @@ def test_prompt_logprobs_come_in_order_from_chunks(engine):
     assert [entry.token_id for column in columns for entry in column.entries] == list(range(11, 22))
 
 
-# Speculation: the arithmetic of rows that yield one to num_speculated + 1 tokens.
+# Drafts: the arithmetic of rows that yield one to num_draft + 1 tokens.
 
 
 FACTS = ModelFacts(
@@ -151,7 +151,7 @@ FACTS = ModelFacts(
 
 @pytest.fixture
 def group_epoch():
-    """Two running outputs of 4 known tokens, and one plan in flight that speculates 3 more tokens for each."""
+    """Two running outputs of 4 known tokens, and one plan in flight with 3 drafts for each."""
     group_epoch = Epoch(1, 1, FACTS, SchedulerConfig(max_num_seqs=2))
     frontend = Frontend(b"f", 0)
     for number in range(2):
@@ -163,18 +163,27 @@ def group_epoch():
         group_epoch.memory.reserve(sequence, 8, [])
         group_epoch.running.enter(sequence, 3)
     running, slots = group_epoch.running, np.arange(2)
-    num_speculated = np.array([3, 3])
+    num_draft = np.array([3, 3])
     plan = PlannedStep(
-        slots, running.generation[slots], num_speculated + 1, np.array([7, 7]), np.array([True, True]), num_speculated
+        slots, running.generation[slots], num_draft + 1, np.array([7, 7]), np.array([True, True]), num_draft
     )
     running.num_scheduled[slots], running.num_tokens[slots] = 7, 8
     group_epoch.in_flight.send(plan)
     return group_epoch
 
 
-def answer(group_epoch, tokens, counts):
-    plan = group_epoch.in_flight.awaited(1, 1)
-    accepted = accept(group_epoch, plan, StepResult(1, 1, ints(tokens), ints(counts)))
+def send_without_drafts(group_epoch):
+    """The next plan: one token for each, behind all that the plan before may accept."""
+    running, slots = group_epoch.running, np.arange(2)
+    ones = np.ones(2, np.int64)
+    group_epoch.in_flight.send(PlannedStep(slots, running.generation[slots], ones, 7 + ones, ones.astype(bool)))
+    running.num_scheduled[slots], running.num_tokens[slots] = 8, 9
+
+
+def answer(group_epoch, tokens, counts=(), step=1):
+    plan = group_epoch.in_flight.awaited(1, step)
+    accepted = accept(group_epoch, plan, StepResult(1, step, ints(tokens), ints(counts)))
+    group_epoch.in_flight.acknowledge(1, 0, step)
     gained = [
         (slot, position, token)
         for slots, positions, tokens in zip(accepted.slots, accepted.positions, accepted.tokens, strict=True)
@@ -196,12 +205,24 @@ def test_refused_tokens_move_the_counts_back_and_give_blocks_back(group_epoch):
 
 
 def test_tokens_behind_a_stop_are_dropped(group_epoch):
-    _, accepted, gained = answer(group_epoch, [50, 2, 51, 60, 61, 2, 62], [3, 4])
+    plan, accepted, gained = answer(group_epoch, [50, 2, 51, 60, 61, 2, 62], [3, 4])
     assert sorted(gained) == [(0, 0, 50), (0, 1, 2), (1, 0, 60), (1, 1, 61), (1, 2, 2)]
     assert [(s.request.number, reason, stop) for s, reason, stop in accepted.ended] == [(0, "stop", 2), (1, "stop", 2)]
+    assert group_epoch.running.num_computed.tolist() == plan.ends.tolist() == [6, 7], "only known tokens are cached"
 
 
-def test_a_plan_that_speculates_needs_counts(group_epoch):
+def test_a_plan_in_flight_behind_refused_drafts_computes_fewer_tokens(group_epoch):
+    running = group_epoch.running
+    send_without_drafts(group_epoch)
+    answer(group_epoch, [50, 60, 61, 62, 63], [1, 4])
+    assert running.num_computed.tolist() == [4, 7]
+    answer(group_epoch, [51, 64], step=2)
+    assert running.num_known.tolist() == [6, 9]
+    assert running.num_computed.tolist() == [5, 8]
+    assert running.num_scheduled.tolist() == [5, 8]
+
+
+def test_a_plan_with_drafts_needs_counts(group_epoch):
     plan = group_epoch.in_flight.awaited(1, 1)
     with pytest.raises(ResultError, match="no counts"):
         accept(group_epoch, plan, StepResult(1, 1, ints([50, 51])))
