@@ -45,9 +45,9 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class StepPlan(WireMessage, frozen=True):
     """One step of the whole group.
 
-    Row i runs `num_tokens[i]` tokens of slot `slots[i]`, from the worker's own count of computed tokens on. Rows with
-    one token come first (decodes), then prefill chunks. `samples[i]` is 1 where the row reaches the end of the known
-    tokens and so draws the next one, 0 for an inner prefill chunk.
+    Row i runs `num_tokens[i]` tokens of slot `slots[i]`, from the worker's own count of computed tokens on. Decodes
+    come first, those of one token before those with drafts; then prefill chunks, those of one token first. `samples[i]`
+    is 1 where the row reaches the end of the known tokens and so draws the next one, 0 for an inner prefill chunk.
     """
 
     epoch: int
@@ -59,7 +59,7 @@ class StepPlan(WireMessage, frozen=True):
     samples: bytes
     """uint8 [rows]"""
     num_draft: bytes = b""
-    """Speculated tokens per row; the row then yields one to num_draft + 1 tokens."""
+    """Draft tokens per row, `num_tokens` includes them; the row then yields one to num_draft + 1 tokens."""
     admits: tuple[Admit, ...] = ()
     releases: bytes = b""
     """Slots set free: int32 [k]."""

@@ -217,10 +217,11 @@ def _plans(core: Core, group_epoch: Epoch) -> None:
         _require("I12", 0 < num_rows <= core.config.max_num_seqs, f"plan {plan.step} has {num_rows} rows")
         _require("I12", num_tokens <= core.config.max_num_batched_tokens, f"plan {plan.step} runs {num_tokens} tokens")
         _require("I12", len(set(plan.slots.tolist())) == num_rows, f"plan {plan.step} names a slot twice")
-        is_long = [count > 1 for count in plan.num_tokens.tolist()]
-        _require(
-            "I12", min(plan.num_tokens) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order"
-        )
+        counts = plan.num_tokens.tolist()
+        is_long = [count > 1 for count in counts[plan.num_decodes :]]
+        _require("I12", min(counts) >= 1 and is_long == sorted(is_long), f"plan {plan.step}: rows out of order")
+        most = 1 if plan.num_draft is None else 1 + int(plan.num_draft.max())
+        _require("I12", max(counts[: plan.num_decodes], default=1) <= most, f"plan {plan.step}: a decode is too long")
 
 
 def _quiet(core: Core, group_epoch: Epoch) -> None:

@@ -1,6 +1,7 @@
 """The scheduling policy: decodes first, then prompts, as `prefill` divides what is left of the token budget.
 
-A running output that needs a block when there is none takes it from the last in order.
+A running output that needs a block when there is none takes it from the last in order. Drafts get what nobody else
+has a use for: tokens that prompts leave, and blocks beyond the next one of every output.
 """
 
 import numpy as np
@@ -49,6 +50,8 @@ class Policy:
             [running.at(slot) for slot in slots[is_chunk].tolist() if running.active[slot]], budget
         )
         self._gate.close()
+        if running.num_draft is not None:
+            singles = self._add_drafts(singles, budget - sum(count for _, count in chunks), plan)
         return self._close(plan, singles, chunks)
 
     def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
@@ -59,23 +62,24 @@ class Policy:
             return slots, False
         needy = [running.at(slot) for slot in short.tolist()]
         if memory.available >= len(needy):
-            for sequence, block in zip(needy, memory.take(len(needy)), strict=True):
-                plan.appends += (sequence.slot, len(sequence.blocks), block)
-                sequence.blocks.append(block)
-            running.num_blocks[short] += 1
+            self._append(needy, plan)
             return slots, False
         num_promised = 0
         for sequence in sorted(needy, key=_order):
             if self._find_block(sequence, num_promised):
-                (block,) = memory.take(1)
-                plan.appends += (sequence.slot, len(sequence.blocks), block)
-                sequence.blocks.append(block)
-                running.num_blocks[sequence.slot] += 1
+                self._append([sequence], plan)
             elif sequence.state == "running":
                 num_promised += 1
         slots = slots[running.active[slots]]
         can_run = running.num_blocks[slots] * memory.block_size > running.num_scheduled[slots]
         return slots[can_run], True
+
+    def _append(self, sequences: list[Sequence], plan: PlannedStep) -> None:
+        """Give each of these outputs one more block; so many must be available."""
+        for sequence, block in zip(sequences, self._memory.take(len(sequences)), strict=True):
+            plan.appends += (sequence.slot, len(sequence.blocks), block)
+            sequence.blocks.append(block)
+            self._running.num_blocks[sequence.slot] = len(sequence.blocks)
 
     def _find_block(self, sequence: Sequence, num_promised: int) -> bool:
         """Preempt until a block is available (True), a falling fence will give one, or the output itself is out."""
@@ -102,8 +106,29 @@ class Policy:
         self._counters.num_preemptions += 1
         self._waiting.push(sequence)
 
+    def _add_drafts(self, slots: Int64, budget: int, plan: PlannedStep) -> Int64:
+        """Add drafts to these decodes, `budget` tokens at most. Returns the slots, those that carry drafts behind."""
+        running, memory = self._running, self._memory
+        assert running.num_draft is not None
+        counts = np.minimum(running.num_draft[slots], running.limit[slots] - running.num_tokens[slots] - 1)
+        counts = np.clip(budget - np.cumsum(counts) + counts, 0, counts)
+        ends = running.num_scheduled[slots] + 1 + counts
+        for row in np.flatnonzero(ends > running.num_blocks[slots] * memory.block_size).tolist():
+            sequence = running.at(int(slots[row]))
+            held = len(sequence.blocks)
+            wanted = memory.blocks_for(int(ends[row])) - held
+            taken = max(0, min(wanted, memory.available - running.num_active))
+            self._append([sequence] * taken, plan)
+            counts[row] -= max(0, int(ends[row]) - (held + taken) * memory.block_size)
+        if not counts.any():
+            return slots
+        order = np.argsort(counts > 0, kind="stable")
+        plan.num_draft = counts[order]
+        plan.num_draft_tokens = int(counts.sum())
+        return slots[order]
+
     def _close(self, plan: PlannedStep, singles: Int64, chunks: list[tuple[int, int]]) -> PlannedStep | None:
-        """Fill the row columns, one-token rows first, and count the tokens of the rows as scheduled."""
+        """Fill the row columns, decodes first, and count the tokens of the rows as scheduled."""
         running = self._running
         if chunks:
             chunks.sort(key=_is_long)
@@ -118,6 +143,11 @@ class Policy:
         plan.generations = running.generation[plan.slots]
         plan.ends = running.num_scheduled[plan.slots] + plan.num_tokens
         plan.samples = plan.ends == running.num_tokens[plan.slots]
+        if plan.num_draft is not None:
+            plan.num_draft = np.concatenate((plan.num_draft, np.zeros(len(chunks), np.int64)))
+            plan.num_tokens += plan.num_draft
+            plan.ends += plan.num_draft
+            running.num_tokens[plan.slots] += plan.num_draft
         plan.num_decodes = len(singles)
         plan.num_prefill_tokens = sum(count for _, count in chunks)
         running.num_scheduled[plan.slots] = plan.ends

@@ -64,7 +64,7 @@ class StepLog:
         self.idle_seconds += idle
         self.step_seconds.add(seconds)
         self.step_decodes.add(plan.num_decodes)
-        self.step_tokens.add(plan.num_decodes + plan.num_prefill_tokens)
+        self.step_tokens.add(plan.num_decodes + plan.num_draft_tokens + plan.num_prefill_tokens)
         if plan.num_prefill_tokens:
             self._prefill_tokens = PREFILL_RATE_MEMORY * self._prefill_tokens + plan.num_prefill_tokens
             self._prefill_seconds = PREFILL_RATE_MEMORY * self._prefill_seconds + seconds

@@ -35,7 +35,8 @@ class PlannedStep:
     step: int = 0
     """Number of the plan in its epoch; 0 before it is sent."""
     num_decodes: int = 0
-    """One-token rows of outputs that were already running; the rows after them are chunks of prompts."""
+    """Rows of outputs that were already running, one token and its drafts; those after them are chunks of prompts."""
+    num_draft_tokens: int = 0
     num_prefill_tokens: int = 0
     num_preempted: int = 0
     """Outputs that lost their slot since the plan before."""

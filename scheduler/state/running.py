@@ -1,6 +1,7 @@
 """The running set as arrays indexed by slot, so that a steady decode step costs a few array operations.
 
 Per slot, in tokens: num_prompt <= num_known <= num_tokens <= limit, and num_computed <= num_scheduled < num_tokens.
+Where plans in flight carry drafts, num_scheduled and num_tokens are upper bounds: all drafts count as accepted.
 """
 
 import numpy as np
@@ -33,6 +34,8 @@ class Running:
         """Known tokens, and those that the plans in flight will draw."""
         self.num_scheduled = _zeros(num_slots)
         """Tokens whose KV the plans sent so far write."""
+        self.num_draft: Int64 | None = None
+        """Draft tokens that the workers have for the next decode of each slot; None: they draft nothing."""
         self.num_computed = _zeros(num_slots)
         """Tokens whose KV was written by steps with a result."""
         self.limit = _zeros(num_slots)

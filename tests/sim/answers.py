@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 from clients import Clients
+from drafts import MOST_DRAFTS
 from fake_memory import demand
 
 from quire.proto.messages.introspection import (
@@ -64,7 +65,7 @@ class Answers:
             in_order = one.state != next_one.state or one.priority <= next_one.priority
             demand(in_order, f"{one} before {next_one}")
         for output in outputs:
-            demand(output.num_scheduled <= output.num_tokens + 2, f"{output}")
+            demand(output.num_scheduled <= output.num_tokens + 2 * (1 + MOST_DRAFTS), f"{output}")
             demand(output.num_tokens <= output.num_prompt + output.max_tokens, f"{output}")
         codes = Counter(np.frombuffer(message.blocks, "<u2").tolist())
         demand(sum(codes.values()) == load.num_blocks, f"{sum(codes.values())} of {load.num_blocks} blocks")

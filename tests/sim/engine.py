@@ -8,6 +8,7 @@ from hashlib import blake2b
 from admission import needed_blocks
 from answers import Answers
 from clients import Clients, Key, Output, Request
+from drafts import Drafts
 from fairness import Fairness
 from fake_group import FakeGroup
 from fake_memory import demand
@@ -30,8 +31,16 @@ _RESULTS = worker_decoder()
 class Engine:
     """One core after another, one worker group after another. `audit_every`: events between two invariant checks."""
 
-    def __init__(self, knobs: Knobs, rng: random.Random, audit_every: int, log: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        knobs: Knobs,
+        drafts: Drafts,
+        rng: random.Random,
+        audit_every: int,
+        log: Callable[[str], None] | None,
+    ) -> None:
         self.knobs = knobs
+        self.drafts = drafts
         self.rng = rng
         self.audit_every = audit_every
         self.verbose = log is not None
@@ -106,6 +115,7 @@ class Engine:
             self.clients.tenant_of,
             self.knobs.is_bad,
             self._on_bad,
+            self.drafts.num_accepted,
         )
         self.fairness = Fairness(self.core, self.clients)
         self.clients.on_bad_end = self.group.poison
@@ -169,6 +179,7 @@ class Engine:
 
     def plan(self) -> None:
         self.fairness.before()
+        self.drafts.offer(self.core)
         instructions = self.core.plan(self.now)
         busy = any(self.outboxes)
         self._execute(instructions)

@@ -26,8 +26,10 @@ class Prompt:
     order: Order
     left: int
     ran: int
+    is_new: bool = False
+    """It entered with this plan."""
     num_cached: int = 0
-    """Tokens that were found in the cache when it entered with this plan."""
+    """Tokens that were found in the cache when it entered."""
     by_age: int = 0
     """Tokens it ran that the half by age owed it."""
 
@@ -76,7 +78,7 @@ class Fairness:
             name = sequence.request.params.seed, sequence.output_index
             if group.left[name] > 1 or name in entered:
                 left, ran, num_cached = group.left[name], group.ran.get(name, 0), entered.get(name, 0)
-                prompts.append(Prompt(sequence, self._order(sequence), left, ran, num_cached))
+                prompts.append(Prompt(sequence, self._order(sequence), left, ran, name in entered, num_cached))
                 budget += name in group.ran
         prompts.sort(key=lambda prompt: prompt.order)
         is_whole = group.facts.whole_prompts or not core.config.enable_chunked_prefill
@@ -158,16 +160,18 @@ class Fairness:
             oldest = min(queued, default=None)
             is_idle = used < total and oldest is not None and self._is_open(queued[oldest])
             demand(not is_idle, f"{total - used} tokens are left unused, {oldest} could run")
-            self._check_age(mine, budget)
+            self._check_age(mine, oldest, budget)
             self._check_length(mine, queued)
             self._check_debts(mine, queued, budget)
             budget -= sum(prompt.ran for prompt in mine)
 
-    def _check_age(self, prompts: list[Prompt], budget: int) -> None:
-        """Half of the tokens go to prompts by age."""
+    def _check_age(self, prompts: list[Prompt], oldest: Order | None, budget: int) -> None:
+        """Half of the tokens go to prompts by age. Who passed the oldest in line, as it waits for the prompt that it
+        shares, has entered by its length."""
         share = -(-budget // 2)
         for prompt in prompts:
-            prompt.by_age = min(share, prompt.left)
+            has_passed = prompt.is_new and oldest is not None and oldest < prompt.order
+            prompt.by_age = 0 if has_passed else min(share, prompt.left)
             demand(prompt.ran >= prompt.by_age, f"{prompt.name} runs {prompt.ran} tokens, by age {prompt.by_age}")
             share -= prompt.by_age
 

@@ -26,6 +26,7 @@ class FakeGroup:
         tenant_of: Callable[[int], bytes],
         is_bad: Callable[[int, int, int], bool] = lambda seed, index, position: False,
         on_bad: Callable[[int, int, int], None] = lambda seed, index, position: None,
+        num_accepted: Callable[[int], int] = lambda num_draft: 0,
     ) -> None:
         self.epoch = epoch
         self.facts = facts
@@ -36,6 +37,8 @@ class FakeGroup:
         """True when a row of (seed, output index) that ends at this position computes values that are not finite."""
         self.on_bad = on_bad
         """Called for every such row that samples a token."""
+        self.num_accepted = num_accepted
+        """How many of a row's drafts are what the model draws; never asked where nobody drafts."""
         self.memory = FakeMemory(facts.num_blocks, facts.block_size, world_size)
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
@@ -71,6 +74,7 @@ class FakeGroup:
             "copies": unpack(plan.copies, 2),
             "slots": unpack(plan.slots),
             "num_tokens": unpack(plan.num_tokens),
+            "num_draft": unpack(plan.num_draft),
         }
         admits = [(admit.slot, admit.params.seed, admit.output_index, admit.num_computed) for admit in plan.admits]
         words = " ".join(f"{name}={column.tolist()}" for name, column in columns.items() if len(column))
@@ -92,8 +96,10 @@ class FakeGroup:
         for slot, index, block in unpack(plan.appends, 3).tolist():
             demand(slot in self.slots, f"append to empty slot {slot}")
             table = self.slots[slot].table
+            if index < len(table):
+                self._take_back(self.slots[slot], index)
             demand(index == len(table), f"append at {index} of a table of {len(table)}")
-            self.memory.hand_out(block)
+            self._hand_out(block)
             table.append(block)
         for source, target in copies:
             self.memory.copy(source, target)
@@ -103,6 +109,20 @@ class FakeGroup:
     def poison(self, seed: int, index: int) -> None:
         """The scheduler ended this output because of a bad row: nobody may share what it wrote."""
         self.memory.poisoned.add((seed, index, self._lives[seed, index]))
+
+    def _hand_out(self, block: int) -> None:
+        """A table gets this block. One that holds it for refused drafts loses it first."""
+        if self.memory.is_named(block):
+            for slot in self.slots.values():
+                if block in slot.table and slot.table.index(block) * self.facts.block_size >= slot.computed:
+                    self._take_back(slot, slot.table.index(block))
+        self.memory.hand_out(block)
+
+    def _take_back(self, slot: Slot, index: int) -> None:
+        """The scheduler took back the blocks from this one of the table on: nothing in them counts."""
+        demand(index * self.facts.block_size >= slot.computed, f"{slot.name} loses block {index}, which it needs")
+        self.memory.leave(slot.table[index:])
+        del slot.table[index:]
 
     def _release(self, slot: int) -> None:
         demand(slot in self.slots, f"release of empty slot {slot}")
@@ -141,39 +161,42 @@ class FakeGroup:
                 if block in shared:
                     self.memory.share(block, is_fork=block in kin)
                 else:
-                    self.memory.hand_out(block)
+                    self._hand_out(block)
             self.slots[admit.slot] = slot
             self.admitted.append((*slot.name, admit.num_computed))
 
     def _run_rows(self, plan: StepPlan) -> StepResult:
         slots, lengths = unpack(plan.slots).tolist(), unpack(plan.num_tokens).tolist()
-        demand(len(slots) == len(lengths) == len(plan.samples), "the row columns differ in length")
-        demand(not any(plan.num_draft), "nobody asked for speculation")
+        drafts = unpack(plan.num_draft).tolist() if plan.num_draft else [0] * len(slots)
+        demand(len(slots) == len(lengths) == len(plan.samples) == len(drafts), "the row columns differ in length")
         demand(len(set(slots)) == len(slots), f"a slot has two rows: {slots}")
         demand(len(slots) <= self.max_num_seqs, f"{len(slots)} rows, at most {self.max_num_seqs}")
         demand(
             sum(lengths) <= self.max_num_batched_tokens,
             f"{sum(lengths)} tokens in a step, at most {self.max_num_batched_tokens}",
         )
-        is_long = [length > 1 for length in lengths]
-        demand(is_long == sorted(is_long), f"a row of one token after a longer one: {lengths}")
+        is_long = [length - num_draft > 1 for length, num_draft in zip(lengths, drafts, strict=True)]
+        demand(is_long == sorted(is_long), f"a row of one token after a longer one: {lengths}, drafts {drafts}")
         self.left = {slot.name: len(slot.tokens) - slot.computed for slot in self.slots.values()}
         self.ran = {
             self.slots[number].name: n for number, n in zip(slots, lengths, strict=True) if number in self.slots
         }
         drawn: list[int] = []
+        counts: list[int] = []
         bad: list[int] = []
         logprobs: list[RowLogprobs] = []
-        for row, (number, length, samples) in enumerate(zip(slots, lengths, plan.samples, strict=True)):
+        columns = zip(slots, lengths, drafts, plan.samples, strict=True)
+        for row, (number, length, num_draft, samples) in enumerate(columns):
             demand(number in self.slots, f"row of empty slot {number}")
             slot = self.slots[number]
-            start, end = slot.computed, slot.computed + length
+            start, end = slot.computed, slot.computed + length - num_draft
             if not start < end <= len(slot.tokens):
                 raise Broken(f"{slot.name}: row {start}..{end} of {len(slot.tokens)}")
             if samples != (end == len(slot.tokens)):
                 raise Broken(f"{slot.name}: samples={samples} at {end}/{len(slot.tokens)}")
-            if samples and end >= self.facts.max_model_len:
+            if samples and end + num_draft >= self.facts.max_model_len:
                 raise Broken(f"{slot.name}: token beyond the context length")
+            demand(samples or not num_draft, f"{slot.name}: drafts behind a chunk of the prompt")
             finite = self.memory.read(slot, start) and not self.is_bad(*slot.name, end)
             if samples and not finite:
                 self.on_bad(*slot.name, end)
@@ -182,15 +205,30 @@ class FakeGroup:
             if slot.params.prompt_logprobs >= 0:
                 logprobs += self._prompt_logprobs(row, slot, start, end)
             if samples:
-                drawn.append(self._draw(slot, finite))
+                tokens = self._verify(slot, num_draft, finite)
                 if not finite and slot.params.seed % 3:
                     bad.append(row)
                 elif not finite:
-                    drawn[-1] = self.facts.vocab_size  # a worker that does not know it, but draws nonsense
+                    tokens[-1] = self.facts.vocab_size  # a worker that does not know it, but draws nonsense
                 elif slot.params.logprobs >= 0:
-                    logprobs.append(RowLogprobs(row, False, end, (_entry(drawn[-1]),)))
-        counts = ints([1] * len(drawn)) if self.step % 3 == 0 else b""  # both ways to encode one each
-        return StepResult(self.epoch, self.step, ints(drawn), counts, tuple(bad), logprobs=tuple(logprobs))
+                    logprobs.append(RowLogprobs(row, False, end, tuple(map(_entry, tokens))))
+                drawn += tokens
+                counts.append(len(tokens))
+        packed = ints(counts) if plan.num_draft or self.step % 3 == 0 else b""  # both ways to encode one each
+        return StepResult(self.epoch, self.step, ints(drawn), packed, tuple(bad), logprobs=tuple(logprobs))
+
+    def _verify(self, slot: Slot, num_draft: int, finite: bool) -> list[int]:
+        """Draw a token, and one behind each draft that is accepted. The cells of refused drafts are left as they are,
+        with the content of other tokens."""
+        tokens = [self._draw(slot, finite)]
+        num_refused = num_draft - self.num_accepted(num_draft) if num_draft else 0
+        for _ in range(num_draft - num_refused):
+            self.memory.write(slot, slot.computed, slot.computed + 1, finite)
+            slot.computed += 1
+            tokens.append(self._draw(slot, finite))
+        if num_refused:
+            self.memory.write(slot, slot.computed, slot.computed + num_refused, finite, of_drafts=True)
+        return tokens
 
     def _draw(self, slot: Slot, finite: bool) -> int:
         eos, output = self.facts.eos_token_ids, len(slot.tokens) - slot.num_prompt

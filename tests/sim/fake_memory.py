@@ -80,6 +80,10 @@ class FakeMemory:
             writer = self._bad_cells.get(cell)
             demand(writer not in self.poisoned, f"block {block} is shared, but {writer} wrote no numbers there")
 
+    def is_named(self, block: int) -> bool:
+        """A table names this block."""
+        return 0 <= block < len(self._users) and self._users[block] > 0
+
     def hand_out(self, block: int) -> None:
         """A table gets this block to write."""
         demand(0 <= block < len(self._users), "a block outside the pool is handed out")
@@ -120,8 +124,8 @@ class FakeMemory:
             )
         return False
 
-    def write(self, slot: Slot, start: int, end: int, finite: bool) -> None:
-        """A row of positions start..end-1 leaves its cells."""
+    def write(self, slot: Slot, start: int, end: int, finite: bool, of_drafts: bool = False) -> None:
+        """A row of positions start..end-1 leaves its cells. `of_drafts`: those of tokens that were refused."""
         size = self.block_size
         if end > len(slot.table) * size:
             raise Broken(f"{slot.name} writes up to {end}, its table has {len(slot.table)} blocks")
@@ -136,6 +140,8 @@ class FakeMemory:
             low, high = max(start, index * size), min(end, (index + 1) * size)
             at = block * size + low - index * size
             content = slot.chain[low * CELL : high * CELL] if finite else b"\xff" * ((high - low) * CELL)
+            if of_drafts:
+                content = b"\xdd" * ((high - low) * CELL)
             self._cells[at * CELL : (at + high - low) * CELL] = content
             self._written[block] = self.step
             if self._bad_cells or not finite:

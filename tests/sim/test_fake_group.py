@@ -30,8 +30,8 @@ PROMPT = [10, 11, 12, 13, 14, 15]
 class Pipe:
     """Sends hand-made plans with the right numbers and hashes, and acknowledges them on demand."""
 
-    def __init__(self, is_bad=lambda seed, index, position: False):
-        self.group = FakeGroup(1, FACTS, 2, 4, 16, TENANTS.__getitem__, is_bad)
+    def __init__(self, is_bad=lambda seed, index, position: False, num_accepted=lambda num_draft: 0):
+        self.group = FakeGroup(1, FACTS, 2, 4, 16, TENANTS.__getitem__, is_bad, num_accepted=num_accepted)
         self.step = 0
         self.previous = GENESIS
 
@@ -45,6 +45,7 @@ class Pipe:
             ints(slots),
             ints(lengths),
             bytes(samples),
+            ints(columns.get("drafts", ())),
             admits=columns.get("admits", ()),
             releases=ints(columns.get("releases", ())),
             appends=ints([x for triple in columns.get("appends", ()) for x in triple]),
@@ -78,6 +79,36 @@ def test_chunked_prefill_and_decodes_give_the_tokens_of_a_run_alone():
     drawn += tokens_of(pipe.send([(0, 1, 1)]))
     drawn += tokens_of(pipe.send([(0, 1, 1)], appends=[(0, 2, 7)]))
     assert drawn == alone()
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+def test_drafts_give_the_tokens_of_a_run_alone_however_many_are_accepted(accepted):
+    pipe = Pipe(num_accepted=lambda num_draft: min(num_draft, accepted))
+    drawn = tokens_of(pipe.send([(0, 6, 1)], admits=(admit(0, [3, 1, 7]),)))
+    result = pipe.send([(0, 3, 1)], drafts=[2])
+    assert unpack(result.counts).tolist() == [1 + accepted]
+    drawn += tokens_of(result)
+    while len(drawn) < 6:
+        drawn += tokens_of(pipe.send([(0, 1, 1)]))
+    assert drawn == alone(count=6)
+
+
+def test_what_refused_drafts_wrote_is_found_in_the_cache():
+    pipe = Pipe()
+    pipe.send([(0, 6, 1)], admits=(admit(0, [3, 1]),))
+    pipe.send([(0, 2, 1)], drafts=[1])
+    known = [*PROMPT, *alone(count=2)]
+    with pytest.raises(Broken, match="wrong content at position 7"):
+        pipe.send([(1, 1, 1)], admits=(admit(1, [3, 1, 5], seed=2, tokens=[*known, 9], computed=8),))
+
+
+def test_a_block_of_refused_drafts_may_be_handed_out_and_one_that_counts_may_not():
+    pipe = Pipe()
+    pipe.send([(0, 6, 1)], admits=(admit(0, [3, 1, 7]),))
+    pipe.send([(0, 3, 1)], drafts=[2])
+    pipe.send([(1, 6, 1)], admits=(admit(1, [7, 2], seed=2),))
+    with pytest.raises(Broken, match="block 1 is handed out while a table names it"):
+        pipe.send([(2, 6, 1)], admits=(admit(2, [1, 4], seed=3),))
 
 
 def test_a_fork_with_a_copy_of_the_last_block_gives_the_tokens_of_a_run_alone():

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+from drafts import Drafts
 from engine import Engine
 from fake_memory import Broken, demand
 from fate import Fate
@@ -25,7 +26,7 @@ class World:
         self._rng = random.Random(seed)
         self._num_events = num_events
         self.knobs = draw_knobs(self._rng)
-        self.engine = Engine(self.knobs, self._rng, audit_every, log)
+        self.engine = Engine(self.knobs, Drafts(seed), self._rng, audit_every, log)
         self._frontends = Frontends(self.engine)
         self._fate = Fate(self.engine, self._frontends)
 
