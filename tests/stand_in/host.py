@@ -21,6 +21,7 @@ from quire.kernels.gpu import chip as chips
 from quire.kernels.gpu import tile_table
 from quire.kernels.gpu.aot.stand_in import CHIPS, Launch, standing_in
 from quire.worker.weights.load import materialise
+from quire.worker.weights.shard import ShardedModule
 
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
@@ -90,9 +91,17 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
 
 def _patches() -> Iterator[contextlib.AbstractContextManager[object]]:
     # a generator of numbers is a class, which no mode sees
-    yield mock.patch("quire.worker.models.build.fill_dummy", lambda model, _, to: materialise(model, to))
+    yield mock.patch("quire.worker.models.build.fill_dummy", _finish_unfilled)
     yield mock.patch.object(dist, "init_process_group", _with_gloo(dist.init_process_group))
     yield mock.patch.object(threading.Thread, "run", _placing(threading.Thread.run))
+
+
+def _finish_unfilled(model, _, device):
+    """Large numbers are not computed, so none are drawn."""
+    for module in list(model.modules()):
+        if isinstance(module, ShardedModule):
+            materialise(module, device)
+            module.finish()
 
 
 def _with_gloo(init):

@@ -1,6 +1,7 @@
 """Memory of the host: how much there is, and big tables in it."""
 
 import contextlib
+import ctypes
 import math
 import mmap
 from pathlib import Path
@@ -25,6 +26,11 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     with contextlib.suppress(OSError):  # a hint, which a kernel may not know
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def release_freed() -> None:
+    """Give the system back what the allocator keeps of freed memory."""
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def machine_bytes(field: str) -> int:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Literal
 
 from quire.worker.build_context import BuildContext
+from quire.worker.device.host_memory import release_freed
 from quire.worker.models.registry import AnyModel, AnySpec, build_model, checkpoint_names
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import fill_dummy
-from quire.worker.weights.load import fill_from_checkpoint
-from quire.worker.weights.shard import ShardedModule
+from quire.worker.weights.load import fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,6 @@ def load_model(
         bytes_read = 0
     else:
         with Checkpoint(model_dir) as checkpoint:
-            bytes_read = fill_from_checkpoint(model, checkpoint, checkpoint_names(spec), context.device)
-    for module in list(model.modules()):
-        if isinstance(module, ShardedModule):
-            module.finish()
+            bytes_read = fill(model, checkpoint, checkpoint_names(spec), context.device)
+    release_freed()  # weights as they were stored lay between those that stay
     return LoadedModel(model, model.weight_bytes, bytes_read)

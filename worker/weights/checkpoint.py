@@ -80,6 +80,10 @@ class Checkpoint:
         self._open.clear()
         self._stack.close()
 
+    @property
+    def origin(self) -> str:
+        return str(self.folder)
+
     def names(self) -> tuple[str, ...]:
         """File by file, so that reading in this order streams."""
         return tuple(self._infos)

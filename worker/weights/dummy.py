@@ -6,26 +6,44 @@ import math
 import torch
 from torch import nn
 
-from quire.worker.weights.load import Place, materialise, places
+from quire.worker.weights.load import fill, places
+from quire.worker.weights.names import NameMap, NameRule
+
+SAME_NAMES = NameMap((NameRule(r"(?P<path>.+)", "{path}"),))
+
+
+class DummyWeights:
+    """A source of normal values for the parts of a model, under their paths in it.
+
+    Ranks hold slices of the same full tensors, whatever their number. Drawn where they go: one thread of the host takes
+    a minute for eight billion. Kinds of device draw different ones.
+    """
+
+    def __init__(self, model: nn.Module, seed: int, device: torch.device) -> None:
+        self._places = {place.path: place for place in places(model)}
+        self._device = device
+        self.origin = f"seed {seed}"
+        self._seed = seed
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._places[name].part.full_shape
+
+    def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
+        """A region of a tensor that is drawn as a whole, float32."""
+        owner, _, parameter, part = self._places[name]
+        key = f"{self._seed}/{owner}.{parameter}/{part.name}".encode()
+        number = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
+        generator = torch.Generator(self._device).manual_seed(number)
+        values = torch.randn(part.full_shape, generator=generator, device=self._device)
+        if len(part.axes) > 1:
+            return values.div_(math.sqrt(part.full_shape[-1]))[region]  # keeps the size of what flows through
+        gain = 1.0 if parameter == "weight" else 0.0  # a norm's gain is near one, a bias near zero
+        return (gain + 0.02 * values)[region]
 
 
 def fill_dummy(model: nn.Module, seed: int, device: torch.device) -> None:
-    """Materialise and fill with normal values. Ranks hold slices of the same full tensors, whatever their number.
-
-    Drawn where they go: one thread of the host takes a minute for eight billion. Kinds of device draw different ones.
-    """
-    materialise(model, device)
-    for place in places(model):
-        part = place.part
-        part.of(place.parameter).copy_(_full_tensor(place, seed, device)[part.region])
-
-
-def _full_tensor(place: Place, seed: int, device: torch.device) -> torch.Tensor:
-    shape = place.part.full_shape
-    key = f"{seed}/{place.owner}.{place.name}/{place.part.name}".encode()
-    number = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
-    values = torch.randn(shape, generator=torch.Generator(device).manual_seed(number), device=device)
-    if len(shape) > 1:
-        return values.div_(math.sqrt(shape[-1]))  # keeps the size of what flows through
-    gain = 1.0 if place.name == "weight" else 0.0  # a norm's gain is near one, a bias near zero
-    return gain + 0.02 * values
+    """Fill every parameter with dummy weights, and finish every module."""
+    fill(model, DummyWeights(model, seed, device), SAME_NAMES, device)

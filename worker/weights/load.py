@@ -1,14 +1,17 @@
-"""Fill a model's parameters from a checkpoint, and account for every one and for every tensor."""
+"""Fill a model's parameters from a source, and account for every one and for every tensor."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import torch
 from torch import nn
 
-from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
+from quire.worker.weights.checkpoint import CheckpointError
+from quire.worker.weights.layout import Region, covering, select, share_of
 from quire.worker.weights.names import NameMap
 from quire.worker.weights.shard import Part, ShardedModule
+from quire.worker.weights.source import WeightSource
 
 CONVERTIBLE: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Dtypes converted into each other while streaming; any other must be the parameter's own."""
@@ -34,6 +37,13 @@ class Place(NamedTuple):
         return self.module.get_parameter(self.name)
 
 
+class Piece(NamedTuple):
+    """The region of a tensor that goes to a place."""
+
+    place: Place
+    region: Region
+
+
 def places(model: nn.Module) -> Iterator[Place]:
     """Every part of every declared parameter."""
     for path, module in model.named_modules():
@@ -43,58 +53,74 @@ def places(model: nn.Module) -> Iterator[Place]:
                     yield Place(path, module, name, part)
 
 
-def materialise(model: nn.Module, device: torch.device) -> None:
-    """Give the parameters memory on `device`; what no part fills becomes zeros, all else is undefined."""
-    model.to_empty(device=device)
-    for module in model.modules():
-        if isinstance(module, ShardedModule):
-            for name, parts in module.parts.items():
-                parameter = module.get_parameter(name)
-                if sum(part.num_elements for part in parts) < parameter.numel():
-                    parameter.zero_()
+def materialise(module: ShardedModule, device: torch.device) -> None:
+    """Give a module's own parameters memory; what no part fills becomes zeros, all else is undefined."""
+    module.to_empty(device=device, recurse=False)
+    for name, parts in module.parts.items():
+        parameter = module.get_parameter(name)
+        if sum(part.num_elements for part in parts) < parameter.numel():
+            parameter.zero_()
 
 
-def match(model: nn.Module, checkpoint: Checkpoint, names: NameMap) -> dict[str, Place]:
-    """The place each tensor fills: every part has one, every tensor is used or ignored by name, shapes agree.
+def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, tuple[Piece, ...]]:
+    """The places each tensor fills: every part has one, every tensor is used or ignored by name, shapes agree.
 
     Reads headers only, and takes a model without memory too. CheckpointError names what does not fit.
     """
     wanted = {place.path: place for place in places(model)}
-    matched: dict[str, Place] = {}
+    matched: dict[str, tuple[Piece, ...]] = {}
     filled: dict[str, str] = {}
-    for name in checkpoint.names():
+    for name in source.names():
         if names.ignores(name):
             continue
-        target = names.target(name)
-        if target is None or target not in wanted:
+        targets = names.targets(name)
+        if targets is None or not wanted.keys() >= set(targets.paths):
             raise CheckpointError(f"{name}: the checkpoint holds this tensor, but the model has no place for it")
-        if target in filled:
-            raise CheckpointError(f"{name}: {target} was already filled from {filled[target]}")
-        shape, full_shape = checkpoint.shape(name), wanted[target].part.full_shape
-        if shape != full_shape:
-            raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(full_shape)}")
-        matched[name] = wanted[target]
-        filled[target] = name
-    missing = [target for target in wanted if target not in filled]
+        for path in targets.paths:
+            if path in filled:
+                raise CheckpointError(f"{name}: {path} was already filled from {filled[path]}")
+            filled[path] = name
+        own = [wanted[path] for path in targets.paths]
+        expected, regions = targets.layout(tuple(place.part for place in own))
+        shape = source.shape(name)
+        if shape != expected:
+            raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(expected)}")
+        matched[name] = tuple(map(Piece, own, regions))
+    missing = [path for path in wanted if path not in filled]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        raise CheckpointError(f"{checkpoint.folder} lacks the tensors for {shown}")
+        raise CheckpointError(f"{source.origin} lacks the tensors for {shown}")
     return matched
 
 
-def fill_from_checkpoint(model: nn.Module, checkpoint: Checkpoint, names: NameMap, device: torch.device) -> int:
-    """Match, then materialise and fill, dtypes converted -> bytes read. Raises CheckpointError."""
-    matched = match(model, checkpoint, names)
-    materialise(model, device)
-    return sum(_fill(checkpoint, name, place) for name, place in matched.items())
+def fill(model: nn.Module, source: WeightSource, names: NameMap, device: torch.device) -> int:
+    """Match, then read tensor after tensor, dtypes converted -> bytes read. Raises CheckpointError.
+
+    A module gets memory when its first tensor comes and is finished when its last one has: what it becomes lies beside
+    other modules that are finished, not beside the whole model as it is stored.
+    """
+    matched = match(model, source, names)
+    missing = Counter(place.module for place in places(model))
+    num_bytes = 0
+    for name, pieces in matched.items():
+        for piece in pieces:
+            module = piece.place.module
+            if piece.place.parameter.is_meta:
+                materialise(module, device)
+            num_bytes += _fill(source, name, piece)
+            missing[module] -= 1
+            if not missing[module]:
+                module.finish()
+    return num_bytes
 
 
-def _fill(checkpoint: Checkpoint, name: str, place: Place) -> int:
-    part, parameter = place.part, place.parameter
+def _fill(source: WeightSource, name: str, piece: Piece) -> int:
+    part, parameter = piece.place.part, piece.place.parameter
     if part.num_elements == 0:
         return 0
-    tensor = checkpoint.read(name, part.region)
+    region = share_of(piece.region, part)
+    tensor = source.read(name, covering(region))
     if tensor.dtype != parameter.dtype and not {tensor.dtype, parameter.dtype} <= CONVERTIBLE:
         raise CheckpointError(f"{name}: is stored as {tensor.dtype}, which does not convert to {parameter.dtype}")
-    part.of(parameter).copy_(tensor)
+    part.of(parameter).copy_(select(tensor, region))
     return tensor.nbytes

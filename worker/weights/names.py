@@ -2,19 +2,35 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from quire.worker.weights.layout import Layout, side_by_side
+
+
+class Targets(NamedTuple):
+    """The parts that one tensor fills."""
+
+    paths: tuple[str, ...]
+    """Path of each in the model: its module's, its own name if several are merged, then the parameter's name."""
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """`pattern` must match the whole name; its named groups go into `target`."""
+    """`pattern` must match the whole name; its named groups go into `target`, the path of a part in the model."""
 
     pattern: str
     target: str
-    """Path of a part in the model: its module's, its own name if several are merged, then the parameter's name."""
+    parts: tuple[str, ...] = ("",)
+    """Parts that one tensor fills: `target` has a {part} for each, and `layout` knows where they lie."""
+    layout: Layout = side_by_side
 
-    def apply(self, name: str) -> str | None:
+    def apply(self, name: str) -> Targets | None:
         match = re.fullmatch(self.pattern, name)
-        return None if match is None else self.target.format(**match.groupdict())
+        if match is None:
+            return None
+        paths = (self.target.format(**{"part": part, **match.groupdict()}) for part in self.parts)
+        return Targets(tuple(paths), self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,6 @@ class NameMap:
     def ignores(self, name: str) -> bool:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
-    def target(self, name: str) -> str | None:
-        """Path of the part that a tensor fills; None when no rule knows its name."""
-        return next((target for rule in self.rules if (target := rule.apply(name)) is not None), None)
+    def targets(self, name: str) -> Targets | None:
+        """The parts that a tensor fills; None when no rule knows its name."""
+        return next((targets for rule in self.rules if (targets := rule.apply(name)) is not None), None)

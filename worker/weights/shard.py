@@ -75,11 +75,6 @@ class Part:
         """Shape of the whole checkpoint tensor."""
         return tuple(axis.full for axis in self.axes)
 
-    @property
-    def region(self) -> tuple[slice, ...]:
-        """The region that this rank reads of it."""
-        return tuple(slice(axis.start, axis.stop) for axis in self.axes)
-
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
         """The region of the parameter that it fills, a view."""
         own = parameter[self.index]
@@ -119,7 +114,7 @@ class ShardedModule(nn.Module):
         return parameter
 
     def finish(self) -> None:
-        """Called once, when the parameters are filled: a layer that stores them otherwise changes them now."""
+        """Called once, when its own parameters are filled: a module that stores them otherwise changes them now."""
 
 
 def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice, axis: int = 0) -> tuple[Part, ...]:

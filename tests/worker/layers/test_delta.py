@@ -49,7 +49,6 @@ def adapted(weight, delta, adapter):
 def filled(build):
     layer = build(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(DenseScheme())))
     fill_dummy(layer, 0, CPU)
-    layer.finish()
     return layer
 
 
@@ -71,12 +70,7 @@ def rows_of(batch):
 
 
 def test_a_delta_between_product_and_gate_is_the_sum_done_by_hand(batch):
-    mlp = GatedMLP(
-        BuildContext(SingleGroup(), CPU, torch.float32, everywhere(DenseScheme())), HIDDEN, INTER, True, "silu"
-    )
-    fill_dummy(mlp, 0, CPU)
-    for layer in (mlp.gate_up, mlp.down):
-        layer.finish()
+    mlp = filled(lambda context: GatedMLP(context, HIDDEN, INTER, True, "silu"))
     norm = filled(lambda context: RMSNorm(context, HIDDEN, 1e-5))
     x, residual = values(1), values(2)
     plain = mlp(x, residual, norm, batch)

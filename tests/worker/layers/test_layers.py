@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
+from quire.kernels.linear.pack import unpack
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.embedding import Vocabulary
@@ -23,7 +24,7 @@ from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import places
-from quire.worker.weights.shard import ModelError, ShardedModule
+from quire.worker.weights.shard import ModelError
 
 CPU = torch.device("cpu")
 
@@ -57,9 +58,6 @@ def on_ranks(size, build, call):
         group = ThreadGroup(rank, size, barrier, board) if size > 1 else SingleGroup()
         layers[rank] = build(BuildContext(group, CPU, torch.float32, everywhere(DenseScheme())))
         fill_dummy(layers[rank], 0, CPU)
-        for module in list(layers[rank].modules()):
-            if isinstance(module, ShardedModule):
-                module.finish()
         results[rank] = call(layers[rank])
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
@@ -99,7 +97,7 @@ def test_row_shares_sum_to_the_whole_product_and_the_bias_is_added_once(size):
     plain = RowLinear(context(), 8, 6, "inputs", bias=True)
     fill_dummy(plain, 0, CPU)
     for result in results:
-        torch.testing.assert_close(result, linear(x, plain.weight, plain.bias))
+        torch.testing.assert_close(result, linear(x, unpack(plain.weight), plain.bias))
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -22,11 +22,23 @@ CPU = torch.device("cpu")
 HIDDEN = 48
 
 
+class AsLoaded(DenseScheme):
+    """Keeps the weight as it is in the checkpoint."""
+
+    def finish(self, layer):
+        pass
+
+
 def filled(build, scheme):
-    """A layer of its own seed's weights, not finished yet."""
+    """A layer of its own seed's weights."""
     layer = build(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(scheme)))
     fill_dummy(layer, 0, CPU)
     return layer
+
+
+def loaded_weight(build):
+    """The weight that was loaded into such a layer."""
+    return filled(build, AsLoaded()).weight
 
 
 def values(*shape):
@@ -48,19 +60,16 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_dense_layers_compute_the_same_before_and_after_they_are_finished(name):
     layer, x = filled(LAYERS[name], DenseScheme()), values(5, HIDDEN)
-    weight, size = layer.weight.clone(), num_bytes(layer)
-    before = linear(x, weight, layer.bias)
-    layer.finish()
-    torch.testing.assert_close(layer(x, None), before)
+    weight = loaded_weight(LAYERS[name])
+    torch.testing.assert_close(layer(x, None), linear(x, weight, layer.bias))
     assert torch.equal(unpack(layer.weight), weight)
-    assert num_bytes(layer) == size
+    assert num_bytes(layer) == num_bytes(filled(LAYERS[name], AsLoaded()))
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_int8_layers_keep_a_byte_for_a_weight_and_quantize_each_row_and_output(name):
     layer, x = filled(LAYERS[name], Int8Scheme()), values(5, HIDDEN)
-    weight, bias = layer.weight.clone(), layer.bias
-    layer.finish()
+    weight, bias = loaded_weight(LAYERS[name]), layer.bias
     assert {key for key, _ in layer.named_parameters()} - {"bias"} == {"packed", "scale"}
     blocks = -(-weight.shape[0] // 16)
     assert num_bytes(layer) == blocks * 16 * HIDDEN + 4 * weight.shape[0] + (0 if bias is None else bias.nbytes)
@@ -74,7 +83,6 @@ def test_int8_layers_keep_a_byte_for_a_weight_and_quantize_each_row_and_output(n
 @pytest.mark.parametrize("gate", [None, "silu"])
 def test_a_layer_with_a_norm_before_it_is_the_norm_and_the_layer(scheme, gate):
     layer, x, residual = filled(LAYERS["merged"], scheme()), values(5, HIDDEN), values(5, HIDDEN) * 2
-    layer.finish()
     norm = filled(lambda c: RMSNorm(c, HIDDEN, 1e-5), scheme())
     for other in (None, residual):
         out, total = layer.normed(x, other, norm, None, gate)
@@ -89,8 +97,8 @@ def test_a_layer_with_a_norm_before_it_is_the_norm_and_the_layer(scheme, gate):
 @pytest.mark.parametrize("scheme", [DenseScheme, Int8Scheme])
 def test_a_tied_vocabulary_looks_up_the_exact_rows_and_multiplies_by_the_scheme(scheme):
     layer = filled(lambda c: Vocabulary(c, 100, HIDDEN), scheme())
-    weight, ids, hidden = layer.weight.clone(), torch.tensor([99, 0, 7]), values(3, HIDDEN)
-    layer.finish()
+    weight, ids, hidden = layer.weight, torch.tensor([99, 0, 7]), values(3, HIDDEN)
+    assert torch.equal(weight, loaded_weight(lambda c: Vocabulary(c, 100, HIDDEN)))
     assert torch.equal(layer.embed(ids), weight[ids])
     close = {"rtol": 1e-5, "atol": 1e-5} if scheme is DenseScheme else {"rtol": 0.05, "atol": 0.05}
     torch.testing.assert_close(layer.logits(hidden), linear(hidden, weight), **close)
@@ -102,9 +110,7 @@ def test_a_tied_vocabulary_looks_up_the_exact_rows_and_multiplies_by_the_scheme(
 @pytest.mark.parametrize(("scheme", "head_bytes"), [(DenseScheme, 4 * 96 * HIDDEN), (Int8Scheme, 96 * (HIDDEN + 4))])
 def test_a_vocabulary_stores_no_more_than_its_role_needs(scheme, head_bytes):
     def size(**role):
-        layer = filled(lambda c: Vocabulary(c, 96, HIDDEN, **role), scheme())
-        layer.finish()
-        return num_bytes(layer)
+        return num_bytes(filled(lambda c: Vocabulary(c, 96, HIDDEN, **role), scheme()))
 
     table = 4 * 96 * HIDDEN
     assert size(multiplied=False) == table

@@ -27,7 +27,7 @@ def together(decoders):
         for place in places(decoder):
             part = place.part
             tensor = full.setdefault(place.path, torch.full(part.full_shape, torch.nan))
-            tensor[part.region] = part.of(place.parameter).float()
+            tensor[tuple(slice(axis.start, axis.stop) for axis in part.axes)] = part.of(place.parameter).float()
     return full
 
 

@@ -11,7 +11,7 @@ from quire.worker.models.build import load_model
 from quire.worker.models.registry import build_model, checkpoint_names, read_spec
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.dummy import fill_dummy
-from quire.worker.weights.load import materialise, places
+from quire.worker.weights.load import fill, materialise, places
 
 CPU = torch.device("cpu")
 ARCHITECTURES = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
@@ -46,7 +46,8 @@ def test_ranks_together_hold_exactly_the_checkpoint(architecture, size, tiny_che
     stored = load_file(folder / "model.safetensors")
     assert len(full) == len(stored)
     for name, tensor in stored.items():
-        assert torch.equal(full[names.target(name)], tensor), name
+        (path,) = names.targets(name).paths
+        assert torch.equal(full[path], tensor), name
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -128,7 +129,6 @@ def test_a_checkpoint_that_does_not_fit_the_config_is_refused(change, message, a
 
 
 def test_a_parameter_filled_twice_is_refused(altered, context):
-    from quire.worker.weights.load import fill_from_checkpoint
     from quire.worker.weights.names import NameMap, NameRule
 
     folder = altered(lambda tensors: tensors.update(copy=tensors["model.norm.weight"].clone()))
@@ -136,7 +136,7 @@ def test_a_parameter_filled_twice_is_refused(altered, context):
     names = checkpoint_names(spec)
     doubled = NameMap((*names.rules, NameRule("copy", "norm.weight")), names.ignored)
     with Checkpoint(folder) as checkpoint, pytest.raises(CheckpointError, match=r"norm\.weight was already filled"):
-        fill_from_checkpoint(build_model(spec, context()), checkpoint, doubled, torch.device("cpu"))
+        fill(build_model(spec, context()), checkpoint, doubled, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -173,7 +173,7 @@ def test_dummy_weights_are_drawn_on_the_device_they_are_for(context, tiny_checkp
     monkeypatch.setattr(torch, "randn", noted)
     monkeypatch.setattr(torch, "Generator", lambda device: drawn.append((device.type, 0)) or generator("cpu"))
     model = build_model(read_spec(tiny_checkpoint()), context())
-    monkeypatch.setattr("quire.worker.weights.dummy.materialise", lambda model, _: materialise(model, CPU))
+    monkeypatch.setattr("quire.worker.weights.load.materialise", lambda module, _: materialise(module, CPU))
     fill_dummy(model, 3, torch.device("cuda"))
     assert {device for device, _ in drawn} == {"cuda"}
     assert sum(number for _, number in drawn) == sum(parameter.numel() for parameter in model.parameters())

@@ -10,14 +10,14 @@ NAMES = NameMap(
 
 
 def test_a_name_gives_the_path_of_a_part():
-    assert NAMES.target("layers.3.b.weight") == "blocks.3.ab.b.weight"
+    assert NAMES.targets("layers.3.b.weight").paths == ("blocks.3.ab.b.weight",)
 
 
 @pytest.mark.parametrize(
     "name", ["x.layers.3.b.weight", "layers.3.b.weight.x", "layers.3.c.weight", "layersX3.b.weight"]
 )
 def test_a_name_that_only_contains_a_pattern_does_not_match(name):
-    assert NAMES.target(name) is None
+    assert NAMES.targets(name) is None
 
 
 def test_ignored_names_are_added_without_touching_the_map():

@@ -1,0 +1,71 @@
+"""A module is finished when its last tensor has arrived: dense weights never lie beside each other for long."""
+
+import pytest
+import torch
+
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.layers.linear import Linear
+from quire.worker.models.registry import build_model, checkpoint_names, read_spec
+from quire.worker.quant.int8 import Int8Scheme
+from quire.worker.quant.scheme import everywhere
+from quire.worker.weights.checkpoint import Checkpoint
+from quire.worker.weights.dummy import SAME_NAMES, DummyWeights
+from quire.worker.weights.load import fill
+from quire.worker.weights.shard import ShardedModule, consecutive, whole
+
+CPU = torch.device("cpu")
+OPEN = 2
+"""Modules that may be unfinished at once: a merged layer waits for its last part while its neighbour comes and goes."""
+
+
+class Watched:
+    """A source that looks at the model whenever it is read."""
+
+    def __init__(self, source, model):
+        self._source, self._model = source, model
+        self.origin, self.names, self.shape = source.origin, source.names, source.shape
+        self.open = []
+
+    def read(self, name, region):
+        layers = [module for module in self._model.modules() if isinstance(module, Linear)]
+        dense = [layer.weight for layer in layers if "weight" in layer.parts]
+        self.open.append(sum(not weight.is_meta for weight in dense))
+        return self._source.read(name, region)
+
+
+@pytest.mark.parametrize("dummy", [False, True], ids=["checkpoint", "dummy"])
+def test_quantized_layers_are_made_while_the_next_ones_are_read(dummy, tiny_checkpoint):
+    folder = tiny_checkpoint(num_hidden_layers=6)
+    spec = read_spec(folder)
+    model = build_model(spec, BuildContext(SingleGroup(), CPU, torch.float32, everywhere(Int8Scheme())))
+    if dummy:
+        watched, names = Watched(DummyWeights(model, 0, CPU), model), SAME_NAMES
+    else:
+        watched, names = Watched(Checkpoint(folder), model), checkpoint_names(spec)
+    fill(model, watched, names, CPU)
+    assert len(watched.open) == len(watched.names())
+    assert 1 <= max(watched.open) <= OPEN
+    assert not any(parameter.is_meta for parameter in model.parameters())
+
+
+def test_a_module_is_finished_once_when_all_of_its_own_parameters_are_filled():
+    finished = []
+
+    class Noted(ShardedModule):
+        def __init__(self, name, *children):
+            super().__init__()
+            self.name = name
+            self.held = torch.nn.ModuleList(children)
+
+        def finish(self):
+            finished.append(self.name)
+            assert not any(parameter.is_meta for parameter in self.parameters(recurse=False))
+
+    model = Noted("none", Noted("two"), Noted("one"))
+    two, one = model.held
+    two.declare("weight", torch.float32, consecutive((("a", whole(2)), ("b", whole(3))), whole(4)))
+    two.declare("scale", torch.float32, consecutive((("", whole(5)),)))
+    one.declare("weight", torch.float32, consecutive((("", whole(5)),)))
+    fill(model, DummyWeights(model, 0, CPU), SAME_NAMES, CPU)
+    assert finished == ["two", "one"]
