@@ -167,7 +167,7 @@ class Drive:
         return StepResult(message.epoch, message.step, ints(self._random.integers(0, EOS, num_samples, dtype=np.int32)))
 
     def read(self, plan: SendPlan) -> StepPlan:
-        message = self._decoder.decode(plan.frame)
+        message = self._decoder.decode(*plan.frames)
         assert isinstance(message, StepPlan)
         return message
 
@@ -185,7 +185,7 @@ def steady(scenario: Scenario) -> dict[str, object]:
         both.append(both_s * 1e3)
         cpu.append(cpu_s * 1e3)
         if plan is not None:
-            size.append(len(plan.frame))
+            size.append(sum(map(len, plan.frames)))
             begin = time.perf_counter()
             message = drive.read(plan)
             encode(message)

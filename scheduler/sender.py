@@ -14,6 +14,7 @@ from quire.proto.messages.requests import (
     Welcome,
 )
 from quire.proto.transport.channel import PeerUnreachable, Router
+from quire.proto.transport.wire import Frames
 from quire.scheduler.core.core import Core
 from quire.scheduler.peers.leases import Leases
 from quire.scheduler.peers.worker_group import WorkerGroup
@@ -51,7 +52,7 @@ class Sender:
             match instruction:
                 case events.SendPlan():
                     for peer in self._group.peers:
-                        self.send_worker(peer, instruction.frame)
+                        self.send_worker(peer, instruction.frames)
                 case events.SendOutputs():
                     self.send_frontend(instruction.frontend, instruction.outputs)
                 case events.Reply():
@@ -79,7 +80,7 @@ class Sender:
             if self._leases.role(identity) == "frontend":
                 self._deferred += self.lose_frontend(identity, str(error), time.monotonic())
 
-    def send_worker(self, identity: bytes, message: msgspec.Struct | bytes) -> None:
+    def send_worker(self, identity: bytes, message: msgspec.Struct | Frames) -> None:
         try:
             self._workers.send(identity, message)
         except PeerUnreachable as error:

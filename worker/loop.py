@@ -28,7 +28,7 @@ from quire.proto.messages.plans import (
 from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
 from quire.proto.process import exit_codes
 from quire.proto.transport.channel import Dealer, PeerUnreachable
-from quire.proto.transport.wire import WireError
+from quire.proto.transport.wire import Frames, WireError
 from quire.worker.step.result_thread import ResultThread
 
 HELLO_SECONDS = 5.0
@@ -94,7 +94,7 @@ class PlanOrder:
         self.step = 0
         """The last plan admitted."""
 
-    def admit(self, plan: StepPlan, frame: bytes) -> None:
+    def admit(self, plan: StepPlan, frames: Frames) -> None:
         """Raises `OrderError`."""
         if plan.epoch != self._epoch:
             raise OrderError(f"plan {plan.step} is of epoch {plan.epoch}, this worker of {self._epoch}")
@@ -104,7 +104,7 @@ class PlanOrder:
         if plan.previous != self._previous:
             raise OrderError(f"plan {plan.step} follows another plan {self.step} than the one this worker has run")
         self.step = plan.step
-        self._previous = plan_hash(frame)
+        self._previous = plan_hash(*frames)
 
 
 class Worker:
@@ -165,13 +165,13 @@ class Worker:
                 ready = dict(poller.poll())
                 if results.descriptor in ready:
                     self._answer(results.take())
-                received = self._dealer.receive_frame(0) if self._dealer.socket in ready else None
+                received = self._dealer.receive_frames(0) if self._dealer.socket in ready else None
                 if received is None:
                     continue
-                frame, message = received
+                frames, message = received
                 match message:
                     case StepPlan():
-                        self._order.admit(message, frame)
+                        self._order.admit(message, frames)
                         self._launch(executor, message, results)
                     case Stop():
                         while results.num_waiting:

@@ -53,7 +53,7 @@ class StepPlan(WireMessage, frozen=True):
     epoch: int
     step: int
     previous: bytes
-    """First 8 bytes of SHA-256 over the previous plan's encoding."""
+    """First 8 bytes of SHA-256 over the previous plan's frames."""
     slots: bytes
     num_tokens: bytes
     samples: bytes
@@ -161,6 +161,10 @@ WorkerMessage = WorkerHello | Ready | StepResult | StepAck | WorkerFailed
 """Everything a scheduler accepts on its worker socket."""
 
 
-def plan_hash(encoded: bytes) -> bytes:
-    """The `previous` of the plan that follows the one whose encoding is `encoded`."""
-    return hashlib.sha256(encoded).digest()[:8]
+def plan_hash(first: bytes | memoryview, *payloads: bytes | memoryview) -> bytes:
+    """The `previous` of the plan that follows the one of these frames."""
+    digest = hashlib.sha256(first)
+    for payload in payloads:
+        digest.update(len(payload).to_bytes(8, "little"))
+        digest.update(payload)
+    return digest.digest()[:8]

@@ -4,6 +4,7 @@ ROUTER (scheduler) and DEALER (everyone else): ordered, never silently dropping.
 linger are explicit; a full or unknown peer is an error the caller sees, not a lost message.
 """
 
+import math
 import os
 from typing import Generic, TypeVar
 
@@ -11,7 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from quire.proto.transport.wire import Decoder, WireError, encode
+from quire.proto.transport.wire import Decoder, Frames, WireError, encode
 
 T = TypeVar("T")
 
@@ -52,40 +53,53 @@ def _configure(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", address: str, l
     socket.setsockopt(zmq.IMMEDIATE, 1)
 
 
+def _receive(socket: "zmq.Socket[bytes]") -> Frames:
+    """All frames of a message that is there, where ZeroMQ has put them: payloads may be large."""
+    frames = [socket.recv(copy=False)]
+    while frames[-1].more:
+        frames.append(socket.recv(copy=False))
+    return tuple([frame.buffer for frame in frames])
+
+
 class Router(Generic[T]):
     """The scheduler's end: receives from any peer, sends to one by identity. Non-blocking."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, decoder: Decoder[T], limit_bytes: int = -1
     ) -> None:
-        """A peer that sends a message of more than `limit_bytes` (-1: any size) loses its connection."""
+        """`limit_bytes`: of all frames of a message, -1 for any size. A peer that sends a larger frame loses its
+        connection; a larger message of several frames is dropped.
+        """
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.MAXMSGSIZE, limit_bytes)
         _configure(self.socket, address, linger_ms=1_000)
         self.socket.bind(address)
         self._decoder = decoder
+        self._limit_bytes = limit_bytes if limit_bytes >= 0 else math.inf
         self.num_bad_frames = 0
+        """Messages that were dropped."""
 
     def receive(self) -> tuple[bytes, T] | None:
-        """The next message and its sender, or None when there is none. Undecodable frames are counted and dropped."""
+        """The next message and its sender, or None when there is none. Undecodable ones are counted and dropped."""
         while True:
             try:
-                identity, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+                identity = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return None
+            frames = _receive(self.socket)
             try:
-                if len(frames) != 1:
-                    raise WireError(f"message of {len(frames)} frames")
-                return identity, self._decoder.decode(frames[0])
+                if sum(map(len, frames)) > self._limit_bytes:
+                    raise WireError(f"message of {len(frames)} frames and more than {self._limit_bytes} bytes")
+                return identity, self._decoder.decode(*frames)
             except WireError:
                 self.num_bad_frames += 1
 
-    def send(self, identity: bytes, message: msgspec.Struct | bytes) -> None:
+    def send(self, identity: bytes, message: msgspec.Struct | Frames) -> None:
         """Raises `PeerUnreachable` when the peer is gone or its queue is full."""
-        frame = message if isinstance(message, bytes) else encode(message)
+        frames = message if isinstance(message, tuple) else encode(message)
         try:
-            self.socket.send_multipart((identity, frame), zmq.NOBLOCK)
+            self.socket.send_multipart((identity, *frames), zmq.NOBLOCK)
         except zmq.ZMQError as error:
             raise PeerUnreachable(f"peer {identity!r}: {error}") from error
 
@@ -107,22 +121,22 @@ class Dealer(Generic[T]):
 
     def receive(self, timeout_seconds: float | None) -> T | None:
         """The next message, or None after the timeout (None waits for ever, 0 polls). Raises `WireError`."""
-        received = self.receive_frame(timeout_seconds)
+        received = self.receive_frames(timeout_seconds)
         return None if received is None else received[1]
 
-    def receive_frame(self, timeout_seconds: float | None) -> tuple[bytes, T] | None:
-        """The message of `receive` and the bytes it came in: a plan is named by the hash of its bytes."""
+    def receive_frames(self, timeout_seconds: float | None) -> tuple[Frames, T] | None:
+        """The message of `receive` and the frames it came in: a plan is named by the hash of its bytes."""
         wait = -1 if timeout_seconds is None else int(timeout_seconds * 1000)
         if not self.socket.poll(wait, zmq.POLLIN):
             return None
-        frame = self.socket.recv()
-        return frame, self._decoder.decode(frame)
+        frames = _receive(self.socket)
+        return frames, self._decoder.decode(*frames)
 
     def send(self, message: msgspec.Struct, timeout_seconds: float = 5.0) -> None:
         """Raises `PeerUnreachable` when the scheduler does not take the message in time."""
         if not self.socket.poll(int(timeout_seconds * 1000), zmq.POLLOUT):
             raise PeerUnreachable(f"the scheduler took no message for {timeout_seconds:g} s")
-        self.socket.send(encode(message))
+        self.socket.send_multipart(encode(message))
 
     def close(self, linger_ms: int = 0) -> None:
         """Give what was sent up to `linger_ms` to leave; the context's end waits for it."""
@@ -140,12 +154,15 @@ class AsyncDealer(Generic[T]):
         self._decoder = decoder
 
     async def receive(self) -> T:
-        """The next message. Raises `WireError` for a frame that is none."""
-        return self._decoder.decode(await self.socket.recv())
+        """The next message. Raises `WireError` for frames that are none."""
+        frames = [await self.socket.recv(copy=False)]
+        while frames[-1].more:  # a message comes whole: this does not wait, so nothing can end it half read
+            frames.append(await self.socket.recv(zmq.DONTWAIT, copy=False))
+        return self._decoder.decode(*[frame.buffer for frame in frames])
 
     async def send(self, message: msgspec.Struct) -> None:
         """Waits while no scheduler is connected or its queue is full; cancel it to give up."""
-        await self.socket.send(encode(message))
+        await self.socket.send_multipart(encode(message))
 
     def close(self) -> None:
         self.socket.close()

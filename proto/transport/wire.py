@@ -1,12 +1,16 @@
-"""The one codec: tagged msgspec structs as msgpack. No other serialiser crosses a process."""
+"""The one codec: tagged msgspec structs as msgpack. No other serialiser crosses a process.
 
-from collections.abc import Sequence
+A message is one frame, and behind it one for each `Payload` that it holds, in the order in which they are encoded.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from quire.proto.messages.payload import Payload
 from quire.proto.messages.plans import PlanMessage, WorkerMessage
 from quire.proto.messages.requests import FrontendMessage, SchedulerMessage
 
@@ -14,31 +18,54 @@ T = TypeVar("T")
 
 Int32 = npt.NDArray[np.int32]
 
+Frame = bytes | memoryview
+Frames = tuple[Frame, ...]
+"""One message: what its struct encodes to, then its payloads."""
+
 
 class WireError(ValueError):
-    """A frame that is no message of the expected union. The peer's frame is dropped and counted; the process lives."""
+    """Frames that are no message of the expected union. The peer's are dropped and counted; the process lives."""
 
 
 class Decoder(Generic[T]):
-    """Decodes frames of one union. Bounded work per frame: no allocation beyond what the bytes can hold."""
+    """Decodes messages of one union. Bounded work per frame: no allocation beyond what the bytes can hold."""
 
     def __init__(self, union: type[T]) -> None:
-        self._decoder = msgspec.msgpack.Decoder(union)
+        self._decoder = msgspec.msgpack.Decoder(union, dec_hook=self._take_payload)
+        self._payloads: Iterator[Frame] = iter(())
+        """Frames behind the first that no payload has taken yet."""
 
-    def decode(self, frame: bytes | memoryview) -> T:
-        """Raises `WireError` for anything malformed, of another type, or out of a parameter's range."""
+    def decode(self, first: Frame, *payloads: Frame) -> T:
+        """Raises `WireError` for anything malformed, of another type, or out of a parameter's range, and for frames
+        that are more or fewer than the message's payloads.
+        """
+        self._payloads = iter(payloads)
         try:
-            return self._decoder.decode(frame)
+            message = self._decoder.decode(first)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, ValueError) as error:
-            raise WireError(f"undecodable frame of {len(frame)} bytes: {error}") from error
+            raise WireError(f"undecodable frame of {len(first)} bytes: {error}") from error
+        if next(self._payloads, None) is not None:
+            raise WireError(f"{type(message).__name__} of {1 + len(payloads)} frames, more than it has payloads")
+        return message
+
+    def _take_payload(self, kind: type, size: object) -> Payload:
+        data = next(self._payloads, None)
+        if data is None or size != len(data):
+            raise ValueError("a payload without a frame of its size")
+        return Payload(data)
 
 
-_encoder = msgspec.msgpack.Encoder()
+def encode(message: msgspec.Struct) -> Frames:
+    """Frames of any message. A payload's place in the first one holds its size in bytes."""
+    payloads: list[Frame] = []
 
+    def put_payload(value: object) -> int:
+        if not isinstance(value, Payload):
+            raise TypeError(f"a message holds a value of type {type(value).__name__}, which has no encoding")
+        payloads.append(value.data)
+        return len(value.data)
 
-def encode(message: msgspec.Struct) -> bytes:
-    """One frame of any message."""
-    return _encoder.encode(message)
+    return msgspec.msgpack.encode(message, enc_hook=put_payload), *payloads
 
 
 def frontend_decoder() -> Decoder[FrontendMessage]:

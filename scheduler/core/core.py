@@ -140,8 +140,8 @@ class Core:
         self.step_log.on_planned(
             plan, now, self.live_requests.live_since, in_flight.is_idle, self.counters.num_preemptions
         )
-        frame = in_flight.send(plan)
-        return [SendPlan(group_epoch.epoch, plan.step, frame)]
+        frames = in_flight.send(plan)
+        return [SendPlan(group_epoch.epoch, plan.step, frames)]
 
     def on_sent(self, at: float, schedule_seconds: float, send_seconds: float) -> None:
         """The newest plan took so long to make, until `at`, and then to hand to the workers. For metrics only."""

@@ -6,6 +6,7 @@ from quire.proto.messages.introspection import ExplainReply, LoadReply, MetricsR
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
+from quire.proto.transport.wire import Frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,11 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """Broadcast these bytes, an encoded `StepPlan`, to every rank of the epoch."""
+    """Broadcast these frames, an encoded `StepPlan`, to every rank of the epoch."""
 
     epoch: int
     step: int
-    frame: bytes
+    frames: Frames
 
 
 @dataclass(frozen=True, slots=True)

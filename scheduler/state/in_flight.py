@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quire.proto.messages.plans import GENESIS, MAX_PLANS_IN_FLIGHT, Admit, StepPlan, plan_hash
-from quire.proto.transport.wire import encode, ints
+from quire.proto.transport.wire import Frames, encode, ints
 from quire.scheduler.state.running import Int64, Mask
 
 
@@ -81,7 +81,7 @@ class PlansInFlight:
     def has_room(self) -> bool:
         return len(self.plans) < MAX_PLANS_IN_FLIGHT
 
-    def send(self, plan: PlannedStep) -> bytes:
+    def send(self, plan: PlannedStep) -> Frames:
         """Number the plan, chain it and keep it. Returns its encoding."""
         self.step += 1
         plan.step = self.step
@@ -98,10 +98,10 @@ class PlansInFlight:
             appends=ints(plan.appends),
             copies=ints(plan.copies),
         )
-        frame = encode(message)
-        self._previous = plan_hash(frame)
+        frames = encode(message)
+        self._previous = plan_hash(*frames)
         self.plans.append(plan)
-        return frame
+        return frames
 
     def awaited(self, epoch: int, step: int) -> PlannedStep | None:
         """The plan with this number, if its result is the one due next."""

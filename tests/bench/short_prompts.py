@@ -140,7 +140,7 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
         nonlocal free_at
         while len(flight) < MAX_PLANS_IN_FLIGHT and (sent := core.plan(now)):
             assert isinstance(sent[0], SendPlan)
-            step = decoder.decode(sent[0].frame)
+            step = decoder.decode(*sent[0].frames)
             assert isinstance(step, StepPlan)
             free_at = max(free_at, now) + (STEP_MS + TOKEN_MS * int(unpack(step.num_tokens).sum())) / 1e3
             flight.append((free_at, StepResult(1, step.step, ints([5] * step.samples.count(1)))))

@@ -178,7 +178,7 @@ class StandIn:
         return OutputLogprobs(number, 0, True, first_position, tuple(entries))
 
     def _say(self, peer: bytes, message: msgspec.Struct) -> None:
-        self._socket.send_multipart((peer, encode(message)))
+        self._socket.send_multipart((peer, *encode(message)))
 
 
 def main() -> None:

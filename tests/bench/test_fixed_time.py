@@ -81,7 +81,7 @@ def plan(step: int, previous: bytes, samples: bytes = b"\x01\x00\x01", epoch: in
 def test_it_answers_each_plan_with_one_token_for_each_sampling_row(group) -> None:
     assert isinstance(group.ready, Ready)
     first = plan(1, GENESIS)
-    second = plan(2, plan_hash(encode(first)))
+    second = plan(2, plan_hash(*encode(first)))
     for message in (first, second):
         group.router.send(b"w", message)
     begin = time.monotonic()

@@ -15,7 +15,7 @@ SMALL = Scenario(rows=6, steps=60, warm_up=3, block_size=4, prompt_len=10)
 
 def plans(scenario: Scenario, count: int) -> list[StepPlan]:
     script, decoder = Script(scenario), plan_decoder()
-    return [decoder.decode(frame) for frame in (script.opening(), *(script.next() for _ in range(count)))]
+    return [decoder.decode(*frames) for frames in (script.opening(), *(script.next() for _ in range(count)))]
 
 
 def test_a_tiny_run_prints_the_agreed_keys(bench) -> None:

@@ -49,7 +49,7 @@ from quire.proto.messages.requests import (
     Submit,
     Welcome,
 )
-from quire.proto.transport.wire import encode, frontend_decoder, ints
+from quire.proto.transport.wire import Frame, encode, frontend_decoder, ints
 
 SPECIALS = ("<|end|>", "<|turn|>", "<|start|>")
 TEMPLATE = (
@@ -130,7 +130,7 @@ class FakeScheduler:
         self.figures = (Figure("requests_running", 3.0), Figure("requests_waiting", 4.0), Figure("kv_usage_ratio", 0.5))
         self.peers: set[bytes] = set()
         self._decoder = frontend_decoder()
-        self._outbox: deque[tuple[bytes, bytes]] = deque()
+        self._outbox: deque[tuple[Frame, ...]] = deque()
         self._pending = asyncio.Event()
 
     async def __aenter__(self) -> "FakeScheduler":
@@ -149,7 +149,7 @@ class FakeScheduler:
 
     def send(self, message: msgspec.Struct) -> None:
         for peer in self.peers:
-            self._outbox.append((peer, encode(message)))
+            self._outbox.append((peer, *encode(message)))
         self._pending.set()
 
     def change(self, state: str, detail: str = "") -> None:
@@ -210,7 +210,7 @@ class FakeScheduler:
                 self.peers.add(peer)
                 self.send(self.welcome())
             elif peer not in self.peers:
-                self._outbox.append((peer, encode(Refused("say HELLO first"))))
+                self._outbox.append((peer, *encode(Refused("say HELLO first"))))
                 self._pending.set()
             elif isinstance(message, Submit):
                 self.submits.append(message)

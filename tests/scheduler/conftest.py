@@ -57,11 +57,11 @@ CONFIG = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
 class Plan:
     """A decoded plan; rows as (slot, num_tokens, samples)."""
 
-    def __init__(self, frame):
-        message = plan_decoder().decode(frame)
+    def __init__(self, frames):
+        message = plan_decoder().decode(*frames)
         assert isinstance(message, StepPlan)
         self.message = message
-        self.epoch, self.step, self.frame = message.epoch, message.step, frame
+        self.epoch, self.step, self.frames = message.epoch, message.step, frames
         samples = list(message.samples)
         columns = unpack(message.slots).tolist(), unpack(message.num_tokens).tolist(), samples
         self.rows = list(zip(*columns, strict=True))
@@ -144,11 +144,11 @@ class Engine:
             return None
         (send,) = instructions
         assert isinstance(send, SendPlan)
-        plan = Plan(send.frame)
+        plan = Plan(send.frames)
         self.num_steps += 1
         assert (plan.epoch, plan.step) == (send.epoch, send.step) == (self.epoch, self.num_steps)
         assert plan.message.previous == self.previous
-        self.previous = plan_hash(send.frame)
+        self.previous = plan_hash(*send.frames)
         self._apply(plan)
         self.plans.append(plan)
         self.sent.append(plan)

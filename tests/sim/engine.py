@@ -18,7 +18,7 @@ from quire.proto.messages.introspection import LoadReply
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepAck, StepResult
 from quire.proto.messages.requests import AbortedLabels, ModelFacts, Outputs
-from quire.proto.transport.wire import encode, scheduler_decoder, worker_decoder
+from quire.proto.transport.wire import Frames, encode, scheduler_decoder, worker_decoder
 from quire.scheduler.core import invariants
 from quire.scheduler.core.core import Core
 from quire.scheduler.introspection.answer import Question, answer
@@ -55,12 +55,12 @@ class Engine:
         self.fairness = Fairness(self.core, self.clients)
         self.epoch = 0
         self.num_blocks = knobs.num_blocks
-        self.outboxes: list[deque[bytes]] = []
+        self.outboxes: list[deque[Frames]] = []
         """Messages of each rank that the core has not received yet."""
-        self.received: deque[bytes] = deque(maxlen=20)
+        self.received: deque[Frames] = deque(maxlen=20)
         """Newest messages that the core has received in this epoch."""
-        self.ghosts: deque[tuple[int, bytes]] = deque(maxlen=60)
-        """(step, frame): the last messages of dead groups, received or not."""
+        self.ghosts: deque[tuple[int, Frames]] = deque(maxlen=60)
+        """(step, frames): the last messages of dead groups, received or not."""
         self.drain_until: float | None = None
         self.num_held = 0
         """Requests that their frontends hold until this scheduler's workers are ready."""
@@ -136,7 +136,7 @@ class Engine:
         for box in self.outboxes:
             self.received.extend(box)
             box.clear()
-        self.ghosts.extend((_RESULTS.decode(frame).step, frame) for frame in self.received)
+        self.ghosts.extend((_RESULTS.decode(*frames).step, frames) for frames in self.received)
         self.received.clear()
         self.group = None
 
@@ -144,18 +144,18 @@ class Engine:
         """The next message of this rank arrives."""
         assert self.group is not None
         box = self.outboxes[rank]
-        frame = box.popleft()
+        frames = box.popleft()
         if rank and box and self.rng.random() < 0.2:
-            frame = box.popleft()  # an acknowledgement covers all steps before
-        self.received.append(frame)
-        message = _RESULTS.decode(frame)
+            frames = box.popleft()  # an acknowledgement covers all steps before
+        self.received.append(frames)
+        message = _RESULTS.decode(*frames)
         assert isinstance(message, StepResult | StepAck)
         self.group.acknowledged[rank] = message.step
-        self.receive(frame)
+        self.receive(frames)
 
-    def receive(self, frame: bytes) -> None:
+    def receive(self, frames: Frames) -> None:
         """The core receives a worker's message."""
-        message = _RESULTS.decode(frame)
+        message = _RESULTS.decode(*frames)
         self.handle(events.StepDone(message) if isinstance(message, StepResult) else events.StepAcked(message))
 
     def pass_time(self) -> None:
@@ -195,16 +195,16 @@ class Engine:
         for instruction in instructions:
             match instruction:
                 case events.SendPlan():
-                    self._digest.update(instruction.frame)
+                    self._digest.update(b"".join(instruction.frames))
                     self._run_plan(instruction)
                 case events.SendOutputs():
-                    frame = encode(instruction.outputs)
-                    self._digest.update(instruction.frontend + frame)
-                    outputs = _OUTPUTS.decode(frame)
+                    frames = encode(instruction.outputs)
+                    self._digest.update(instruction.frontend + b"".join(frames))
+                    outputs = _OUTPUTS.decode(*frames)
                     assert isinstance(outputs, Outputs)
                     self.clients.receive(instruction.frontend, outputs)
                 case events.Reply():
-                    self._digest.update(encode(instruction.message))
+                    self._digest.update(b"".join(encode(instruction.message)))
                     self._check_reply(instruction)
                 case events.ChangeState():
                     self._digest.update(instruction.state.encode())
@@ -225,8 +225,8 @@ class Engine:
         demand(self.group is not None, f"plan {plan.step} without a group")
         assert self.group is not None
         group = self.group
-        result = group.run(plan.frame)
-        demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frame name different steps")
+        result = group.run(plan.frames)
+        demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frames name different steps")
         demand(
             group.step - group.acknowledged[0] <= MAX_PLANS_IN_FLIGHT,
             f"{group.step - group.acknowledged[0]} plans in flight",
@@ -265,7 +265,7 @@ class Engine:
             return
         demand(message.query == 9, f"answered {message}")
         if not isinstance(message, LoadReply):
-            answer = _OUTPUTS.decode(encode(message))
+            answer = _OUTPUTS.decode(*encode(message))
             assert not isinstance(answer, Outputs)
             self.answers.check(answer)  # type: ignore[arg-type]
             return

@@ -7,7 +7,7 @@ from fake_memory import Broken, FakeMemory, Slot, demand
 
 from quire.proto.messages.plans import GENESIS, Admit, RowLogprobs, StepPlan, StepResult, plan_hash
 from quire.proto.messages.requests import ModelFacts, PositionLogprobs
-from quire.proto.transport.wire import ints, plan_decoder, unpack
+from quire.proto.transport.wire import Frames, ints, plan_decoder, unpack
 
 
 class FakeGroup:
@@ -80,15 +80,15 @@ class FakeGroup:
         words = " ".join(f"{name}={column.tolist()}" for name, column in columns.items() if len(column))
         return f"admits={admits} {words}"
 
-    def run(self, frame: bytes) -> StepResult:
+    def run(self, frames: Frames) -> StepResult:
         """Obey one plan. Raises `Broken`."""
-        plan = self._decoder.decode(frame)
+        plan = self._decoder.decode(*frames)
         demand(isinstance(plan, StepPlan), f"not a plan: {type(plan).__name__}")
         demand(plan.epoch == self.epoch, f"plan of epoch {plan.epoch} in epoch {self.epoch}")
         demand(plan.step == self.step + 1, f"plan {plan.step} after plan {self.step}")
         demand(plan.previous == self._previous, f"plan {plan.step} names another predecessor")
         self.memory.step = plan.step
-        self._previous = plan_hash(frame)
+        self._previous = plan_hash(*frames)
         for slot in unpack(plan.releases).tolist():
             self._release(slot)
         copies = unpack(plan.copies, 2).tolist()

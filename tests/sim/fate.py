@@ -122,7 +122,7 @@ class Fate:
         engine = self._engine
         if engine.group is None or not engine.outboxes[0]:
             return
-        result = worker_decoder().decode(engine.outboxes[0][0])
+        result = worker_decoder().decode(*engine.outboxes[0][0])
         assert isinstance(result, StepResult)
         engine.log("a result makes no sense")
         wrong = structs.replace(result, token_ids=result.token_ids + ints([1]))

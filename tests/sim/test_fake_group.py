@@ -51,9 +51,9 @@ class Pipe:
             appends=ints([x for triple in columns.get("appends", ()) for x in triple]),
             copies=ints([x for pair in columns.get("copies", ()) for x in pair]),
         )
-        frame = encode(plan)
-        self.previous = plan_hash(frame)
-        result = self.group.run(frame)
+        frames = encode(plan)
+        self.previous = plan_hash(*frames)
+        result = self.group.run(frames)
         if acknowledge:
             self.group.acknowledged[:] = [self.step] * 2
         return result
@@ -198,13 +198,13 @@ def test_a_gap_a_repeat_another_epoch_and_a_wrong_predecessor_are_refused():
 
     group = Pipe().group
     first = plan(1, 1, GENESIS)
-    for frame in (plan(1, 2, GENESIS), plan(2, 1, GENESIS), plan(1, 1, b"12345678")):
+    for frames in (plan(1, 2, GENESIS), plan(2, 1, GENESIS), plan(1, 1, b"12345678")):
         with pytest.raises(Broken):
-            group.run(frame)
+            group.run(frames)
     group.run(first)
     with pytest.raises(Broken, match="plan 1 after plan 1"):
         group.run(first)
-    group.run(plan(1, 2, plan_hash(first)))
+    group.run(plan(1, 2, plan_hash(*first)))
 
 
 def test_no_token_ends_an_output_before_min_tokens():

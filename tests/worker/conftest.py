@@ -70,7 +70,7 @@ class Scribe:
         self._pending["copies"].append((source, destination))
 
     def plan(self, rows, **changes):
-        """`rows`: (slot, tokens to run) each; blocks are appended as needed. Returns the plan and its bytes."""
+        """`rows`: (slot, tokens to run) each; blocks are appended as needed. Returns the plan and its frames."""
         rows = sorted(rows, key=lambda row: row[1] > 1)
         samples = []
         for slot, count in rows:
@@ -98,9 +98,9 @@ class Scribe:
         plan = msgspec.structs.replace(plan, **changes)
         for column in self._pending.values():
             column.clear()
-        frame = encode(plan)
-        self.previous = plan_hash(frame)
-        return plan, frame
+        frames = encode(plan)
+        self.previous = plan_hash(*frames)
+        return plan, frames
 
 
 class Driver:
@@ -238,9 +238,9 @@ class Group:
         for identity in self.identities.values():
             self.router.send(identity, message)
 
-    def step(self, frame):
+    def step(self, frames):
         """The result of a plan, once every rank has answered."""
-        self.send(frame)
+        self.send(frames)
         result, acks = None, set()
         while result is None or len(acks) < self.size - 1:
             _, message = self.receive()

@@ -130,7 +130,7 @@ class FixedTimeWorker:
         if plan.step != self._step + 1 or plan.epoch != self._config.epoch or plan.previous != self._previous:
             raise RuntimeError(f"plan {plan.step} of epoch {plan.epoch} does not follow {self._step} of this group")
         self._step = plan.step
-        self._previous = plan_hash(encode(plan))
+        self._previous = plan_hash(*encode(plan))
         num_samples = plan.samples.count(1)
         drawn = self._random.integers(self._first_token, self._config.vocab_size, num_samples, dtype=np.int32)
         if plan.slots:

@@ -17,7 +17,7 @@ import torch
 
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import GENESIS, Admit, StepPlan, plan_hash
-from quire.proto.transport.wire import encode, ints, plan_decoder
+from quire.proto.transport.wire import Frames, encode, ints, plan_decoder
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.memory.kv_cache import KVCache, KVLayout, LayerKV
@@ -86,13 +86,13 @@ class Script:
         self._step = 0
         self._previous = GENESIS
 
-    def opening(self) -> bytes:
+    def opening(self) -> Frames:
         """The first plan: all sequences enter, their prompts already in the cache but for the last token."""
         scenario = self._scenario
         admits = [self._admit(slot, scenario.prompt_len + slot % scenario.block_size) for slot in range(scenario.rows)]
-        return self._frame(list(range(scenario.rows)), [], admits)
+        return self._frames(list(range(scenario.rows)), [], admits)
 
-    def next(self) -> bytes:
+    def next(self) -> Frames:
         """A steady step."""
         scenario = self._scenario
         self._leaving += scenario.churn
@@ -103,7 +103,7 @@ class Script:
             self._free.extend(self._tables[slot])
         admits = [self._admit(slot, scenario.prompt_len, computed=0) for slot in leavers]
         entering = set(leavers)
-        return self._frame([slot for slot in range(scenario.rows) if slot not in entering], leavers, admits)
+        return self._frames([slot for slot in range(scenario.rows) if slot not in entering], leavers, admits)
 
     def _admit(self, slot: int, length: int, computed: int | None = None) -> Admit:
         self._known[slot] = length
@@ -113,7 +113,7 @@ class Script:
         done = length - 1 if computed is None else computed
         return Admit(slot, tokens, length, done, 0, params, ints(self._tables[slot]))
 
-    def _frame(self, decoding: list[int], prefilling: list[int], admits: list[Admit]) -> bytes:
+    def _frames(self, decoding: list[int], prefilling: list[int], admits: list[Admit]) -> Frames:
         appends = []
         for slot in decoding:
             if self._known[slot] > len(self._tables[slot]) * self._scenario.block_size:
@@ -134,9 +134,9 @@ class Script:
             releases=ints(prefilling),
             appends=ints(np.array(appends, dtype=np.int32).reshape(-1)),
         )
-        frame = encode(plan)
-        self._previous = plan_hash(frame)
-        return frame
+        frames = encode(plan)
+        self._previous = plan_hash(*frames)
+        return frames
 
 
 class NoForward(Graphs):
@@ -197,11 +197,11 @@ def measure(scenario: Scenario) -> dict[str, object]:
     runner, script, decoder = build(scenario), Script(scenario), plan_decoder()
     series: dict[str, list[float]] = {"wire_ms": [], "launch_ms": [], "collect_ms": []}
     num_admits = num_appends = 0
-    frame = script.opening()
+    frames = script.opening()
     for step in range(1 + scenario.warm_up + scenario.steps):
         received = time.perf_counter()
-        plan = decoder.decode(frame)
-        plan_hash(frame)
+        plan = decoder.decode(*frames)
+        plan_hash(*frames)
         decoded = time.perf_counter()
         assert isinstance(plan, StepPlan)
         launched = runner.launch(plan)
@@ -218,8 +218,8 @@ def measure(scenario: Scenario) -> dict[str, object]:
             series["collect_ms"].append((collected - returned) * 1e3)
             num_admits += len(plan.admits)
             num_appends += len(plan.appends) // 12
-        frame = script.next()
-    return {**series, "admits": num_admits, "appends": num_appends, "plan_bytes": len(frame)}
+        frames = script.next()
+    return {**series, "admits": num_admits, "appends": num_appends, "plan_bytes": sum(map(len, frames))}
 
 
 def main(argv: list[str]) -> int:

@@ -1,0 +1,10 @@
+"""Large bytes of a message."""
+
+
+class Payload:
+    """Bytes that travel in a ZeroMQ frame of their own, behind the message's: its encoding holds no copy of them."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self.data = data
