@@ -24,7 +24,7 @@ class Drafting:
     def plan(self):
         """Rows (slot, tokens, drafts) of the next plan."""
         (send,) = self.core.plan(self.engine.now)
-        message = plan_decoder().decode(send.frame)
+        message = plan_decoder().decode(*send.frames)
         slots, counts = unpack(message.slots).tolist(), unpack(message.num_tokens).tolist()
         drafts = unpack(message.num_draft).tolist() if message.num_draft else [0] * len(slots)
         self.in_flight.append((message, drafts))
