@@ -21,12 +21,14 @@ from quire.worker.layers.linear import (
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.int8 import Int8Scheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import places
 from quire.worker.weights.shard import ModelError
 
 CPU = torch.device("cpu")
+DENSE = everywhere(DenseScheme())
 
 
 class ThreadGroup(SingleGroup):
@@ -49,14 +51,14 @@ class ThreadGroup(SingleGroup):
         return torch.cat(self._exchange(tensor), -1)
 
 
-def on_ranks(size, build, call):
+def on_ranks(size, build, call, scheme_for=DENSE):
     """`call(layer)` on each of `size` ranks, the layers filled from one seed; and the layers."""
     board, barrier = [None] * size, threading.Barrier(size)
     layers, results = [None] * size, [None] * size
 
     def run(rank):
         group = ThreadGroup(rank, size, barrier, board) if size > 1 else SingleGroup()
-        layers[rank] = build(BuildContext(group, CPU, torch.float32, everywhere(DenseScheme())))
+        layers[rank] = build(BuildContext(group, CPU, torch.float32, scheme_for))
         fill_dummy(layers[rank], 0, CPU)
         results[rank] = call(layers[rank])
 
@@ -74,7 +76,7 @@ def values(*shape):
 
 def context(rank=0, size=1):
     group = ThreadGroup(rank, size, None, None) if size > 1 else SingleGroup()
-    return BuildContext(group, CPU, torch.float32, everywhere(DenseScheme()))
+    return BuildContext(group, CPU, torch.float32, DENSE)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -125,6 +127,38 @@ def test_the_gated_block_is_the_same_on_any_number_of_ranks(size):
     torch.testing.assert_close(whole[1], x + residual)
     for result in block(size):
         torch.testing.assert_close(result, whole)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_parts_of_different_schemes_are_the_same_on_any_number_of_ranks(size):
+    """Row by row and output by output, int8 knows nothing of the other ranks."""
+    x = values(3, 8)
+
+    def layer(num_ranks):
+        def build(c):
+            return MergedLinear(c, 8, 16, ("gate", "up"), "width")
+
+        results, _ = on_ranks(
+            num_ranks, build, lambda one: one(x, None), {"gate": Int8Scheme(), "up": DenseScheme()}.get
+        )
+        return torch.cat([result.view(3, 2, -1) for result in results], -1)
+
+    torch.testing.assert_close(layer(size), layer(1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_delta_of_row_shares_is_summed_with_them_and_the_bias_is_added_once(size):
+    x, extra = values(3, 8), values(6, 8)
+
+    def call(layer):
+        columns = slice(layer.group.rank * 8 // size, (layer.group.rank + 1) * 8 // size)
+        layer.delta = lambda share, _: linear(share, extra[:, columns])
+        return layer(x[:, columns].contiguous(), None)
+
+    results, _ = on_ranks(size, lambda c: RowLinear(c, 8, 6, "inputs", bias=True), call)
+    (plain,), _ = on_ranks(1, lambda c: RowLinear(c, 8, 6, "inputs", bias=True), lambda layer: layer(x, None))
+    for result in results:
+        torch.testing.assert_close(result, plain + linear(x, extra))
 
 
 @pytest.mark.parametrize(
