@@ -7,7 +7,7 @@ from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.sampling.score import best
 from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
-from quire.worker.weights.shard import Part, ShardedModule, Slice, whole
+from quire.worker.weights.shard import Part, ShardedModule, Slice, consecutive, whole
 
 
 class Vocabulary(ShardedModule):
@@ -24,22 +24,26 @@ class Vocabulary(ShardedModule):
         self.vocab_size = vocab_size
         num_rows = -(-vocab_size // self.group.size)
         start = min(self.group.rank * num_rows, vocab_size)
-        self.share = Slice(vocab_size, start, min(start + num_rows, vocab_size))
+        self.share = Slice(vocab_size, start, start + num_rows)
+        rows = (("", self.share),)
         self.weight: torch.Tensor
-        self.declare("weight", context.dtype, (Part("", (self.share, whole(hidden))),), (num_rows, hidden))
+        if looked_up:
+            self.declare("weight", context.dtype, consecutive(rows, whole(hidden)))
+        else:
+            self.scheme.create(self, rows, whole(hidden), context.dtype)
 
     def finish(self) -> None:
-        """The head gets the weight in the form of the scheme; the embedding keeps it as it is."""
-        if self.multiplied:
+        """A head takes the form of its scheme. A tied one gets the embedding's weight, which stays as it is."""
+        if not self.looked_up:
+            self.scheme.finish(self)
+        elif self.multiplied:
             self.head = ShardedModule()
             self.head.register_parameter("weight", self.get_parameter("weight"))
             self.scheme.finish(self.head)
-        if not self.looked_up:
-            del self.weight, self.parts["weight"]
 
     def embed(self, token_ids: torch.Tensor, embedded: Embedded | None = None) -> torch.Tensor:
         """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""
-        looked_up = self.group.all_reduce(embed_shard(token_ids, self.weight, self.share.start, self.share.length))
+        looked_up = self.group.all_reduce(embed_shard(token_ids, self.weight, self.share.start, self.share.filled))
         if embedded is None:
             return looked_up
         # no shape depends on how many tokens have a row, so that a graph may record it
@@ -55,8 +59,8 @@ class Vocabulary(ShardedModule):
 
         Each rank reduces its own share, so that 8 bytes a row are gathered and not the logits.
         """
-        if self.share.length:
-            value, token_id = best(self._product(hidden)[:, : self.share.length])
+        if self.share.filled:
+            value, token_id = best(self._product(hidden)[:, : self.share.filled])
         else:  # nothing but padding: any other rank's is better
             value = hidden.new_full((hidden.shape[0],), -torch.inf, dtype=torch.float32)
             token_id = torch.zeros_like(value, dtype=torch.int64)
@@ -68,7 +72,7 @@ class Vocabulary(ShardedModule):
 
     def _product(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> this rank's share of the logits, with its padding."""
-        return self.scheme.apply(self.head, hidden, None)
+        return self.scheme.apply(self.head if self.looked_up else self, hidden, None)
 
 
 class Table(ShardedModule):

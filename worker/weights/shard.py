@@ -18,7 +18,7 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One rank's run of a logical axis: indices start..stop-1 of `full`."""
+    """One rank's run of a logical axis: indices start..stop-1 of `full`, of which those from `full` on are padding."""
 
     full: int
     start: int
@@ -27,6 +27,11 @@ class Slice:
     @property
     def length(self) -> int:
         return self.stop - self.start
+
+    @property
+    def filled(self) -> int:
+        """Indices that are no padding."""
+        return min(self.stop, self.full) - min(self.start, self.full)
 
     def grouped(self, size: int) -> "Slice":
         """The same run where `size` indices are stored as one, the last of which may stand for fewer.
@@ -78,11 +83,12 @@ class Part:
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
         """The region of the parameter that it fills, a view."""
         own = parameter[self.index]
-        return own.narrow(self.axis, self.offset, self.axes[self.axis].length) if self.axes else own
+        return own.narrow(self.axis, self.offset, self.axes[self.axis].filled) if self.axes else own
 
     @property
     def num_elements(self) -> int:
-        return prod(axis.length for axis in self.axes)
+        """Elements that this rank reads."""
+        return prod(axis.filled for axis in self.axes)
 
 
 class ShardedModule(nn.Module):

@@ -90,10 +90,9 @@ class Rank(SingleGroup):
         self.rank, self.size = rank, size
 
 
-def context(scheme, rank, size):
-    """Of a model whose projections have this scheme; the head is dense."""
-    schemes = {"head": DenseScheme()}
-    return BuildContext(Rank(rank, size), CPU, torch.float32, lambda path: schemes.get(path, scheme))
+def context(scheme, head, rank, size):
+    """Of a model whose projections have this scheme, and the head that one."""
+    return BuildContext(Rank(rank, size), CPU, torch.float32, lambda path: head if path == "head" else scheme)
 
 
 @pytest.fixture(params=[RowScaled, ColumnPacked])
@@ -101,15 +100,20 @@ def scheme(request):
     return request.param
 
 
+@pytest.fixture(params=[False, True], ids=["dense head", "its own head"])
+def with_head(request):
+    return request.param
+
+
 @pytest.fixture
-def folders(scheme, tiny_checkpoint, tmp_path):
+def folders(scheme, with_head, tiny_checkpoint, tmp_path):
     """A copy of a checkpoint with every projection as the scheme stores it, and the dense twin beside it."""
-    source = tiny_checkpoint()
+    source, stored_names = tiny_checkpoint(), ("_proj.weight", *["lm_head.weight"] * with_head)
     for name in ("packed", "dense"):
         shutil.copytree(source, tmp_path / name)
     packed, dense = {}, {}
     for name, tensor in load_file(source / "model.safetensors").items():
-        if not name.endswith("_proj.weight"):
+        if not name.endswith(stored_names):
             packed[name] = dense[name] = tensor
             continue
         stored, dense[name] = scheme.store(tensor)
@@ -120,14 +124,16 @@ def folders(scheme, tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_another_scheme_loads_and_multiplies_its_own_storage_on_any_rank(size, scheme, folders):
+def test_another_scheme_loads_and_multiplies_its_own_storage_on_any_rank(size, scheme, with_head, folders):
     packed, dense = folders
     spec = read_spec(packed)
     for rank in range(size):
-        ours = load_model(packed, spec, context(scheme(), rank, size)).model
-        twin = load_model(dense, spec, context(DenseScheme(), rank, size)).model
+        head = scheme() if with_head else DenseScheme()
+        ours = load_model(packed, spec, context(scheme(), head, rank, size)).model
+        twin = load_model(dense, spec, context(DenseScheme(), DenseScheme(), rank, size)).model
         stored = {name for name, _ in ours.blocks[1].mlp.down.named_parameters()}
         assert stored == {place.name for place in places(ours)} - {"weight"}
+        assert {name for name, _ in ours.head.named_parameters()} == (stored if with_head else {"weight"})
         for module in ("attention.qkv", "attention.output", "mlp.gate_up", "mlp.down"):
             mine, other = (decoder.blocks[1].get_submodule(module) for decoder in (ours, twin))
             x = torch.randn((3, other.weight.shape[1]), generator=torch.Generator().manual_seed(0))

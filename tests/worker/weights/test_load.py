@@ -54,8 +54,8 @@ def test_ranks_together_hold_exactly_the_checkpoint(architecture, size, tiny_che
 def test_rows_of_the_vocabulary_past_its_end_are_zeros(size, tiny_checkpoint, context):
     folder = tiny_checkpoint(vocab_size=321)
     embedding = load(folder, context(size - 1, size)).model.embedding
-    assert embedding.weight.shape[0] > embedding.share.length
-    assert not embedding.weight[embedding.share.length :].any()
+    assert embedding.weight.shape[0] > embedding.share.filled
+    assert not embedding.weight[embedding.share.filled :].any()
 
 
 @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32"])

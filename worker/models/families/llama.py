@@ -23,7 +23,7 @@ NAMES: Final = NameMap(
     (
         NameRule(r"(model\.)?embed_tokens\.weight", "embedding.weight"),
         NameRule(r"(model\.)?norm\.weight", "norm.weight"),
-        NameRule(r"lm_head\.weight", "head.weight"),
+        NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
         NameRule(
