@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepPlan, StepResult
+from quire.proto.messages.plans import GroupFacts, StepPlan, StepResult
 from quire.proto.messages.requests import ModelFacts, Submit
 from quire.proto.transport.wire import encode, ints, plan_decoder
 from quire.scheduler.config import SchedulerConfig
@@ -26,6 +26,7 @@ VOCAB_SIZE = 128_256
 EOS = VOCAB_SIZE - 1
 FRONTEND = b"bench"
 EPOCH = 1
+GROUP = GroupFacts()
 PROBE_TOKENS = 2
 """Output length of the requests whose way into a plan is timed: they end again at once."""
 
@@ -57,7 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def fill_steps(self) -> int:
         """Steps until every running request has its prompt computed."""
-        return -(-self.running * self.prompt_len // (self.token_budget - self.running)) + MAX_PLANS_IN_FLIGHT + 1
+        return -(-self.running * self.prompt_len // (self.token_budget - self.running)) + GROUP.max_in_flight + 1
 
 
 class Drive:
@@ -97,7 +98,7 @@ class Drive:
             architecture="none",
             revision="none",
         )
-        self.core.handle(GroupReady(EPOCH, 1, facts), time.monotonic())
+        self.core.handle(GroupReady(EPOCH, GROUP, facts), time.monotonic())
         self._fill()
 
     def _fill(self) -> None:
@@ -105,7 +106,7 @@ class Drive:
         for index in range(scenario.running):
             stagger = -(-scenario.output_len * (index + 1) // scenario.running)
             self.submit(scenario.fill_steps + stagger)
-        for _ in range(MAX_PLANS_IN_FLIGHT):
+        for _ in range(GROUP.max_in_flight):
             self.collect(self.core.plan(time.monotonic()))
         for _ in range(scenario.fill_steps):
             self.step()
@@ -227,7 +228,7 @@ def submit_to_plan(scenario: Scenario) -> list[float]:
             elapsed += step_s
             admitted = plan is not None and bool(drive.read(plan).admits)
         series.append(elapsed * 1e3)
-        for _ in range(PROBE_TOKENS + MAX_PLANS_IN_FLIGHT + 1):
+        for _ in range(PROBE_TOKENS + GROUP.max_in_flight + 1):
             drive.step()
     return series
 

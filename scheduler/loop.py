@@ -120,7 +120,7 @@ class SchedulerLoop:
     def _on_worker(self, identity: bytes, message: WorkerMessage, now: float) -> list[events.Instruction]:
         rank = self._group.rank_of(identity)
         match message:
-            case StepResult() if rank == 0:
+            case StepResult() if rank is not None and rank == self._group.reporter:
                 return self._on_result(message, now)
             case StepAck() if rank == message.rank:
                 return self._core.handle(events.StepAcked(message), now)
@@ -160,7 +160,8 @@ class SchedulerLoop:
         event = self._group.ready(identity, ready)
         if event is None:
             return []
-        log.info("group ready epoch=%d facts=%s phases=%s", event.epoch, event.facts, self._group.phases)
+        shape, phases = event.group, self._group.phases
+        log.info("group ready epoch=%d shape=%s facts=%s phases=%s", event.epoch, shape, event.facts, phases)
         return self._core.handle(event, now)
 
     def _on_frontend(self, identity: bytes, message: FrontendMessage, now: float) -> list[events.Instruction]:

@@ -22,10 +22,10 @@ from quire.proto.transport.channel import Dealer
 from quire.proto.transport.wire import plan_decoder
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
-from quire.worker.device.parallel import Group
+from quire.worker.device.parallel import Groups
 from quire.worker.loop import Started, StartRefused, Worker, identity
 from quire.worker.memory.budget import MemoryShortage, MemoryTaken
-from quire.worker.start import join_group, start
+from quire.worker.start import join_groups, start
 from quire.worker.step.runner import InFlight
 from quire.worker.weights.checkpoint import CheckpointError
 from quire.worker.weights.shard import ModelError
@@ -71,10 +71,10 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
     def load() -> Started[InFlight]:
         device = Device(config.device, rank)
 
-        def join() -> Group:
-            group = join_group(config, device, rank, epoch)
-            at_end.callback(group.close)
-            return group
+        def join() -> Groups:
+            groups = join_groups(config, device, rank, epoch)
+            at_end.callback(groups.close)
+            return groups
 
         started = start(config, rank, device, join)
         at_end.callback(started.executor.close)

@@ -14,6 +14,7 @@ import zmq
 
 from quire.proto.messages.plans import (
     GENESIS,
+    GroupFacts,
     PlanMessage,
     Ready,
     StepAck,
@@ -71,6 +72,7 @@ class Started(Generic[F]):
 
     executor: Executor[F]
     facts: ModelFacts
+    group: GroupFacts
     digest: str
     phases: tuple[tuple[str, float], ...]
     memory: tuple[tuple[str, int], ...] = ()
@@ -116,6 +118,8 @@ class Worker:
         self._world_size = world_size
         self._epoch = epoch
         self._order = PlanOrder(epoch)
+        self._reports = False
+        """This rank answers plans with results; known once the executor has started."""
         self.failure: Exception | None = None
         """Kept with all it holds: graphs and communicators of a failed group must not be taken apart, only left."""
 
@@ -125,9 +129,8 @@ class Worker:
             return exit_codes.WORKER_NOT_WELCOMED
         try:
             started = start()
-            self._dealer.send(
-                Ready(self._epoch, self._rank, started.facts, started.digest, started.phases, started.memory)
-            )
+            self._dealer.send(self._ready(started))
+            self._reports = self._rank == started.group.reporter
             _log.info("ready: %d blocks, %d tokens of context", started.facts.num_blocks, started.facts.max_model_len)
             reason = self._serve(started.executor)
         except StartRefused as refusal:
@@ -154,6 +157,17 @@ class Worker:
             return True
         _log.error("hello was not welcomed within %g s; the answer was %r", HELLO_SECONDS, answer)
         return False
+
+    def _ready(self, started: Started[F]) -> Ready:
+        return Ready(
+            self._epoch,
+            self._rank,
+            started.facts,
+            started.group,
+            started.digest,
+            started.phases,
+            started.memory,
+        )
 
     def _serve(self, executor: Executor[F]) -> str:
         """Run plans until Stop; its reason. The next plan is launched before the last is collected, if it is there."""
@@ -188,10 +202,10 @@ class Worker:
             results.put(step)
 
     def _answer(self, result: StepResult) -> None:
-        if self._rank:
-            self._dealer.send(StepAck(result.epoch, self._rank, result.step, result.device_seconds))
-        else:
+        if self._reports:
             self._dealer.send(result)
+        else:
+            self._dealer.send(StepAck(result.epoch, self._rank, result.step, result.device_seconds))
 
     def _report(self, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"[:_REASON_LIMIT]

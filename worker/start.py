@@ -11,7 +11,7 @@ from quire.proto.messages.requests import ModelFacts
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
-from quire.worker.device.parallel import Group, ProcessGroup, SingleGroup
+from quire.worker.device.parallel import Groups, connect
 from quire.worker.digest import digest
 from quire.worker.loop import Phases, Started
 from quire.worker.memory.budget import (
@@ -43,15 +43,15 @@ from quire.worker.weights.revision import model_revision
 _log = logging.getLogger(__name__)
 
 
-def join_group(config: WorkerConfig, device: Device, rank: int, epoch: int) -> Group:
-    """This rank's group. Each epoch meets at a file of its own: nothing of a dead group can be joined."""
+def join_groups(config: WorkerConfig, device: Device, rank: int, epoch: int) -> Groups:
+    """This rank's groups. Each epoch meets at a file of its own: nothing of a dead group can be joined."""
     size = config.tensor_parallel_size
     if size == 1:
-        return SingleGroup()
-    return ProcessGroup(rank, size, device.torch, str(Path(config.run_dir) / f"rendezvous-{epoch}"))
+        return Groups()
+    return connect(rank, size, 1, device.torch, str(Path(config.run_dir) / f"rendezvous-{epoch}"))
 
 
-def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Group]) -> Started[InFlight]:
+def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Groups]) -> Started[InFlight]:
     """Load the model, fix the memory, run a prefill and a decode step.
 
     Raises ModelError, CheckpointError, DeviceError or MemoryShortage for what the user must change.
@@ -68,18 +68,17 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, kv_dtype)
     usage = MemoryUsage(device)
     share = memory_share(config, device, usage, paged=not spec.whole_prompts)
-    group = join()
+    groups = join()
     phases.end("group")
-    context = BuildContext(group, device.torch, dtype, schemes_of(config.quantization, device.torch))
+    context = BuildContext(groups.tensor, device.torch, dtype, schemes_of(config.quantization, device.torch))
     with refusing(device, "loading the weights"):
         loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)
     phases.end("weights")
-    reports = rank == 0
-    capacity = _capacity(config, group, spec, loaded.model, layout, dtype, device, share, reports)
+    capacity = _capacity(config, groups, spec, loaded.model, layout, dtype, device, share)
     with refusing(device, f"the KV cache of {capacity.num_blocks * layout.block_bytes} bytes"):
         cache = KVCache(layout, capacity.num_blocks, device.torch)
-    runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, reports)
+    runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, groups.reports)
     phases.end("memory")
     run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
     with refusing(device, "a first step"):
@@ -109,7 +108,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         whole_prompts=spec.whole_prompts,
         shares_prefixes=not spec.whole_prompts and spec.pooling != "mean",
     )
-    return Started(runner, facts, digest(config, facts), phases.ended, memory)
+    return Started(runner, facts, groups.facts, digest(config, facts), phases.ended, memory)
 
 
 def set_prefill_body(config: WorkerConfig, device: Device) -> None:
@@ -199,21 +198,22 @@ def _capture(
 
 def _capacity(
     config: WorkerConfig,
-    group: Group,
+    groups: Groups,
     spec: Spec,
     model: Model,
     layout: KVLayout,
     dtype: torch.dtype,
     device: Device,
     share: MemoryShare | None,
-    reports: bool,
 ) -> Capacity:
     """Raises MemoryShortage."""
     if spec.whole_prompts:
         return unpaged_capacity(config, spec.max_model_len)
     with refusing(device, "the largest step, measured"):
-        budget = kv_budget(config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, reports))
-    return fit_capacity(config, group, budget, layout.block_bytes, spec.max_model_len)
+        budget = kv_budget(
+            config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, groups.reports)
+        )
+    return fit_capacity(config, groups, budget, layout.block_bytes, spec.max_model_len)
 
 
 def _profile(

@@ -16,9 +16,6 @@ from quire.proto.messages.message import WireMessage
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import ModelFacts, PositionLogprobs
 
-MAX_PLANS_IN_FLIGHT = 2
-"""Plans that may be unacknowledged at once: one running, one queued."""
-
 GENESIS = b"\0" * 8
 """`previous` of the first plan of an epoch."""
 
@@ -94,12 +91,25 @@ class WorkerHello(WireMessage, frozen=True):
     world_size: int
 
 
+class GroupFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The shape of a worker group: who computes, who answers, how far it may be planned ahead."""
+
+    world_size: int = 1
+    num_stages: int = 1
+    """Parts of the model that a step runs through one after the other, on world_size / num_stages ranks each."""
+    reporter: int = 0
+    """The rank whose `StepResult` answers a plan. All others send a `StepAck`."""
+    max_in_flight: int = 2
+    """Plans that may be unacknowledged at once: one in each stage, and one queued."""
+
+
 class Ready(WireMessage, frozen=True):
-    """Weights loaded, memory fixed, one real step run. Facts and digest must be equal on all ranks."""
+    """Weights loaded, memory fixed, one real step run. Facts, group and digest must be equal on all ranks."""
 
     epoch: int
     rank: int
     facts: ModelFacts
+    group: GroupFacts
     digest: str
     """Digest over protocol version, model files and configuration."""
     phases: tuple[tuple[str, float], ...] = ()
@@ -119,7 +129,7 @@ class RowLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class StepResult(WireMessage, frozen=True):
-    """Tokens of the rows that sampled, in plan order, from rank 0 of the last stage. Also its acknowledgement."""
+    """Tokens of the rows that sampled, in plan order, from the group's reporter. Also its acknowledgement."""
 
     epoch: int
     step: int

@@ -20,7 +20,7 @@ from quire.proto.messages.introspection import (
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 

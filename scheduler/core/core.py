@@ -129,7 +129,7 @@ class Core:
         return effects.instructions(self.epoch)
 
     def plan(self, now: float) -> list[Instruction]:
-        """The next plan, when fewer than `MAX_PLANS_IN_FLIGHT` are unacknowledged and some row can run."""
+        """The next plan, when the group takes one more and some row can run."""
         group_epoch, policy = self.group_epoch, self._lifecycle.policy
         if group_epoch is None or policy is None or not group_epoch.in_flight.has_room:
             return []
@@ -199,6 +199,7 @@ class Core:
             self.counters.num_stale += 1
             return
         accepted = accept(group_epoch, plan, result)
+        self.step_log.device_busy.add(group_epoch.in_flight.group.reporter, result.device_seconds, now)
         seconds = self.step_log.on_result(plan, result, now)
         self.counters.generated_tokens += sum(len(tokens) for tokens in accepted.tokens)
         for sequence, num_tokens in accepted.chunks:
@@ -221,12 +222,12 @@ class Core:
         for sequence in accepted.stuck:
             text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
             self.live_requests.end(sequence, "error", group_epoch, effects, now, error="GRAMMAR_FAILED", message=text)
-        group_epoch.in_flight.acknowledge(result.epoch, 0, result.step)
+        group_epoch.in_flight.take_result(result.step)
         group_epoch.on_acked()
 
     def _step_acked(self, ack: StepAck, now: float) -> None:
         group_epoch = self.group_epoch
-        if group_epoch is None or ack.rank == 0 or not group_epoch.in_flight.acknowledge(ack.epoch, ack.rank, ack.step):
+        if group_epoch is None or not group_epoch.in_flight.take_ack(ack.epoch, ack.rank, ack.step):
             self.counters.num_stale += 1
             return
         self.step_log.device_busy.add(ack.rank, ack.device_seconds, now)

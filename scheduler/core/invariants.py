@@ -6,7 +6,6 @@ I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiesce
 
 from collections import Counter
 
-from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT
 from quire.proto.prefix_key import block_contents
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import InvariantError
@@ -208,7 +207,7 @@ def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[by
 
 def _plans(core: Core, group_epoch: Epoch) -> None:
     plans = list(group_epoch.in_flight.plans)
-    _require("I12", len(plans) <= MAX_PLANS_IN_FLIGHT, f"{len(plans)} plans are unacknowledged")
+    _require("I12", len(plans) <= group_epoch.in_flight.group.max_in_flight, f"{len(plans)} plans are unacknowledged")
     steps = [plan.step for plan in plans]
     expected = list(range(group_epoch.in_flight.step - len(plans) + 1, group_epoch.in_flight.step + 1))
     _require("I12", steps == expected, f"plans {steps} are in flight, not {expected}")

@@ -57,7 +57,7 @@ class Lifecycle:
             )
             self._fail(detail, effects, now)
             return
-        self.group_epoch = Epoch(event.epoch, event.world_size, facts, config)
+        self.group_epoch = Epoch(event.epoch, event.group, facts, config)
         self.policy = Policy(config, self.group_epoch, self._live_requests.waiting, self._counters)
         self._end_misfits(facts, effects, now)
         self._step_log.begin_epoch(now)

@@ -59,7 +59,6 @@ class StepLog:
         self.schedule_seconds += plan.schedule_seconds
         self.send_seconds += plan.send_seconds
         self.device_seconds += result.device_seconds
-        self.device_busy.add(0, result.device_seconds, now)
         self.host_seconds += result.host_seconds
         self.idle_seconds += idle
         self.step_seconds.add(seconds)

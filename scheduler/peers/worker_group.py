@@ -1,6 +1,6 @@
 """The handshake of a worker group: which ranks sent HELLO, which are READY, and that they agree. No I/O."""
 
-from quire.proto.messages.plans import Ready, Welcomed, WorkerHello
+from quire.proto.messages.plans import GroupFacts, Ready, Welcomed, WorkerHello
 from quire.proto.messages.requests import PROTOCOL_VERSION
 from quire.scheduler.state.events import GroupReady
 
@@ -16,6 +16,8 @@ class WorkerGroup:
         self.world_size = world_size
         self.epoch = 0
         self.complete = False
+        self.reporter: int | None = None
+        """The rank whose results answer plans; None before the group is ready."""
         self._peers: dict[bytes, int] = {}
         self._ready: dict[int, Ready] = {}
 
@@ -43,29 +45,39 @@ class WorkerGroup:
         if hello.epoch > self.epoch:
             self.epoch = hello.epoch
             self.complete = False
+            self.reporter = None
             self._peers.clear()
             self._ready.clear()
         self._peers[identity] = hello.rank
         return Welcomed(self.epoch)
 
     def ready(self, identity: bytes, ready: Ready) -> GroupReady | None:
-        """The event once the last rank is ready. Raises `GroupError` when ranks disagree on facts or digest."""
+        """The event once the last rank is ready. Raises `GroupError` for a group that cannot be, or that disagrees."""
         rank = self._peers.get(identity)
         if rank is None or ready.epoch != self.epoch or ready.rank != rank:
             raise GroupError(
                 f"READY of rank {ready.rank} in epoch {ready.epoch} from a worker that is not of this group"
             )
+        self._check_shape(ready.group)
         for other in self._ready.values():
-            if other.digest != ready.digest or other.facts != ready.facts:
+            if other.digest != ready.digest or other.facts != ready.facts or other.group != ready.group:
                 raise GroupError(
                     f"rank {rank} disagrees with rank {other.rank}: digest {ready.digest} and {other.digest}, "
-                    f"facts {ready.facts} and {other.facts}"
+                    f"facts {ready.facts} and {other.facts}, {ready.group} and {other.group}"
                 )
         self._ready[rank] = ready
         if len(self._ready) < self.world_size:
             return None
         self.complete = True
-        return GroupReady(self.epoch, self.world_size, ready.facts)
+        self.reporter = ready.group.reporter
+        return GroupReady(self.epoch, ready.group, ready.facts)
+
+    def _check_shape(self, group: GroupFacts) -> None:
+        """Raises `GroupError` unless its stages divide the ranks, one of them reports and a plan may be in flight."""
+        is_whole = group.num_stages > 0 and group.world_size % group.num_stages == 0
+        reports = 0 <= group.reporter < group.world_size
+        if group.world_size != self.world_size or not is_whole or not reports or group.max_in_flight < 1:
+            raise GroupError(f"{group} is no shape of a group of {self.world_size}")
 
     @property
     def all_phases(self) -> tuple[tuple[int, str, float], ...]:
@@ -81,5 +93,5 @@ class WorkerGroup:
 
     @property
     def phases(self) -> tuple[tuple[str, float], ...]:
-        """Start-up phases of rank 0, for the log."""
-        return self._ready[0].phases if 0 in self._ready else ()
+        """Start-up phases of the reporter, for the log; none before the group is ready."""
+        return () if self.reporter is None else self._ready[self.reporter].phases

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from quire.proto.messages.plans import GroupFacts
 from quire.proto.messages.requests import ModelFacts
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.state.in_flight import PlansInFlight
@@ -18,12 +19,12 @@ class Epoch:
     tokens are carried over.
     """
 
-    def __init__(self, epoch: int, world_size: int, facts: ModelFacts, config: SchedulerConfig) -> None:
+    def __init__(self, epoch: int, group: GroupFacts, facts: ModelFacts, config: SchedulerConfig) -> None:
         self.epoch = epoch
         self.facts = facts
         self.running = Running(config.max_num_seqs, facts.max_model_len)
         self.memory = Memory(facts, config.enable_prefix_caching)
-        self.in_flight = PlansInFlight(epoch, world_size)
+        self.in_flight = PlansInFlight(epoch, group)
         self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}
 
     def leave(self, sequence: Sequence, *, keep_tokens: bool, poisoned: bool = False) -> None:

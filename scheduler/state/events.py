@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from quire.proto.messages.introspection import ExplainReply, LoadReply, MetricsReply, StatusReply
 from quire.proto.messages.message import EngineState
-from quire.proto.messages.plans import StepAck, StepResult
+from quire.proto.messages.plans import GroupFacts, StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
 from quire.proto.transport.wire import Frames
 
@@ -39,7 +39,7 @@ class GroupReady:
     """All ranks of a new epoch are ready and agree on the facts."""
 
     epoch: int
-    world_size: int
+    group: GroupFacts
     facts: ModelFacts
 
 

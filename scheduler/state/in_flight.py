@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.proto.messages.plans import GENESIS, MAX_PLANS_IN_FLIGHT, Admit, StepPlan, plan_hash
+from quire.proto.messages.plans import GENESIS, Admit, GroupFacts, StepPlan, plan_hash
 from quire.proto.transport.wire import Frames, encode, ints
 from quire.scheduler.state.running import Int64, Mask
 
@@ -48,18 +48,19 @@ class PlannedStep:
 
 
 class PlansInFlight:
-    """The plans of one epoch that some rank has not acknowledged, at most `MAX_PLANS_IN_FLIGHT`.
+    """The plans of one epoch that some rank has not acknowledged, at most `group.max_in_flight`.
 
-    Rank 0 acknowledges with its result.
+    The group's reporter acknowledges with its result.
     """
 
-    def __init__(self, epoch: int, world_size: int) -> None:
+    def __init__(self, epoch: int, group: GroupFacts) -> None:
         self.epoch = epoch
+        self.group = group
         self.step = 0
         """Number of the newest plan sent."""
         self.plans: deque[PlannedStep] = deque()
         """Unacknowledged plans, oldest first."""
-        self._acks = [0] * world_size
+        self._acks = [0] * group.world_size
         self._previous = GENESIS
 
     @property
@@ -75,11 +76,11 @@ class PlansInFlight:
     @property
     def is_idle(self) -> bool:
         """Every plan sent has its result."""
-        return self._acks[0] == self.step
+        return self._acks[self.group.reporter] == self.step
 
     @property
     def has_room(self) -> bool:
-        return len(self.plans) < MAX_PLANS_IN_FLIGHT
+        return len(self.plans) < self.group.max_in_flight
 
     def send(self, plan: PlannedStep) -> Frames:
         """Number the plan, chain it and keep it. Returns its encoding."""
@@ -105,7 +106,7 @@ class PlansInFlight:
 
     def awaited(self, epoch: int, step: int) -> PlannedStep | None:
         """The plan with this number, if its result is the one due next."""
-        if epoch != self.epoch or step != self._acks[0] + 1 or step > self.step:
+        if epoch != self.epoch or step != self._acks[self.group.reporter] + 1 or step > self.step:
             return None
         return self.plans[step - self.plans[0].step]
 
@@ -117,9 +118,15 @@ class PlansInFlight:
             if plan.step >= step:
                 plan.ends -= refused[plan.slots]
 
-    def acknowledge(self, epoch: int, rank: int, step: int) -> bool:
-        """A rank is done with this plan and all before it. False when the message is stale or makes no sense."""
-        if epoch != self.epoch or not 0 <= rank < len(self._acks) or not self._acks[rank] < step <= self.step:
+    def take_result(self, step: int) -> None:
+        """The reporter is done with this plan, which was `awaited`."""
+        self._acks[self.group.reporter] = step
+
+    def take_ack(self, epoch: int, rank: int, step: int) -> bool:
+        """Another rank is done with this plan and all before it. False when the message is stale or makes no sense."""
+        if epoch != self.epoch or not 0 <= rank < len(self._acks) or rank == self.group.reporter:
+            return False
+        if not self._acks[rank] < step <= self.step:
             return False
         self._acks[rank] = step
         return True

@@ -25,7 +25,7 @@ from quire.deploy.bench.report.report import commit, machine
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.model_path import resolve
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepPlan, StepResult
+from quire.proto.messages.plans import GroupFacts, StepPlan, StepResult
 from quire.proto.messages.requests import ModelFacts, Outputs, Submit
 from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -124,7 +124,8 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
         revision="none",
     )
     load = Load(args, np.random.default_rng(args.seed), facts.vocab_size)
-    core.handle(GroupReady(1, 1, facts), 0.0)
+    group = GroupFacts()
+    core.handle(GroupReady(1, group, facts), 0.0)
     tokens, now, free_at = Tokens(), 0.0, 0.0
     flight: deque[tuple[float, StepResult]] = deque()
     decoder = plan_decoder()
@@ -138,7 +139,7 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
 
     def plan() -> None:
         nonlocal free_at
-        while len(flight) < MAX_PLANS_IN_FLIGHT and (sent := core.plan(now)):
+        while len(flight) < group.max_in_flight and (sent := core.plan(now)):
             assert isinstance(sent[0], SendPlan)
             step = decoder.decode(*sent[0].frames)
             assert isinstance(step, StepPlan)

@@ -19,7 +19,7 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.device.parallel import Groups
 from quire.worker.start import start
 from quire.worker.step.runner import Runner
 
@@ -77,7 +77,7 @@ def main() -> None:
     config = WorkerConfig(
         model=str(MODEL), device="cpu", max_num_seqs=asked.rows, num_threads=asked.threads, log_level="error"
     )
-    runner = start(config, 0, Device("cpu", 0), SingleGroup).executor
+    runner = start(config, 0, Device("cpu", 0), Groups).executor
     kinds: dict[str, Structured | None] = {"free": None, "guided": ENDLESS}
     medians: dict[str, list[float]] = {name: [] for name in kinds}
     for number in range(asked.rounds + 1):

@@ -19,7 +19,7 @@ from shared import Shared, leaving
 from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import ProcessGroup, SingleGroup
+from quire.worker.device.parallel import Groups, connect
 from quire.worker.start import start
 from quire.worker.step.graphs import decode_buckets, mixed_buckets
 from quire.worker.step.runner import Runner
@@ -74,7 +74,7 @@ def _runner(model: Path, device: Device, dtype: str, eager: bool, load_format: s
         enforce_eager=eager,
         **changes,
     )
-    return start(config, 0, device, SingleGroup).executor
+    return start(config, 0, device, Groups).executor
 
 
 def _prompt(length: int, seed: int) -> list[int]:
@@ -243,7 +243,8 @@ def group(report: Report, device: Device, folder: Path, small: bool) -> Iterator
 
 def _group(report: Report, device: Device, folder: Path) -> None:
     """NCCL reduces a group of one by doing nothing in place. That it starts, is captured and ends is all this says."""
-    alone = ProcessGroup(0, 1, device.torch, str(folder / "rendezvous"))
+    groups = connect(0, 1, 1, device.torch, str(folder / "rendezvous"))
+    alone = groups.tensor
     try:
         x = torch.arange(4096.0, device=device.torch)
         alone.all_reduce(x.clone())
@@ -263,4 +264,4 @@ def _group(report: Report, device: Device, folder: Path) -> None:
             device.synchronize()
         report.equal("group of one, not NCCL: all_reduce in a graph", doubled, 2 * x)
     finally:
-        alone.close()
+        groups.close()

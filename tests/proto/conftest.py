@@ -133,7 +133,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     plans.Welcomed(2),
     plans.Stop("end"),
     plans.WorkerHello(1, 2, 0, 4),
-    plans.Ready(2, 0, FACTS, "digest", (("load", 1.5),), (("weights", 5),)),
+    plans.Ready(2, 0, FACTS, plans.GroupFacts(4, 2, 2, 3), "digest", (("load", 1.5),), (("weights", 5),)),
     plans.StepResult(
         2,
         7,

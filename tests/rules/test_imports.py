@@ -260,10 +260,10 @@ def test_an_engine_on_the_cpu_starts_without_triton(modules) -> None:
         "    importlib.import_module(name)\n"
         "from quire.worker.config import WorkerConfig\n"
         "from quire.worker.device.device import Device\n"
-        "from quire.worker.device.parallel import SingleGroup\n"
+        "from quire.worker.device.parallel import Groups\n"
         "from quire.worker.start import start\n"
         "config = WorkerConfig(model=sys.argv[1], device='cpu', max_num_seqs=4, kv_cache_memory_bytes=8 << 20)\n"
-        "start(config, 0, Device('cpu', 0), SingleGroup)\n"
+        "start(config, 0, Device('cpu', 0), Groups)\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules} & {'triton', 'transformers'}))"
     )
     model = modules["quire.deploy"].path.parent / "model"

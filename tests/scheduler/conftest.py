@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import GENESIS, MAX_PLANS_IN_FLIGHT, StepAck, StepPlan, StepResult, plan_hash
+from quire.proto.messages.plans import GENESIS, GroupFacts, StepAck, StepPlan, StepResult, plan_hash
 from quire.proto.messages.requests import Abort, ModelFacts, Submit
 from quire.proto.transport.wire import ints, plan_decoder, unpack
 from quire.scheduler.config import SchedulerConfig
@@ -78,10 +78,10 @@ class Plan:
 class Engine:
     """Core, clock and group. After every event the invariants are checked."""
 
-    def __init__(self, facts=None, ready=True, **config):
+    def __init__(self, facts=None, ready=True, group=None, **config):
         self.facts = FACTS if facts is None else facts
         self.core = Core(SchedulerConfig(**{**CONFIG, **config}))
-        self.world_size = self.core.config.world_size
+        self.group = group or GroupFacts(self.core.config.world_size)
         self.now = 100.0
         self.tokens = defaultdict(list)
         self.finishes = {}
@@ -116,7 +116,7 @@ class Engine:
         self.previous, self.num_steps = GENESIS, 0
         self.plans.clear()
         self.slots = {}
-        return self.handle(GroupReady(self.epoch, self.world_size, self.facts))
+        return self.handle(GroupReady(self.epoch, self.group, self.facts))
 
     def submit(self, number, prompt, frontend=b"f", seed=None, label="", **fields):
         params = {"max_tokens": 4, "seed": number if seed is None else seed, "ignore_eos": True}
@@ -155,7 +155,7 @@ class Engine:
         return plan
 
     def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None, vectors=None, stuck_rows=()):
-        """Rank 0 is done with the oldest plan; with `acks` the others are, too."""
+        """The reporter is done with the oldest plan; with `acks` the others are, too."""
         plan = self.plans.popleft()
         drawn = plan.drawn if tokens is None else tokens
         if vectors is None:
@@ -172,8 +172,9 @@ class Engine:
         )
         done = self.handle(StepDone(result))
         if acks:
-            for rank in range(1, self.world_size):
-                self.ack(rank, plan.step)
+            for rank in range(self.group.world_size):
+                if rank != self.group.reporter:
+                    self.ack(rank, plan.step)
         return done
 
     def ack(self, rank, step):
@@ -181,7 +182,7 @@ class Engine:
 
     def step(self):
         """Plans until no more may be in flight, then one answer. False when there was nothing to do."""
-        while len(self.plans) < MAX_PLANS_IN_FLIGHT and self.plan() is not None:
+        while len(self.plans) < self.group.max_in_flight and self.plan() is not None:
             pass
         if self.plans:
             self.answer()

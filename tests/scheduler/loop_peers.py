@@ -6,7 +6,7 @@ import numpy as np
 import zmq
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import Ready, StepPlan, StepResult, Welcomed, WorkerHello
+from quire.proto.messages.plans import GroupFacts, Ready, StepPlan, StepResult, Welcomed, WorkerHello
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Hello,
@@ -33,6 +33,9 @@ FACTS = ModelFacts(
 )
 
 
+ONE = GroupFacts()
+
+
 class Peers:
     """Makes the sockets of the scripted processes."""
 
@@ -43,16 +46,16 @@ class Peers:
         self._open: list[Dealer] = []
         self.loop: SchedulerLoop
 
-    def worker(self, name: bytes, epoch: int = 1) -> Dealer:
+    def worker(self, name: bytes, epoch: int = 1, rank: int = 0, world_size: int = 1) -> Dealer:
         dealer = Dealer(self.context, self.workers_address, name, plan_decoder())
         self._open.append(dealer)
-        dealer.send(WorkerHello(PROTOCOL_VERSION, epoch, 0, 1))
+        dealer.send(WorkerHello(PROTOCOL_VERSION, epoch, rank, world_size))
         return dealer
 
-    def ready_worker(self, name: bytes, epoch: int = 1) -> Dealer:
-        worker = self.worker(name, epoch)
+    def ready_worker(self, name: bytes, epoch: int = 1, rank: int = 0, group: GroupFacts = ONE) -> Dealer:
+        worker = self.worker(name, epoch, rank, group.world_size)
         assert worker.receive(WAIT) == Welcomed(epoch)
-        worker.send(Ready(epoch, 0, FACTS, "digest"))
+        worker.send(Ready(epoch, rank, FACTS, group, "digest"))
         return worker
 
     def frontend(self, name: bytes, role="frontend", version: int = PROTOCOL_VERSION) -> Dealer:

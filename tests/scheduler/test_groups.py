@@ -2,7 +2,7 @@
 
 import msgspec
 
-from quire.proto.messages.plans import GENESIS
+from quire.proto.messages.plans import GENESIS, GroupFacts
 from quire.proto.transport.wire import unpack
 from quire.scheduler.core.drain import RESUBMIT_SECONDS
 from quire.scheduler.state.events import ChangeState, DrainRequested, GroupGone, GroupReady
@@ -71,7 +71,7 @@ def test_old_news_about_groups_changes_nothing(engine):
     e = engine()
     e.submit(1, 5)
     e.handle(GroupGone(7, "never was"))
-    e.handle(GroupReady(1, 1, e.facts))
+    e.handle(GroupReady(1, GroupFacts(), e.facts))
     assert e.core.counters.num_stale == 2
     assert e.core.state == "ready"
     e.settle()

@@ -22,7 +22,7 @@ from quire.scheduler.core import admission
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from loop_peers import FACTS, WAIT, answer, expect, submit
+from loop_peers import FACTS, ONE, WAIT, answer, expect, submit
 
 
 def test_tokens_travel_from_the_worker_to_the_frontend(peers):
@@ -51,7 +51,8 @@ def test_figures_of_the_process_and_its_sockets_come_along(peers):
     peers.frontend(b"s", "supervisor")
     worker = peers.worker(b"w")
     assert worker.receive(WAIT) == Welcomed(1)
-    worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5), ("warm up", 0.5)), (("weights", 512), ("kv_cache", 64))))
+    phases, memory = (("load", 1.5), ("warm up", 0.5)), (("weights", 512), ("kv_cache", 64))
+    worker.send(Ready(1, 0, FACTS, ONE, "digest", phases, memory))
     expect(frontend, Welcome, lambda message: message.state == "ready")
     frontend.socket.send(b"\xc1 no message")
     frontend.send(MetricsQuery(7))
@@ -72,7 +73,7 @@ def test_figures_of_a_group_end_with_it(peers):
     frontend, supervisor = peers.frontend(b"f"), peers.frontend(b"s", "supervisor")
     worker = peers.worker(b"w")
     assert worker.receive(WAIT) == Welcomed(1)
-    worker.send(Ready(1, 0, FACTS, "digest", (("load", 1.5),), (("weights", 512),)))
+    worker.send(Ready(1, 0, FACTS, ONE, "digest", (("load", 1.5),), (("weights", 512),)))
     expect(frontend, Welcome, lambda message: message.state == "ready")
     told = []
     for query, lost in ((7, False), (8, True)):

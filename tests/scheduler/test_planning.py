@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT
+from quire.proto.messages.plans import GroupFacts
 from quire.proto.transport.wire import unpack
 from quire.scheduler.state.events import GroupReady
 
@@ -27,7 +27,7 @@ def test_a_request_runs_from_prompt_to_length(engine):
 def test_two_plans_are_in_flight_and_no_third(engine):
     e = engine()
     e.submit(1, 3, max_tokens=50)
-    assert [e.plan().step for _ in range(MAX_PLANS_IN_FLIGHT)] == [1, 2]
+    assert [e.plan().step for _ in range(2)] == [1, 2]
     assert e.plan() is None
     e.answer()
     assert e.plan().step == 3
@@ -180,7 +180,7 @@ def test_equal_events_give_equal_instructions(engine):
 def test_nothing_is_planned_without_a_group(engine):
     e = engine(ready=False)
     assert e.plan() is None
-    assert e.handle(GroupReady(1, 1, e.facts))[0].state == "ready"
+    assert e.handle(GroupReady(1, GroupFacts(), e.facts))[0].state == "ready"
     assert e.core.plan(e.now) == []
 
 

@@ -24,8 +24,9 @@ from quire.scheduler.state.request_log import MAX_ENDED, MAX_ENTRIES
 class Answers:
     """The answers of one scheduler: its counters only grow."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, max_in_flight: int) -> None:
         self._clients = clients
+        self._max_in_flight = max_in_flight
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
 
     def check(self, message: MetricsReply | StatusReply | ExplainReply) -> None:
@@ -65,7 +66,8 @@ class Answers:
             in_order = one.state != next_one.state or one.priority <= next_one.priority
             demand(in_order, f"{one} before {next_one}")
         for output in outputs:
-            demand(output.num_scheduled <= output.num_tokens + 2 * (1 + MOST_DRAFTS), f"{output}")
+            in_flight = self._max_in_flight * (1 + MOST_DRAFTS)
+            demand(output.num_scheduled <= output.num_tokens + in_flight, f"{output}")
             demand(output.num_tokens <= output.num_prompt + output.max_tokens, f"{output}")
         codes = Counter(np.frombuffer(message.blocks, "<u2").tolist())
         demand(sum(codes.values()) == load.num_blocks, f"{sum(codes.values())} of {load.num_blocks} blocks")

@@ -16,7 +16,7 @@ from knobs import Knobs
 
 from quire.proto.messages.introspection import LoadReply
 from quire.proto.messages.message import EngineState
-from quire.proto.messages.plans import MAX_PLANS_IN_FLIGHT, StepAck, StepResult
+from quire.proto.messages.plans import StepAck, StepResult
 from quire.proto.messages.requests import AbortedLabels, ModelFacts, Outputs
 from quire.proto.transport.wire import Frames, encode, scheduler_decoder, worker_decoder
 from quire.scheduler.core import invariants
@@ -48,7 +48,7 @@ class Engine:
         self.now = rng.uniform(0, 1e6)
         self.clients = Clients(lambda: self.now, self._allowed_errors, self.log)
         self.core = Core(knobs.config)
-        self.answers = Answers(self.clients)
+        self.answers = Answers(self.clients, knobs.group.max_in_flight)
         self.state: EngineState = "starting"
         """The state in the core's latest `ChangeState`."""
         self.group: FakeGroup | None = None
@@ -92,7 +92,7 @@ class Engine:
         self.log("a new scheduler")
         self.core = Core(self.knobs.config)
         self.fairness = Fairness(self.core, self.clients)
-        self.answers = Answers(self.clients)
+        self.answers = Answers(self.clients, self.knobs.group.max_in_flight)
         self.group, self.state, self.drain_until = None, "starting", None
         self.num_drained = self.clients.num_drained = 0
         self.outboxes.clear()
@@ -121,7 +121,7 @@ class Engine:
         self.clients.on_bad_end = self.group.poison
         self.outboxes = [deque() for _ in range(config.world_size)]
         self.log(f"group {self.epoch} is ready with {self.num_blocks} blocks")
-        self.handle(events.GroupReady(self.epoch, config.world_size, facts))
+        self.handle(events.GroupReady(self.epoch, self.knobs.group, facts))
         for request in self.clients.live.values():
             demand(needed_blocks(request, facts) <= self.num_blocks, f"{request.key} can never fit")
 
@@ -145,7 +145,7 @@ class Engine:
         assert self.group is not None
         box = self.outboxes[rank]
         frames = box.popleft()
-        if rank and box and self.rng.random() < 0.2:
+        if rank != self.knobs.group.reporter and box and self.rng.random() < 0.2:
             frames = box.popleft()  # an acknowledgement covers all steps before
         self.received.append(frames)
         message = _RESULTS.decode(*frames)
@@ -227,13 +227,11 @@ class Engine:
         group = self.group
         result = group.run(plan.frames)
         demand(plan.epoch == group.epoch and plan.step == group.step, "SendPlan and its frames name different steps")
-        demand(
-            group.step - group.acknowledged[0] <= MAX_PLANS_IN_FLIGHT,
-            f"{group.step - group.acknowledged[0]} plans in flight",
-        )
-        self.outboxes[0].append(encode(result))
-        for rank, box in enumerate(self.outboxes[1:], start=1):
-            box.append(encode(StepAck(group.epoch, rank, group.step)))
+        in_flight = group.step - min(group.acknowledged)
+        demand(in_flight <= self.knobs.group.max_in_flight, f"{in_flight} plans in flight")
+        for rank, box in enumerate(self.outboxes):
+            is_reporter = rank == self.knobs.group.reporter
+            box.append(encode(result if is_reporter else StepAck(group.epoch, rank, group.step)))
         if self.verbose:
             self.log(f"plan {group.epoch}.{group.step}: {group.last_plan}")
         for seed, _, _ in group.admitted:

@@ -55,7 +55,7 @@ class Fate:
             engine.handle(events.GroupGone(engine.epoch - 1, "late news"))
         else:
             facts = engine.knobs.facts(engine.num_blocks + 1)
-            engine.handle(events.GroupReady(engine.epoch, engine.knobs.config.world_size, facts))
+            engine.handle(events.GroupReady(engine.epoch, engine.knobs.group, facts))
 
     def tick(self) -> None:
         engine = self._engine
@@ -120,9 +120,10 @@ class Fate:
     def nonsense(self) -> None:
         """A result that does not fit its plan: it must change nothing, and its group is replaced."""
         engine = self._engine
-        if engine.group is None or not engine.outboxes[0]:
+        reporter = engine.knobs.group.reporter
+        if engine.group is None or not engine.outboxes[reporter]:
             return
-        result = worker_decoder().decode(*engine.outboxes[0][0])
+        result = worker_decoder().decode(*engine.outboxes[reporter][0])
         assert isinstance(result, StepResult)
         engine.log("a result makes no sense")
         wrong = structs.replace(result, token_ids=result.token_ids + ints([1]))

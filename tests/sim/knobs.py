@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from quire.proto.messages.params import SamplingParams
+from quire.proto.messages.plans import GroupFacts
 from quire.proto.messages.requests import ModelFacts, Submit
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
@@ -36,6 +38,7 @@ class Knobs:
     """The settings of one run, drawn once."""
 
     config: SchedulerConfig
+    group: GroupFacts
     block_size: int
     num_blocks: int
     max_model_len: int
@@ -106,6 +109,7 @@ def draw_knobs(rng: random.Random) -> Knobs:
     weights["deliver"] = WEIGHTS["deliver"]
     knobs = Knobs(
         config=config,
+        group=_draw_group(copy(rng), config.world_size),  # apart: what a seed is known to find, it finds
         block_size=block_size,
         num_blocks=num_blocks,
         max_model_len=max_model_len,
@@ -124,6 +128,15 @@ def draw_knobs(rng: random.Random) -> Knobs:
     longest = max(1, knobs.max_model_len * 2 // 3)
     knobs.prefixes = [_tokens(rng, vocab, rng.randint(1, longest)) for _ in range(rng.choice((1, 2, 4)))]
     return knobs
+
+
+def _draw_group(rng: random.Random, world_size: int) -> GroupFacts:
+    """One stage of all ranks, or a stage of each.
+
+    Stages stand in for pipeline parallelism: the feature brings them, their plans and their reporter exist already.
+    """
+    num_stages = rng.choice((1, 1, world_size))
+    return GroupFacts(world_size, num_stages, world_size - world_size // num_stages, num_stages + 1)
 
 
 def _tokens(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:

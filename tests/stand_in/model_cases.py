@@ -9,7 +9,7 @@ from quire.kernels.gpu.aot.stand_in import Launch
 from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.device.parallel import Groups
 from quire.worker.models.decoder import Block
 from quire.worker.start import start
 
@@ -54,7 +54,7 @@ def _engine(model: dict, folder: str, **changes):
     path = models.write(Path(folder) / "model", model)
     fields = {"max_num_seqs": 160, "max_num_batched_tokens": 640, "kv_cache_memory_bytes": 64 << 20, **changes}
     config = WorkerConfig(model=str(path), load_format="dummy", device="cuda", **fields)
-    return start(config, 0, Device("cuda", 0), SingleGroup).executor
+    return start(config, 0, Device("cuda", 0), Groups).executor
 
 
 def _layers(launches: list[Launch], model: dict, **changes) -> Layers:

@@ -34,7 +34,7 @@ from quire.proto.transport.channel import Router, ipc_address
 from quire.proto.transport.wire import encode, ints, worker_decoder
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.device.parallel import Groups
 from quire.worker.start import start
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1000)
@@ -174,7 +174,7 @@ def settings(tiny_checkpoint):
 def driver(settings):
     config = WorkerConfig(**settings)
     threads = torch.get_num_threads()
-    yield Driver(start(config, 0, Device("cpu", 0), SingleGroup).executor, config.block_size)
+    yield Driver(start(config, 0, Device("cpu", 0), Groups).executor, config.block_size)
     torch.set_num_threads(threads)
 
 

@@ -1,11 +1,14 @@
-"""A worker process without a model: the real loop around an executor that draws token 7 for every sampling row."""
+"""A worker process without a model: the real loop around an executor that draws token 7 for every sampling row.
+
+With `--two-stages` it declares a group of two ranks of which the other one reports.
+"""
 
 import logging
 import sys
 
 import zmq
 
-from quire.proto.messages.plans import StepPlan, StepResult
+from quire.proto.messages.plans import GroupFacts, StepPlan, StepResult
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.transport.channel import Dealer
 from quire.proto.transport.wire import ints, plan_decoder
@@ -54,7 +57,9 @@ def main(address: str, epoch: int, late: bool) -> int:
         architecture="Echo",
         revision="",
     )
-    code = Worker(dealer, 0, 1, epoch).run(lambda: Started(Echo(late), facts, "", ()))
+    group = GroupFacts(2, num_stages=2, reporter=1, max_in_flight=3) if "--two-stages" in sys.argv else GroupFacts()
+    worker = Worker(dealer, 0, group.world_size, epoch)
+    code = worker.run(lambda: Started(Echo(late), facts, group, "", ()))
     dealer.close(linger_ms=1000)
     context.term()
     return code

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quire.proto.messages.plans import Welcomed, WorkerHello
+from quire.proto.messages.plans import GroupFacts, StepAck, Welcomed, WorkerHello
 from quire.proto.transport.wire import encode, ints
 
 
@@ -14,8 +14,8 @@ from quire.proto.transport.wire import encode, ints
 def echo(group):
     """A started group of one echo worker."""
 
-    def make():
-        return group(command=[sys.executable, str(Path(__file__).with_name("echo_worker.py"))])
+    def make(*options):
+        return group(command=[sys.executable, str(Path(__file__).with_name("echo_worker.py")), *options])
 
     return make
 
@@ -73,6 +73,16 @@ def test_the_history_is_the_bytes_and_not_their_meaning(served):
     workers, writer = served
     for _ in range(100):
         assert workers.step(writer.plan([(0, 1)])[1]).step == writer.step
+    assert workers.stop() == [0]
+
+
+def test_a_rank_that_does_not_report_acknowledges(echo, scribe):
+    """The first of two stages, a stand-in for pipeline parallelism: the group's facts say who reports, not rank 0."""
+    workers, writer = echo("--two-stages"), scribe(8)
+    assert workers.join()[0].group == GroupFacts(2, num_stages=2, reporter=1, max_in_flight=3)
+    writer.admit(0, [1, 2, 3])
+    workers.send(writer.plan([(0, 3)])[1])
+    assert workers.receive()[1] == StepAck(1, 0, 1)
     assert workers.stop() == [0]
 
 

@@ -11,7 +11,7 @@ from quire.worker import __main__ as process
 from quire.worker.config import WorkerConfig
 from quire.worker.device import parallel
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import ProcessGroup
+from quire.worker.device.parallel import connect
 from quire.worker.loop import StartRefused
 from quire.worker.memory.budget import MemoryShortage, MemoryTaken
 from quire.worker.step.graphs import Graphs
@@ -30,6 +30,7 @@ def told(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _=None: told.append("synchronize"))
     monkeypatch.setattr(parallel.dist, "FileStore", lambda *_: None)
     monkeypatch.setattr(parallel.dist, "init_process_group", lambda *_, **__: told.append("group made"))
+    monkeypatch.setattr(parallel.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(parallel.dist, "destroy_process_group", lambda: told.append("group destroyed"))
     return told
 
@@ -149,7 +150,7 @@ def test_a_group_is_of_its_devices_library(kind, backend, monkeypatch, told):
     made = []
     monkeypatch.setattr(parallel.dist, "init_process_group", lambda name, **rest: made.append((name, rest)))
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-    ProcessGroup(0, 2, device, "/tmp/meeting").close()
+    connect(0, 2, 1, device, "/tmp/meeting").close()
     assert made[0][0] == backend
     assert made[0][1]["device_id"] == (device if kind == "cuda" else None)
     assert told == ["group destroyed"]

@@ -17,6 +17,7 @@ import zmq
 
 from quire.proto.messages.plans import (
     GENESIS,
+    GroupFacts,
     PlanMessage,
     Ready,
     StepPlan,
@@ -112,7 +113,7 @@ class FixedTimeWorker:
             architecture="FixedTime",
             revision="fixed-time",
         )
-        self._dealer.send(Ready(config.epoch, 0, facts, digest="fixed-time"))
+        self._dealer.send(Ready(config.epoch, 0, facts, GroupFacts(), digest="fixed-time"))
 
     def run(self) -> None:
         while not self._stopped:

@@ -9,7 +9,7 @@ import torch
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import Group
+from quire.worker.device.parallel import Groups
 from quire.worker.memory.usage import MemoryUsage
 
 _CPU_SHARE = 4
@@ -139,14 +139,14 @@ def unpaged_capacity(config: WorkerConfig, context_length: int) -> Capacity:
 
 
 def fit_capacity(
-    config: WorkerConfig, group: Group, budget_bytes: int, block_bytes: int, context_length: int
+    config: WorkerConfig, groups: Groups, budget_bytes: int, block_bytes: int, context_length: int
 ) -> Capacity:
     """Blocks and context length for the least budget of all ranks. Raises `MemoryShortage`.
 
     A context length the user named is kept or refused; the model's own is lowered to what one sequence can have.
     """
     _check_length(config, context_length)
-    num_blocks = group.minimum(max(0, budget_bytes) // block_bytes)
+    num_blocks = groups.minimum(max(0, budget_bytes) // block_bytes)
     held = num_blocks * config.block_size
     wanted = config.max_model_len or context_length
     if not num_blocks or (config.max_model_len and held < wanted):

@@ -5,7 +5,7 @@ import sys
 import zmq
 from life import DIRECTORY, begin
 
-from quire.proto.messages.plans import Ready, WorkerHello
+from quire.proto.messages.plans import GroupFacts, Ready, WorkerHello
 from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
 from quire.proto.transport.channel import Dealer, ipc_address
 from quire.proto.transport.wire import plan_decoder
@@ -35,5 +35,5 @@ identity = f"worker-{epoch}-{rank}".encode()
 dealer = Dealer(context, ipc_address(str(DIRECTORY), "workers"), identity, plan_decoder())
 dealer.send(WorkerHello(PROTOCOL_VERSION, epoch, rank, world_size), timeout_seconds=20)
 dealer.receive(20)
-dealer.send(Ready(epoch, rank, FACTS, "digest"))
+dealer.send(Ready(epoch, rank, FACTS, GroupFacts(world_size), "digest"))
 dealer.receive(None)

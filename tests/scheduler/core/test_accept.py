@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from quire.proto.messages.params import SamplingParams
-from quire.proto.messages.plans import RowLogprobs, StepAck, StepResult
+from quire.proto.messages.plans import GroupFacts, RowLogprobs, StepAck, StepResult
 from quire.proto.messages.requests import ModelFacts, PositionLogprobs
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
@@ -152,7 +152,7 @@ FACTS = ModelFacts(
 @pytest.fixture
 def group_epoch():
     """Two running outputs of 4 known tokens, and one plan in flight with 3 drafts for each."""
-    group_epoch = Epoch(1, 1, FACTS, SchedulerConfig(max_num_seqs=2))
+    group_epoch = Epoch(1, GroupFacts(), FACTS, SchedulerConfig(max_num_seqs=2))
     frontend = Frontend(b"f", 0)
     for number in range(2):
         params = SamplingParams(max_tokens=20 if number else 5)
@@ -183,7 +183,7 @@ def send_without_drafts(group_epoch):
 def answer(group_epoch, tokens, counts=(), step=1):
     plan = group_epoch.in_flight.awaited(1, step)
     accepted = accept(group_epoch, plan, StepResult(1, step, ints(tokens), ints(counts)))
-    group_epoch.in_flight.acknowledge(1, 0, step)
+    group_epoch.in_flight.take_result(step)
     gained = [
         (slot, position, token)
         for slots, positions, tokens in zip(accepted.slots, accepted.positions, accepted.tokens, strict=True)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.proto.messages.plans import Ready, WorkerHello
+from quire.proto.messages.plans import GroupFacts, Ready, WorkerHello
 from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
 from quire.scheduler.peers.leases import Leases
 from quire.scheduler.peers.step_watchdog import StepWatchdog
@@ -29,8 +29,11 @@ def hello(rank: int, epoch: int = 1, world_size: int = 2, version: int = PROTOCO
     return WorkerHello(version, epoch, rank, world_size)
 
 
-def ready(rank: int, epoch: int = 1, digest: str = "d", facts: ModelFacts = FACTS) -> Ready:
-    return Ready(epoch, rank, facts, digest)
+PAIR = GroupFacts(2)
+
+
+def ready(rank: int, epoch: int = 1, digest: str = "d", facts: ModelFacts = FACTS, group: GroupFacts = PAIR) -> Ready:
+    return Ready(epoch, rank, facts, group, digest)
 
 
 def test_a_group_is_ready_only_when_its_last_rank_is():
@@ -39,11 +42,18 @@ def test_a_group_is_ready_only_when_its_last_rank_is():
     group.hello(b"a", hello(0))
     assert group.ready(b"a", ready(0)) is None
     assert not group.complete
-    assert group.ready(b"b", ready(1)) == GroupReady(1, 2, FACTS)
+    assert group.reporter is None
+    assert group.ready(b"b", ready(1)) == GroupReady(1, PAIR, FACTS)
+    assert group.reporter == 0
     assert group.peers == (b"a", b"b")
 
 
-@pytest.mark.parametrize("bad", [hello(0, version=99), hello(2), hello(0, world_size=4), hello(-1)])
+def test_a_worker_of_another_protocol_version_is_refused_naming_both():
+    with pytest.raises(GroupError, match=f"protocol version 99 of the worker is not {PROTOCOL_VERSION} of the sched"):
+        WorkerGroup(2).hello(b"a", hello(0, version=99))
+
+
+@pytest.mark.parametrize("bad", [hello(2), hello(0, world_size=4), hello(-1)])
 def test_a_worker_that_does_not_fit_is_refused(bad):
     with pytest.raises(GroupError):
         WorkerGroup(2).hello(b"a", bad)
@@ -59,9 +69,9 @@ def test_a_second_worker_of_one_rank_is_refused():
 def test_a_higher_epoch_replaces_the_group_and_a_lower_one_is_refused():
     group = WorkerGroup(1)
     group.hello(b"a", hello(0, world_size=1))
-    assert group.ready(b"a", ready(0)) is not None
+    assert group.ready(b"a", ready(0, group=GroupFacts(1))) is not None
     group.hello(b"b", hello(0, epoch=2, world_size=1))
-    assert group.rank_of(b"a") is None
+    assert group.rank_of(b"a") is group.reporter is None
     assert not group.complete
     with pytest.raises(GroupError, match="past"):
         group.hello(b"a", hello(0, epoch=1, world_size=1))
@@ -70,7 +80,13 @@ def test_a_higher_epoch_replaces_the_group_and_a_lower_one_is_refused():
 
 
 @pytest.mark.parametrize(
-    "other", [ready(1, digest="x"), ready(1, facts=msgspec.structs.replace(FACTS, num_blocks=9)), ready(1, epoch=3)]
+    "other",
+    [
+        ready(1, digest="x"),
+        ready(1, facts=msgspec.structs.replace(FACTS, num_blocks=9)),
+        ready(1, epoch=3),
+        ready(1, group=GroupFacts(2, reporter=1)),
+    ],
 )
 def test_ranks_that_disagree_are_refused(other):
     group = WorkerGroup(2)
@@ -79,6 +95,24 @@ def test_ranks_that_disagree_are_refused(other):
     group.ready(b"a", ready(0))
     with pytest.raises(GroupError):
         group.ready(b"b", other)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        GroupFacts(1),
+        GroupFacts(2, reporter=2),
+        GroupFacts(2, reporter=-1),
+        GroupFacts(2, num_stages=3),
+        GroupFacts(2, num_stages=0),
+        GroupFacts(2, max_in_flight=0),
+    ],
+)
+def test_a_shape_that_no_group_of_two_can_have_is_refused(group):
+    pair = WorkerGroup(2)
+    pair.hello(b"a", hello(0))
+    with pytest.raises(GroupError, match="no shape of a group of 2"):
+        pair.ready(b"a", ready(0, group=group))
 
 
 def test_only_a_silent_frontend_loses_its_lease():

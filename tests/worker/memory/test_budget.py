@@ -10,16 +10,19 @@ from quire.proto.messages.requests import ModelFacts
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.host_memory import zeros
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.digest import digest
 from quire.worker.memory.budget import MemoryShortage, fit_capacity, kv_budget
 
 
-class Group(SingleGroup):
+class Poor(SingleGroup):
     """Another rank has room for seven blocks."""
 
     def minimum(self, value):
         return min(value, 7)
+
+
+POOR = Groups(tensor=Poor())
 
 
 def test_a_big_table_is_zero_and_takes_huge_pages_where_there_are_any():
@@ -36,27 +39,28 @@ def config(**fields):
     return WorkerConfig(block_size=16, **fields)
 
 
-def test_the_poorest_rank_decides_the_number_of_blocks():
-    assert fit_capacity(config(), Group(), 100 * 1000, 1000, 64).num_blocks == 7
-    assert fit_capacity(config(), SingleGroup(), 100 * 1000 + 999, 1000, 64).num_blocks == 100
+@pytest.mark.parametrize("groups", [POOR, Groups(pipeline=Poor())], ids=["of my stage", "of another stage"])
+def test_the_poorest_rank_decides_the_number_of_blocks(groups):
+    assert fit_capacity(config(), groups, 100 * 1000, 1000, 64).num_blocks == 7
+    assert fit_capacity(config(), Groups(), 100 * 1000 + 999, 1000, 64).num_blocks == 100
 
 
 def test_the_models_own_context_is_lowered_to_what_one_sequence_can_have():
-    capacity = fit_capacity(config(), Group(), 10**6, 1000, 4096)
+    capacity = fit_capacity(config(), POOR, 10**6, 1000, 4096)
     assert (capacity.num_blocks, capacity.max_model_len) == (7, 112)
 
 
 def test_a_context_length_the_user_named_is_kept_or_refused_with_both_numbers():
-    assert fit_capacity(config(max_model_len=100), Group(), 10**6, 1000, 4096).max_model_len == 100
+    assert fit_capacity(config(max_model_len=100), POOR, 10**6, 1000, 4096).max_model_len == 100
     with pytest.raises(MemoryShortage, match=r"200 tokens needs 13000 bytes.* enough for 112 tokens; lower"):
-        fit_capacity(config(max_model_len=200), Group(), 10**6, 1000, 4096)
+        fit_capacity(config(max_model_len=200), POOR, 10**6, 1000, 4096)
     with pytest.raises(MemoryShortage, match="4097 is more than the model's context length 4096"):
-        fit_capacity(config(max_model_len=4097), SingleGroup(), 10**9, 1000, 4096)
+        fit_capacity(config(max_model_len=4097), Groups(), 10**9, 1000, 4096)
 
 
 def test_no_room_for_a_single_block_is_refused():
     with pytest.raises(MemoryShortage, match="enough for 0 tokens"):
-        fit_capacity(config(), SingleGroup(), -5, 1000, 4096)
+        fit_capacity(config(), Groups(), -5, 1000, 4096)
 
 
 def test_the_budget_is_what_was_configured_or_a_bounded_share_of_free_memory():

@@ -13,7 +13,7 @@ import torch
 from conftest import Greedy
 
 from quire.worker.build_context import BuildContext
-from quire.worker.device.parallel import ProcessGroup
+from quire.worker.device.parallel import Group, connect
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
@@ -27,13 +27,13 @@ def main() -> None:
     results = {}
     for size in (4, 2):
         if int(rank) < size:
-            group = ProcessGroup(int(rank), size, CPU, str(Path(rendezvous) / str(size)), timeout_seconds=120.0)
-            results[size] = [generate(group, Path(folder), json.loads(prompts)) for folder in folders]
-            group.close()
+            groups = connect(int(rank), size, 1, CPU, str(Path(rendezvous) / str(size)), timeout_seconds=120.0)
+            results[size] = [generate(groups.tensor, Path(folder), json.loads(prompts)) for folder in folders]
+            groups.close()
     json.dump(results, sys.stdout)
 
 
-def generate(group: ProcessGroup, folder: Path, prompts: list[list[int]]) -> dict[str, object]:
+def generate(group: Group, folder: Path, prompts: list[list[int]]) -> dict[str, object]:
     context = BuildContext(group, CPU, torch.float32, everywhere(DenseScheme()))
     loaded = load_model(folder, read_spec(folder), context)
     rows = Greedy(loaded.model, group.size).generate(prompts, 24, chunk=32)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from quire.worker.batch import Embedded
 from quire.worker.config import ENCODER_TYPES, WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.device.parallel import Groups
 from quire.worker.models.families import bert
 from quire.worker.models.registry import ARCHITECTURES, read_spec
 from quire.worker.start import start
@@ -82,7 +82,7 @@ def embedder(settings, drive):
 
     def make(folder, **changes):
         config = WorkerConfig(**{**settings, "model": str(folder), **changes})
-        started = start(config, 0, Device("cpu", 0), SingleGroup)
+        started = start(config, 0, Device("cpu", 0), Groups)
         driver = drive(started.executor, config.block_size)
         driver.facts = started.facts
         return driver

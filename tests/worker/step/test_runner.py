@@ -11,7 +11,7 @@ from quire.proto.messages.params import SamplingParams
 from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.device.parallel import Groups
 from quire.worker.memory.budget import Capacity
 from quire.worker.memory.kv_cache import KVCache, LayerKV, kv_layout
 from quire.worker.start import build_runner, start
@@ -288,7 +288,7 @@ def test_a_device_with_a_cache_of_a_given_size_runs_the_worst_step_before_it_is_
 
     monkeypatch.setattr(Runner, "launch", noting)
     config = WorkerConfig(**{**settings, "kv_cache_memory_bytes": num_bytes, "max_model_len": 64})
-    facts = start(config, 0, Device("cpu", 0), SingleGroup).facts
+    facts = start(config, 0, Device("cpu", 0), Groups).facts
     assert max(sizes) == (8, min(256, 8 * facts.num_blocks))
 
 
