@@ -20,6 +20,7 @@ from quire.deploy.model_path import resolve
 from quire.deploy.supervisor.port_claim import PortClaim
 from quire.deploy.supervisor.process import API_KEY_VARIABLE
 from quire.deploy.supervisor.rundir import RunDir
+from quire.deploy.supervisor.supervised_engine import SupervisedEngine
 from quire.deploy.supervisor.supervisor import Supervisor
 from quire.frontend.config import KEY
 from quire.proto.messages.requests import Welcome
@@ -34,6 +35,8 @@ class QuireEngine:
         self._composed = composed
         self._run_dir = run_dir
         self._written: dict[str, Path] = {}
+        self._ready: set[int] = set()
+        """Frontends whose files said that they are ready."""
 
     def scheduler_command(self) -> list[str]:
         self._run_dir.remove_socket(FRONTENDS_SOCKET)
@@ -47,15 +50,20 @@ class QuireEngine:
     def frontend_command(self, index: int) -> list[str]:
         ready_file = self.ready_file(index)
         ready_file.unlink(missing_ok=True)
+        self._ready.discard(index)
         config = msgspec.structs.replace(self._composed.frontend, index=index, ready_file=str(ready_file))
         return _module("frontend", self._write(f"frontend-{index}", config))
 
     def frontend_ready(self, index: int) -> bool:
+        if index in self._ready:
+            return True
         try:
             state: dict[str, object] = msgspec.json.decode(self.ready_file(index).read_bytes())
         except FileNotFoundError:
             return False
-        return state["ready"] is True
+        if state["ready"] is True:
+            self._ready.add(index)
+        return index in self._ready
 
     def frontend_heartbeat(self, index: int) -> int:
         try:
@@ -175,6 +183,6 @@ def run(namespace: argparse.Namespace) -> int:
             log(addresses(composed.frontend))
             out(ready_to_paste(composed.frontend, welcome.facts.task))
 
-        code = Supervisor(engine, composed.timers, log, LineWriter(sys.stderr), on_ready).run()
+        code = Supervisor([SupervisedEngine(engine, composed.timers, log, LineWriter(sys.stderr), on_ready)]).run()
         log(f"stopped, exit code {code}")
         return code

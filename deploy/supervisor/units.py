@@ -3,66 +3,72 @@
 The worker ranks are one failure unit: one death ends all, and the next group has a higher epoch.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import zmq
-
-from quire.deploy.supervisor.engine_spec import EngineSpec, Timers
+from quire.deploy.supervisor.actions import (
+    Action,
+    Kill,
+    KillHung,
+    Log,
+    Send,
+    StartFrontend,
+    StartGroup,
+    StartScheduler,
+)
+from quire.deploy.supervisor.engine_spec import Timers
 from quire.deploy.supervisor.liveness import Liveness
-from quire.deploy.supervisor.process_set import ProcessSet
+from quire.deploy.supervisor.process import ProcessRole
 from quire.deploy.supervisor.restart_budget import RestartBudget
-from quire.deploy.supervisor.scheduler_channel import SchedulerChannel
-from quire.proto.messages.requests import FrontendMessage, GroupLost, Welcome
+from quire.proto.messages.requests import GroupLost, Welcome
 from quire.proto.process import exit_codes
 
 
 @dataclass(frozen=True, slots=True)
 class UnitContext:
-    """Parts of one engine that all its units share."""
+    """Parts of one engine's keeper that all its units share."""
 
-    engine: EngineSpec
     timers: Timers
-    processes: ProcessSet
-    log: Callable[[str], None]
-    notify_scheduler: Callable[[FrontendMessage], None]
-    give_up: Callable[[str], None]
-    """Ends the engine with this reason: a unit's restart budget is used up, or no restart can help."""
+    emit: Callable[[Action], None]
+    give_up: Callable[[str, float], None]
+    """Ends the engine with this reason at this time: a unit's restart budget is used up, or no restart can help."""
 
 
 class Unit(ABC):
-    """One failure unit: its next start, and how often it may come back."""
+    """One failure unit: who lives of it, its next start, and how often it may come back."""
 
-    def __init__(self, name: str, context: UnitContext) -> None:
+    def __init__(self, role: ProcessRole, name: str, context: UnitContext) -> None:
         timers = context.timers
+        self.role = role
         self.name = name
+        self.living: set[int] = set()
+        """Indices of its processes that were started and whose end is not known."""
         self.due: float | None = None
-        """Moment of the next start, on the monotonic clock; None: it runs, or nothing is planned."""
+        """Moment of the next start; None: it runs, or nothing is planned."""
         self.budget = RestartBudget(timers.max_restarts, timers.restart_window, timers.first_pause)
         self._context = context
 
     @abstractmethod
     def start(self, now: float) -> None:
-        """Start its processes. Raises `OSError` where there is no process, descriptor or room on the disk."""
+        """Ask for its processes, which live from now on."""
 
     def is_due(self, now: float) -> bool:
         return self.due is not None and self.due <= now
 
-    def on_death(self, reason: str, exit_code: int | None = None) -> None:
+    def on_death(self, reason: str, now: float, exit_code: int | None = None) -> None:
         """A process of it has died, or could not be started (`exit_code` is None): plan the restart, or give up."""
-        self._context.log(reason)
-        self._plan_restart(reason)
+        self._context.emit(Log(reason))
+        self._plan_restart(reason, now)
 
-    def _plan_restart(self, reason: str) -> bool:
-        timers, now = self._context.timers, time.monotonic()
+    def _plan_restart(self, reason: str, now: float) -> bool:
+        timers = self._context.timers
         pause = self.budget.spend(now)
         if pause is None:
             limit = f"more than {timers.max_restarts} deaths in {timers.restart_window:g} s"
-            self._context.give_up(f"{self.name}: {limit}; {reason}")
+            self._context.give_up(f"{self.name}: {limit}; {reason}", now)
             return False
-        self._context.log(f"restarting {self.name}" + (f" in {pause:g} s" if pause else ""))
+        self._context.emit(Log(f"restarting {self.name}" + (f" in {pause:g} s" if pause else "")))
         self.due = now + pause
         return True
 
@@ -70,37 +76,38 @@ class Unit(ABC):
 class WatchedUnit(Unit):
     """A unit of one process of the same name, whose silence is watched. A worker's is the scheduler's to judge."""
 
-    def __init__(self, name: str, context: UnitContext, longest_silence: float) -> None:
-        super().__init__(name, context)
+    def __init__(self, role: ProcessRole, index: int, name: str, context: UnitContext, longest_silence: float) -> None:
+        super().__init__(role, name, context)
+        self._index = index
         self._longest_silence = longest_silence
         self._liveness = Liveness(0.0)
 
-    @abstractmethod
-    def sign_of_life(self) -> int:
-        """A number that changes as long as the process lives and is not held up; 0 before the first sign."""
+    def start(self, now: float) -> None:
+        self._liveness = Liveness(now)
+        self.living = {self._index}
 
-    def kill_if_silent(self, now: float) -> None:
-        """Kill the process if it hangs; its death is seen as any other."""
-        process = self._context.processes.get(self.name)
-        if process is None:
+    def kill_if_silent(self, sign: int, now: float) -> None:
+        """Kill the process if it hangs; its death is seen as any other.
+
+        `sign`: a number that changes as long as the process lives and is not held up; 0 before the first sign.
+        """
+        if not self.living:
             return
-        self._liveness.update(self.sign_of_life(), now)
+        self._liveness.update(sign, now)
         if self._liveness.is_lost(self._context.timers.first_sign, self._longest_silence):
-            self._context.log(f"{self.name} gave no sign of life for {self._liveness.silence:.0f} s; killing it")
-            process.kill()
+            silence = f"{self._liveness.silence:.0f} s"
+            self._context.emit(Log(f"{self.name} gave no sign of life for {silence}; killing it"))
+            self._context.emit(KillHung(self.role, self._index))
 
 
 class GroupUnit(Unit):
     """The worker group: all ranks of one epoch."""
 
-    def __init__(self, context: UnitContext) -> None:
-        super().__init__("group", context)
+    def __init__(self, world_size: int, context: UnitContext) -> None:
+        super().__init__("worker", "group", context)
         self.epoch = 0
         self.started_at = 0.0
-
-    @property
-    def has_processes(self) -> bool:
-        return bool(self._context.processes.with_role("worker"))
+        self.world_size = world_size
 
     def is_ready(self, welcome: Welcome | None) -> bool:
         """The scheduler's newest `Welcome` says that this epoch's group runs plans."""
@@ -109,65 +116,49 @@ class GroupUnit(Unit):
     def start(self, now: float) -> None:
         self.epoch += 1
         self.started_at = now
-        engine = self._context.engine
-        for rank in range(engine.world_size):
-            self._context.processes.start("worker", rank, engine.worker_command(rank, self.epoch))
+        self.living = set(range(self.world_size))
+        self._context.emit(StartGroup(self.epoch))
 
     def stop(self) -> None:
         """Kill all ranks; no start is planned any more."""
-        self._context.processes.kill("worker")
+        self._kill()
         self.due = None
 
-    def on_death(self, reason: str, exit_code: int | None = None) -> None:
-        self._context.processes.kill("worker")
-        self._context.log(f"worker group of epoch {self.epoch} lost: {reason}")
-        self._context.notify_scheduler(GroupLost(self.epoch, reason))
+    def on_death(self, reason: str, now: float, exit_code: int | None = None) -> None:
+        self._kill()
+        self._context.emit(Log(f"worker group of epoch {self.epoch} lost: {reason}"))
+        self._context.emit(Send(GroupLost(self.epoch, reason)))
         if exit_code == exit_codes.WORKER_REFUSED:
-            self._context.give_up(f"{reason}: it refused the model or its configuration")
+            self._context.give_up(f"{reason}: it refused the model or its configuration", now)
         else:
-            self._plan_restart(reason)
+            self._plan_restart(reason, now)
+
+    def _kill(self) -> None:
+        self.living.clear()
+        self._context.emit(Kill("worker"))
 
 
 class SchedulerUnit(WatchedUnit):
-    """The scheduler, the channel to it, and what it said last."""
+    """The scheduler, and what it said last."""
 
     def __init__(self, context: UnitContext, group: GroupUnit) -> None:
-        super().__init__("scheduler", context, context.timers.silence)
-        self.channel: SchedulerChannel | None = None
+        super().__init__("scheduler", 0, "scheduler", context, context.timers.silence)
         self.welcome: Welcome | None = None
         """The newest one of this scheduler process."""
         self.num_received = 0
         """Messages of this scheduler process: its sign of life, for it beats once a second."""
         self._group = group
-        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def start(self, now: float) -> None:
-        engine = self._context.engine
-        self._context.processes.start("scheduler", 0, engine.scheduler_command())
-        if self.channel is not None:
-            self.channel.close()
+        super().start(now)
         self.welcome = None
         self.num_received = 0
-        self._liveness = Liveness(now)
-        self.channel = SchedulerChannel(self._zmq, engine.supervisor_address(), self._context.log)
+        self._context.emit(StartScheduler())
 
-    def send(self, message: FrontendMessage) -> None:
-        assert self.channel is not None
-        self.channel.send(message)
-
-    def close(self) -> None:
-        """After its process: the channel and its context."""
-        if self.channel is not None:
-            self.channel.close()
-        self._zmq.term()
-
-    def sign_of_life(self) -> int:
-        return self.num_received
-
-    def on_death(self, reason: str, exit_code: int | None = None) -> None:
+    def on_death(self, reason: str, now: float, exit_code: int | None = None) -> None:
         self._group.stop()
-        self._context.log(reason)
-        if self._plan_restart(reason):
+        self._context.emit(Log(reason))
+        if self._plan_restart(reason, now):
             # the group belongs to the scheduler's life and follows it without a budget of its own
             self._group.due = self.due
 
@@ -176,18 +167,8 @@ class FrontendUnit(WatchedUnit):
     """One frontend process."""
 
     def __init__(self, index: int, context: UnitContext) -> None:
-        super().__init__(f"frontend {index}", context, context.timers.frontend_silence)
-        self._index = index
-
-    @property
-    def is_ready(self) -> bool:
-        """It would take a request."""
-        return self._context.engine.frontend_ready(self._index)
+        super().__init__("frontend", index, f"frontend {index}", context, context.timers.frontend_silence)
 
     def start(self, now: float) -> None:
-        command = self._context.engine.frontend_command(self._index)
-        self._context.processes.start("frontend", self._index, command)
-        self._liveness = Liveness(now)
-
-    def sign_of_life(self) -> int:
-        return self._context.engine.frontend_heartbeat(self._index)
+        super().start(now)
+        self._context.emit(StartFrontend(self._index))

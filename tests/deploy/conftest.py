@@ -21,22 +21,24 @@ STAND_INS = Path(__file__).parent / "stand_ins"
 DEADLINE_SECONDS = 30.0
 
 
-class Deployment:
-    """A supervisor process over stand-in processes; every process leaves its pid and its doings in `journal`."""
+def supervise(*directories: Path) -> "subprocess.Popen[str]":
+    """A supervisor process over an engine of stand-in processes in each of these directories."""
+    return subprocess.Popen(
+        [sys.executable, str(STAND_INS / "supervise.py"), *map(str, directories)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+
+class Deployment:
+    """An engine of stand-in processes and its supervisor; every process leaves its pid and its doings in `journal`."""
+
+    def __init__(self, directory: Path, process: "subprocess.Popen[str]") -> None:
         self.directory = directory
         self.journal_path = directory / "journal"
-        self.journal_path.touch()
-        (directory / "settings.json").write_text(json.dumps(settings))
-        self.process = subprocess.Popen(
-            [sys.executable, str(STAND_INS / "supervise.py"), str(directory)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._output = ""
+        self.process = process
 
     @property
     def journal(self) -> list[list[str]]:
@@ -81,20 +83,31 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+def deploy_together(tmp_path: Path) -> Iterator[Callable[..., list[Deployment]]]:
+    """`deploy_together(settings, ...)`: engines under one supervisor."""
     started: list[Deployment] = []
 
-    def start(**settings: object) -> Deployment:
-        directory = tmp_path / f"d{len(started)}"
-        directory.mkdir(mode=0o700)
-        started.append(Deployment(directory, **settings))
-        return started[-1]
+    def start(*all_settings: dict[str, object]) -> list[Deployment]:
+        directories = [tmp_path / f"d{len(started) + number}" for number in range(len(all_settings))]
+        for directory, settings in zip(directories, all_settings, strict=True):
+            directory.mkdir(mode=0o700)
+            (directory / "journal").touch()
+            (directory / "settings.json").write_text(json.dumps(settings))
+        process = supervise(*directories)
+        started.extend(Deployment(directory, process) for directory in directories)
+        return started[-len(directories) :]
 
     yield start
     for deployment in started:
         if deployment.process.poll() is None:
             deployment.process.kill()
             deployment.process.communicate()
+
+
+@pytest.fixture
+def deploy(deploy_together: Callable[..., list[Deployment]]) -> Callable[..., Deployment]:
+    """`deploy(**settings)`: one engine."""
+    return lambda **settings: deploy_together(settings)[0]
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,15 @@ IMPORT_BY_NAME = {
 }
 """What calls `import_module`, and why; any other import is a statement that the rules can read."""
 
-PURE = ("quire.scheduler.core", "quire.scheduler.state")
-IMPURE_MODULES = {"time", "zmq", "os", "uuid", "random", "threading"}
+PURE = (
+    "quire.scheduler.core",
+    "quire.scheduler.state",
+    "quire.deploy.supervisor.actions",
+    "quire.deploy.supervisor.keeper",
+    "quire.deploy.supervisor.shutdown",
+    "quire.deploy.supervisor.units",
+)
+IMPURE_MODULES = {"time", "zmq", "os", "uuid", "random", "signal", "socket", "subprocess", "threading"}
 
 
 def test_folders_import_only_what_the_table_allows(imports) -> None:

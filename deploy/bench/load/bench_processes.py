@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import TypeVar
 
 import msgspec
+import zmq
 
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.supervisor.process import ProcessRole, SupervisedProcess
-from quire.deploy.supervisor.process_set import STOP_ORDER, ProcessSet
+from quire.deploy.supervisor.process_set import ProcessSet
 from quire.deploy.supervisor.rundir import RunDir
+from quire.deploy.supervisor.shutdown import STOP_ORDER, Shutdown
 
 T = TypeVar("T")
 
@@ -71,13 +73,29 @@ class BenchProcesses:
 
     def watch(self, timeout_seconds: float) -> None:
         """Take the processes's log lines for at most so long. Raises `BenchError` when one has died."""
-        self._processes.wait([], timeout_seconds)
+        self._wait(timeout_seconds)
         for process in self._processes.reap():
             raise BenchError(f"{process.exit_reason}; its last lines:\n" + "\n".join(process.last_lines))
 
+    def _wait(self, timeout_seconds: float) -> None:
+        """Wait for a log line, a death or the timeout; then relay the lines."""
+        poller = zmq.Poller()
+        for descriptor in self._processes.descriptors():
+            poller.register(descriptor, zmq.POLLIN)
+        poller.poll(int(timeout_seconds * 1000))
+        self._processes.relay_logs()
+
     def stop(self) -> None:
         """SIGTERM to all in order: frontends, scheduler, workers. Raises `BenchError` when one did not end well."""
-        self._processes.stop(STOP_SECONDS, STOP_SECONDS, lambda: False)
+        processes, shutdown = self._processes, Shutdown(time.monotonic(), STOP_SECONDS, STOP_SECONDS)
+        while not shutdown.is_over(processes.roles, time.monotonic(), hurry=False):
+            for role in shutdown.roles_due(processes.roles, time.monotonic(), hurry=False):
+                processes.terminate(role)
+            self._wait(POLL_SECONDS)
+            for _ in processes.reap():
+                continue
+        for role in STOP_ORDER:
+            processes.kill(role)
         for process in self._started:
             # a process that was about to end by itself may die of the signal while the interpreter shuts down
             if process.exit_code not in (0, -signal.SIGTERM):

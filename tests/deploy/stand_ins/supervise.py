@@ -1,4 +1,8 @@
-"""The real supervisor over stand-in processes: `supervise.py DIRECTORY`, settings in DIRECTORY/settings.json."""
+"""The real supervisor over stand-in processes: `supervise.py DIRECTORY...`, settings in DIRECTORY/settings.json.
+
+Several directories are several engines in one loop: a stand-in for several models in one deployment, which brings the
+command line for it.
+"""
 
 import errno
 import json
@@ -6,6 +10,7 @@ import sys
 from pathlib import Path
 
 from quire.deploy.supervisor.engine_spec import Timers
+from quire.deploy.supervisor.supervised_engine import SupervisedEngine
 from quire.deploy.supervisor.supervisor import Supervisor
 from quire.proto.messages.requests import Welcome
 from quire.proto.transport.channel import ipc_address
@@ -52,19 +57,22 @@ class StandInEngine:
         return ipc_address(str(self.directory), "frontends")
 
 
-def main() -> int:
-    directory = Path(sys.argv[1])
+def engine_of(directory: Path) -> SupervisedEngine:
     settings = json.loads((directory / "settings.json").read_text())
     timers = Timers(**settings.get("timers", {}))
 
     def log(line: str) -> None:
-        print(line, flush=True)
+        print(f"{settings.get('name', '')}{line}", flush=True)
 
     def on_ready(welcome: Welcome) -> None:
         with (directory / "journal").open("a") as journal:
             journal.write(f"ready supervisor {welcome.epoch}\n")
 
-    return Supervisor(StandInEngine(directory, settings), timers, log, log, on_ready).run()
+    return SupervisedEngine(StandInEngine(directory, settings), timers, log, log, on_ready)
+
+
+def main() -> int:
+    return Supervisor([engine_of(Path(directory)) for directory in sys.argv[1:]]).run()
 
 
 if __name__ == "__main__":
