@@ -1,14 +1,17 @@
 """The key by which the KV of a prefix is found: one definition for every process that computes or compares keys.
 
-A key is SHA-256 over a typed encoding. That of the root covers what all blocks depend on: (block size, model revision,
-adapter, salt). That of a full block covers its parent's key and its content: the token ids, and behind them whatever
-else some of its tokens stand for. Every field has a fixed length or states it, so no two contents read alike.
+A key is SHA-256 over the parent's key and a content. The root's content is what all blocks depend on: (block size,
+model revision, adapter, salt). That of a full block is its token ids, and behind them whatever else some of its tokens
+stand for. Every field has a fixed length or states it, so no two contents read alike.
 """
 
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+NO_PARENT = bytes(32)
+"""Parent's key of a root."""
 
 
 class Placeholders(NamedTuple):
@@ -22,17 +25,12 @@ class Placeholders(NamedTuple):
 def root_content(revision: str, block_size: int, adapter: str, cache_salt: str) -> bytes:
     """Content of the root, with which all prefixes of this model, block size, adapter and salt begin."""
     fields = [text.encode() for text in (revision, adapter, cache_salt)]
-    content = b"root" + struct.pack("<Q", block_size)
-    return content + b"".join(struct.pack("<Q", len(field)) + field for field in fields)
+    return struct.pack("<Q", block_size) + b"".join(struct.pack("<Q", len(field)) + field for field in fields)
 
 
-def root_key(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
-
-
-def block_key(parent: bytes, content: bytes) -> bytes:
-    """Key of the block with this content behind the prefix whose key is `parent`: 32 bytes."""
-    return hashlib.sha256(b"block" + parent + content).digest()
+def prefix_key(parent: bytes, content: bytes) -> bytes:
+    """Key, 32 bytes, of the prefix that ends with this content behind the one whose key is `parent`."""
+    return hashlib.sha256(parent + content).digest()
 
 
 def block_contents(

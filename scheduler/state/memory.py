@@ -4,7 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 from quire.proto.messages.requests import ModelFacts
-from quire.proto.prefix_key import block_contents, block_key
+from quire.proto.prefix_key import block_contents, prefix_key
 from quire.proto.transport.wire import Int32
 from quire.scheduler.state.blocks import BlockPool
 from quire.scheduler.state.prefix import KeyOf, PrefixEntry, PrefixIndex
@@ -30,7 +30,7 @@ class Fence(NamedTuple):
 class Memory:
     """The blocks and the prefix cache of one worker group. `sent` is the number of the newest plan sent."""
 
-    def __init__(self, facts: ModelFacts, caching: bool, key_of: KeyOf = block_key) -> None:
+    def __init__(self, facts: ModelFacts, caching: bool, key_of: KeyOf = prefix_key) -> None:
         self.block_size = facts.block_size
         self.pool = BlockPool(facts.num_blocks)
         self.index = PrefixIndex(facts.num_blocks, facts.block_size, facts.revision, key_of)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.proto.prefix_key import block_key, root_content, root_key
+from quire.proto.prefix_key import NO_PARENT, prefix_key, root_content
 
 NUM_SHARDS = 256
 
 KeyOf = Callable[[bytes, bytes], bytes]
-"""(parent's key, content) -> key of a block"""
+"""(parent's key, content) -> key"""
 
 
 class PrefixEntry:
@@ -31,7 +31,7 @@ class PrefixEntry:
 class PrefixIndex:
     """Entries by key and by block."""
 
-    def __init__(self, num_blocks: int, block_size: int, revision: str, key_of: KeyOf = block_key) -> None:
+    def __init__(self, num_blocks: int, block_size: int, revision: str, key_of: KeyOf = prefix_key) -> None:
         self._shards: list[dict[bytes, PrefixEntry]] = [{} for _ in range(NUM_SHARDS)]
         """Entries by the key's first byte: one large dict would now and then stop a step for milliseconds to rehash."""
         self._num_entries = 0
@@ -47,7 +47,7 @@ class PrefixIndex:
     def root(self, adapter: str, cache_salt: str) -> PrefixEntry:
         """The entry with which all prefixes of this adapter and salt begin."""
         content = root_content(self._revision, self._block_size, adapter, cache_salt)
-        return PrefixEntry(root_key(content), None, content, -1)
+        return PrefixEntry(self._key_of(NO_PARENT, content), None, content, -1)
 
     def find(self, parent: PrefixEntry, content: bytes) -> PrefixEntry | None:
         """The listed entry of this prefix: `parent`'s chain followed by a block of `content`."""

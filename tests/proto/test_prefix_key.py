@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.proto.prefix_key import Placeholders, block_contents, block_key, root_content, root_key
+from quire.proto.prefix_key import NO_PARENT, Placeholders, block_contents, prefix_key, root_content
 
 TOKENS = struct.pack("<8i", *range(8))
 
@@ -17,11 +17,11 @@ def contents(*placeholders, tokens=TOKENS, first=0):
 
 def test_keys_are_the_same_in_every_process_and_version():
     """Two processes meet by these keys: a change here needs a new protocol version."""
-    root = root_key(root_content("revision", 4, "lion", "salt"))
-    keys = [block_key(root, content) for content in contents()]
-    assert root.hex()[:16] == "322a2f4d40e48adb"
-    keys.append(block_key(root, contents((2, 6, b"cat"))[1]))
-    assert [key.hex()[:16] for key in keys] == ["9a8ef25ea7f40068", "61543bd5e625e385", "6fdee85aee2cab40"]
+    root = prefix_key(NO_PARENT, root_content("revision", 4, "lion", "salt"))
+    keys = [prefix_key(root, content) for content in contents()]
+    assert root.hex()[:16] == "852bfdbe18cafd9e"
+    keys.append(prefix_key(root, contents((2, 6, b"cat"))[1]))
+    assert [key.hex()[:16] for key in keys] == ["b8dcb52eb2fbf009", "377dd7de19431fbf", "9d256e49437eefd4"]
 
 
 def test_blocks_of_token_ids_alone_are_those_ids():

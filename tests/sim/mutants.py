@@ -252,7 +252,7 @@ MUTANTS = (
         "completion_tokens=self.num_known - self.request.num_prompt",
         "completion_tokens=self.num_known"),
     Mutant("a hit does not compare the tokens", 5, "state/prefix.py",
-        "        if found.tokens != tokens:\n            return False\n",
+        "        if found.content != content:\n            return False\n",
         ""),
     Mutant("a hit does not compare the chain behind it", 10, "state/prefix.py",
         "while mine is not theirs:",
