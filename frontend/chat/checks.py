@@ -72,7 +72,7 @@ def check_chat(chat: Chat) -> None:
         _check_message(message, f"chat.messages[{index}]")
     if chat.continue_final_message and chat.add_generation_prompt:
         raise ParameterError("chat.continue_final_message", "excludes add_generation_prompt; set only one of them")
-    if chat.continue_final_message and not chat.messages[-1].content.strip():
+    if chat.continue_final_message and not chat.messages[-1].text.strip():
         raise ParameterError("chat.continue_final_message", "needs a last message that is not empty")
     _check_tools(chat)
     _check_choice(chat)

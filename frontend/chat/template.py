@@ -168,7 +168,7 @@ async def _start(sandbox: Sandbox) -> None:
 
 
 def _message(one: ChatMessage) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": one.role, "content": one.content}
+    message: dict[str, Any] = {"role": one.role, "content": one.text}
     if one.name:
         message["name"] = one.name
     if one.reasoning:

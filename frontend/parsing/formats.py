@@ -62,7 +62,7 @@ class AnswerFormats:
         """The format of a checked chat's answers; None when they are text and nothing else."""
         row = self.reasoning
         if row is not None and chat.continue_final_message:
-            continued = chat.messages[-1].content
+            continued = chat.messages[-1].text
             opened, closed = continued.rfind(row.start), continued.rfind(row.end)
             prompt_end = row.start if opened > closed else row.end if closed >= 0 else prompt_end
         parser, names = self._tools(chat)

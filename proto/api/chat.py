@@ -34,17 +34,30 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of a turn's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation."""
 
     role: str
-    content: str = ""
+    content: str | Sequence[TextPart] = ""
+    """A text, or parts."""
     name: str = ""
     reasoning: str = ""
     """Reasoning of an assistant's earlier turn."""
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
     """Id of the call that a `tool` turn answers."""
+
+    @property
+    def text(self) -> str:
+        """All text of the content, its parts one behind the other."""
+        return self.content if isinstance(self.content, str) else "".join([part.text for part in self.content])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class Chat:
     @property
     def num_chars(self) -> int:
         """Characters of all its texts: the cost of checking it."""
-        turns = sum(len(one.content) + len(one.reasoning) for one in self.messages)
+        turns = sum(len(one.text) + len(one.reasoning) for one in self.messages)
         calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
         return (
             len(self.template_kwargs)

@@ -91,10 +91,9 @@ def chat(message: pb.Chat) -> api.Chat:
     for index, one in enumerate(message.messages):
         if not one.HasField("role"):
             raise ParameterError(f"chat.messages[{index}].role", "is missing")
-        if not one.HasField("content") and not one.tool_calls:
-            raise ParameterError(f"chat.messages[{index}].content", "is missing")
+        content = _content(one, f"chat.messages[{index}]")
         calls = tuple(read(api.ToolCall, call) for call in one.tool_calls)
-        messages.append(api.ChatMessage(one.role, one.content, one.name, one.reasoning, calls, one.tool_call_id))
+        messages.append(api.ChatMessage(one.role, content, one.name, one.reasoning, calls, one.tool_call_id))
     for index, tool in enumerate(message.tools):
         if not tool.HasField("name"):
             raise ParameterError(f"chat.tools[{index}].name", "is missing")
@@ -107,6 +106,19 @@ def chat(message: pb.Chat) -> api.Chat:
         message.parallel_tool_calls if message.HasField("parallel_tool_calls") else None,
         message.template_kwargs,
     )
+
+
+def _content(message: pb.ChatMessage, field: str) -> str | tuple[api.TextPart, ...]:
+    if not message.content_parts:
+        if not message.HasField("content") and not message.tool_calls:
+            raise ParameterError(f"{field}.content", "is missing")
+        return message.content
+    if message.HasField("content"):
+        raise ParameterError(f"{field}.content_parts", "excludes content; set only one of them")
+    for index, part in enumerate(message.content_parts):
+        if part.WhichOneof("part") is None:
+            raise ParameterError(f"{field}.content_parts[{index}]", "is empty; set text")
+    return tuple(api.TextPart(part.text) for part in message.content_parts)
 
 
 def chat_message(value: api.Chat) -> pb.Chat:
@@ -123,9 +135,11 @@ def chat_message(value: api.Chat) -> pb.Chat:
 
 
 def _turn_message(one: api.ChatMessage) -> pb.ChatMessage:
+    content = one.content
     return pb.ChatMessage(
         role=one.role,
-        content=one.content,
+        content=content if isinstance(content, str) else None,
+        content_parts=() if isinstance(content, str) else [pb.ContentPart(text=part.text) for part in content],
         name=one.name or None,
         reasoning=one.reasoning or None,
         tool_calls=[fill(pb.ToolCall, call) for call in one.tool_calls],

@@ -19,7 +19,8 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
 DOUBLE = st.floats(allow_nan=False)
 CALLS = st.lists(st.builds(api.ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
-TURN = st.builds(api.ChatMessage, TEXT, TEXT, TEXT, TEXT, CALLS, TEXT)
+PARTS = st.lists(st.builds(api.TextPart, TEXT), min_size=1, max_size=3).map(tuple)
+TURN = st.builds(api.ChatMessage, TEXT, TEXT | PARTS, TEXT, TEXT, CALLS, TEXT)
 CHAT = st.builds(
     api.Chat,
     st.lists(TURN, max_size=3),
@@ -186,6 +187,27 @@ def test_a_chat_message_without_content_is_refused_by_name():
     chat = pb.Chat(messages=[pb.ChatMessage(role="user")])
     with pytest.raises(ParameterError, match=r"chat\.messages\[0\]\.content"):
         grpc_map.generate_request(pb.GenerateRequest(chat=chat))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"content": "x", "content_parts": [pb.ContentPart(text="y")]}, r"content_parts: excludes content"),
+        ({"content_parts": [pb.ContentPart(text="y"), pb.ContentPart()]}, r"content_parts\[1\]: is empty; set text"),
+    ],
+)
+def test_a_content_that_is_not_a_text_or_parts_of_text_is_refused_by_name(content, text):
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", **content)])
+    with pytest.raises(ParameterError, match=rf"chat\.messages\[0\]\.{text}"):
+        grpc_map.generate_request(pb.GenerateRequest(chat=chat))
+
+
+def test_a_part_of_another_kind_is_refused_by_number():
+    turn = pb.ChatMessage(role="user", content_parts=[pb.ContentPart.FromString(b"\x12\x03cat")])
+    with pytest.raises(ParameterError, match=r"chat\.messages\.content_parts\.field number 2"):
+        grpc_map.check_contents(
+            pb.GenerateRequest(chat=pb.Chat(messages=[turn])).SerializeToString(), pb.GenerateRequest
+        )
 
 
 @pytest.mark.parametrize("reason", sorted(errors.REASONS))

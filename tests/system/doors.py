@@ -199,7 +199,9 @@ def _chat(chat: api.Chat) -> dict[str, Any]:
 
 
 def _turn(message: api.ChatMessage) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    content = message.content
+    parts = content if isinstance(content, str) else [{"type": "text", "text": part.text} for part in content]
+    turn: dict[str, Any] = {"role": message.role, "content": parts}
     if message.tool_calls:
         turn["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from doors import GrpcDoor, HttpDoor, json_request
 
-from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, Tool, ToolCall
+from quire.proto.api import Chat, ChatMessage, GenerateRequest, RequestError, TextPart, Tool, ToolCall
 from quire.proto.messages.params import Structured
 
 WEATHER = Tool(
@@ -71,6 +71,11 @@ CASES = {
     "bad words": GenerateRequest(input="def f(self", temperature=0, max_tokens=6, bad_words=(")",)),
     "ignored eos": GenerateRequest(input="a", seed=2, max_tokens=20, ignore_eos=True),
     "a chat": GenerateRequest(input=Chat([USER]), temperature=0, max_tokens=16),
+    "a chat in parts": GenerateRequest(
+        input=Chat([ChatMessage("user", (TextPart("Write a function"), TextPart(" that adds two numbers.")))]),
+        temperature=0,
+        max_tokens=16,
+    ),
     "a chat with logprobs": GenerateRequest(input=Chat([USER]), temperature=0, max_tokens=3, logprobs=2),
     "a longer chat": GenerateRequest(
         input=Chat([ChatMessage("system", "Be brief."), USER, ChatMessage("assistant", "def add"), USER]),

@@ -8,7 +8,7 @@ import msgspec
 from quire.frontend.http.fields.conversation import json_text, template_kwargs, tool
 from quire.frontend.http.fields.sampling import SamplingFields
 from quire.frontend.http.fields.structured import JsonSchema, ResponseFormat
-from quire.frontend.http.fields.tagged import TextPart, read_tagged, read_text
+from quire.frontend.http.fields.tagged import TextPart, read_content, read_tagged
 from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
@@ -61,13 +61,13 @@ class MessagesTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         ]
         results = [(index, block) for index, block in enumerate(blocks) if isinstance(block, ToolResult)]
         for index, block in results:
-            text = read_text(block.content, TEXT, f"{path}.content[{index}].content")
-            yield api.ChatMessage("tool", text, tool_call_id=block.tool_use_id)
+            content = read_content(block.content, TEXT, f"{path}.content[{index}].content")
+            yield api.ChatMessage("tool", content, tool_call_id=block.tool_use_id)
         if len(results) == len(blocks) and blocks:
             return
         yield api.ChatMessage(
             self.role,
-            "".join(block.text for block in blocks if isinstance(block, TextPart)),
+            [api.TextPart(block.text) for block in blocks if isinstance(block, TextPart)],
             reasoning="".join(block.thinking for block in blocks if isinstance(block, Thinking)),
             tool_calls=[
                 api.ToolCall(block.id, block.name, json_text(block.input))
@@ -140,7 +140,7 @@ class Conversation(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         messages = [one for index, turn in enumerate(self.messages) for one in turn.messages(f"messages[{index}]")]
         continues = bool(messages) and messages[-1].role == "assistant"
         if self.system:
-            messages.insert(0, api.ChatMessage("system", read_text(self.system, TEXT, "system")))
+            messages.insert(0, api.ChatMessage("system", read_content(self.system, TEXT, "system")))
         choice = self.tool_choice
         return api.Chat(
             messages,

@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from quire.frontend.http.body import decode
+from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
 T = TypeVar("T")
@@ -43,12 +44,20 @@ def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, defau
         return decode(bytes(raw), kinds[name])
 
 
-def read_text(content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[TextPart]], path: str) -> str:
-    """Content as one text. Raises `ParameterError` for parts that are not text."""
+def read_content(
+    content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[TextPart]], path: str
+) -> str | list[api.TextPart]:
+    """Content of a message: a text, or parts. Raises `ParameterError` for parts that are not text."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = [read_tagged(raw, kinds, f"{path}[{index}]") for index, raw in enumerate(content)]
-    return "".join(part.text for part in parts)
+    return [api.TextPart(part.text) for part in parts]
+
+
+def read_text(content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[TextPart]], path: str) -> str:
+    """Content that can be nothing but text, as one. Raises `ParameterError`."""
+    read = read_content(content, kinds, path)
+    return read if isinstance(read, str) else "".join([part.text for part in read])
 
 
 class path_prefix:

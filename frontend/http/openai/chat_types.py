@@ -6,7 +6,7 @@ import msgspec
 
 from quire.frontend.http.fields.conversation import template_kwargs, tool
 from quire.frontend.http.fields.sampling import SamplingFields
-from quire.frontend.http.fields.tagged import TextPart, read_tagged, read_text
+from quire.frontend.http.fields.tagged import TextPart, read_content, read_tagged
 from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
@@ -53,7 +53,7 @@ class ChatTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return api.ChatMessage(
             # templates know one name for instructions
             role="system" if self.role == "developer" else self.role,
-            content=read_text(self.content, PARTS, f"{path}.content"),
+            content=read_content(self.content, PARTS, f"{path}.content"),
             name=self.name or "",
             reasoning=self.reasoning_content or self.reasoning or "",
             tool_calls=[_call(raw, f"{path}.tool_calls[{index}]") for index, raw in enumerate(self.tool_calls or ())],

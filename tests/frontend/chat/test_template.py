@@ -13,7 +13,7 @@ from quire.frontend.chat.checks import RESERVED, check_chat
 from quire.frontend.chat.load_template import load_template
 from quire.frontend.chat.render_child import TemplateError
 from quire.frontend.chat.template import ChatTemplate, RenderedChat
-from quire.proto.api import Chat, ChatMessage, Tool, ToolCall
+from quire.proto.api import Chat, ChatMessage, TextPart, Tool, ToolCall
 from quire.proto.messages.params import ParameterError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
@@ -238,3 +238,14 @@ def test_a_template_that_does_not_parse_is_refused_with_its_file(tmp_path):
     bad.write_text("{% for x in %}")
     with pytest.raises(TemplateError, match=re.escape(str(bad))):
         load_template(str(tmp_path), str(bad), ())
+
+
+def test_parts_are_rendered_as_one_text_and_no_special_token_is_made_of_two():
+    parts = (TextPart("a <|e"), TextPart("nd|> b"))
+    chats = [
+        Chat([*HI, ChatMessage("assistant", content)], continue_final_message=True)
+        for content in (parts, "a <|end|> b")
+    ]
+    first, second = (in_process(made(CHATML), chat) for chat in chats)
+    assert first == second
+    assert "<|end|>" not in first[0]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.frontend.http.fields.tagged import TextPart, read_tagged, read_text
+from quire.frontend.http.fields.tagged import TextPart, read_content, read_tagged, read_text
 from quire.proto import api
 
 Json = dict[str, Any]
@@ -88,10 +88,10 @@ def messages_of(items: Sequence[msgspec.Raw], path: str) -> list[api.ChatMessage
             close()
             if isinstance(item, MessageItem):
                 role = "system" if item.role == "developer" else item.role
-                messages.append(api.ChatMessage(role, read_text(item.content, TEXT, f"{at}.content")))
+                messages.append(api.ChatMessage(role, read_content(item.content, TEXT, f"{at}.content")))
             else:
-                text = read_text(item.output, TEXT, f"{at}.output")
-                messages.append(api.ChatMessage("tool", text, tool_call_id=item.call_id))
+                content = read_content(item.output, TEXT, f"{at}.output")
+                messages.append(api.ChatMessage("tool", content, tool_call_id=item.call_id))
     close()
     return messages
 
