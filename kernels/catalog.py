@@ -12,6 +12,7 @@ from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.linear_int8 import linear_int8, norm_linear_int8
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.prepare_inputs import prepare_inputs
+from quire.kernels.sampling.append_tokens import append_tokens
 from quire.kernels.sampling.penalize import mask_tokens, penalize
 from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import best, finite_rows, score
@@ -40,6 +41,7 @@ OPERATIONS = (
     mask_tokens,
     top_k_top_p,
     sample,
+    append_tokens,
     score,
 )
 

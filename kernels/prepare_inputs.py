@@ -29,15 +29,23 @@ class StepInputs(NamedTuple):
 
 
 def prepare_inputs_reference(
-    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
+    tokens: torch.Tensor,
+    known: torch.Tensor,
+    block_tables: torch.Tensor,
+    rows: torch.Tensor,
+    block_size: int,
+    out: StepInputs,
 ) -> None:
     """Fill all of `out`, padding included, without waiting for the device.
 
-    tokens int32 [N, L] and block_tables int32 [N, B] are the tables; rows int32 [3, R] holds each row's slot, its
-    tokens computed before and its tokens to run, 0 for a row of padding. All tokens to run fit `out`.
+    tokens int32 [N, L], known int64 [N] (tokens of each slot that are known) and block_tables int32 [N, B] are the
+    tables; rows int32 [3, R] holds each row's slot, how many of its known tokens are not computed yet, and its tokens
+    to run, 0 for a row of padding. All tokens to run fit `out`. A row may run more tokens than are known: behind them
+    the table holds drafts.
     """
     num_rows = rows.shape[1]
-    slots, computed, counts = torch.nn.functional.pad(rows, (0, 1)).unbind(0)  # one row more: where padding looks
+    slots, left, counts = torch.nn.functional.pad(rows, (0, 1)).unbind(0)  # one row more: where padding looks
+    computed = known[slots] - left
     ends = counts.cumsum(0)
     shift = computed - (ends - counts)  # from a token's index in the step to its position in the sequence
     index = torch.arange(out.token_ids.shape[0], device=tokens.device)
@@ -55,10 +63,16 @@ def prepare_inputs_reference(
 
 
 def _check(
-    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
+    tokens: torch.Tensor,
+    known: torch.Tensor,
+    block_tables: torch.Tensor,
+    rows: torch.Tensor,
+    block_size: int,
+    out: StepInputs,
 ) -> None:
     device = tokens.device
     check_tensor("tokens", tokens, (None, None), (torch.int32,), device)
+    check_tensor("known", known, (tokens.shape[0],), (torch.int64,), device)
     check_tensor("block_tables", block_tables, (tokens.shape[0], None), (torch.int32,), device)
     check_tensor("rows", rows, (3, None), (torch.int32,), device)
     if rows.shape[1] > 1 and rows.stride(1) != 1:
@@ -79,7 +93,7 @@ def _check(
     check_tensor("positions", positions, (None, num_tokens), (torch.int64,), device)
     if positions.stride(1) != 1:
         raise ValueError(f"positions: each axis must be contiguous, got strides {list(positions.stride())}")
-    check_contiguous(tokens=tokens, block_tables=block_tables, **columns)
+    check_contiguous(tokens=tokens, known=known, block_tables=block_tables, **columns)
 
 
 prepare_inputs = Operation(

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -30,7 +31,9 @@ from quire.worker.models.registry import read_spec
 from quire.worker.models.spec import Spec
 from quire.worker.quant.select import schemes_of
 from quire.worker.sampling.grammar_masks import GrammarMatchers
+from quire.worker.sampling.head import Head
 from quire.worker.sampling.pooler import Pooler
+from quire.worker.sampling.sampler import Sampler
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Inputs
 from quire.worker.step.runner import InFlight, Model, Runner
@@ -159,15 +162,15 @@ def build_runner(
     inputs = Inputs(slots, upload.rows, tokens, layers, spec.num_position_axes)
     # an encoder's attention reads the host's lengths, which a graph could not
     graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
-    pooler = None
+    output: Pooler | Sampler
     if spec.pooling is not None:
-        pooler = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
-    matchers = GrammarMatchers(
-        Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
-    )
-    return Runner(
-        model, cache, slots, inputs, upload, graphs, device, tokens, reports=reports, pooler=pooler, matchers=matchers
-    )
+        output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
+    else:
+        matchers = GrammarMatchers(
+            Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
+        )
+        output = Sampler(slots, cast(Head, model), device, reports=reports, matchers=matchers)
+    return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output)
 
 
 def build_graphs(config: WorkerConfig, device: Device) -> Graphs:

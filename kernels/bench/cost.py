@@ -90,8 +90,14 @@ def copy_blocks(blocks: int, block_size: int, kv_heads: int, head_dim: int, item
 
 
 def prepare_inputs(tokens: int, rows: int) -> Cost:
-    """Id, position and slot of each token (int64) out, id and block in (int32); three numbers of a row in and out."""
-    return Cost(tokens * (3 * 8 + 2 * 4) + rows * 6 * 4)
+    """Id, position and slot of each token (int64) out, id and block in (int32); three numbers of a row in and out, and
+    its count (int64) in."""
+    return Cost(tokens * (3 * 8 + 2 * 4) + rows * (6 * 4 + 8))
+
+
+def append_tokens(rows: int) -> Cost:
+    """Slot, count and id of each row (int64) in, count and id (int32) out."""
+    return Cost(rows * (4 * 8 + 4))
 
 
 def tile_schedule(rows: int) -> Cost:

@@ -164,13 +164,14 @@ def steps(layer: Layer, rows: int, device_type: str) -> Iterator[Case]:
     def prepared(device: torch.device) -> Pair:
         tokens = torch.randint(layer.vocab, (rows, 2 * length), device=device, dtype=torch.int32)
         tables = torch.randperm(rows * 128, device=device).int().view(rows, 128)
-        given = torch.stack((torch.randperm(rows), torch.randint(length, (rows,)), torch.ones(rows))).int().to(device)
+        known = torch.randint(1, length, (rows,), device=device)
+        given = torch.stack((torch.randperm(rows), torch.ones(rows), torch.ones(rows))).int().to(device)
         wide = [torch.empty(rows, dtype=torch.int64, device=device) for _ in range(3)]
         narrow = [torch.empty(rows + extra, dtype=torch.int32, device=device) for extra in (1, 0, 0)]
         out = StepInputs(wide[0], wide[1][None], wide[2], *narrow)
 
         def run(form: Callable[..., None]) -> torch.Tensor:
-            form(tokens, tables, given, block_size, out)
+            form(tokens, known, tables, given, block_size, out)
             return out.slot_mapping
 
         return Pair(lambda: run(prepare_inputs), lambda: run(prepare_inputs_reference))

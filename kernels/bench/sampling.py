@@ -1,12 +1,13 @@
 """The stages of sampling, beside torch's own sorts and reductions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
+from quire.kernels.sampling.append_tokens import append_tokens, append_tokens_reference
 from quire.kernels.sampling.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
 from quire.kernels.sampling.sample import sample, sample_reference
 from quire.kernels.sampling.score import best, score, score_reference
@@ -41,6 +42,7 @@ def cases(layer: Layer, rows: int) -> Iterator[Case]:
         True,
         tolerance=None,
     )
+    yield Case("append_tokens", f"{rows} rows", cost.append_tokens(rows), lambda device: _append(layer, rows, device))
     yield Case("score", f"{name}, 6 ids", once, lambda device: _score(layer, rows, device))
     # a penalty applied again and again is no longer the same, so neither is compared
     yield Case(
@@ -85,6 +87,19 @@ def _top_k_top_p_and_sample(layer: Layer, rows: int, device: torch.device) -> Pa
         lambda: sample(logits, top_k_top_p(logits, *cuts), *columns),
         lambda: sample_reference(logits, top_k_top_p_reference(logits, *cuts), *columns),
     )
+
+
+def _append(layer: Layer, rows: int, device: torch.device) -> Pair:
+    tokens = torch.zeros((rows, HISTORY), device=device, dtype=torch.int32)
+    slots, token_ids = torch.randperm(rows, device=device), torch.randint(layer.vocab, (rows,), device=device)
+    known = torch.zeros_like(slots)
+
+    def run(form: Callable[..., None]) -> torch.Tensor:
+        known.zero_()  # or call after call would fill the table
+        form(tokens, known, slots, token_ids)
+        return known
+
+    return Pair(lambda: run(append_tokens), lambda: run(append_tokens_reference))
 
 
 def _score(layer: Layer, rows: int, device: torch.device) -> Pair:

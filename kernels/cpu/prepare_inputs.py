@@ -7,10 +7,16 @@ from quire.kernels.prepare_inputs import StepInputs
 
 
 def prepare_inputs(
-    tokens: torch.Tensor, block_tables: torch.Tensor, rows: torch.Tensor, block_size: int, out: StepInputs
+    tokens: torch.Tensor,
+    known: torch.Tensor,
+    block_tables: torch.Tensor,
+    rows: torch.Tensor,
+    block_size: int,
+    out: StepInputs,
 ) -> None:
     """See kernels/prepare_inputs.py."""
-    slots, computed, counts = rows.numpy()
+    slots, left, counts = rows.numpy()
+    computed = known.numpy()[slots] - left
     token_ids, positions, slot_mapping, query_starts, seq_lens, own_slots = (column.numpy() for column in out)
     query_starts[0] = 0
     np.cumsum(counts, out=query_starts[1:])

@@ -21,3 +21,11 @@ def sample(
         columns = (column[rows] for column in (floor, temperature, seeds, positions, output_index))
         token_ids[rows] = draw(logits[rows], *columns)
     return token_ids
+
+
+def append_tokens(tokens: torch.Tensor, known: torch.Tensor, slots: torch.Tensor, token_ids: torch.Tensor) -> None:
+    """See `quire.kernels.sampling.append_tokens`. By numpy, which begins sooner than torch."""
+    counts, own = known.numpy(), slots.numpy()
+    positions = counts[own]
+    tokens.numpy()[own, positions] = token_ids.numpy()
+    counts[own] = positions + 1

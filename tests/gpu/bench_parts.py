@@ -97,7 +97,7 @@ TO_COMPILE = (
     ("norm_linear",),
     ("paged_attention",),
     ("top_k_top_p", "sample", "best", "score"),
-    ("rms_norm", "add_rms_norm", "rope_store_kv", "gated_activation", "penalize", "mask_tokens"),
+    ("rms_norm", "add_rms_norm", "rope_store_kv", "gated_activation", "penalize", "mask_tokens", "append_tokens"),
 )
 """Operations that are compiled side by side."""
 

@@ -211,7 +211,8 @@ def _step(report: Report, device: torch.device, rows: int, tokens: int, seed: in
     counts[rows // 2 :] += torch.randint(0, spare // rows + 1, (rows - rows // 2,), generator=generator)
     counts[-1] = 0 if rows > 1 else 1
     computed = torch.randint(0, 500, (rows,), generator=generator)
-    given = torch.stack((torch.randperm(rows + 3, generator=generator)[:rows], computed, counts)).int()
+    slots, known = torch.randperm(rows + 3, generator=generator)[:rows], torch.full((rows + 3,), 500)
+    given = torch.stack((slots, 500 - computed, counts)).int()
     table = torch.randint(0, 1000, (rows + 3, 4096), generator=generator).int().to(device)
     blocks = torch.randint(0, 9999, (rows + 3, 256), generator=generator).int().to(device)
     wide = torch.zeros((3, rows + 9), dtype=torch.int32, device=device)
@@ -221,7 +222,7 @@ def _step(report: Report, device: torch.device, rows: int, tokens: int, seed: in
         long = [torch.full((tokens,), 77, dtype=torch.int64, device=device) for _ in range(3)]
         short = [torch.full((rows + more,), 77, dtype=torch.int32, device=device) for more in (1, 0, 0)]
         out = StepInputs(long[0], long[1][None], long[2], *short)
-        form(table, blocks, wide[:, :rows], 16, out)
+        form(table, known.to(device), blocks, wide[:, :rows], 16, out)
         results.append(out)
     detail = f"{rows} rows, {tokens} tokens"
     for name, got, wanted in zip(StepInputs._fields, *results, strict=True):

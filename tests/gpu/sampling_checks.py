@@ -8,6 +8,7 @@ import torch
 from report import Case, Report
 from tensors import poisoned
 
+from quire.kernels.sampling.append_tokens import append_tokens, append_tokens_reference
 from quire.kernels.sampling.penalize import mask_tokens, mask_tokens_reference, penalize, penalize_reference
 from quire.kernels.sampling.sample import sample, sample_reference
 from quire.kernels.sampling.score import (
@@ -109,6 +110,12 @@ def _edits(report: Report, logits: torch.Tensor) -> None:
     penalize_reference(wanted, changed, tokens, slots, known, prompt, *factors)
     report.number("penalize", float((got - wanted).abs().max()), 1e-3, detail)
     report.equal("penalize: other rows", got[1::2], sound[1::2], detail)
+    counts, ids = torch.randint(0, 700, (count + 2,), device=device), torch.randint(0, vocab, (count,), device=device)
+    tables, expected = (tokens.clone(), counts.clone()), (tokens, counts)
+    append_tokens(*tables, slots, ids)
+    append_tokens_reference(*expected, slots, ids)
+    report.equal("append_tokens: tokens", tables[0], expected[0], detail)
+    report.equal("append_tokens: known", tables[1], expected[1], detail)
     words = torch.randint(-(2**31), 2**31, (count, -(-vocab // 32)), device=device, dtype=torch.int32)
     got, wanted = sound.clone(), sound.clone()
     mask_tokens(got, changed, words)

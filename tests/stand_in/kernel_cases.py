@@ -16,6 +16,7 @@ from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
+from quire.kernels.sampling.append_tokens import append_tokens
 from quire.kernels.sampling.penalize import mask_tokens, penalize
 from quire.kernels.sampling.sample import sample
 from quire.kernels.sampling.score import best, finite_rows, score
@@ -135,7 +136,7 @@ def _steps() -> None:
         whole = [torch.zeros(shape, dtype=torch.int64) for shape in ((rows,), (1, rows), (rows,))]
         out = StepInputs(*whole, torch.zeros(rows + 1, dtype=torch.int32), *(torch.zeros_like(given) for _ in range(2)))
         out = out._replace(seq_lens=out.seq_lens[0], slots=out.slots[0])
-        prepare_inputs(tokens, tables, given, 16, out)
+        prepare_inputs(tokens, torch.ones(rows, dtype=torch.int64), tables, given, 16, out)
         for window in (None, 64):
             schedule = TileSchedule(torch.zeros_like(out.query_starts), torch.zeros_like(out.query_starts))
             fill_tile_schedule(out.seq_lens, out.query_starts, window, *tile_shape("cuda", 4), schedule)
@@ -155,6 +156,7 @@ def _rows() -> None:
         finite_rows(logits)
         floor = top_k_top_p(logits, floats[0], ints[0], floats[1], floats[2])
         sample(logits, floor, floats[0], *ints[:3])
+        append_tokens(torch.zeros((rows, 40), dtype=torch.int32), ints[2].contiguous(), torch.arange(rows), ints[0])
         for num_ids in (1, 3):
             score(logits, torch.zeros((rows, num_ids), dtype=torch.int64))
         wide, which = logits.float(), torch.arange(rows)

@@ -70,6 +70,6 @@ def test_stop_tokens_are_forbidden_without_waiting() -> None:
     from quire.worker.tables.sampling_table import Extras
 
     def ban(logits: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> None:
-        _banned(logits, Extras(stop_ids=ids, min_tokens=4), ids, 1)
+        _banned(logits, Extras(stop_ids=ids, min_tokens=4), ids, ids[0], 1)
 
     attempt(ban)

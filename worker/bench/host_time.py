@@ -21,6 +21,7 @@ from quire.proto.transport.wire import Frames, encode, ints, plan_decoder
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.memory.kv_cache import KVCache, KVLayout, LayerKV
+from quire.worker.sampling.sampler import Sampler
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
@@ -189,7 +190,8 @@ def build(scenario: Scenario) -> Runner:
     cache = KVCache(KVLayout(1, 1, 1, scenario.block_size, torch.float32), scenario.num_blocks, device.torch)
     graphs = NoForward(device, scenario.most_tokens)
     model = NoModel(device, scenario.rows)
-    return Runner(model, cache, slots, inputs, upload, graphs, device, scenario.most_tokens, reports=True)
+    output = Sampler(slots, model, device, reports=True)
+    return Runner(model, cache, slots, inputs, upload, graphs, device, scenario.most_tokens, output)
 
 
 def measure(scenario: Scenario) -> dict[str, object]:

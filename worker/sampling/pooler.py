@@ -1,23 +1,18 @@
 """Pools the hidden states of a step: one vector for each prompt that ends in it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 
+from quire.proto.messages.plans import StepPlan
 from quire.worker.device.host_memory import zeros
+from quire.worker.device.marks import Mark
+from quire.worker.sampling.output import StepOutput
 from quire.worker.tables.slot_table import StepRows
 from quire.worker.tables.upload import Upload
-
-
-class Pooled(NamedTuple):
-    """Vectors of the S rows that reach their prompt's end, on the device."""
-
-    vectors: torch.Tensor
-    """float32 [S, hidden], not normalised"""
-    finite: torch.Tensor
-    """bool [S]: the vector is finite"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +35,7 @@ class PoolingMetadata:
 
 
 class Pooler:
-    """`prepare` with the step's other uploads, `run` once the hidden states are queued. One step after the other."""
+    """The output form of a model that embeds: vectors."""
 
     def __init__(
         self, pooling: Literal["cls", "mean", "last"], num_slots: int, hidden_size: int, device: torch.device
@@ -50,8 +45,8 @@ class Pooler:
         self._sums = zeros((rows, hidden_size), torch.float32, device)
         """Sums of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
 
-    def prepare(self, rows: StepRows, upload: Upload) -> PoolingMetadata:
-        """Put the step's columns into its upload."""
+    def prepare(self, plan: StepPlan, rows: StepRows, upload: Upload) -> PoolingMetadata:
+        """See `OutputForm`."""
         stops = np.cumsum(rows.counts)
         picked = stops - (rows.counts if self._pooling == "cls" else 1)
         return PoolingMetadata(
@@ -64,13 +59,19 @@ class Pooler:
             upload.put(rows.known[rows.sampling].astype(np.float32)),
         )
 
-    def run(self, metadata: PoolingMetadata, hidden: torch.Tensor) -> Pooled:
-        """hidden [T, hidden], padding behind the step's tokens."""
+    def run(self, metadata: PoolingMetadata, hidden: torch.Tensor, stored: Callable[[], None]) -> StepOutput:
+        """See `OutputForm`."""
         if self._pooling == "mean":
             vectors = self._means(metadata, hidden[: metadata.num_tokens].float())
         else:
             vectors = hidden.index_select(0, metadata.picked).float()
-        return Pooled(vectors, vectors.isfinite().all(-1))
+        output = StepOutput(vectors.isfinite().all(-1), vectors=vectors)
+        stored()
+        return output
+
+    def on_launched(self, metadata: PoolingMetadata, output: StepOutput, mark: Mark) -> tuple[int, ...]:
+        """See `OutputForm`: a vector has no grammar."""
+        return ()
 
     def _means(self, metadata: PoolingMetadata, hidden: torch.Tensor) -> torch.Tensor:
         # adds in one order whatever else is in the step; `unsafe` only skips a check that would wait for the device

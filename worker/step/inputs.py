@@ -58,6 +58,7 @@ class Inputs:
         step, rows = self._views(bucket), bucket.num_rows
         prepare_inputs(
             self._slot_table.tokens,
+            self._slot_table.known,
             self._slot_table.block_tables,
             self._rows[:, :rows],
             self._slot_table.block_size,

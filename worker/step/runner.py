@@ -1,36 +1,31 @@
-"""Turns a plan into tokens or vectors: tables, batch, forward pass, then sampling or pooling. The step in flight is a
-value, not a thread."""
+"""Turns a plan into tokens or vectors: tables, batch, forward pass, then what becomes of the hidden states. The step in
+flight is a value, not a thread."""
 
+import queue
 import time
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.proto.messages.plans import RowLogprobs, StepPlan, StepResult
-from quire.proto.transport.wire import WireError, ints, unpack
+from quire.proto.transport.wire import Int32, WireError, ints, unpack
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.device.marks import Mark, Start
 from quire.worker.memory.kv_cache import KVCache
-from quire.worker.sampling.grammar_masks import GrammarMatchers
-from quire.worker.sampling.logprobs import LogprobSpan, Scored, assemble, concatenate, score
-from quire.worker.sampling.pooler import Pooled, Pooler
-from quire.worker.sampling.sampler import Head, Sampled, Sampler, SamplingMetadata
+from quire.worker.sampling.logprobs import Scored, assemble
+from quire.worker.sampling.output import OutputForm, StepOutput, no_output
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
-from quire.worker.tables.sampling_table import SamplingStage
-from quire.worker.tables.slot_table import PlanError, SlotTable, StepRows
+from quire.worker.tables.slot_table import Int64, PlanError, SlotTable, StepRows
 from quire.worker.tables.upload import Upload
-
-_PROMPT_PIECE = 64
-"""Prompt positions whose logits exist at a time: prompt logprobs must not need memory that grows with the prompt."""
 
 
 class Model(Protocol):
-    """A model as the runner sees it; one that generates is a `Head` too."""
+    """A model as the runner sees it."""
 
     def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Hidden states [T, hidden] of the step's tokens, whose KV is written to the cache."""
@@ -47,19 +42,14 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A launched step. Its host tensors mean something once the device has passed the mark."""
+    """A launched step. Its output is on the host, and means something once the device has passed the mark."""
 
     epoch: int
     step: int
-    sampled_rows: tuple[int, ...]
-    """Rows of the plan that sample a token."""
-    token_ids: torch.Tensor
-    finite: torch.Tensor
+    rows: StepRows
+    output: StepOutput
     stuck: tuple[int, ...]
     """Rows of the plan whose grammar allowed no token"""
-    vectors: torch.Tensor | None
-    """float32 [S, hidden] of an embedding model"""
-    scored: tuple[Scored, ...]
     mark: Mark
     host_seconds: float
 
@@ -81,17 +71,11 @@ class Runner:
         graphs: Graphs,
         device: Device,
         max_num_batched_tokens: int,
+        output: OutputForm[Any],
         *,
-        reports: bool,
-        pooler: Pooler | None = None,
-        matchers: GrammarMatchers | None = None,
         embedder: Embedder | None = None,
     ) -> None:
-        """`reports`: this rank's results are sent, so the other ranks need not score logprobs.
-
-        `pooler`: makes vectors, so that nothing is sampled; without one the model must have a head. Without
-        `matchers` a plan with a grammar is refused, and without `embedder` every token's embedding is looked up.
-        """
+        """`output`: a `Sampler`, or a `Pooler`. Without `embedder` every token's embedding is looked up."""
         self._model = model
         self._cache = cache
         self._slot_table = slot_table
@@ -100,15 +84,12 @@ class Runner:
         self._graphs = graphs
         self._device = device
         self._max_tokens = max_num_batched_tokens
-        self._reports = reports
-        self._matchers = matchers
+        self._output = output
         self._embedder = embedder
-        self._sampler = Sampler(slot_table, reports, matchers)
-        self._head = cast(Head, model)
-        """Never asked where there is a pooler."""
-        self._pooler = pooler
         self._collected: Mark | None = None
         """Mark of the last step: the next one's way to the host may begin before it."""
+        self._drawn: queue.SimpleQueue[tuple[StepRows, Int64]] = queue.SimpleQueue()
+        """Rows of collected steps with drafts, and the tokens they drew: for the launching thread."""
 
     @torch.inference_mode()
     def capture(self, hidden_size: int, dtype: torch.dtype, most: int | None = None) -> None:
@@ -127,71 +108,58 @@ class Runner:
         nothing afterwards and the worker must stop.
         """
         begun = time.perf_counter()
-        if any(plan.num_draft):
-            raise PlanError("num_draft: this worker has no speculation; the column must be zero")
+        while not self._drawn.empty():
+            self._slot_table.confirm(*self._drawn.get())
         # what is uploaded or freed from here on may be what the last step still read
         self._device.join_side_stream()
         self._upload.begin()
         changes = self._slot_table.apply(plan, self._upload)
-        if self._matchers is not None:
-            self._matchers.apply(plan)
-        elif any(admit.params.structured for admit in plan.admits):
-            raise PlanError("admits: this worker has no grammars")
         copies = self._copies(plan)
         rows = self._slot_table.rows(plan, self._max_tokens)
         num_rows = len(rows.slots)
         embedded = None if self._embedder is None else self._embedder.embedded(rows)
         # the graphs have recorded steps whose embeddings are looked up
         bucket = self._graphs.fitting(rows.num_tokens, num_rows) if embedded is None else None
-        self._upload.put_rows((rows.slots, rows.computed, rows.counts), bucket.num_rows if bucket else num_rows)
-        pooling = sampling = None
-        if self._pooler is not None:
-            pooling = self._pooler.prepare(rows, self._upload)
-        elif rows.sampling.size:
-            sampling = self._sampler.prepare(rows, self._upload)
+        self._upload.put_rows((rows.slots, rows.left, rows.counts), bucket.num_rows if bucket else num_rows)
+        metadata = self._output.prepare(plan, rows, self._upload)
         start = self._device.begin()
         prepared = time.perf_counter()
         self._upload.send()
         self._slot_table.write(changes)
         self._copy_blocks(copies)
-        sampled: Sampled | Pooled | None = None
-        scored: list[Scored] = []
-        if num_rows:
-            hidden = self._eager(rows, embedded) if bucket is None else self._graphs.replay(bucket)
-            with self._device.side_stream() as stored:
-                if self._pooler is not None and pooling is not None:
-                    sampled = self._pooler.run(pooling, hidden)
-                    stored()
-                    return self._in_flight(plan, rows, sampling, sampled, scored, start, begun, prepared)
-                scored = self._score_prompts(rows, hidden)
-                if sampling is None:
-                    stored()
-                else:
-                    sampled = self._sampler.run(
-                        sampling, hidden.index_select(0, sampling.logits_rows), self._head, stored
-                    )
-                    scored += [] if sampled.logprobs is None else [sampled.logprobs]
-                return self._in_flight(plan, rows, sampling, sampled, scored, start, begun, prepared)
-        return self._in_flight(plan, rows, sampling, sampled, scored, start, begun, prepared)
+        if not num_rows:
+            return self._in_flight(plan, rows, no_output(), metadata, start, begun, prepared)
+        hidden = self._eager(rows, embedded) if bucket is None else self._graphs.replay(bucket)
+        with self._device.side_stream() as stored:
+            output = self._output.run(metadata, hidden, stored)
+            return self._in_flight(plan, rows, output, metadata, start, begun, prepared)
 
     def collect(self, step: InFlight) -> StepResult:
-        """Wait for the step and read what it sampled."""
+        """Wait for the step and read its output."""
         device_seconds = step.mark.wait(self._collected)
         self._collected = step.mark
         begun = time.perf_counter()
-        finite = step.finite.numpy()
-        bad_rows = set() if finite.all() else {step.sampled_rows[index] for index in np.flatnonzero(~finite)}
+        output = step.output
+        finite = output.finite.numpy()
+        bad_rows = set() if finite.all() else set(step.rows.sampling[~finite].tolist())
         logprobs: list[RowLogprobs] = []
-        for scored in step.scored:
+        for scored in output.scored:
             logprobs += assemble(scored, bad_rows)
+        token_ids: Int32 = np.zeros(len(finite), np.int32) if output.token_ids is None else output.token_ids.numpy()
+        counts = b""
+        if output.counts is not None:
+            drawn = output.counts.numpy()
+            token_ids, counts = token_ids[np.arange(token_ids.shape[1]) < drawn[:, None]], ints(drawn)
+            self._drawn.put((step.rows, drawn))
         return StepResult(
             step.epoch,
             step.step,
-            ints(step.token_ids.numpy()),
+            ints(token_ids),
+            counts,
             bad_rows=tuple(sorted(bad_rows)),
             stuck_rows=step.stuck,
             logprobs=tuple(logprobs),
-            embeddings=() if step.vectors is None else tuple(vector.tobytes() for vector in step.vectors.numpy()),
+            embeddings=() if output.vectors is None else tuple(vector.tobytes() for vector in output.vectors.numpy()),
             device_seconds=device_seconds,
             host_seconds=step.host_seconds + time.perf_counter() - begun,
         )
@@ -204,34 +172,29 @@ class Runner:
         self,
         plan: StepPlan,
         rows: StepRows,
-        sampling: SamplingMetadata | None,
-        sampled: Sampled | Pooled | None,
-        scored: list[Scored],
+        output: StepOutput,
+        metadata: object,
         start: Start,
         begun: float,
         prepared: float,
     ) -> InFlight:
         """Queue the way back to the host."""
         self._slot_table.advance(rows)
-        vectors = None
-        if isinstance(sampled, Pooled):
-            vectors, finite = self._device.fetch(sampled)
-            token_ids = torch.zeros(len(vectors), dtype=torch.int64)
-        elif sampled is None:
-            token_ids, finite = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
-        else:
-            token_ids, finite = self._device.fetch((sampled.token_ids, sampled.finite))
-        on_host = tuple(Scored(type(s.scores)(*self._device.fetch(s.scores)), s.spans) for s in scored)
+        output = self._fetched(output)
         ended = time.perf_counter()
         mark = self._device.mark(start, ended - prepared)
         host_seconds = (ended if start is not None else prepared) - begun
-        sampled_rows = tuple(rows.sampling.tolist())
-        stuck: tuple[int, ...] = ()
-        if sampling is not None:
-            stuck = tuple(sampled_rows[row] for row in self._sampler.on_sampled(sampling, token_ids, mark))
-        return InFlight(
-            plan.epoch, plan.step, sampled_rows, token_ids, finite, stuck, vectors, on_host, mark, host_seconds
-        )
+        stuck = self._output.on_launched(metadata, output, mark)
+        stuck_rows = tuple(rows.sampling[list(stuck)].tolist()) if stuck else ()
+        return InFlight(plan.epoch, plan.step, rows, output, stuck_rows, mark, host_seconds)
+
+    def _fetched(self, output: StepOutput) -> StepOutput:
+        fetch = self._device.fetch
+        (finite,) = fetch((output.finite,))
+        others = output.token_ids, output.counts, output.vectors
+        token_ids, counts, vectors = (None if other is None else fetch((other,))[0] for other in others)
+        scored = tuple(Scored(type(s.scores)(*fetch(s.scores)), s.spans) for s in output.scored)
+        return StepOutput(finite, token_ids, counts, vectors, scored)
 
     def _eager(self, rows: StepRows, embedded: Embedded | None) -> torch.Tensor:
         bucket = Bucket(rows.num_tokens, len(rows.slots))
@@ -267,34 +230,3 @@ class Runner:
         if copies is not None:
             for layer in self._cache.layers:
                 copy_blocks(layer.keys, layer.values, copies[0], copies[1])
-
-    def _score_prompts(self, rows: StepRows, hidden: torch.Tensor) -> list[Scored]:
-        """Logprobs of the prompt tokens that follow the positions this step computes, where asked for."""
-        wanting = np.flatnonzero(
-            self._slot_table.sampling.stages[rows.slots] & int(SamplingStage.PROMPT_LOGPROBS)
-        ).tolist()
-        if not wanting:
-            return []
-        starts = np.cumsum(rows.counts) - rows.counts
-        found = []
-        for row in wanting:
-            slot, first = int(rows.slots[row]), int(rows.computed[row])
-            # the prompt's last position predicts the first sampled token, which is no prompt token
-            stop = min(first + int(rows.counts[row]), int(self._slot_table.num_prompt[slot]) - 1)
-            if stop <= first:
-                continue
-            extras = self._slot_table.sampling.extras[slot]
-            num_top = extras.prompt_logprobs
-            named = self._device.upload(np.array(extras.named_ids, dtype=np.int64)).expand(stop - first, -1)
-            targets = self._slot_table.tokens[slot, first + 1 : stop + 1].long()
-            pieces = []
-            for low in range(0, stop - first, _PROMPT_PIECE):
-                high = min(low + _PROMPT_PIECE, stop - first)
-                # every rank takes span in gathering the logits
-                logits = self._head.logits(hidden[starts[row] + low : starts[row] + high])
-                if self._reports:
-                    pieces.append(score(logits, targets[low:high], num_top, named[low:high]))
-            if pieces:
-                span = LogprobSpan(row, True, first + 1, stop - first, num_top, extras.named_ids)
-                found.append(Scored(concatenate(pieces), (span,)))
-        return found

@@ -65,6 +65,8 @@ class BadWords:
 
     prefixes: torch.Tensor
     last: torch.Tensor
+    offsets: torch.Tensor
+    """int64 [P]: where the prefixes' tokens stand, counted from the token that is drawn: -P to -1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,4 +190,6 @@ class SamplingTable:
         prefixes = np.full((len(words), width), -1, dtype=np.int32)
         for line, word in zip(prefixes, words, strict=True):
             line[width + 1 - len(word) :] = word[:-1]
-        return BadWords(self._device.upload(prefixes), self._upload([word[-1] for word in words]))
+        return BadWords(
+            self._device.upload(prefixes), self._upload([word[-1] for word in words]), self._upload(range(-width, 0))
+        )

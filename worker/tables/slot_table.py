@@ -1,7 +1,9 @@
 """The worker's view of every running sequence, keyed by slot and kept by plan deltas.
 
 The device holds the token table (prompt and generated tokens; the sampler writes there, so a decode row finds its last
-token without the host) and the block tables. Counts are known from the plans alone, so the host keeps them.
+token without the host), how many tokens of it are known, and the block tables. How many drafts of a step in flight are
+accepted only the device knows, so the host's counts are upper bounds until `confirm`. Their difference, how many known
+tokens are not computed yet, is exact: an accepted draft is known and computed.
 """
 
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quire.kernels.sampling.append_tokens import append_tokens
 from quire.proto.messages.params import ParameterError, check_token_ids
 from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import Int32, WireError, unpack
@@ -26,20 +29,27 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows of one step, checked. R rows, S of them sample; `computed` and `known` are from before the step."""
+    """The rows of one step, checked. R rows, S of them sample; `computed` and `known` are from before the step, upper
+    bounds both where drafts are in flight."""
 
     slots: Int64
     counts: Int64
-    """Tokens each row runs: [R]"""
+    """Tokens each row runs, drafts included: [R]"""
     computed: Int64
     sampling: Int64
     """Indices of the rows that sample a token: [S]"""
     known: Int64
     """Tokens of each row's sequence, which is the position of the one it samples: [R]"""
+    num_tokens: int
+    num_draft: Int64 | None
+    """Drafts among `counts`: [R]; None: no row has any."""
+    admissions: Int64 | None
+    """Admissions to each row's slot so far, where there are drafts: [R]"""
 
     @property
-    def num_tokens(self) -> int:
-        return int(self.counts.sum())
+    def left(self) -> Int64:
+        """Known tokens that are not computed yet: [R]"""
+        return self.known - self.computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +98,16 @@ class SlotTable:
         max_blocks = -(-max_model_len // block_size)
         # one more token than the model can run: the last one sampled is stored, never run
         self.tokens = zeros((num_slots, max_model_len + 1), torch.int32, device)
+        self.known = zeros((num_slots,), torch.int64, device)
+        """Known tokens of each slot, on the device; means nothing where none is admitted."""
         self.block_tables = zeros((num_slots, max_blocks), torch.int32, device)
         self.live = np.zeros(num_slots, dtype=np.bool_)
         self.num_tokens = np.zeros(num_slots, dtype=np.int64)
-        """Known tokens, those sampled by steps in flight included."""
+        """Known tokens, those sampled by steps in flight and all their drafts included."""
         self.num_computed = np.zeros(num_slots, dtype=np.int64)
+        self.num_unconfirmed = np.zeros(num_slots, dtype=np.int64)
+        """Drafts in flight: so many of both counts may be taken back."""
+        self.num_admissions = np.zeros(num_slots, dtype=np.int64)
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
         self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
 
@@ -117,6 +132,7 @@ class SlotTable:
             self.sampling.clear(gone.slot)
         for new in changes.admitted:
             self.tokens[new.slot, : new.tokens.shape[0]] = new.tokens
+            self.known[new.slot] = new.tokens.shape[0]
             self.block_tables[new.slot, : new.blocks.shape[0]] = new.blocks
             self.sampling.write(new.slot, new.columns)
         if changes.appended is not None:
@@ -127,40 +143,67 @@ class SlotTable:
         """The rows a plan runs. Raises `PlanError` for any row that the tables cannot serve."""
         try:
             slots, counts = (unpack(column).astype(np.int64) for column in (plan.slots, plan.num_tokens))
+            num_draft = unpack(plan.num_draft).astype(np.int64) if plan.num_draft else None
         except WireError as error:
             raise PlanError(f"plan {plan.step}: {error}") from error
         samples = np.frombuffer(plan.samples, dtype=np.uint8)
         if not len(slots) == len(counts) == len(samples):
             raise PlanError(f"columns of {len(slots)} slots, {len(counts)} counts and {len(samples)} samples")
-        _require(bool((samples <= 1).all()), "samples", "is 0 or 1 for each row")
-        _require(bool(((slots >= 0) & (slots < self._num_slots)).all()), "slots", f"are in [0, {self._num_slots})")
+        _require(not plan.samples.translate(None, b"\0\1"), "samples", "is 0 or 1 for each row")
+        within = bool(slots.min(initial=0) >= 0 and slots.max(initial=0) < self._num_slots)
+        _require(within, "slots", f"are in [0, {self._num_slots})")
         _require(bool(self.live[slots].all()), "slots", "were admitted before")
         _require(np.bincount(slots, minlength=1).max(initial=0) <= 1, "slots", "run once in a step")
-        _require(bool((counts >= 1).all()), "num_tokens", "is at least 1 for each row")
-        _require(int(counts.sum()) <= max_tokens, "num_tokens", f"is {max_tokens} at most in all")
+        _require(bool(counts.min(initial=1) >= 1), "num_tokens", "is at least 1 for each row")
+        num_tokens = int(counts.sum())
+        _require(num_tokens <= max_tokens, "num_tokens", f"is {max_tokens} at most in all")
         computed, known = self.num_computed[slots], self.num_tokens[slots]
         ends = computed + counts
-        _require(bool((ends <= np.minimum(known, self.max_model_len)).all()), "num_tokens", "stays in known tokens")
-        _require(bool(((ends == known) == (samples == 1)).all()), "samples", "is 1 where known tokens end")
-        enough = self.num_table_blocks[slots] * self.block_size >= ends
-        _require(bool(enough.all()), "num_tokens", "fits the blocks of its table")
-        return StepRows(slots, counts, computed, np.flatnonzero(samples).astype(np.int64), known)
+        own_ends = ends if num_draft is None else ends - _checked_drafts(num_draft, samples)
+        _require(bool((own_ends <= known).all()), "num_tokens", "stays in known tokens")
+        _require(bool(((own_ends == known) == samples).all()), "samples", "is 1 where known tokens end")
+        room = np.minimum(self.num_table_blocks[slots] * self.block_size, self.max_model_len)
+        least = ends - self.num_unconfirmed[slots]
+        _require(bool((least <= room).all()), "num_tokens", "fits the context, and the blocks of its table")
+        admissions = None if num_draft is None else self.num_admissions[slots]
+        return StepRows(slots, counts, computed, np.flatnonzero(samples), known, num_tokens, num_draft, admissions)
 
     def advance(self, rows: StepRows) -> None:
         """Count what the step computes and samples; the sampled tokens are in flight to the token table."""
         self.num_computed[rows.slots] += rows.counts
         self.num_tokens[rows.slots[rows.sampling]] += 1
+        if rows.num_draft is not None:
+            self.num_tokens[rows.slots] += rows.num_draft
+            self.num_unconfirmed[rows.slots] += rows.num_draft
 
-    def store(self, slots: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Write sampled tokens [S] into the token table."""
-        self.tokens[slots, positions] = token_ids.int()
+    def confirm(self, rows: StepRows, counts: Int64) -> None:
+        """The result of a step with drafts is here: the tokens that each sampling row drew, int64 [S]."""
+        assert rows.num_draft is not None
+        assert rows.admissions is not None
+        slots, drafts = rows.slots[rows.sampling], rows.num_draft[rows.sampling]
+        same = self.num_admissions[slots] == rows.admissions[rows.sampling]
+        slots, drafts, refused = slots[same], drafts[same], (drafts + 1 - counts)[same]
+        self.num_unconfirmed[slots] -= drafts
+        self.num_computed[slots] -= refused
+        self.num_tokens[slots] -= refused
+
+    def append(self, slots: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Write sampled tokens int64 [S] behind the known ones of their slots int64 [S], on the device."""
+        append_tokens(self.tokens, self.known, slots, token_ids)
 
     def _release(self, slot: int) -> Released:
         if not (0 <= slot < self._num_slots and self.live[slot]):
             raise PlanError(f"releases: slot {slot} is not in use")
         released = Released(slot, int(self.num_tokens[slot]), int(self.num_table_blocks[slot]))
         self.sampling.release(slot)
-        for column in (self.live, self.num_tokens, self.num_computed, self.num_prompt, self.num_table_blocks):
+        for column in (
+            self.live,
+            self.num_tokens,
+            self.num_computed,
+            self.num_unconfirmed,
+            self.num_prompt,
+            self.num_table_blocks,
+        ):
             column[slot] = 0
         return released
 
@@ -187,6 +230,7 @@ class SlotTable:
         self._check_blocks(blocks, where)
         _require(len(blocks) <= self.block_tables.shape[1], where, f"has {self.block_tables.shape[1]} blocks at most")
         self.live[slot] = True
+        self.num_admissions[slot] += 1
         self.num_tokens[slot] = len(tokens)
         self.num_computed[slot] = admit.num_computed
         self.num_prompt[slot] = admit.num_prompt
@@ -213,6 +257,13 @@ class SlotTable:
     def _check_blocks(self, blocks: Int32, where: str) -> None:
         if blocks.size and not (blocks.min() >= 0 and blocks.max() < self._num_blocks):
             raise PlanError(f"{where}: a block is outside [0, {self._num_blocks})")
+
+
+def _checked_drafts(num_draft: Int64, samples: npt.NDArray[np.uint8]) -> Int64:
+    _require(len(num_draft) == len(samples), "num_draft", "has one entry for each row")
+    _require(bool((num_draft >= 0).all()), "num_draft", "is 0 or more")
+    _require(not num_draft[samples == 0].any(), "num_draft", "is 0 where nothing is drawn")
+    return num_draft
 
 
 def _require(holds: bool, what: str, rule: str) -> None:

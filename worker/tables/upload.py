@@ -39,7 +39,8 @@ class Upload:
         self._current = 0
         self._used = self._first
         self.rows = self._target[: 4 * _ROW_COLUMNS * max_rows].view(torch.int32).view(_ROW_COLUMNS, max_rows)
-        """int32 [3, max_rows] on the device: slot, computed tokens and tokens to run of each row; 0 behind the last."""
+        """int32 [3, max_rows] on the device: slot, known tokens that are not computed, and tokens to run of each row;
+        0 behind the last."""
 
     def begin(self) -> None:
         """Start the next step's upload."""

@@ -121,7 +121,8 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     tokens = torch.arange(num_slots * capacity).view(num_slots, capacity).int() + 1000
     tables = torch.arange(num_slots * capacity).view(num_slots, capacity).int() * 3
     slots = list(range(num_rows, 0, -1))
-    rows = torch.tensor([slots, [c for c, _ in lengths], [n for _, n in lengths]], dtype=torch.int32).view(3, -1)
+    known = torch.full((num_slots,), 12)
+    rows = torch.tensor([slots, [12 - c for c, _ in lengths], [n for _, n in lengths]], dtype=torch.int32).view(3, -1)
     expected = [
         (1000 + slot * capacity + p, p, (slot * capacity + p // block_size) * 3 * block_size + p % block_size)
         for slot, (computed, count) in zip(slots, lengths, strict=True)
@@ -131,7 +132,7 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     out = poisoned_inputs(len(expected_padded), num_rows, num_axes)
     # a wider upload than the step has rows: the kernel must mind the stride
     wide = torch.nn.functional.pad(rows, (0, 2), value=99)
-    prepare_inputs(tokens, tables, wide[:, :num_rows], block_size, out)
+    prepare_inputs(tokens, known, tables, wide[:, :num_rows], block_size, out)
     for axis in out.positions:
         columns = out.token_ids, axis, out.slot_mapping
         assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected_padded
@@ -187,10 +188,11 @@ def test_a_wrong_argument_of_rope_store_kv_is_refused_by_its_name(changed, argum
         rope_store_kv_with(**changed)
 
 
-def prepare_with(rows=None, block_size=4, **changed):
+def prepare_with(rows=None, block_size=4, known=None, **changed):
     tables = torch.zeros((2, 3, 5), dtype=torch.int32)
     rows = torch.zeros((3, 2), dtype=torch.int32) if rows is None else rows
-    prepare_inputs(tables[0], tables[1], rows, block_size, poisoned_inputs(4, 2)._replace(**changed))
+    known = torch.zeros(3, dtype=torch.int64) if known is None else known
+    prepare_inputs(tables[0], known, tables[1], rows, block_size, poisoned_inputs(4, 2)._replace(**changed))
 
 
 @pytest.mark.parametrize(
@@ -201,6 +203,8 @@ def prepare_with(rows=None, block_size=4, **changed):
         (lambda: copy_blocks(*cache().transpose(2, 3), torch.zeros(1).long(), torch.zeros(1).long()), "keys"),
         (lambda: prepare_with(rows=torch.zeros(3, 2)), "rows"),
         (lambda: prepare_with(rows=torch.zeros((2, 3), dtype=torch.int32).T), "rows"),
+        (lambda: prepare_with(known=torch.zeros(3).int()), "known"),
+        (lambda: prepare_with(known=torch.zeros(2).long()), "known"),
         (lambda: prepare_with(block_size=0), "block_size"),
         (lambda: prepare_with(positions=torch.zeros((1, 3)).long()), "positions"),
         (lambda: prepare_with(positions=torch.zeros((3, 8)).long()[:, ::2]), "positions"),

@@ -70,6 +70,7 @@ def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention(
         "paged_attention",
         "best",
         "sample",
+        "append_tokens",
         "top_k_top_p",
         "score",
         "penalize",

@@ -23,11 +23,13 @@ def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=
     num_slots = max([0, *slots]) + 1
     tokens = torch.randint(0, 150_000, (num_slots, capacity), generator=generator).int()
     tables = torch.randint(0, 2**28, (num_slots, -(-capacity // block_size)), generator=generator).int()
+    known = torch.randint(capacity, 2 * capacity, (num_slots,), generator=generator)
+    left = [int(known[slot]) - count for slot, count in zip(slots, computed, strict=True)]
     wide = torch.full((3, num_rows + 3), 9, dtype=torch.int32)
-    wide[:, :num_rows] = torch.tensor([slots, computed, counts]).view(3, num_rows)
+    wide[:, :num_rows] = torch.tensor([slots, left, counts]).view(3, num_rows)
     actual, expected = (poisoned(num_tokens, num_rows, num_axes) for _ in range(2))
-    prepare_inputs(tokens, tables, wide[:, :num_rows], block_size, actual)
-    prepare_inputs_reference(tokens, tables, wide[:, :num_rows], block_size, expected)
+    prepare_inputs(tokens, known, tables, wide[:, :num_rows], block_size, actual)
+    prepare_inputs_reference(tokens, known, tables, wide[:, :num_rows], block_size, expected)
     for name, column in actual._asdict().items():
         assert torch.equal(column, getattr(expected, name)), name
 

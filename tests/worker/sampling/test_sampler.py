@@ -23,8 +23,8 @@ EOS = 2
 CPU = Device("cpu", 0)
 
 
-def sampler_of(requests):
-    """Sampler and rows for [(params, prompt, output)], each with one token left to run."""
+def sampler_of(requests, head):
+    """Sampler, plan and rows for [(params, prompt, output)], each with one token left to run."""
     table = SamplingTable(len(requests), VOCAB, (EOS,), CPU)
     slots = SlotTable(len(requests), 128, 10_000, 4, table, CPU.torch, VOCAB)
     admits = tuple(
@@ -44,7 +44,7 @@ def sampler_of(requests):
     upload = Upload(CPU, rows)
     upload.begin()
     slots.write(slots.apply(plan, upload))
-    return Sampler(slots, True), slots.rows(plan, 10_000), slots
+    return Sampler(slots, head, CPU, reports=True), plan, slots.rows(plan, 10_000), slots
 
 
 class Head:
@@ -62,11 +62,12 @@ class Head:
 
 
 def sample(requests, logits):
-    sampler, rows, slots = sampler_of(requests)
+    sampler, plan, rows, slots = sampler_of(requests, Head(logits))
     upload = Upload(CPU, len(requests))
     upload.begin()
     stored = []
-    drawn = sampler.run(sampler.prepare(rows, upload), None, Head(logits), lambda: stored.append(True))
+    hidden = torch.zeros(len(requests), 1)
+    drawn = sampler.run(sampler.prepare(plan, rows, upload), hidden, lambda: stored.append(True))
     assert stored == [True]
     for slot, (_, prompt, output) in enumerate(requests):
         assert slots.tokens[slot, len(prompt + output)] == drawn.token_ids[slot], "the token table lacks the token"

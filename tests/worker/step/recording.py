@@ -14,6 +14,7 @@ from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.pooler import Pooler
+from quire.worker.sampling.sampler import Sampler
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.step.runner import Runner
@@ -72,10 +73,11 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
         if captured
         else Graphs(device)
     )
-    pooler = None if pooling is None else Pooler(pooling, ROWS, spec.hidden_size, device.torch)
-    matchers = GrammarMatchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
-    runner = Runner(
-        decoder, cache, slots, inputs, upload, graphs, device, TOKENS, reports=True, pooler=pooler, matchers=matchers
-    )
+    if pooling is None:
+        matchers = GrammarMatchers(folder, spec.vocab_size, spec.eos_token_ids, ROWS, device)
+        output = Sampler(slots, decoder, device, reports=True, matchers=matchers)
+    else:
+        output = Pooler(pooling, ROWS, spec.hidden_size, device.torch)
+    runner = Runner(decoder, cache, slots, inputs, upload, graphs, device, TOKENS, output)
     runner.capture(spec.hidden_size, torch.float32)
     return runner

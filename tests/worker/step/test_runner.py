@@ -178,10 +178,10 @@ def test_features_that_are_not_loaded_are_refused(driver):
         driver.run([(0, 5)])
 
 
-def test_speculated_tokens_are_refused(driver):
+def test_drafts_are_refused(driver):
     driver.scribe.admit(0, PROMPTS[0])
     with pytest.raises(PlanError, match="no speculation"):
-        driver.run([(0, 5)], num_draft=b"\1\0\0\0")
+        driver.run([(0, 5)], num_tokens=ints([6]), num_draft=ints([1]))
 
 
 class Toy:
@@ -312,9 +312,9 @@ def test_steady_decoding_keeps_every_table_where_it_is(toy):
     _, driver = toy(torch.randn(50, 50))
     driver.generate(0, [1, 2, 3], 5, SamplingParams(temperature=1.0, top_k=3, presence_penalty=1.0))
     slots = driver.runner._slot_table
-    tables = (slots.tokens, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
+    tables = (slots.tokens, slots.known, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
     before = [table.data_ptr() for table in tables]
     for _ in range(50):
         driver.draw([(0, 1)])
-    tables = (slots.tokens, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
+    tables = (slots.tokens, slots.known, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
     assert [table.data_ptr() for table in tables] == before

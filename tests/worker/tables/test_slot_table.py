@@ -46,6 +46,7 @@ def state(slots):
         "live": slots.live.tolist(),
         "bias": [None if e.bias is None else e.bias[0].tolist() for e in table.extras],
         "known": slots.num_tokens.tolist(),
+        "known on the device": [count for count, live in zip(slots.known.tolist(), slots.live, strict=True) if live],
         "computed": slots.num_computed.tolist(),
         "prompt": slots.num_prompt.tolist(),
         "num_blocks": slots.num_table_blocks.tolist(),
@@ -129,7 +130,7 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
         checked = slots.rows(plan, 1000)
         drawn = [rng.randrange(VOCAB) for _ in checked.sampling]
         where = checked.slots[checked.sampling]
-        slots.store(torch.from_numpy(where), torch.from_numpy(checked.known[checked.sampling]), torch.tensor(drawn))
+        slots.append(torch.from_numpy(where), torch.tensor(drawn, dtype=torch.int64))
         slots.advance(checked)
         for slot, count, _ in rows:
             model[slot]["computed"] += count
@@ -181,7 +182,12 @@ IMPOSSIBLE = [
     (plan(samples=b"\0"), "is 1 where known tokens end"),
     (plan(samples=b"\2"), "is 0 or 1"),
     (plan(samples=b""), "columns of"),
-    (plan(admits=(admission(blocks=b""),)), "fits the blocks"),
+    (plan(num_draft=ints([1, 1])), "one entry for each row"),
+    (plan(num_draft=ints([-1])), "is 0 or more"),
+    (plan(num_tokens=ints([3]), num_draft=ints([1]), samples=b"\0"), "is 0 where nothing is drawn"),
+    (plan(num_tokens=ints([3]), num_draft=ints([1])), "is 1 where known tokens end"),
+    (plan(num_tokens=ints([5]), num_draft=ints([2])), "the blocks of its table"),
+    (plan(admits=(admission(blocks=b""),)), "the blocks of its table"),
 ]
 
 
@@ -210,5 +216,35 @@ def test_a_row_may_not_run_past_the_context_length():
     apply(slots, plan(admits=(admit,)))
     one = plan(num_tokens=ints([1]), admits=())
     slots.advance(slots.rows(one, 10))
-    with pytest.raises(PlanError, match="stays in known tokens"):
+    with pytest.raises(PlanError, match="fits the context"):
         slots.rows(one, 10)
+
+
+def rows_with_drafts(slots, num_draft):
+    """One row of slot 1: a token and so many drafts."""
+    rows = slots.rows(plan(num_tokens=ints([1 + num_draft]), num_draft=ints([num_draft]), admits=()), 100)
+    slots.advance(rows)
+    return rows
+
+
+def test_counts_with_drafts_in_flight_are_upper_bounds_until_they_are_confirmed():
+    """The table of one block has room for what is the least that the drafts in flight leave, and no more."""
+    slots = new_slots()
+    apply(slots, plan(admits=(admission(num_computed=2),)))
+    first = rows_with_drafts(slots, 1)
+    assert (slots.num_computed[1], slots.num_tokens[1]) == (4, 5)
+    second = slots.rows(plan(num_tokens=ints([1]), admits=()), 100)
+    assert (second.left.tolist(), second.known.tolist()) == ([1], [5])
+    slots.confirm(first, np.array([1]))
+    assert (slots.num_computed[1], slots.num_tokens[1], slots.num_unconfirmed[1]) == (3, 4, 0)
+    with pytest.raises(PlanError, match="the blocks of its table"):
+        rows_with_drafts(slots, 1)
+
+
+def test_a_result_that_comes_after_its_slot_has_another_sequence_changes_nothing():
+    slots = new_slots()
+    apply(slots, plan(admits=(admission(num_computed=2),)))
+    late = rows_with_drafts(slots, 1)
+    apply(slots, plan(releases=ints([1]), admits=(admission(),)))
+    slots.confirm(late, np.array([1]))
+    assert (slots.num_computed[1], slots.num_tokens[1], slots.num_unconfirmed[1]) == (0, 3, 0)

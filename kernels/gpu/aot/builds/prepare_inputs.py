@@ -8,7 +8,7 @@ from quire.kernels.gpu.prepare_inputs import TILE, prepare_inputs_kernel
 
 def builds(capability: int) -> Iterator[Build]:
     """Blocks of 16 tokens and positions of one axis; neither ever changes in a worker."""
-    tables = ("tokens", "block_tables", "rows")
+    tables = ("block_tables", "rows")
     longs = ("token_ids", "positions", "slot_mapping")
     ints = ("query_starts", "seq_lens", "slots")
     sizes = ("row_stride", "axis_stride", "num_rows", "num_tokens", "slot_tokens", "slot_blocks")
@@ -16,6 +16,8 @@ def builds(capability: int) -> Iterator[Build]:
         name="prepare_inputs block 16",
         kernel=prepare_inputs_kernel,
         signature={
+            "tokens": "*i32",
+            "known": "*i64",
             **dict.fromkeys(tables, "*i32"),
             **dict.fromkeys(longs, "*i64"),
             **dict.fromkeys(ints, "*i32"),
@@ -24,5 +26,5 @@ def builds(capability: int) -> Iterator[Build]:
         constants={"AXES": 1, "BLOCK_SIZE": 16, "TILE": TILE},
         num_warps=4,
         num_stages=1,
-        divisible=(*tables, *longs, *ints),
+        divisible=("tokens", "known", *tables, *longs, *ints),
     )
