@@ -8,3 +8,6 @@ class Payload:
 
     def __init__(self, data: bytes | memoryview) -> None:
         self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Payload) and self.data == other.data

@@ -44,17 +44,12 @@ def pictures(*sizes, thumbnail=None):
     return Pictures("cat", made, None if thumbnail is None else Payload(thumbnail))
 
 
-def content(message):
-    thumbnail = None if message.thumbnail is None else bytes(message.thumbnail.data)
-    return [(one.width, bytes(one.pixels.data)) for one in message.pictures], thumbnail
-
-
 def test_a_payload_is_no_part_of_the_first_frame_and_comes_back_where_it_was():
     sent = pictures(5, 0, 1 << 20, thumbnail=b"small")
     first, *payloads = encode(sent)
     assert len(first) < 40
     assert list(map(len, payloads)) == [5, 0, 1 << 20, 5]
-    assert content(decoder().decode(first, *payloads)) == content(sent)
+    assert decoder().decode(first, *payloads) == sent
 
 
 def test_messages_without_payloads_are_one_frame():
@@ -70,7 +65,7 @@ def test_another_number_of_frames_is_refused(message, change):
     decode = decoder().decode
     with pytest.raises(WireError):
         decode(*change(encode(message)))
-    assert content(decode(*encode(message))) == content(message), "it leaves nothing behind"
+    assert decode(*encode(message)) == message, "it leaves nothing behind"
 
 
 def test_a_frame_behind_a_message_without_payloads_is_refused():
@@ -137,13 +132,13 @@ def test_payloads_pass_both_ways_and_are_left_where_the_socket_put_them(context,
     sent = pictures(1 << 20, 3, thumbnail=b"small")
     dealer.send(sent)
     identity, message = received(router)
-    assert (identity, content(message)) == (b"w", content(sent))
+    assert (identity, message) == (b"w", sent)
     pixels = message.pictures[0].pixels.data
     assert isinstance(pixels, memoryview)
     assert isinstance(pixels.obj, zmq.Frame)
     router.send(b"w", message)
     frames, back = dealer.receive_frames(WAIT)
-    assert content(back) == content(sent)
+    assert back == sent
     assert plan_hash(*frames) == plan_hash(*encode(sent))
     router.send(b"w", encode(Text("next")))
     assert dealer.receive(WAIT) == Text("next")
@@ -155,7 +150,7 @@ def test_a_message_of_more_bytes_in_all_its_frames_than_the_limit_is_dropped_and
     dealer = Dealer(context, address, b"w", decoder())
     dealer.send(pictures(400, 400, 400))
     dealer.send(pictures(400, 400))
-    assert content(received(router)[1]) == content(pictures(400, 400))
+    assert received(router)[1] == pictures(400, 400)
     assert router.num_bad_frames == 1
     router.close(), dealer.close()
 
@@ -167,12 +162,12 @@ def test_a_frontend_gets_payloads_and_survives_a_wrong_number_of_frames(context,
         own = zmq.asyncio.Context()
         dealer = AsyncDealer(own, address, b"f", decoder())
         await dealer.send(pictures(3))
-        assert content(received(router)[1]) == content(pictures(3))
+        assert received(router)[1] == pictures(3)
         router.send(b"f", (*encode(pictures(3)), b"x"))
         router.send(b"f", pictures(1 << 20, 5))
         with pytest.raises(WireError, match="Pictures of 3 frames"):
             await asyncio.wait_for(dealer.receive(), WAIT)
-        assert content(await asyncio.wait_for(dealer.receive(), WAIT)) == content(pictures(1 << 20, 5))
+        assert await asyncio.wait_for(dealer.receive(), WAIT) == pictures(1 << 20, 5)
         dealer.close()
         own.term()
 
