@@ -1,8 +1,8 @@
 """The key by which the KV of a prefix is found: one definition for every process that computes or compares keys.
 
-A key is SHA-256 over the parent's key and a content. The root's content is what all blocks depend on: (block size,
-model revision, adapter, salt). That of a full block is its token ids, and behind them whatever else some of its tokens
-stand for. Every field has a fixed length or states it, so no two contents read alike.
+A key is SHA-256 over the parent's key and a content. The root's content is what all blocks depend on: (KV group, its
+block size, model revision, adapter, salt). That of a full block is its token ids, and behind them whatever else some of
+its tokens stand for. Every field has a fixed length or states it, so no two contents read alike.
 """
 
 import hashlib
@@ -22,10 +22,11 @@ class Placeholders(NamedTuple):
     identity: bytes
 
 
-def root_content(revision: str, block_size: int, adapter: str, cache_salt: str) -> bytes:
-    """Content of the root, with which all prefixes of this model, block size, adapter and salt begin."""
+def root_content(revision: str, group: int, block_size: int, adapter: str, cache_salt: str) -> bytes:
+    """Content of the root, with which all prefixes of this model, KV group, adapter and salt begin."""
     fields = [text.encode() for text in (revision, adapter, cache_salt)]
-    return struct.pack("<Q", block_size) + b"".join(struct.pack("<Q", len(field)) + field for field in fields)
+    head = struct.pack("<QQ", group, block_size)
+    return head + b"".join(struct.pack("<Q", len(field)) + field for field in fields)
 
 
 def prefix_key(parent: bytes, content: bytes) -> bytes:

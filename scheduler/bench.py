@@ -90,7 +90,7 @@ class Drive:
             vocab_size=VOCAB_SIZE,
             eos_token_ids=(EOS,),
             num_blocks=(scenario.running + spare_slots + 8) * (longest // scenario.block_size + 2),
-            block_size=scenario.block_size,
+            block_sizes=(scenario.block_size,),
             kv_bytes=0,
             weight_bytes=0,
             device="none",

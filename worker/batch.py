@@ -12,6 +12,16 @@ from quire.kernels.attention.attention import PagedBatch
 
 
 @dataclass(frozen=True, slots=True)
+class GroupBatch:
+    """The step as the layers of one KV group see it, by their block tables."""
+
+    slot_mapping: torch.Tensor
+    """int64 [T]: block * block_size + offset, where the token's KV goes; -1: nowhere, it is padding"""
+    attention: PagedBatch
+    """The rows, which are those of every group, and the group's tables."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The step's tokens, row after row, then padding. Rows with one token come first."""
 
@@ -19,9 +29,8 @@ class ForwardBatch:
     """int64 [T]"""
     positions: torch.Tensor
     """int64 [P, T], of each token in its sequence, from 0; one axis unless the model's rope turns pairs by several"""
-    slot_mapping: torch.Tensor
-    """int64 [T]: block * block_size + offset, where the token's KV goes; -1: nowhere, it is padding"""
-    attention: PagedBatch
+    groups: tuple[GroupBatch, ...]
+    """By KV group, where its layers write and what they read."""
     adapters: torch.Tensor | None = None
     """int32 [R], or None when no adapter is loaded: layers then do not even ask"""
 

@@ -20,7 +20,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.kv_cache import kv_layout
+from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.registry import ARCHITECTURES, build_model, checkpoint_names, read_spec
 from quire.worker.quant.select import schemes_of
 from quire.worker.weights.checkpoint import Checkpoint, CheckpointError

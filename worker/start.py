@@ -24,7 +24,8 @@ from quire.worker.memory.budget import (
     refusing,
     unpaged_capacity,
 )
-from quire.worker.memory.kv_cache import KVCache, KVLayout, kv_layout
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import KVLayout, kv_layout
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
@@ -85,10 +86,10 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("memory")
     run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
     with refusing(device, "a first step"):
-        run_first_steps(runner, config, capacity, thorough=device.compiles)
+        run_first_steps(runner, config, layout, capacity, thorough=device.compiles)
     phases.end("first_steps")
     is_profiled = share is not None or not device.has_own_memory or spec.pooling is not None
-    graph_bytes = _capture(runner, config, spec, dtype, device, None if is_profiled else capacity)
+    graph_bytes = _capture(runner, config, spec, layout, dtype, device, None if is_profiled else capacity)
     memory = usage.kinds(loaded.weight_bytes, cache.num_bytes, graph_bytes)
     _log.info("memory: %s", ", ".join(f"{kind} {num_bytes}" for kind, num_bytes in memory))
     if share is not None:
@@ -99,7 +100,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
         num_blocks=capacity.num_blocks,
-        block_size=config.block_size,
+        block_sizes=layout.block_sizes,
         kv_bytes=cache.num_bytes,
         weight_bytes=loaded.weight_bytes,
         device=device.name,
@@ -152,14 +153,14 @@ def build_runner(
         config.max_num_seqs,
         max_model_len,
         cache.num_blocks,
-        config.block_size,
+        cache.layout.block_sizes,
         sampling,
         device.torch,
         spec.vocab_size,
     )
     upload = Upload(device, config.max_num_seqs)
-    tokens, layers = config.max_num_batched_tokens, spec.kv_layers(config.tensor_parallel_size)
-    inputs = Inputs(slots, upload.rows, tokens, layers, spec.num_position_axes)
+    tokens = config.max_num_batched_tokens
+    inputs = Inputs(slots, upload.rows, tokens, cache.layout.groups, spec.num_position_axes)
     # an encoder's attention reads the host's lengths, which a graph could not
     graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
     output: Pooler | Sampler
@@ -183,7 +184,13 @@ def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
 
 
 def _capture(
-    runner: Runner, config: WorkerConfig, spec: Spec, dtype: torch.dtype, device: Device, unproven: Capacity | None
+    runner: Runner,
+    config: WorkerConfig,
+    spec: Spec,
+    layout: KVLayout,
+    dtype: torch.dtype,
+    device: Device,
+    unproven: Capacity | None,
 ) -> int:
     """Capture the graphs, and run the worst step beside them in a cache for which none was; bytes of the graphs.
 
@@ -195,7 +202,7 @@ def _capture(
     graph_bytes = device.held_memory() - held
     if unproven is not None:
         with refusing(device, "the largest step"):
-            run_worst(runner, config, unproven)
+            run_worst(runner, config, layout, unproven)
     return graph_bytes
 
 
@@ -211,12 +218,12 @@ def _capacity(
 ) -> Capacity:
     """Raises MemoryShortage."""
     if spec.whole_prompts:
-        return unpaged_capacity(config, spec.max_model_len)
+        return unpaged_capacity(config, layout, spec.max_model_len)
     with refusing(device, "the largest step, measured"):
         budget = kv_budget(
             config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, groups.reports)
         )
-    return fit_capacity(config, groups, budget, layout.block_bytes, spec.max_model_len)
+    return fit_capacity(config, groups, budget, layout, spec.max_model_len)
 
 
 def _profile(
@@ -233,12 +240,12 @@ def _profile(
     That cache is just big enough.
     """
     lengths = worst_lengths(config)
-    blocks = sum(-(-length // config.block_size) for length in lengths)
+    blocks = sum(layout.blocks_for(length) for length in lengths)
     with torch.inference_mode():
         cache = KVCache(layout, blocks, device.torch)
     longest = max(config.max_model_len or spec.max_model_len, *lengths)
     runner = build_runner(config, spec, model, cache, longest, device, reports)
     runner.capture(spec.hidden_size, dtype, most=1)
-    run_worst(runner, config)
+    run_worst(runner, config, layout)
     runner.close()
     return cache.num_bytes

@@ -15,7 +15,7 @@ PROMPT = "def fibonacci(n):"
 
 def engine_summary(facts: ModelFacts) -> list[str]:
     """Model, memory and capacity, as the workers measured them."""
-    num_tokens = facts.num_blocks * facts.block_size
+    num_tokens = facts.num_kv_tokens
     name = f"{facts.architecture}, {facts.dtype} on {facts.device}"
     if facts.whole_prompts:
         vectors = f"embeds: vectors of {facts.embedding_size} numbers, texts of up to {facts.max_model_len} tokens"

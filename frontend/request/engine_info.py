@@ -45,7 +45,7 @@ class EngineInfo:
         facts = welcome.facts if welcome is not None else None
         measured: dict[str, Any] = {}
         if facts is not None:
-            names = {field.name for field in fields(api.ServerInfo)} & set(facts.__struct_fields__)
+            names = {field.name for field in fields(api.ServerInfo)} & {*facts.__struct_fields__, "block_size"}
             measured = {name: getattr(facts, name) for name in names}
         limits: dict[str, Any] = {}
         if welcome is not None:

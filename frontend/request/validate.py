@@ -213,7 +213,7 @@ def default_max_tokens(request: GenerateRequest, num_prompt: int, room: int, fac
     """The `max_tokens` of a request that sets none: for a chat the rest of the context, or of the cache if smaller."""
     if not isinstance(request.input, Chat):
         return min(DEFAULT_MAX_TOKENS, room)
-    return max(1, min(room, facts.num_blocks * facts.block_size - num_prompt))
+    return max(1, min(room, facts.num_kv_tokens - num_prompt))
 
 
 def check_length(num_prompt: int, max_tokens: int | None, facts: ModelFacts) -> int:

@@ -33,8 +33,8 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     output_index: int
     """Index among the request's n outputs: part of the random number's key."""
     params: SamplingParams
-    blocks: bytes
-    """Block table so far: int32 [num_blocks]."""
+    tables: tuple[bytes, ...]
+    """Block tables so far, by KV group: int32 [num_blocks] each."""
     adapter: int = 0
     """0 is the base model."""
 
@@ -60,10 +60,10 @@ class StepPlan(WireMessage, frozen=True):
     admits: tuple[Admit, ...] = ()
     releases: bytes = b""
     """Slots set free: int32 [k]."""
-    appends: bytes = b""
-    """Blocks added to tables: int32 [k, 3] of (slot, index in table, block)."""
+    appends: tuple[bytes, ...] = ()
+    """Blocks added to tables, by KV group: int32 [k, 3] each of (slot, index in table, block); empty: none in any."""
     copies: bytes = b""
-    """Copy-on-write: int32 [k, 2] of (from block, to block), done before the rows run."""
+    """Copy-on-write: int32 [k, 2] of (from block, to block), of whichever group, done before the rows run."""
 
 
 class Welcomed(WireMessage, frozen=True):

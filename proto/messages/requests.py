@@ -125,7 +125,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """Width of the logits, not the tokenizer's length."""
     eos_token_ids: tuple[int, ...]
     num_blocks: int
-    block_size: int
+    block_sizes: tuple[int, ...]
+    """Tokens of a block in each KV group: powers of two. A block of any group takes equally many bytes of one pool."""
     kv_bytes: int
     weight_bytes: int
     device: str
@@ -141,6 +142,20 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """A prompt cannot be split over steps and shares no prefix: the model reads it in both directions."""
     shares_prefixes: bool = True
     """Equal beginnings of prompts may be computed once; not where a vector needs every token's hidden state."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens that fill whole blocks in every KV group: prefixes are shared in such pieces."""
+        return max(self.block_sizes)
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens of one sequence that all blocks together hold."""
+        return self.num_blocks // self.blocks_for(self.block_size) * self.block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks of all KV groups that so many tokens of one sequence need."""
+        return sum(-(-num_tokens // size) for size in self.block_sizes)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):

@@ -166,7 +166,7 @@ def _take_back(group_epoch: Epoch, step: int, slots: Int64, refused: Int64) -> N
     for slot in np.flatnonzero(by_slot).tolist():
         sequence = running.at(slot)
         group_epoch.memory.trim(sequence, int(running.num_tokens[slot]), group_epoch.in_flight.step)
-        running.num_blocks[slot] = len(sequence.blocks)
+        running.count_blocks(sequence)
 
 
 def _logprobs(

@@ -126,7 +126,7 @@ def _check_generated(num_prompt: int, max_tokens: int, facts: ModelFacts) -> Non
         message += f"length {facts.max_model_len}; shorten the prompt or lower max_tokens"
         raise Refusal("CONTEXT_LENGTH_EXCEEDED", "max_tokens", message)
     # The last token is sampled but never run, so it needs no cell.
-    needed = -(-(longest - 1) // facts.block_size)
+    needed = facts.blocks_for(longest - 1)
     if needed > facts.num_blocks:
         message = f"{longest} tokens need {needed} KV blocks of {facts.block_size}, the engine has {facts.num_blocks}; "
         raise Refusal("EXCEEDS_CAPACITY", "max_tokens", f"{message}shorten the prompt or lower max_tokens")
@@ -145,7 +145,7 @@ def _check_embedded(num_prompt: int, facts: ModelFacts, most_step_tokens: int) -
         )
         message += "in one step; shorten the text, or start the engine with a larger max_num_batched_tokens"
         raise Refusal("EXCEEDS_CAPACITY", "prompt_token_ids", message)
-    needed = -(-num_prompt // facts.block_size)
+    needed = facts.blocks_for(num_prompt)
     if facts.num_blocks < needed:
         message = (
             f"{num_prompt} tokens need {needed} KV blocks of {facts.block_size}, the engine has {facts.num_blocks}"

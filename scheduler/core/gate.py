@@ -113,8 +113,8 @@ class Gate:
         if sequence.first_ran_at < 0:
             sequence.first_ran_at = self._now
             self._counters.queue_seconds.add(self._now - sequence.request.arrived_at)
-        self._running.enter(sequence, num_computed)
-        detail = f"{num_computed} of {sequence.num_known} tokens are there, {len(sequence.blocks)} blocks reserved"
+        self._running.enter(sequence, num_computed, self._memory.num_published(sequence))
+        detail = f"{num_computed} of {sequence.num_known} tokens are there, {sequence.num_blocks} blocks reserved"
         if num_passed:
             self._counters.num_passed += 1
             detail = f"{detail}; it passed {num_passed} that were before it"
@@ -136,18 +136,17 @@ class Gate:
             return self._fork(parent, sequence)
         if self._is_blocked(sequence):
             return 0, "blocks"
-        hits = memory.match(sequence)
-        num_computed = len(hits) * memory.block_size
+        num_computed, hits = memory.match(sequence)
         if self.takes_whole and sequence.num_known - num_computed > budget:
             return 0, "budget"
-        shared = [entry.block for entry in hits]
+        shared = [[entry.block for entry in found] for found in hits]
         if not self._fits(sequence, shared):
             return 0, "blocks"
         memory.reserve(sequence, sequence.num_known, shared)
         sequence.entries = hits
         if sequence.first_ran_at < 0:
             self._counters.began(request.num_prompt, min(num_computed, request.num_prompt))
-        if sequence.root is not None and sequence.first_ran_at < 0:
+        if sequence.roots and sequence.first_ran_at < 0:
             self._counters.prefix_queries += request.num_prompt
             self._counters.prefix_hits += min(num_computed, request.num_prompt)
             sequence.cached_tokens = min(num_computed, request.num_prompt)
@@ -160,18 +159,19 @@ class Gate:
         # num_scheduled is of the plans already sent: copies are done before the rows of this one.
         if running.num_scheduled[parent.slot] < num_prompt:
             return 0, "parent"
-        num_shared, offset = divmod(num_prompt - 1, memory.block_size)
-        shared = parent.blocks[:num_shared]
+        cuts = [divmod(num_prompt - 1, size) for size in memory.block_sizes]
+        shared = [table[:num_shared] for table, (num_shared, _) in zip(parent.tables, cuts, strict=True)]
         if not self._fits(sequence, shared):
             return 0, "blocks"
         memory.reserve(sequence, num_prompt, shared)
-        sequence.root = parent.root
-        sequence.entries = parent.entries[:num_shared]
-        if offset:
-            self._plan.copies += (parent.blocks[num_shared], sequence.blocks[num_shared])
+        sequence.roots = parent.roots
+        sequence.entries = [entries[:num_shared] for entries, (num_shared, _) in zip(parent.entries, cuts, strict=True)]
+        for group, (num_shared, offset) in enumerate(cuts):
+            if offset:
+                self._plan.copies += (parent.tables[group][num_shared], sequence.tables[group][num_shared])
         return num_prompt - 1, None
 
-    def _fits(self, sequence: Sequence, shared: list[int]) -> bool:
+    def _fits(self, sequence: Sequence, shared: list[list[int]]) -> bool:
         needed = self._memory.missing(sequence.num_known, shared)
         if self._running.num_active:
             needed += self._headroom
@@ -193,6 +193,6 @@ class Gate:
             num_computed=num_computed,
             output_index=sequence.output_index,
             params=request.params if sequence.wants_prompt_logprobs else request.quiet_params,
-            blocks=ints(sequence.blocks),
+            tables=tuple(ints(table) for table in sequence.tables),
             adapter=self._group_epoch.adapters[request.adapter] if request.adapter else 0,
         )

@@ -77,14 +77,14 @@ def _requests(core: Core) -> None:
     running = 0 if core.group_epoch is None else len(core.group_epoch.running.live())
     _require("I8", running == by_state["running"], f"{by_state['running']} outputs run, {running} have slots")
     for sequence in queued:
-        if sequence.slot >= 0 or sequence.blocks or sequence.num_known != len(sequence.tokens):
+        if sequence.slot >= 0 or sequence.tables or sequence.num_known != len(sequence.tokens):
             raise InvariantError("I8", f"{_name(sequence)} waits, but has a slot, blocks or stale tokens")
         if sequence.num_known >= sequence.request.limit:
             raise InvariantError("I7", f"{_name(sequence)} waits with nothing left to draw")
 
 
 def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
-    running, block_size = group_epoch.running, group_epoch.memory.block_size
+    running = group_epoch.running
     _require("I9", running.num_active == len(live), f"num_active is {running.num_active}, {len(live)} run")
     active = [slot for slot in range(running.num_slots) if running.active[slot]]
     _require("I8", active == [sequence.slot for sequence in live], "active slots are not those of the running outputs")
@@ -104,17 +104,19 @@ def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
         owner = (request.number, sequence.output_index, request.frontend.index)
         in_slot = (running.number[slot], running.output_index[slot], running.frontend[slot])
         _require("I8", owner == in_slot, f"{_name(sequence)}: slot {slot} says it is {in_slot}")
-        reserved = len(sequence.blocks)
-        _require(
-            "I9", int(running.num_blocks[slot]) == reserved, f"{_name(sequence)}: table of {reserved} is miscounted"
+        sizes = group_epoch.memory.block_sizes
+        reserved = [len(table) for table in sequence.tables]
+        counted = [int(held[slot]) for held in running.num_blocks]
+        _require("I9", counted == reserved, f"{_name(sequence)}: tables of {reserved} are counted as {counted}")
+        fits = len(sizes) == len(reserved) and all(
+            scheduled <= length * size < tokens + size for length, size in zip(reserved, sizes, strict=True)
         )
-        fits = scheduled <= reserved * block_size < tokens + block_size
-        _require("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {block_size}")
+        _require("I9", fits, f"{counts}, scheduled {scheduled}, but {reserved} blocks of {sizes}")
 
 
 def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
     pool = group_epoch.memory.pool
-    readers = Counter(block for sequence in live for block in sequence.blocks)
+    readers = Counter(block for sequence in live for table in sequence.tables for block in table)
     places = Counter([*pool.free, *pool.idle, *readers.keys(), *pool.fenced])
     twice = [block for block, count in places.items() if count > 1]
     _require("I1", not twice, f"blocks {twice[:8]} are in two places")
@@ -124,8 +126,8 @@ def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
     wrong = [block for block in range(pool.num_blocks) if pool.refs[block] != readers[block]]
     _require("I2", not wrong, f"blocks {wrong[:8]}: counts {[pool.refs[b] for b in wrong[:8]]} are not their readers")
     for sequence in live:
-        holds = len(set(sequence.blocks)) == len(sequence.blocks)
-        _require("I2", holds, f"{_name(sequence)} names a block twice: {sequence.blocks}")
+        holds = len(set().union(*sequence.tables)) == sequence.num_blocks
+        _require("I2", holds, f"{_name(sequence)} names a block twice: {sequence.tables}")
     acked = group_epoch.in_flight.acked
     steps = [fence.step for fence in group_epoch.memory.fences]
     _require("I4", steps == sorted(steps), f"fences out of order: {steps}")
@@ -139,20 +141,21 @@ def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
 
 
 def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
-    running, block_size = group_epoch.running, group_epoch.memory.block_size
-    seen: dict[int, tuple[int, list[bytes], str, str]] = {}
+    running, memory = group_epoch.running, group_epoch.memory
+    seen: dict[int, tuple[int, int, list[bytes], str, str]] = {}
     for sequence in live:
-        num_full = int(running.num_scheduled[sequence.slot]) // block_size
-        for place, block in enumerate(sequence.blocks):
-            if group_epoch.memory.pool.refs[block] == 1:
-                continue
-            _require("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
-            tokens = running.history[sequence.slot, place * block_size : (place + 1) * block_size].tobytes()
-            request = sequence.request
-            contents = list(block_contents(tokens, block_size, place, request.placeholders))
-            prefix = place, contents, request.adapter, request.cache_salt
-            same = seen.setdefault(block, prefix) == prefix
-            _require("I3", same, f"block {block} is shared by different prefixes, adapters or salts")
+        for group, (table, size) in enumerate(zip(sequence.tables, memory.block_sizes, strict=True)):
+            num_full = int(running.num_scheduled[sequence.slot]) // size
+            for place, block in enumerate(table):
+                if memory.pool.refs[block] == 1:
+                    continue
+                _require("I3", place < num_full, f"{_name(sequence)} writes block {block}, which others read")
+                tokens = running.history[sequence.slot, place * size : (place + 1) * size].tobytes()
+                request = sequence.request
+                contents = list(block_contents(tokens, size, place, request.placeholders))
+                prefix = group, place, contents, request.adapter, request.cache_salt
+                same = seen.setdefault(block, prefix) == prefix
+                _require("I3", same, f"block {block} is shared by different groups, prefixes, adapters or salts")
 
 
 def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
@@ -174,21 +177,24 @@ def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
         begun.update(rows)
     origins: dict[int, tuple[bytes, int]] = {}
     for sequence in live:
-        request, slot, width = sequence.request, sequence.slot, memory.block_size
+        request, slot = sequence.request, sequence.slot
         acknowledged = begun.get(slot, int(running.num_scheduled[slot]))
-        context = memory.index.root(request.adapter, request.cache_salt).content
         history = running.history[slot, : int(running.num_known[slot])].tobytes()
-        for place, block in enumerate(sequence.blocks):
-            mine = memory.index.entry_of(block)
-            if mine is None:
-                continue
-            begin, end = place * width, (place + 1) * width
-            if end > acknowledged:
-                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
-            if [mine.content] != list(block_contents(history[4 * begin : 4 * end], width, place, request.placeholders)):
-                raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with another content")
-            if _origin(mine, origins) != (context, place + 1):
-                raise InvariantError("I5", f"{_name(sequence)}: block {block} is of another salt, adapter or place")
+        for group, (table, width) in enumerate(zip(sequence.tables, memory.block_sizes, strict=True)):
+            context = memory.index.root(group, request.adapter, request.cache_salt).content
+            for place, block in enumerate(table):
+                mine = memory.index.entry_of(block)
+                if mine is None:
+                    continue
+                begin, end = place * width, (place + 1) * width
+                if end > acknowledged:
+                    raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
+                tokens = history[4 * begin : 4 * end]
+                if [mine.content] != list(block_contents(tokens, width, place, request.placeholders)):
+                    raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached with another content")
+                if _origin(mine, origins) != (context, place + 1):
+                    detail = f"block {block} is of another group, salt, adapter or place"
+                    raise InvariantError("I5", f"{_name(sequence)}: {detail}")
 
 
 def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:

@@ -39,6 +39,7 @@ class Policy:
         running = self._running
         self._now = now
         plan = PlannedStep(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS.astype(bool))
+        plan.appends = [[] for _ in self._memory.block_sizes]
         slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
         is_chunk = todo > 1
@@ -55,49 +56,70 @@ class Policy:
         return self._close(plan, singles, chunks)
 
     def _extend(self, slots: Int64, plan: PlannedStep) -> tuple[Int64, bool]:
-        """Give a block to each row whose next token begins one. Returns the slots that can run; True: not all can."""
+        """Give a block of each KV group to each row whose next token begins one there.
+
+        Returns the slots that can run; True: not all can.
+        """
         running, memory = self._running, self._memory
-        short = slots[running.num_blocks[slots] * memory.block_size <= running.num_scheduled[slots]]
-        if not len(short):
+        scheduled, held_by_group = (
+            running.num_scheduled[slots],
+            zip(running.num_blocks, memory.block_sizes, strict=True),
+        )
+        short = [slots[held[slots] * size <= scheduled] for held, size in held_by_group]
+        num_needed = sum(map(len, short))
+        if not num_needed:
             return slots, False
-        needy = [running.at(slot) for slot in short.tolist()]
-        if memory.available >= len(needy):
-            self._append(needy, plan)
+        if memory.available >= num_needed:
+            for group, needy in enumerate(short):
+                self._append([running.at(slot) for slot in needy.tolist()], group, plan)
             return slots, False
+        wanting: dict[Sequence, list[int]] = {}
+        for group, needy in enumerate(short):
+            for slot in needy.tolist():
+                wanting.setdefault(running.at(slot), []).append(group)
         num_promised = 0
-        for sequence in sorted(needy, key=_order):
-            if self._find_block(sequence, num_promised):
-                self._append([sequence], plan)
+        for sequence in sorted(wanting, key=_order):
+            groups = wanting[sequence]
+            if self._find_blocks(sequence, len(groups), num_promised):
+                for group in groups:
+                    self._append([sequence], group, plan)
             elif sequence.state == "running":
-                num_promised += 1
+                num_promised += len(groups)
         slots = slots[running.active[slots]]
-        can_run = running.num_blocks[slots] * memory.block_size > running.num_scheduled[slots]
-        return slots[can_run], True
+        return slots[self._room(slots) > running.num_scheduled[slots]], True
 
-    def _append(self, sequences: list[Sequence], plan: PlannedStep) -> None:
-        """Give each of these outputs one more block; so many must be available."""
+    def _room(self, slots: Int64) -> Int64:
+        """Tokens that the tables of these slots hold, those of every KV group."""
+        held_by_group = zip(self._running.num_blocks, self._memory.block_sizes, strict=True)
+        room: Int64 = np.minimum.reduce([held[slots] * size for held, size in held_by_group])
+        return room
+
+    def _append(self, sequences: list[Sequence], group: int, plan: PlannedStep) -> None:
+        """Give each of these outputs one more block of this KV group; so many must be available."""
+        appends, held = plan.appends[group], self._running.num_blocks[group]
         for sequence, block in zip(sequences, self._memory.take(len(sequences)), strict=True):
-            plan.appends += (sequence.slot, len(sequence.blocks), block)
-            sequence.blocks.append(block)
-            self._running.num_blocks[sequence.slot] = len(sequence.blocks)
+            table, slot = sequence.tables[group], sequence.slot
+            appends += (slot, len(table), block)
+            table.append(block)
+            held[slot] = len(table)
 
-    def _find_block(self, sequence: Sequence, num_promised: int) -> bool:
-        """Preempt until a block is available (True), a falling fence will give one, or the output itself is out."""
+    def _find_blocks(self, sequence: Sequence, count: int, num_promised: int) -> bool:
+        """Preempt until so many blocks are available (True), falling fences will give them, or the output is out."""
         memory = self._memory
         while sequence.state == "running":
-            if memory.available:
+            if memory.available >= count:
                 return True
-            if len(memory.pool.fenced) > num_promised:
+            if memory.available + len(memory.pool.fenced) >= num_promised + count:
                 return False
             self._preempt(max(self._running.live(), key=_order), sequence)
         return False
 
     def _preempt(self, sequence: Sequence, by: Sequence) -> None:
         """Move the output from its slot back into the queue; its tokens in flight are dropped and sampled again."""
-        detail = f"its {len(sequence.blocks)} blocks were taken for {_name(by)}, which needed one and is before it"
+        detail = f"its {sequence.num_blocks} blocks were taken for {_name(by)}, which needed one and is before it"
         if by is sequence:
             others = sorted((other for other in self._running.live() if other is not sequence), key=_order)
-            holders = ", ".join(f"{_name(other)} with {len(other.blocks)}" for other in others[:MAX_HOLDERS])
+            holders = ", ".join(f"{_name(other)} with {other.num_blocks}" for other in others[:MAX_HOLDERS])
             detail = f"it needed a block, and all are held by outputs before it: {holders}"
         self._group_epoch.leave(sequence, keep_tokens=True)
         sequence.note(self._now, "preempted", sequence.num_known, detail)
@@ -113,13 +135,14 @@ class Policy:
         counts = np.minimum(running.num_draft[slots], running.limit[slots] - running.num_tokens[slots] - 1)
         counts = np.clip(budget - np.cumsum(counts) + counts, 0, counts)
         ends = running.num_scheduled[slots] + 1 + counts
-        for row in np.flatnonzero(ends > running.num_blocks[slots] * memory.block_size).tolist():
-            sequence = running.at(int(slots[row]))
-            held = len(sequence.blocks)
-            wanted = memory.blocks_for(int(ends[row])) - held
-            taken = max(0, min(wanted, memory.available - running.num_active))
-            self._append([sequence] * taken, plan)
-            counts[row] -= max(0, int(ends[row]) - (held + taken) * memory.block_size)
+        for row in np.flatnonzero(ends > self._room(slots)).tolist():
+            sequence, end = running.at(int(slots[row])), int(ends[row])
+            spare = max(0, memory.available - running.num_active)
+            while sum(wanted := memory.missing_by_group(sequence, end)) > spare:
+                end -= 1
+            for group, count in enumerate(wanted):
+                self._append([sequence] * count, group, plan)
+            counts[row] -= int(ends[row]) - end
         if not counts.any():
             return slots
         order = np.argsort(counts > 0, kind="stable")

@@ -30,13 +30,13 @@ def load(view: View) -> EngineLoad:
 
 
 def used_slots_share(group_epoch: Epoch) -> float:
-    """Ratio of written KV cells to those of referenced blocks, a shared block counted once; 1.0 without any."""
-    running, block_size = group_epoch.running, group_epoch.memory.block_size
+    """Share of the referenced blocks that is written, a shared block counted once; 1.0 without any."""
+    running = group_epoch.running
     num_referenced = group_epoch.memory.pool.num_referenced
     if not num_referenced:
         return 1.0
-    written = int(running.num_scheduled[running.active].sum())
-    num_table_entries = int(running.num_blocks[running.active].sum())
+    num_scheduled = int(running.num_scheduled[running.active].sum())
+    num_table_entries = sum(int(held[running.active].sum()) for held in running.num_blocks)
+    written = sum(num_scheduled / size for size in group_epoch.memory.block_sizes)
     # A block in k tables is full and was counted k times.
-    written -= (num_table_entries - num_referenced) * block_size
-    return written / (num_referenced * block_size)
+    return (written - (num_table_entries - num_referenced)) / num_referenced

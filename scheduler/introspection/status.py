@@ -1,5 +1,7 @@
 """A picture of the engine at one instant, for `StatusReply`. It is made on request, with arrays over the blocks."""
 
+from itertools import chain
+
 import numpy as np
 import numpy.typing as npt
 
@@ -50,7 +52,7 @@ def _running(sequence: Sequence, group_epoch: Epoch, now: float) -> LiveOutput:
         num_tokens=int(running.num_known[slot]),
         num_scheduled=int(running.num_scheduled[slot]),
         max_tokens=request.params.max_tokens,
-        num_blocks=len(sequence.blocks),
+        num_blocks=sequence.num_blocks,
         num_preemptions=sequence.num_preemptions,
     )
 
@@ -80,7 +82,7 @@ def _blocks(group_epoch: Epoch, running: list[Sequence]) -> npt.NDArray[np.uint1
     codes: npt.NDArray[np.uint16] = np.zeros(num_blocks, "<u2")
     codes[pool.idle.mask(num_blocks)] = BLOCK_CACHED
     for place, sequence in enumerate(running):
-        blocks = np.array(sequence.blocks, np.int64)
+        blocks = np.fromiter(chain.from_iterable(sequence.tables), np.int64, sequence.num_blocks)
         codes[blocks[blocks < num_blocks]] = BLOCK_OWNER + min(place, MAX_STATUS_OUTPUTS)
     codes[np.array(pool.refs[:num_blocks]) > 1] = BLOCK_SHARED
     fenced = np.fromiter(pool.fenced, np.int64, len(pool.fenced))

@@ -22,7 +22,7 @@ class Epoch:
     def __init__(self, epoch: int, group: GroupFacts, facts: ModelFacts, config: SchedulerConfig) -> None:
         self.epoch = epoch
         self.facts = facts
-        self.running = Running(config.max_num_seqs, facts.max_model_len)
+        self.running = Running(config.max_num_seqs, facts.max_model_len, len(facts.block_sizes))
         self.memory = Memory(facts, config.enable_prefix_caching)
         self.in_flight = PlansInFlight(epoch, group)
         self.adapters = {name: number for number, name in enumerate(facts.adapters, start=1)}

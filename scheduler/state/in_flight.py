@@ -28,8 +28,8 @@ class PlannedStep:
     """Draft tokens of each row; None: no row has any."""
     admits: list[Admit] = field(default_factory=list)
     releases: list[int] = field(default_factory=list)
-    appends: list[int] = field(default_factory=list)
-    """Flat triples (slot, index in table, block)."""
+    appends: list[list[int]] = field(default_factory=list)
+    """By KV group, flat triples (slot, index in table, block)."""
     copies: list[int] = field(default_factory=list)
     """Flat pairs (from block, to block)."""
     step: int = 0
@@ -96,7 +96,7 @@ class PlansInFlight:
             num_draft=b"" if plan.num_draft is None else plan.num_draft.astype("<i4").tobytes(),
             admits=tuple(plan.admits),
             releases=ints(plan.releases),
-            appends=ints(plan.appends),
+            appends=tuple(ints(column) for column in plan.appends) if any(plan.appends) else (),
             copies=ints(plan.copies),
         )
         frames = encode(message)

@@ -1,6 +1,8 @@
 """The KV memory of the running outputs: reserve, share, extend, trim, publish, release. Only it uses pool and index."""
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import NamedTuple
 
 from quire.proto.messages.requests import ModelFacts
@@ -12,8 +14,9 @@ from quire.scheduler.state.sequence import Sequence
 
 
 class UnpublishedBlocks(NamedTuple):
-    """Full blocks of an ended output, published when their step is acknowledged by every rank."""
+    """Full blocks of one group that are not listed yet: those of an ended output wait for its last step."""
 
+    group: int
     parent: PrefixEntry
     contents: list[bytes]
     blocks: list[int]
@@ -24,16 +27,22 @@ class Fence(NamedTuple):
 
     step: int
     blocks: list[int]
-    unpublished: UnpublishedBlocks | None
+    unpublished: list[UnpublishedBlocks]
 
 
 class Memory:
-    """The blocks and the prefix cache of one worker group. `sent` is the number of the newest plan sent."""
+    """The blocks and the prefix cache of one worker group. `sent` is the number of the newest plan sent.
+
+    An output has a table for each KV group of the model; the blocks of all groups come from one pool.
+    """
 
     def __init__(self, facts: ModelFacts, caching: bool, key_of: KeyOf = prefix_key) -> None:
+        self.block_sizes = facts.block_sizes
         self.block_size = facts.block_size
+        """Tokens that fill whole blocks in every group: prefixes are shared in such pieces."""
+        self._widest = facts.block_sizes.index(facts.block_size)
         self.pool = BlockPool(facts.num_blocks)
-        self.index = PrefixIndex(facts.num_blocks, facts.block_size, facts.revision, key_of)
+        self.index = PrefixIndex(facts.num_blocks, facts.block_sizes, facts.revision, key_of)
         self.fences: deque[Fence] = deque()
         self.acked = 0
         """Number of the newest plan that every rank has acknowledged."""
@@ -44,39 +53,65 @@ class Memory:
         return self.pool.available
 
     def blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+        """Blocks of all groups that one output of so many tokens needs."""
+        return sum(-(-num_tokens // size) for size in self.block_sizes)
 
-    def match(self, sequence: Sequence) -> list[PrefixEntry]:
-        """The entries of a waiting output's longest cached prefix; at least one of its tokens stays to run."""
-        request = sequence.request
-        sequence.root = self.index.root(request.adapter, request.cache_salt) if self._caching else None
-        if sequence.root is None or sequence.wants_prompt_logprobs:
-            return []
-        hits: list[PrefixEntry] = []
-        parent, find = sequence.root, self.index.find
-        tokens = sequence.tokens[: sequence.num_known - 1].tobytes()
-        for content in block_contents(tokens, self.block_size, 0, request.placeholders):
+    def match(self, sequence: Sequence) -> tuple[int, list[list[PrefixEntry]]]:
+        """The longest prefix of a waiting output that every group has cached, in tokens, and its entries by group.
+
+        At least one of its tokens stays to run.
+        """
+        request, sizes = sequence.request, self.block_sizes
+        if self._caching:
+            groups = range(len(sizes))
+            sequence.roots = [self.index.root(group, request.adapter, request.cache_salt) for group in groups]
+        if not sequence.roots or sequence.wants_prompt_logprobs:
+            return 0, [[] for _ in sizes]
+        hits: list[list[PrefixEntry]] = []
+        num_tokens = (sequence.num_known - 1) // self.block_size * self.block_size
+        for root, size in zip(sequence.roots, sizes, strict=True):
+            tokens = sequence.tokens[:num_tokens].tobytes()
+            hits.append(self._cached(root, block_contents(tokens, size, 0, request.placeholders)))
+            num_tokens = len(hits[-1]) * size // self.block_size * self.block_size
+        for found, size in zip(hits, sizes, strict=True):
+            del found[num_tokens // size :]
+        return num_tokens, hits
+
+    def _cached(self, root: PrefixEntry, contents: Iterable[bytes]) -> list[PrefixEntry]:
+        """The listed entries of the longest prefix of these blocks."""
+        found: list[PrefixEntry] = []
+        parent, find = root, self.index.find
+        for content in contents:
             entry = find(parent, content)
             if entry is None:
                 break
-            hits.append(entry)
+            found.append(entry)
             parent = entry
-        return hits
+        return found
 
-    def missing(self, num_tokens: int, shared: list[int]) -> int:
+    def missing_by_group(self, sequence: Sequence, num_tokens: int) -> list[int]:
+        """By group, blocks that a running output needs beyond its tables to hold so many tokens."""
+        tables = zip(sequence.tables, self.block_sizes, strict=True)
+        return [max(0, -(-num_tokens // size) - len(table)) for table, size in tables]
+
+    def missing(self, num_tokens: int, shared: list[list[int]]) -> int:
         """Number of available blocks that `reserve` would use up, idle ones among the shared blocks included."""
         idle = self.pool.idle
-        return self.blocks_for(num_tokens) - len(shared) + sum(1 for block in shared if block in idle)
+        num_new = self.blocks_for(num_tokens) - sum(len(blocks) for blocks in shared)
+        return num_new + sum(1 for blocks in shared for block in blocks if block in idle)
 
-    def reserve(self, sequence: Sequence, num_tokens: int, shared: list[int]) -> None:
-        """Give the output a table for `num_tokens` tokens that begins with the `shared` full blocks.
+    def reserve(self, sequence: Sequence, num_tokens: int, shared: list[list[int]]) -> None:
+        """Give the output tables for `num_tokens` tokens that begin with the `shared` full blocks of each group.
 
         As many blocks as `missing` says must be available.
         """
-        for block in shared:
-            self.pool.share(block)
-        needed = self.blocks_for(num_tokens) - len(shared)
-        sequence.blocks = shared + self.take(needed)
+        for blocks in shared:
+            for block in blocks:
+                self.pool.share(block)
+        sequence.tables = [
+            blocks + self.take(-(-num_tokens // size) - len(blocks))
+            for blocks, size in zip(shared, self.block_sizes, strict=True)
+        ]
 
     def take(self, count: int) -> list[int]:
         """New blocks for one output to write; `count` must be available."""
@@ -88,44 +123,54 @@ class Memory:
 
     def trim(self, sequence: Sequence, num_tokens: int, sent: int) -> None:
         """Give back blocks beyond `num_tokens` tokens: they were reserved for speculated tokens that were refused."""
-        keep = self.blocks_for(num_tokens)
-        surplus = sequence.blocks[keep:]
-        del sequence.blocks[keep:]
-        self._fence(surplus, None, sent)
+        surplus: list[list[int]] = []
+        for table, size in zip(sequence.tables, self.block_sizes, strict=True):
+            keep = -(-num_tokens // size)
+            surplus.append(table[keep:])
+            del table[keep:]
+        self._fence(surplus, [], sent)
 
     def publish(self, sequence: Sequence, history: Int32, num_computed: int) -> int:
-        """List the full blocks among the first `num_computed` tokens, all acknowledged. Returns how many are listed."""
-        full = num_computed // self.block_size
-        unpublished = self._unpublished(sequence, history, full)
-        if unpublished is not None:
-            sequence.entries.extend(self._list(unpublished))
-        return len(sequence.entries)
+        """List the full blocks among the first `num_computed` tokens, all acknowledged. Returns `num_published`."""
+        for unpublished in self._unpublished(sequence, history, num_computed):
+            sequence.entries[unpublished.group].extend(self._list(unpublished))
+        return self.num_published(sequence)
+
+    def num_published(self, sequence: Sequence) -> int:
+        """Pieces of `block_size` tokens that every group has listed: all list equally far."""
+        return len(sequence.entries[self._widest])
 
     def release(self, sequence: Sequence, history: Int32, num_computed: int, sent: int) -> None:
-        """Give back the whole table. Full blocks within `num_computed` are published when their fence falls."""
-        unpublished = self._unpublished(sequence, history, num_computed // self.block_size)
-        self._fence(sequence.blocks, unpublished, sent)
+        """Give back the tables. Full blocks within `num_computed` are published when their fence falls."""
+        unpublished = self._unpublished(sequence, history, num_computed)
+        self._fence(sequence.tables, unpublished, sent)
         sequence.clear_memory()
 
     def poison(self, sequence: Sequence) -> None:
         """Keep every block of this output out of the cache: what it wrote is not finite."""
-        for block in sequence.blocks:
-            self.index.poison(block)
-        sequence.root = None
+        for table in sequence.tables:
+            for block in table:
+                self.index.poison(block)
+        sequence.roots = []
 
     def acknowledge(self, step: int) -> None:
         """Every rank is done with the plan of this number."""
         self.acked = step
         self._settle()
 
-    def _unpublished(self, sequence: Sequence, history: Int32, full: int) -> UnpublishedBlocks | None:
-        first = len(sequence.entries)
-        if sequence.root is None or full <= first:
-            return None
-        parent = sequence.entries[-1] if first else sequence.root
-        tokens = history[first * self.block_size : full * self.block_size].tobytes()
-        contents = block_contents(tokens, self.block_size, first, sequence.request.placeholders)
-        return UnpublishedBlocks(parent, list(contents), sequence.blocks[first:full])
+    def _unpublished(self, sequence: Sequence, history: Int32, num_computed: int) -> list[UnpublishedBlocks]:
+        """The full blocks of each group among `num_computed` tokens; nothing where nothing may be cached."""
+        found: list[UnpublishedBlocks] = []
+        for group, root in enumerate(sequence.roots):
+            size, entries = self.block_sizes[group], sequence.entries[group]
+            first, full = len(entries), num_computed // size
+            if first < full:
+                parent = entries[-1] if first else root
+                tokens = history[first * size : full * size].tobytes()
+                contents = block_contents(tokens, size, first, sequence.request.placeholders)
+                blocks = sequence.tables[group][first:full]
+                found.append(UnpublishedBlocks(group, parent, list(contents), blocks))
+        return found
 
     def _list(self, unpublished: UnpublishedBlocks) -> list[PrefixEntry]:
         parent = unpublished.parent
@@ -135,10 +180,9 @@ class Memory:
             listed.append(parent)
         return listed
 
-    def _fence(self, blocks: list[int], unpublished: UnpublishedBlocks | None, sent: int) -> None:
-        # Last blocks first: the tail of a cached prefix is then evicted before its beginning.
-        unread = [block for block in reversed(blocks) if self.pool.drop(block, sent)]
-        if unread or unpublished is not None:
+    def _fence(self, tables: list[list[int]], unpublished: list[UnpublishedBlocks], sent: int) -> None:
+        unread = [block for block in _tails_first(tables) if self.pool.drop(block, sent)]
+        if unread or unpublished:
             self.fences.append(Fence(sent, unread, unpublished))
             self._settle()
 
@@ -146,7 +190,14 @@ class Memory:
         fences = self.fences
         while fences and fences[0].step <= self.acked:
             fence = fences.popleft()
-            if fence.unpublished is not None:
-                self._list(fence.unpublished)
+            for unpublished in fence.unpublished:
+                self._list(unpublished)
             for block in fence.blocks:
                 self.pool.settle(block, fence.step, self.index.entry_of(block) is not None)
+
+
+def _tails_first(tables: list[list[int]]) -> Iterable[int]:
+    """All blocks, those of the last tokens first: the tail of a cached prefix is then evicted before its beginning."""
+    if len(tables) == 1:
+        return reversed(tables[0])
+    return [block for row in zip_longest(*map(reversed, tables)) for block in row if block is not None]

@@ -6,7 +6,7 @@ collision is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.proto.prefix_key import NO_PARENT, prefix_key, root_content
 
@@ -31,22 +31,23 @@ class PrefixEntry:
 class PrefixIndex:
     """Entries by key and by block."""
 
-    def __init__(self, num_blocks: int, block_size: int, revision: str, key_of: KeyOf = prefix_key) -> None:
+    def __init__(self, num_blocks: int, block_sizes: Sequence[int], revision: str, key_of: KeyOf = prefix_key) -> None:
+        """`block_sizes`: tokens of a block in each KV group."""
         self._shards: list[dict[bytes, PrefixEntry]] = [{} for _ in range(NUM_SHARDS)]
         """Entries by the key's first byte: one large dict would now and then stop a step for milliseconds to rehash."""
         self._num_entries = 0
         self._by_block: list[PrefixEntry | None] = [None] * num_blocks
         self._poisoned = bytearray(num_blocks)
         self._revision = revision
-        self._block_size = block_size
+        self._block_sizes = block_sizes
         self._key_of = key_of
 
     def __len__(self) -> int:
         return self._num_entries
 
-    def root(self, adapter: str, cache_salt: str) -> PrefixEntry:
-        """The entry with which all prefixes of this adapter and salt begin."""
-        content = root_content(self._revision, self._block_size, adapter, cache_salt)
+    def root(self, group: int, adapter: str, cache_salt: str) -> PrefixEntry:
+        """The entry with which all prefixes of this KV group, adapter and salt begin."""
+        content = root_content(self._revision, group, self._block_sizes[group], adapter, cache_salt)
         return PrefixEntry(self._key_of(NO_PARENT, content), None, content, -1)
 
     def find(self, parent: PrefixEntry, content: bytes) -> PrefixEntry | None:

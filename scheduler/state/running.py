@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 class Running:
     """Slots and the counts of the outputs in them. Shapes: [num_slots], history [num_slots, max_model_len]."""
 
-    def __init__(self, num_slots: int, max_model_len: int) -> None:
+    def __init__(self, num_slots: int, max_model_len: int, num_groups: int) -> None:
         self.num_slots = num_slots
         self.num_active = 0
         self.sequences: list[Sequence | None] = [None] * num_slots
@@ -41,7 +41,8 @@ class Running:
         self.limit = _zeros(num_slots)
         self.stop_from = _zeros(num_slots)
         """Number of tokens before which no stop token ends the output."""
-        self.num_blocks = _zeros(num_slots)
+        self.num_blocks = [_zeros(num_slots) for _ in range(num_groups)]
+        """By KV group, blocks in its tables."""
         self.num_published = _zeros(num_slots)
         self.stops_at_eos: Mask = np.zeros(num_slots, bool)
         self.has_stop_ids: Mask = np.zeros(num_slots, bool)
@@ -70,7 +71,7 @@ class Running:
             raise LookupError(f"slot {slot} is empty")
         return sequence
 
-    def enter(self, sequence: Sequence, num_computed: int) -> int:
+    def enter(self, sequence: Sequence, num_computed: int, num_published: int) -> int:
         """Put a waiting output, whose blocks are reserved, into a free slot. Returns the slot."""
         request, slot = sequence.request, self._free.pop()
         known = sequence.num_known
@@ -87,13 +88,18 @@ class Running:
         self.num_scheduled[slot] = self.num_computed[slot] = num_computed
         self.limit[slot] = request.limit
         self.stop_from[slot] = request.stop_from
-        self.num_blocks[slot] = len(sequence.blocks)
-        self.num_published[slot] = len(sequence.entries)
+        self.count_blocks(sequence)
+        self.num_published[slot] = num_published
         self.stops_at_eos[slot] = not request.params.ignore_eos
         self.has_stop_ids[slot] = bool(request.stop_ids)
         self.awaits_first[slot] = sequence.first_token_at < 0
         self.history[slot, :known] = sequence.tokens
         return slot
+
+    def count_blocks(self, sequence: Sequence) -> None:
+        """Its tables have changed."""
+        for held, table in zip(self.num_blocks, sequence.tables, strict=True):
+            held[sequence.slot] = len(table)
 
     def leave(self, sequence: Sequence, keep_tokens: bool) -> None:
         """Free the slot. With `keep_tokens` the output keeps its tokens, to run again."""

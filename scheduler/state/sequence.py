@@ -117,7 +117,6 @@ class Sequence:
     """One output. While it runs, its tokens and counts live in the arrays of `Running`, at `slot`."""
 
     __slots__ = (
-        "blocks",
         "cached_tokens",
         "entries",
         "first_ran_at",
@@ -129,9 +128,10 @@ class Sequence:
         "num_restarts",
         "output_index",
         "request",
-        "root",
+        "roots",
         "slot",
         "state",
+        "tables",
         "tokens",
         "was_passed",
     )
@@ -145,10 +145,12 @@ class Sequence:
         """Number of known tokens; current only while not running."""
         self.state: State = "waiting"
         self.slot = -1
-        self.blocks: list[int] = []
-        self.root: PrefixEntry | None = None
-        self.entries: list[PrefixEntry] = []
-        """Prefix-cache entries of the leading blocks, as far as they are published."""
+        self.tables: list[list[int]] = []
+        """Blocks by KV group; empty while not running."""
+        self.roots: list[PrefixEntry] = []
+        """By KV group, what the entries begin with; empty where nothing may be cached."""
+        self.entries: list[list[PrefixEntry]] = []
+        """By KV group, prefix-cache entries of the leading blocks, as far as they are published."""
         self.first_ran_at = -1.0
         self.first_token_at = -1.0
         self.cached_tokens = 0
@@ -171,6 +173,10 @@ class Sequence:
         wanted = self.output_index == 0 and request.params.prompt_logprobs >= 0
         return wanted and self.next_prompt_logprob < request.num_prompt
 
+    @property
+    def num_blocks(self) -> int:
+        return sum(len(table) for table in self.tables)
+
     def move(self, state: State) -> None:
         """Change the state. Raises `InvariantError` for a change that `TRANSITIONS` does not have."""
         if state not in TRANSITIONS[self.state]:
@@ -188,10 +194,10 @@ class Sequence:
         self.log.add(LogEntry(now - self.request.arrived_at, "chunk", num_tokens, "", 1, seconds))
 
     def clear_memory(self) -> None:
-        """Drop its table: its blocks are given back, or their worker group is gone."""
-        self.blocks = []
+        """Drop its tables: their blocks are given back, or their worker group is gone."""
+        self.tables = []
         self.entries = []
-        self.root = None
+        self.roots = []
 
     def usage(self, now: float) -> Usage:
         arrived = self.request.arrived_at

@@ -115,7 +115,7 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
         vocab_size=32_000,
         eos_token_ids=(0,),
         num_blocks=1 << 14,
-        block_size=16,
+        block_sizes=(16,),
         kv_bytes=0,
         weight_bytes=0,
         device="none",

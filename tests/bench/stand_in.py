@@ -73,7 +73,7 @@ class StandIn:
             vocab_size=vocab_size,
             eos_token_ids=(0,),
             num_blocks=1 << 20,
-            block_size=16,
+            block_sizes=(16,),
             kv_bytes=1,
             weight_bytes=1,
             device="none",

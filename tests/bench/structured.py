@@ -50,7 +50,7 @@ def steps(runner: Runner, rows: int, num_steps: int, block_size: int, structured
             0,
             0,
             SamplingParams(temperature=1.0, seed=slot, max_tokens=num_steps + 1, structured=structured),
-            ints(range(slot * blocks, (slot + 1) * blocks)),
+            (ints(range(slot * blocks, (slot + 1) * blocks)),),
         )
         for slot in range(rows)
     )

@@ -65,7 +65,7 @@ def test_a_step_reads_all_weights_but_an_untied_input_embedding(
         vocab_size=100,
         eos_token_ids=(),
         num_blocks=1,
-        block_size=16,
+        block_sizes=(16,),
         kv_bytes=0,
         weight_bytes=1_000_000,
         device=device,

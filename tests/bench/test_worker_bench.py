@@ -41,7 +41,10 @@ def test_sequences_come_and_go_at_the_rate_asked() -> None:
 
 
 def test_block_boundaries_are_spread_over_the_steps() -> None:
-    appends = [len(unpack(plan.appends, 3)) for plan in plans(Scenario(rows=16, block_size=4, prompt_len=8), 40)]
+    appends = [
+        sum(len(unpack(column, 3)) for column in plan.appends)
+        for plan in plans(Scenario(rows=16, block_size=4, prompt_len=8), 40)
+    ]
     assert set(appends[1:]) == {4}
 
 

@@ -255,7 +255,7 @@ def test_the_summary_tells_memory_blocks_and_concurrency() -> None:
         vocab_size=10,
         eos_token_ids=(),
         num_blocks=640,
-        block_size=16,
+        block_sizes=(16,),
         kv_bytes=1 << 30,
         weight_bytes=20 << 20,
         device="cpu",

@@ -95,7 +95,7 @@ def facts(**changes: object) -> ModelFacts:
         "vocab_size": 420,
         "eos_token_ids": (0,),
         "num_blocks": 64,
-        "block_size": 16,
+        "block_sizes": (16,),
         "kv_bytes": 1,
         "weight_bytes": 1,
         "device": "cpu",

@@ -34,7 +34,7 @@ class Hand:
         """`room`: further tokens for which blocks are reserved at once."""
         blocks = self._take(-(-(len(tokens) + room) // self._block_size))
         self._known[slot], self._computed[slot], self._num_blocks[slot] = len(tokens), 0, len(blocks)
-        self._admits.append(Admit(slot, ints(tokens), len(tokens), 0, 0, params, ints(blocks)))
+        self._admits.append(Admit(slot, ints(tokens), len(tokens), 0, 0, params, (ints(blocks),)))
 
     def run(self, rows: Sequence[tuple[int, int]], releases: Sequence[int] = ()) -> StepResult:
         """One step of (slot, tokens to run), collected."""
@@ -51,7 +51,7 @@ class Hand:
         slots, counts = zip(*rows, strict=True) if rows else ((), ())
         plan = StepPlan(
             1, 1, b"", ints(slots), ints(counts), bytes(samples), admits=tuple(self._admits),
-            appends=ints(appends), releases=ints(releases),
+            appends=(ints(appends),), releases=ints(releases),
         )  # fmt: skip
         self._admits.clear()
         with self._watch():

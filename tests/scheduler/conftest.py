@@ -42,7 +42,7 @@ FACTS = ModelFacts(
     vocab_size=1000,
     eos_token_ids=(EOS,),
     num_blocks=64,
-    block_size=4,
+    block_sizes=(4,),
     kv_bytes=0,
     weight_bytes=0,
     device="none",
@@ -67,12 +67,17 @@ class Plan:
         self.rows = list(zip(*columns, strict=True))
         self.admits = {admit.slot: admit for admit in message.admits}
         self.releases = unpack(message.releases).tolist()
-        self.appends = [tuple(row) for row in unpack(message.appends, 3).tolist()]
+        self.appends = [[tuple(row) for row in unpack(column, 3).tolist()] for column in message.appends]
+        """By KV group."""
         self.copies = [tuple(row) for row in unpack(message.copies, 2).tolist()]
 
     @property
     def num_tokens(self):
         return sum(row[1] for row in self.rows)
+
+
+def _tables(admit):
+    return [unpack(table).tolist() for table in admit.tables]
 
 
 class Engine:
@@ -217,18 +222,21 @@ class Engine:
             assert slot not in self.slots, "a slot is admitted twice"
             known = unpack(admit.tokens).tolist()
             assert admit.num_computed < len(known)
-            self.slots[slot] = [admit, len(known), admit.num_computed, unpack(admit.blocks).tolist()]
-        for slot, index, block in plan.appends:
-            table = self.slots[slot][3]
-            assert index <= len(table)
-            table[index:] = [block]
+            self.slots[slot] = [admit, len(known), admit.num_computed, _tables(admit)]
+            assert len(admit.tables) == len(self.facts.block_sizes)
+        for group, appends in enumerate(plan.appends):
+            for slot, index, block in appends:
+                table = self.slots[slot][3][group]
+                assert index <= len(table)
+                table[index:] = [block]
         plan.drawn = []
         for slot, num_tokens, samples in plan.rows:
             state = self.slots[slot]
-            admit, known, computed, table = state
+            admit, known, computed, tables = state
             end = computed + num_tokens
             assert end <= known, "a row beyond the known tokens"
-            assert end <= len(table) * self.facts.block_size, "a row without a block"
+            for table, size in zip(tables, self.facts.block_sizes, strict=True):
+                assert end <= len(table) * size, "a row without a block"
             assert samples == (end == known)
             state[2] = end
             if samples:

@@ -21,7 +21,7 @@ class Verdict:
 
 def blocks_of(num_tokens: int, facts: ModelFacts) -> int:
     """Blocks of an output of so many tokens: the last one is drawn but never run, so it needs no cell."""
-    return -(-(num_tokens - 1) // facts.block_size)
+    return facts.blocks_for(num_tokens - 1)
 
 
 def needed_blocks(request: "Request", facts: ModelFacts) -> int:

@@ -39,7 +39,7 @@ class FakeGroup:
         """Called for every such row that samples a token."""
         self.num_accepted = num_accepted
         """How many of a row's drafts are what the model draws; never asked where nobody drafts."""
-        self.memory = FakeMemory(facts.num_blocks, facts.block_size, world_size)
+        self.memory = FakeMemory(facts.num_blocks, facts.block_sizes, world_size)
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
         """(seed, output index, tokens found in the cache) of the last plan's admits, in order."""
@@ -70,7 +70,7 @@ class FakeGroup:
         assert plan is not None
         columns = {
             "releases": unpack(plan.releases),
-            "appends": unpack(plan.appends, 3),
+            **{f"appends {group}": unpack(column, 3) for group, column in enumerate(plan.appends)},
             "copies": unpack(plan.copies, 2),
             "slots": unpack(plan.slots),
             "num_tokens": unpack(plan.num_tokens),
@@ -93,14 +93,16 @@ class FakeGroup:
             self._release(slot)
         copies = unpack(plan.copies, 2).tolist()
         self._admit(plan.admits, {target for _, target in copies})
-        for slot, index, block in unpack(plan.appends, 3).tolist():
-            demand(slot in self.slots, f"append to empty slot {slot}")
-            table = self.slots[slot].table
-            if index < len(table):
-                self._take_back(self.slots[slot], index)
-            demand(index == len(table), f"append at {index} of a table of {len(table)}")
-            self._hand_out(block)
-            table.append(block)
+        demand(len(plan.appends) in (0, len(self.facts.block_sizes)), f"appends of {len(plan.appends)} groups")
+        for group, column in enumerate(plan.appends):
+            for slot, index, block in unpack(column, 3).tolist():
+                demand(slot in self.slots, f"append to empty slot {slot}")
+                table = self.slots[slot].tables[group]
+                if index < len(table):
+                    self._take_back(self.slots[slot], group, index)
+                demand(index == len(table), f"append at {index} of a table of {len(table)}")
+                self._hand_out(block)
+                table.append(block)
         for source, target in copies:
             self.memory.copy(source, target)
         self._plan = plan
@@ -114,32 +116,36 @@ class FakeGroup:
         """A table gets this block. One that holds it for refused drafts loses it first."""
         if self.memory.is_named(block):
             for slot in self.slots.values():
-                if block in slot.table and slot.table.index(block) * self.facts.block_size >= slot.computed:
-                    self._take_back(slot, slot.table.index(block))
+                for group, (table, size) in enumerate(zip(slot.tables, self.facts.block_sizes, strict=True)):
+                    if block in table and table.index(block) * size >= slot.computed:
+                        self._take_back(slot, group, table.index(block))
         self.memory.hand_out(block)
 
-    def _take_back(self, slot: Slot, index: int) -> None:
+    def _take_back(self, slot: Slot, group: int, index: int) -> None:
         """The scheduler took back the blocks from this one of the table on: nothing in them counts."""
-        demand(index * self.facts.block_size >= slot.computed, f"{slot.name} loses block {index}, which it needs")
-        self.memory.leave(slot.table[index:])
-        del slot.table[index:]
+        table, size = slot.tables[group], self.facts.block_sizes[group]
+        demand(index * size >= slot.computed, f"{slot.name} loses block {index}, which it needs")
+        self.memory.leave([table[index:]])
+        del table[index:]
 
     def _release(self, slot: int) -> None:
         demand(slot in self.slots, f"release of empty slot {slot}")
-        self.memory.leave(self.slots.pop(slot).table)
+        self.memory.leave(self.slots.pop(slot).tables)
 
     def _admit(self, admits: Iterable[Admit], copied: set[int]) -> None:
         self.admitted.clear()
-        size = self.facts.block_size
+        sizes = self.facts.block_sizes
         for admit in admits:
-            tokens, table = unpack(admit.tokens).tolist(), unpack(admit.blocks).tolist()
+            tokens, tables = unpack(admit.tokens).tolist(), [unpack(table).tolist() for table in admit.tables]
             demand(0 <= admit.slot < self.max_num_seqs, f"admit to slot {admit.slot}, outside the table")
             demand(admit.slot not in self.slots, f"admit to slot {admit.slot}, in use")
             demand(0 <= admit.num_computed < len(tokens), f"{admit.num_computed} of {len(tokens)} tokens computed")
             demand(0 < admit.num_prompt <= len(tokens), f"prompt of {admit.num_prompt} in {len(tokens)} tokens")
-            demand(len(table) * size >= admit.num_computed, f"{admit.num_computed} tokens in {len(table)} blocks")
-            held = -(-admit.num_computed // size)
-            shared = {block for block in table[:held] if block not in copied}
+            demand(len(tables) == len(sizes), f"{len(tables)} tables for {len(sizes)} groups")
+            shared: set[int] = set()
+            for table, size in zip(tables, sizes, strict=True):
+                demand(len(table) * size >= admit.num_computed, f"{admit.num_computed} tokens in {len(table)} blocks")
+                shared.update(block for block in table[: -(-admit.num_computed // size)] if block not in copied)
             adapter = ("", *self.facts.adapters)[admit.adapter]
             tenant = self.tenant_of(admit.params.seed) + b"\0" + adapter.encode()
             name = admit.params.seed, admit.output_index
@@ -151,17 +157,20 @@ class FakeGroup:
                 tokens,
                 admit.num_prompt,
                 admit.num_computed,
-                table,
+                tables,
                 shared,
                 (*name, self._lives[name]),
+                [bytearray() for _ in sizes],
             )
-            oracle.extend(slot.chain, tenant, tokens)
-            kin = {block for other in self.slots.values() if other.name[0] == name[0] for block in other.table}
-            for block in table:
-                if block in shared:
-                    self.memory.share(block, is_fork=block in kin)
-                else:
-                    self._hand_out(block)
+            slot.extend(tokens)
+            others = [other for other in self.slots.values() if other.name[0] == name[0]]
+            kin = {block for other in others for table in other.tables for block in table}
+            for table, size in zip(tables, sizes, strict=True):
+                for block in table:
+                    if block in shared:
+                        self.memory.share(block, size, is_fork=block in kin)
+                    else:
+                        self._hand_out(block)
             self.slots[admit.slot] = slot
             self.admitted.append((*slot.name, admit.num_computed))
 
@@ -233,11 +242,11 @@ class FakeGroup:
     def _draw(self, slot: Slot, finite: bool) -> int:
         eos, output = self.facts.eos_token_ids, len(slot.tokens) - slot.num_prompt
         mask = oracle.banned(slot.params, eos, output)
-        token = oracle.draw(slot.chain, slot.params, slot.output_index, self.facts.vocab_size, mask)
+        token = oracle.draw(slot.chains[0], slot.params, slot.output_index, self.facts.vocab_size, mask)
         if not finite:
             token = (token + 1) % self.facts.vocab_size
         slot.tokens.append(token)
-        oracle.extend(slot.chain, slot.tenant, (token,))
+        slot.extend((token,))
         return token
 
     def _prompt_logprobs(self, row: int, slot: Slot, start: int, end: int) -> list[RowLogprobs]:

@@ -1,8 +1,9 @@
 """The KV memory of the fake worker group: who may read, write and share each block, checked at every touch."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from oracle import CELL
+from oracle import CELL, extend
 
 from quire.proto.messages.params import SamplingParams
 
@@ -30,12 +31,18 @@ class Slot:
     tokens: list[int]
     num_prompt: int
     computed: int
-    table: list[int]
+    tables: list[list[int]]
+    """Blocks by KV group."""
     frozen: set[int]
     """Blocks that came with content: read, never written."""
     life: Life
-    chain: bytearray = field(default_factory=bytearray)
-    """The cells that `tokens` must find in its table."""
+    chains: list[bytearray] = field(default_factory=list)
+    """The cells that `tokens` must find in the table of each KV group."""
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Append the cells of these tokens, which differ between the groups. Those of the first draw the tokens."""
+        for group, chain in enumerate(self.chains):
+            extend(chain, self.tenant + b"\0" * group, tokens)
 
     @property
     def name(self) -> tuple[int, int]:
@@ -43,16 +50,21 @@ class Slot:
 
 
 class FakeMemory:
-    """Blocks of content. `step` is the plan being run, `acknowledged` the newest step of each rank."""
+    """Blocks of content. `step` is the plan being run, `acknowledged` the newest step of each rank.
 
-    def __init__(self, num_blocks: int, block_size: int, world_size: int) -> None:
-        self.block_size = block_size
+    Any KV group may hold any block, with as many of its cells as it has tokens in one.
+    """
+
+    def __init__(self, num_blocks: int, block_sizes: Sequence[int], world_size: int) -> None:
+        self.block_sizes = block_sizes
+        self._width = max(block_sizes)
+        """Cells of a block."""
         self.step = 0
         self.acknowledged = [0] * world_size
         """Newest step of each rank that the scheduler knows of."""
         self.poisoned: set[Life] = set()
         """Lives whose content the scheduler knows to be not finite."""
-        self._cells = bytearray(num_blocks * block_size * CELL)
+        self._cells = bytearray(num_blocks * self._width * CELL)
         self._users = [0] * num_blocks
         """Table entries naming each block."""
         self._touched = [0] * num_blocks
@@ -62,12 +74,13 @@ class FakeMemory:
         self._bad_cells: dict[int, Life] = {}
         """Cell -> the life that wrote values there that are not finite."""
 
-    def leave(self, table: list[int]) -> None:
-        """A table is gone."""
-        for block in table:
-            self._users[block] -= 1
+    def leave(self, tables: list[list[int]]) -> None:
+        """The tables of a slot are gone."""
+        for table in tables:
+            for block in table:
+                self._users[block] -= 1
 
-    def share(self, block: int, is_fork: bool) -> None:
+    def share(self, block: int, size: int, is_fork: bool) -> None:
         """A table that begins with content names this block. A fork may share what its living parent is to write."""
         self._users[block] += 1
         if is_fork:
@@ -76,7 +89,7 @@ class FakeMemory:
             raise Broken(
                 f"block {block} is shared before its step {self._written[block]} is acknowledged by every rank"
             )
-        for cell in range(block * self.block_size, (block + 1) * self.block_size) if self.poisoned else ():
+        for cell in range(block * self._width, block * self._width + size) if self.poisoned else ():
             writer = self._bad_cells.get(cell)
             demand(writer not in self.poisoned, f"block {block} is shared, but {writer} wrote no numbers there")
 
@@ -95,7 +108,7 @@ class FakeMemory:
 
     def copy(self, source: int, target: int) -> None:
         """The target, just handed out, gets the source's content."""
-        size = self.block_size
+        size = self._width
         demand(self._users[target] == 1, f"copy to block {target}, named by {self._users[target]} tables")
         at, to = source * size * CELL, target * size * CELL
         self._cells[to : to + size * CELL] = self._cells[at : at + size * CELL]
@@ -108,41 +121,48 @@ class FakeMemory:
 
     def read(self, slot: Slot, start: int) -> bool:
         """Compare everything the row attends to with what its tokens must have left there; False if not finite."""
-        size = self.block_size
-        stride = size * CELL
-        cells = b"".join([self._cells[b * stride : (b + 1) * stride] for b in slot.table[: -(-start // size)]])
-        if cells[: start * CELL] == slot.chain[: start * CELL]:
+        groups = zip(slot.tables, slot.chains, self.block_sizes, strict=True)
+        return all(self._read_group(slot, start, table, chain, size) for table, chain, size in groups)
+
+    def _read_group(self, slot: Slot, start: int, table: list[int], chain: bytearray, size: int) -> bool:
+        stride = self._width * CELL
+        cells = b"".join([self._cells[b * stride : b * stride + size * CELL] for b in table[: -(-start // size)]])
+        if cells[: start * CELL] == chain[: start * CELL]:
             return True
         for position in range(start):
             at = position * CELL
-            if cells[at : at + CELL] == slot.chain[at : at + CELL]:
+            if cells[at : at + CELL] == chain[at : at + CELL]:
                 continue
-            block = slot.table[position // size]
+            block = table[position // size]
             demand(
-                block * size + position % size in self._bad_cells,
+                block * self._width + position % size in self._bad_cells,
                 f"{slot.name} reads wrong content at position {position} (block {block}, step {self.step})",
             )
         return False
 
     def write(self, slot: Slot, start: int, end: int, finite: bool, of_drafts: bool = False) -> None:
         """A row of positions start..end-1 leaves its cells. `of_drafts`: those of tokens that were refused."""
-        size = self.block_size
-        if end > len(slot.table) * size:
-            raise Broken(f"{slot.name} writes up to {end}, its table has {len(slot.table)} blocks")
-        for block in slot.table[: -(-end // size)]:
+        for table, chain, size in zip(slot.tables, slot.chains, self.block_sizes, strict=True):
+            content = chain[start * CELL : end * CELL]
+            if of_drafts or not finite:
+                content = (b"\xdd" if of_drafts else b"\xff") * ((end - start) * CELL)
+            self._write_group(slot, start, content, finite, table, size)
+
+    def _write_group(self, slot: Slot, start: int, content: bytes, finite: bool, table: list[int], size: int) -> None:
+        end = start + len(content) // CELL
+        if end > len(table) * size:
+            raise Broken(f"{slot.name} writes up to {end}, its table has {len(table)} blocks")
+        for block in table[: -(-end // size)]:
             self._touched[block] = self.step
         for index in range(start // size, -(-end // size)):
-            block = slot.table[index]
+            block = table[index]
             if block in slot.frozen:
                 raise Broken(f"{slot.name} writes block {block}, which it was given to read")
             if self._users[block] != 1:
                 raise Broken(f"{slot.name} writes block {block}, shared by {self._users[block]}")
             low, high = max(start, index * size), min(end, (index + 1) * size)
-            at = block * size + low - index * size
-            content = slot.chain[low * CELL : high * CELL] if finite else b"\xff" * ((high - low) * CELL)
-            if of_drafts:
-                content = b"\xdd" * ((high - low) * CELL)
-            self._cells[at * CELL : (at + high - low) * CELL] = content
+            at = block * self._width + low - index * size
+            self._cells[at * CELL : (at + high - low) * CELL] = content[(low - start) * CELL : (high - start) * CELL]
             self._written[block] = self.step
             if self._bad_cells or not finite:
                 for cell in range(at, at + high - low):

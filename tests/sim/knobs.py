@@ -39,7 +39,7 @@ class Knobs:
 
     config: SchedulerConfig
     group: GroupFacts
-    block_size: int
+    block_sizes: tuple[int, ...]
     num_blocks: int
     max_model_len: int
     vocab: int
@@ -64,7 +64,7 @@ class Knobs:
             vocab_size=self.vocab,
             eos_token_ids=self.eos,
             num_blocks=num_blocks,
-            block_size=self.block_size,
+            block_sizes=self.block_sizes,
             kv_bytes=0,
             weight_bytes=0,
             device="fake",
@@ -82,7 +82,8 @@ class Knobs:
         return int.from_bytes(key, "little") < self.bad_rate * 2**32
 
 
-def draw_knobs(rng: random.Random) -> Knobs:
+def draw_knobs(rng: random.Random, num_groups: int = 1) -> Knobs:
+    """`num_groups`: KV groups of the model; what more than one draw leaves the runs of one as they are."""
     block_size = rng.choice((1, 1, 2, 3, 4, 4, 8, 16))
     num_blocks = rng.choice((3, 5, 8, 12, 16, 24, 40, 64))
     max_num_seqs = rng.choice((1, 2, 3, 4, 6, 8))
@@ -110,8 +111,8 @@ def draw_knobs(rng: random.Random) -> Knobs:
     knobs = Knobs(
         config=config,
         group=_draw_group(copy(rng), config.world_size),  # apart: what a seed is known to find, it finds
-        block_size=block_size,
-        num_blocks=num_blocks,
+        block_sizes=(block_size, *(block_size * rng.choice((1, 2)) for _ in range(num_groups - 1))),
+        num_blocks=num_blocks * num_groups,
         max_model_len=max_model_len,
         vocab=vocab,
         eos=(2,) if rng.random() < 0.7 else (2, 5),
@@ -150,7 +151,7 @@ def draw_submit(
 
     `conversations`: earlier prompts with their answers.
     """
-    room = min(knobs.max_model_len, knobs.num_blocks * knobs.block_size + 1)
+    room = min(knobs.max_model_len, knobs.facts(knobs.num_blocks).num_kv_tokens + 1)
     start = list(rng.choice(conversations if conversations and rng.random() < 0.4 else knobs.prefixes))
     prompt = start[: rng.randint(0, len(start))] if rng.random() < 0.3 else start
     prompt = prompt + list(_tokens(rng, knobs.vocab, rng.choice((0, 1, 2, 5, 9) if knobs.long_prompts else (0, 1))))

@@ -31,6 +31,8 @@ class Mutant:
     file: str
     old: str
     new: str
+    groups: int = 1
+    """KV groups of the models it is hunted with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 
         plant(mutant, folder)
         command = [sys.executable, str(HERE / "run.py"), "--scheduler", str(folder), "--events", str(num_events)]
         command += ["--seeds", f"{seeds.start}..{seeds.stop}", "--audit-every", str(AUDIT_EVERY)]
+        command += ["--groups", str(mutant.groups)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()
     last_line = lines[-1] if lines else ""

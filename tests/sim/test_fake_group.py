@@ -15,7 +15,7 @@ FACTS = ModelFacts(
     vocab_size=100,
     eos_token_ids=(2,),
     num_blocks=8,
-    block_size=4,
+    block_sizes=(4,),
     kv_bytes=0,
     weight_bytes=0,
     device="fake",
@@ -48,7 +48,7 @@ class Pipe:
             ints(columns.get("drafts", ())),
             admits=columns.get("admits", ()),
             releases=ints(columns.get("releases", ())),
-            appends=ints([x for triple in columns.get("appends", ()) for x in triple]),
+            appends=(ints([x for triple in columns["appends"] for x in triple]),) if "appends" in columns else (),
             copies=ints([x for pair in columns.get("copies", ()) for x in pair]),
         )
         frames = encode(plan)
@@ -60,7 +60,7 @@ class Pipe:
 
 
 def admit(slot, blocks, seed=1, tokens=PROMPT, computed=0, index=0, **params):
-    return Admit(slot, ints(tokens), len(PROMPT), computed, index, SamplingParams(seed=seed, **params), ints(blocks))
+    return Admit(slot, ints(tokens), len(PROMPT), computed, index, SamplingParams(seed=seed, **params), (ints(blocks),))
 
 
 def tokens_of(result):

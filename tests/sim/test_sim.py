@@ -1,6 +1,6 @@
 """The scheduler in a simulated world: random requests and faults, every promise checked after every event.
 
-A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`.
+A failing seed is replayed with `python tests/sim/run.py --seed N --verbose`, and `--groups 2` where the test says so.
 """
 
 import os
@@ -21,6 +21,17 @@ CHUNK = 20
 def test_no_seed_breaks_a_promise(first):
     for seed in range(first, first + CHUNK):
         world = World(seed, NUM_EVENTS, AUDIT_EVERY)
+        try:
+            world.run()
+        except Exception as error:
+            pytest.fail(f"seed {seed}, event {world.engine.num_handled}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("first", range(1000, 1000 + NUM_SEEDS // 2, CHUNK))
+def test_no_seed_breaks_a_promise_where_a_model_has_two_kv_groups(first):
+    """A double for hybrid models, whose layers' groups will have windows and states of their own."""
+    for seed in range(first, first + CHUNK):
+        world = World(seed, NUM_EVENTS, AUDIT_EVERY, num_groups=2)
         try:
             world.run()
         except Exception as error:

@@ -21,11 +21,16 @@ class World:
     """`num_events` random events, then peace. Whatever the core does wrong raises `Broken`, or the core's own error."""
 
     def __init__(
-        self, seed: int, num_events: int, audit_every: int = 1, log: Callable[[str], None] | None = None
+        self,
+        seed: int,
+        num_events: int,
+        audit_every: int = 1,
+        log: Callable[[str], None] | None = None,
+        num_groups: int = 1,
     ) -> None:
         self._rng = random.Random(seed)
         self._num_events = num_events
-        self.knobs = draw_knobs(self._rng)
+        self.knobs = draw_knobs(self._rng, num_groups)
         self.engine = Engine(self.knobs, Drafts(seed), self._rng, audit_every, log)
         self._frontends = Frontends(self.engine)
         self._fate = Fate(self.engine, self._frontends)

@@ -59,8 +59,8 @@ class Scribe:
         self.known[slot], self.computed[slot] = len(tokens), computed
         self.tables[slot] = self.blocks(-(-len(tokens) // self.block_size)) if blocks is None else list(blocks)
         prompt = len(tokens) if num_prompt is None else num_prompt
-        table = ints(self.tables[slot])
-        self._pending["admits"].append(Admit(slot, ints(tokens), prompt, computed, output, params, table, adapter))
+        tables = (ints(self.tables[slot]),)
+        self._pending["admits"].append(Admit(slot, ints(tokens), prompt, computed, output, params, tables, adapter))
 
     def release(self, slot):
         del self.known[slot], self.computed[slot], self.tables[slot]
@@ -92,7 +92,7 @@ class Scribe:
             bytes(samples),
             admits=tuple(self._pending["admits"]),
             releases=ints(self._pending["releases"]),
-            appends=ints(np.array(self._pending["appends"], dtype=np.int32).reshape(-1)),
+            appends=(ints(np.array(self._pending["appends"], dtype=np.int32).reshape(-1)),),
             copies=ints(np.array(self._pending["copies"], dtype=np.int32).reshape(-1)),
         )
         plan = msgspec.structs.replace(plan, **changes)

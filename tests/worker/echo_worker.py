@@ -49,7 +49,7 @@ def main(address: str, epoch: int, late: bool) -> int:
         vocab_size=8,
         eos_token_ids=(),
         num_blocks=1,
-        block_size=1,
+        block_sizes=(1,),
         kv_bytes=0,
         weight_bytes=0,
         device="none",

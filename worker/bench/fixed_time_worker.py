@@ -105,7 +105,7 @@ class FixedTimeWorker:
             vocab_size=config.vocab_size,
             eos_token_ids=config.eos_token_ids,
             num_blocks=config.num_blocks,
-            block_size=config.block_size,
+            block_sizes=(config.block_size,),
             kv_bytes=0,
             weight_bytes=0,
             device="none",

@@ -20,7 +20,8 @@ from quire.proto.messages.plans import GENESIS, Admit, StepPlan, plan_hash
 from quire.proto.transport.wire import Frames, encode, ints, plan_decoder
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
-from quire.worker.memory.kv_cache import KVCache, KVLayout, LayerKV
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import LayerKV, kv_layout
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket, Inputs
@@ -112,7 +113,7 @@ class Script:
         tokens = ints(self._random.integers(0, VOCAB_SIZE, length, dtype=np.int32))
         params = SamplingParams(temperature=0.0, max_tokens=self._scenario.max_model_len, ignore_eos=True)
         done = length - 1 if computed is None else computed
-        return Admit(slot, tokens, length, done, 0, params, ints(self._tables[slot]))
+        return Admit(slot, tokens, length, done, 0, params, (ints(self._tables[slot]),))
 
     def _frames(self, decoding: list[int], prefilling: list[int], admits: list[Admit]) -> Frames:
         appends = []
@@ -133,7 +134,7 @@ class Script:
             b"\1" * len(rows),
             admits=tuple(admits),
             releases=ints(prefilling),
-            appends=ints(np.array(appends, dtype=np.int32).reshape(-1)),
+            appends=(ints(np.array(appends, dtype=np.int32).reshape(-1)),) if appends else (),
         )
         frames = encode(plan)
         self._previous = plan_hash(*frames)
@@ -176,18 +177,19 @@ def build(scenario: Scenario) -> Runner:
     """A worker's runner, with its own tables and upload."""
     device = Device(scenario.device, 0)
     sampling = SamplingTable(scenario.rows, VOCAB_SIZE, (), device)
+    layout = kv_layout([LayerKV(1, 1, 1, None)], scenario.block_size, torch.float32)
     slots = SlotTable(
         scenario.rows,
         scenario.max_model_len,
         scenario.num_blocks,
-        scenario.block_size,
+        layout.block_sizes,
         sampling,
         device.torch,
         VOCAB_SIZE,
     )
     upload = Upload(device, scenario.rows)
-    inputs = Inputs(slots, upload.rows, scenario.most_tokens, [LayerKV(1, 1, 1, None)], 1)
-    cache = KVCache(KVLayout(1, 1, 1, scenario.block_size, torch.float32), scenario.num_blocks, device.torch)
+    inputs = Inputs(slots, upload.rows, scenario.most_tokens, layout.groups, 1)
+    cache = KVCache(layout, scenario.num_blocks, device.torch)
     graphs = NoForward(device, scenario.most_tokens)
     model = NoModel(device, scenario.rows)
     output = Sampler(slots, model, device, reports=True)
@@ -219,7 +221,7 @@ def measure(scenario: Scenario) -> dict[str, object]:
             series["launch_ms"].append((returned - decoded) * 1e3)
             series["collect_ms"].append((collected - returned) * 1e3)
             num_admits += len(plan.admits)
-            num_appends += len(plan.appends) // 12
+            num_appends += sum(map(len, plan.appends)) // 12
         frames = script.next()
     return {**series, "admits": num_admits, "appends": num_appends, "plan_bytes": sum(map(len, frames))}
 

@@ -67,7 +67,7 @@ class EncoderAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
-        rows = batch.attention
+        rows = batch.groups[0].attention
         qkv = self.qkv(x, batch)
         mixed = encoder_attention(qkv, rows.query_starts, rows.query_lens_host, self.qkv.num_heads, self.scale)
         out: torch.Tensor = self.output(mixed, batch)

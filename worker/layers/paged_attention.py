@@ -29,18 +29,19 @@ def attend(
 ) -> torch.Tensor:
     """qkv [T, (H + 2K) * D] of the step; rotation: cos and sin of its positions -> [T, H * D]."""
     cos, sin = rotation
-    keys, values, key_scale, value_scale = cache
+    keys, values, key_scale, value_scale, group = cache
+    rows = batch.groups[group]
     query = rope_store_kv(
         qkv,
         cos,
         sin,
         keys,
         values,
-        batch.slot_mapping,
+        rows.slot_mapping,
         None if norm is None else norm.query,
         None if norm is None else norm.key,
         0.0 if norm is None else norm.eps,
         key_scale,
         value_scale,
     )
-    return paged_attention(query, keys, values, batch.attention, rule, None, key_scale, value_scale)
+    return paged_attention(query, keys, values, rows.attention, rule, None, key_scale, value_scale)

@@ -10,6 +10,7 @@ import torch
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
+from quire.worker.memory.kv_layout import KVLayout
 from quire.worker.memory.usage import MemoryUsage
 
 _CPU_SHARE = 4
@@ -128,29 +129,29 @@ def kv_budget(config: WorkerConfig, device: Device, share: MemoryShare | None, p
     return budget
 
 
-def unpaged_capacity(config: WorkerConfig, context_length: int) -> Capacity:
+def unpaged_capacity(config: WorkerConfig, layout: KVLayout, context_length: int) -> Capacity:
     """Capacity of a model without a cache: blocks only account for prompts, one whole one for each slot.
 
     Raises `MemoryShortage`.
     """
     _check_length(config, context_length)
     longest = config.max_model_len or context_length
-    return Capacity(config.max_num_seqs * -(-longest // config.block_size), longest)
+    return Capacity(config.max_num_seqs * layout.blocks_for(longest), longest)
 
 
 def fit_capacity(
-    config: WorkerConfig, groups: Groups, budget_bytes: int, block_bytes: int, context_length: int
+    config: WorkerConfig, groups: Groups, budget_bytes: int, layout: KVLayout, context_length: int
 ) -> Capacity:
     """Blocks and context length for the least budget of all ranks. Raises `MemoryShortage`.
 
     A context length the user named is kept or refused; the model's own is lowered to what one sequence can have.
     """
     _check_length(config, context_length)
-    num_blocks = groups.minimum(max(0, budget_bytes) // block_bytes)
-    held = num_blocks * config.block_size
+    num_blocks = groups.minimum(max(0, budget_bytes) // layout.block_bytes)
+    held = layout.tokens_in(num_blocks)
     wanted = config.max_model_len or context_length
-    if not num_blocks or (config.max_model_len and held < wanted):
-        needed = -(-wanted // config.block_size) * block_bytes
+    if not held or (config.max_model_len and held < wanted):
+        needed = layout.blocks_for(wanted) * layout.block_bytes
         raise MemoryShortage(
             f"max_model_len: one sequence of {wanted} tokens needs {needed} bytes of KV memory, "
             f"but there are {max(0, budget_bytes)}, enough for {held} tokens; "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from quire.kernels.linear.activation import Gate
-from quire.worker.memory.kv_cache import LayerKV
+from quire.worker.memory.kv_layout import LayerKV
 from quire.worker.models.pooling import Pooling
 
 

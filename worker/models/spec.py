@@ -8,7 +8,7 @@ import torch
 from quire.kernels.linear.activation import Gate
 from quire.worker.layers.linear import kv_head_share
 from quire.worker.layers.rotary import RopeSpec
-from quire.worker.memory.kv_cache import LayerKV
+from quire.worker.memory.kv_layout import LayerKV
 from quire.worker.models.pooling import Pooling
 
 

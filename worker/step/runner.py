@@ -228,5 +228,5 @@ class Runner:
 
     def _copy_blocks(self, copies: torch.Tensor | None) -> None:
         if copies is not None:
-            for layer in self._cache.layers:
-                copy_blocks(layer.keys, layer.values, copies[0], copies[1])
+            for keys, values in self._cache.pages:
+                copy_blocks(keys, values, copies[0], copies[1])

@@ -6,6 +6,7 @@ accepted only the device knows, so the host's counts are upper bounds until `con
 tokens are not computed yet, is exact: an accepted draft is known and computed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,14 +57,16 @@ class StepRows:
 class Released:
     slot: int
     num_tokens: int
-    num_blocks: int
+    num_blocks: list[int]
+    """By KV group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
     slot: int
     tokens: torch.Tensor
-    blocks: torch.Tensor
+    tables: list[torch.Tensor]
+    """Blocks by KV group."""
     columns: Columns
 
 
@@ -73,7 +76,8 @@ class Changes:
 
     released: list[Released]
     admitted: list[Admitted]
-    appended: torch.Tensor | None
+    appended: list[torch.Tensor | None]
+    """By KV group, [3, n]: slots, indices in their tables, blocks."""
 
 
 class SlotTable:
@@ -84,23 +88,24 @@ class SlotTable:
         num_slots: int,
         max_model_len: int,
         num_blocks: int,
-        block_size: int,
+        block_sizes: Sequence[int],
         sampling: SamplingTable,
         device: torch.device,
         vocab_size: int,
     ) -> None:
         self.max_model_len = max_model_len
-        self.block_size = block_size
+        self.block_sizes = block_sizes
+        """Tokens of a block in each KV group."""
         self.sampling = sampling
         self._num_slots = num_slots
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
-        max_blocks = -(-max_model_len // block_size)
         # one more token than the model can run: the last one sampled is stored, never run
         self.tokens = zeros((num_slots, max_model_len + 1), torch.int32, device)
         self.known = zeros((num_slots,), torch.int64, device)
         """Known tokens of each slot, on the device; means nothing where none is admitted."""
-        self.block_tables = zeros((num_slots, max_blocks), torch.int32, device)
+        self.block_tables = [zeros((num_slots, -(-max_model_len // size)), torch.int32, device) for size in block_sizes]
+        """By KV group."""
         self.live = np.zeros(num_slots, dtype=np.bool_)
         self.num_tokens = np.zeros(num_slots, dtype=np.int64)
         """Known tokens, those sampled by steps in flight and all their drafts included."""
@@ -109,7 +114,8 @@ class SlotTable:
         """Drafts in flight: so many of both counts may be taken back."""
         self.num_admissions = np.zeros(num_slots, dtype=np.int64)
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
-        self.num_table_blocks = np.zeros(num_slots, dtype=np.int64)
+        self.num_table_blocks = [np.zeros(num_slots, dtype=np.int64) for _ in block_sizes]
+        """By KV group."""
 
     def apply(self, plan: StepPlan, upload: Upload) -> Changes:
         """Releases, admits, appended blocks; `write` then changes the device's tables, once the upload is queued.
@@ -117,27 +123,32 @@ class SlotTable:
         Raises `PlanError`; the tables mean nothing then.
         """
         try:
-            releases, appends = unpack(plan.releases), unpack(plan.appends, 3)
+            releases, appends = unpack(plan.releases), [unpack(column, 3) for column in plan.appends]
         except WireError as error:
             raise PlanError(f"plan {plan.step}: {error}") from error
         released = [self._release(slot) for slot in releases.tolist()]
         admitted = [self._admit(admit, upload) for admit in plan.admits]
-        return Changes(released, admitted, self._append(appends, upload))
+        _require(len(appends) in (0, len(self.block_sizes)), "appends", f"are of {len(self.block_sizes)} groups")
+        appended = [self._append(group, column, upload) for group, column in enumerate(appends)]
+        return Changes(released, admitted, appended)
 
     def write(self, changes: Changes) -> None:
         """Queue what `apply` decided."""
         for gone in changes.released:
             self.tokens[gone.slot, : gone.num_tokens] = 0
-            self.block_tables[gone.slot, : gone.num_blocks] = 0
+            for table, num_blocks in zip(self.block_tables, gone.num_blocks, strict=True):
+                table[gone.slot, :num_blocks] = 0
             self.sampling.clear(gone.slot)
         for new in changes.admitted:
             self.tokens[new.slot, : new.tokens.shape[0]] = new.tokens
             self.known[new.slot] = new.tokens.shape[0]
-            self.block_tables[new.slot, : new.blocks.shape[0]] = new.blocks
+            for table, blocks in zip(self.block_tables, new.tables, strict=True):
+                table[new.slot, : blocks.shape[0]] = blocks
             self.sampling.write(new.slot, new.columns)
-        if changes.appended is not None:
-            slots, indices, blocks = changes.appended
-            self.block_tables[slots, indices] = blocks
+        for table, appended in zip(self.block_tables, changes.appended, strict=bool(changes.appended)):
+            if appended is not None:
+                slots, indices, blocks = appended
+                table[slots, indices] = blocks
 
     def rows(self, plan: StepPlan, max_tokens: int) -> StepRows:
         """The rows a plan runs. Raises `PlanError` for any row that the tables cannot serve."""
@@ -162,9 +173,10 @@ class SlotTable:
         own_ends = ends if num_draft is None else ends - _checked_drafts(num_draft, samples)
         _require(bool((own_ends <= known).all()), "num_tokens", "stays in known tokens")
         _require(bool(((own_ends == known) == samples).all()), "samples", "is 1 where known tokens end")
-        room = np.minimum(self.num_table_blocks[slots] * self.block_size, self.max_model_len)
         least = ends - self.num_unconfirmed[slots]
-        _require(bool((least <= room).all()), "num_tokens", "fits the context, and the blocks of its table")
+        for held, size in zip(self.num_table_blocks, self.block_sizes, strict=True):
+            room = np.minimum(held[slots] * size, self.max_model_len)
+            _require(bool((least <= room).all()), "num_tokens", "fits the context, and the blocks of its tables")
         admissions = None if num_draft is None else self.num_admissions[slots]
         return StepRows(slots, counts, computed, np.flatnonzero(samples), known, num_tokens, num_draft, admissions)
 
@@ -194,7 +206,7 @@ class SlotTable:
     def _release(self, slot: int) -> Released:
         if not (0 <= slot < self._num_slots and self.live[slot]):
             raise PlanError(f"releases: slot {slot} is not in use")
-        released = Released(slot, int(self.num_tokens[slot]), int(self.num_table_blocks[slot]))
+        released = Released(slot, int(self.num_tokens[slot]), [int(held[slot]) for held in self.num_table_blocks])
         self.sampling.release(slot)
         for column in (
             self.live,
@@ -202,7 +214,7 @@ class SlotTable:
             self.num_computed,
             self.num_unconfirmed,
             self.num_prompt,
-            self.num_table_blocks,
+            *self.num_table_blocks,
         ):
             column[slot] = 0
         return released
@@ -210,7 +222,7 @@ class SlotTable:
     def _admit(self, admit: Admit, upload: Upload) -> Admitted:
         slot = admit.slot
         try:
-            tokens, blocks = unpack(admit.tokens), unpack(admit.blocks)
+            tokens, tables = unpack(admit.tokens), [unpack(table) for table in admit.tables]
         except WireError as error:
             raise PlanError(f"admits: slot {slot}: {error}") from error
         where = f"admits: slot {slot}"
@@ -227,23 +239,26 @@ class SlotTable:
             check_token_ids(admit.params, (), self._vocab_size)
         except ParameterError as error:
             raise PlanError(f"{where}: {error}") from error
-        self._check_blocks(blocks, where)
-        _require(len(blocks) <= self.block_tables.shape[1], where, f"has {self.block_tables.shape[1]} blocks at most")
+        _require(len(tables) == len(self.block_tables), where, f"has {len(self.block_tables)} block tables")
+        for blocks, table in zip(tables, self.block_tables, strict=True):
+            self._check_blocks(blocks, where)
+            _require(len(blocks) <= table.shape[1], where, f"has {table.shape[1]} blocks at most")
         self.live[slot] = True
         self.num_admissions[slot] += 1
         self.num_tokens[slot] = len(tokens)
         self.num_computed[slot] = admit.num_computed
         self.num_prompt[slot] = admit.num_prompt
-        self.num_table_blocks[slot] = len(blocks)
+        for held, blocks in zip(self.num_table_blocks, tables, strict=True):
+            held[slot] = len(blocks)
         columns = self.sampling.admit(slot, admit.params, admit.output_index, upload)
-        return Admitted(slot, upload.put(tokens), upload.put(blocks), columns)
+        return Admitted(slot, upload.put(tokens), [upload.put(blocks) for blocks in tables], columns)
 
-    def _append(self, appends: Int32, upload: Upload) -> torch.Tensor | None:
+    def _append(self, group: int, appends: Int32, upload: Upload) -> torch.Tensor | None:
         """[3, n]: slots, indices in their tables, blocks."""
         if not appends.size:
             return None
         self._check_blocks(appends[:, 2], "appends")
-        held, most = self.num_table_blocks, self.block_tables.shape[1]
+        held, most = self.num_table_blocks[group], self.block_tables[group].shape[1]
         for slot, index, _ in appends.tolist():
             if not (0 <= slot < self._num_slots and self.live.item(slot)):
                 raise PlanError(f"appends: slot {slot} is not in use")

@@ -139,7 +139,7 @@ FACTS = ModelFacts(
     vocab_size=100,
     eos_token_ids=(2,),
     num_blocks=16,
-    block_size=2,
+    block_sizes=(2,),
     kv_bytes=0,
     weight_bytes=0,
     device="",
@@ -159,9 +159,9 @@ def group_epoch():
         prompt = np.arange(10, 14, dtype=np.int32)
         request = Request(frontend, number, "", prompt, params, arrival=number, arrived_at=0.0, deadline=9.0)
         sequence = Sequence(request, 0, prompt)
-        group_epoch.memory.match(sequence)
-        group_epoch.memory.reserve(sequence, 8, [])
-        group_epoch.running.enter(sequence, 3)
+        _, sequence.entries = group_epoch.memory.match(sequence)
+        group_epoch.memory.reserve(sequence, 8, [[]])
+        group_epoch.running.enter(sequence, 3, 0)
     running, slots = group_epoch.running, np.arange(2)
     num_draft = np.array([3, 3])
     plan = PlannedStep(
@@ -198,8 +198,8 @@ def test_refused_tokens_move_the_counts_back_and_give_blocks_back(group_epoch):
     assert sorted(gained) == [(0, 0, 50), (0, 1, 51), (1, 0, 60), (1, 1, 61), (1, 2, 62), (1, 3, 63)]
     assert running.num_known.tolist() == running.num_tokens.tolist() == [6, 8]
     assert running.num_scheduled.tolist() == plan.ends.tolist() == [5, 7]
-    assert [len(sequence.blocks) for sequence in running.live()] == [3, 4]
-    assert running.num_blocks.tolist() == [3, 4]
+    assert [sequence.num_blocks for sequence in running.live()] == [3, 4]
+    assert running.num_blocks[0].tolist() == [3, 4]
     assert len(group_epoch.memory.pool.fenced) == 1
     assert not accepted.ended
 

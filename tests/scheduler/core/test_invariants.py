@@ -16,16 +16,16 @@ def duplicate(e):
 
 def miscount(e):
     sequence = e.core.group_epoch.running.live()[0]
-    e.core.group_epoch.memory.pool.refs[sequence.blocks[0]] += 1
+    e.core.group_epoch.memory.pool.refs[sequence.tables[0][0]] += 1
 
 
 def share_a_block_in_writing(e):
     first, second = e.core.group_epoch.running.live()
     pool = e.core.group_epoch.memory.pool
-    own = second.blocks[-1]
-    second.blocks[-1] = first.blocks[-1]
+    own = second.tables[0][-1]
+    second.tables[0][-1] = first.tables[0][-1]
     pool.refs[own] = 0
-    pool.refs[first.blocks[-1]] += 1
+    pool.refs[first.tables[0][-1]] += 1
     pool.free.append(own)
 
 
@@ -43,8 +43,8 @@ def keep_a_fence(e):
 def publish_early(e):
     group_epoch = e.core.group_epoch
     sequence = group_epoch.running.live()[1]
-    parent = sequence.entries[-1] if sequence.entries else sequence.root
-    group_epoch.memory.index.publish(parent, b"\0" * 16, sequence.blocks[-1])
+    parent = sequence.entries[0][-1] if sequence.entries[0] else sequence.roots[0]
+    group_epoch.memory.index.publish(parent, b"\0" * 16, sequence.tables[0][-1])
 
 
 def change_a_cached_token(e):
@@ -74,8 +74,8 @@ def believe_a_counter(e):
 def reserve_too_much(e):
     group_epoch = e.core.group_epoch
     sequence = group_epoch.running.live()[0]
-    sequence.blocks += group_epoch.memory.take(3)
-    group_epoch.running.num_blocks[0] += 3
+    sequence.tables[0] += group_epoch.memory.take(3)
+    group_epoch.running.num_blocks[0][0] += 3
 
 
 def run_a_slot_twice(e):

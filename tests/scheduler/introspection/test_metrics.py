@@ -93,7 +93,7 @@ def test_blocks_are_told_by_state_and_sum_up_to_the_pool(engine):
     metrics = values(e)
     states = {state: metrics["kv_blocks", state] for state in ("free", "cached", "fenced", "used")}
     assert sum(states.values()) == e.facts.num_blocks
-    assert states["used"] == len(e.core.group_epoch.running.at(int(e.plans[0].rows[0][0])).blocks)
+    assert states["used"] == e.core.group_epoch.running.at(int(e.plans[0].rows[0][0])).num_blocks
     assert metrics["kv_usage_ratio",] == pytest.approx((states["used"] + states["fenced"]) / e.facts.num_blocks)
     assert 0 <= metrics["kv_waste_ratio",] < 1
 

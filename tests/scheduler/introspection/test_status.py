@@ -64,9 +64,9 @@ def test_each_block_is_drawn_as_what_it_is(engine):
     assert len(drawn) == e.facts.num_blocks
     second, third = (e.core.live_requests.registry.find(b"f", number).sequences[0] for number in (2, 3))
     assert [one.label for one in answer.outputs] == ["label-2", "label-3"]
-    assert (drawn[second.blocks[:4]] == BLOCK_SHARED).all()
-    assert (drawn[second.blocks[4:]] == BLOCK_OWNER).all()
-    assert (drawn[third.blocks[4:]] == BLOCK_OWNER + 1).all()
+    assert (drawn[second.tables[0][:4]] == BLOCK_SHARED).all()
+    assert (drawn[second.tables[0][4:]] == BLOCK_OWNER).all()
+    assert (drawn[third.tables[0][4:]] == BLOCK_OWNER + 1).all()
     assert (drawn == BLOCK_FENCED).sum() == answer.load.fenced_blocks > 0
     assert (drawn <= BLOCK_CACHED).sum() == answer.load.free_blocks
     assert (drawn == BLOCK_FREE).any()

@@ -9,7 +9,8 @@ from quire.scheduler.state.events import StepDone
 
 
 def blocks(plan, slot):
-    return unpack(plan.admits[slot].blocks).tolist()
+    (table,) = plan.admits[slot].tables
+    return unpack(table).tolist()
 
 
 def test_a_second_request_reads_the_prefix_of_the_first(engine):

@@ -6,11 +6,12 @@ from quire.scheduler.state.prefix import PrefixIndex
 
 
 def test_a_salt_is_not_an_adapter():
-    index = PrefixIndex(8, 4, "r")
-    roots = [index.root(*names) for names in (("lion", ""), ("", "lion"), ("l", "ion"), ("", ""))]
+    index = PrefixIndex(8, (4,), "r")
+    roots = [index.root(0, *names) for names in (("lion", ""), ("", "lion"), ("l", "ion"), ("", ""))]
     assert len({root.key for root in roots}) == 4
-    others = [PrefixIndex(8, 4, "q").root("", ""), PrefixIndex(8, 8, "r").root("", "")]
-    assert len({root.key for root in [*roots, *others]}) == 6
+    others = [PrefixIndex(8, (4,), "q").root(0, "", ""), PrefixIndex(8, (8,), "r").root(0, "", "")]
+    others.append(PrefixIndex(8, (4, 4), "r").root(1, "", ""))
+    assert len({root.key for root in [*roots, *others]}) == 7
 
 
 def test_a_hash_that_always_collides_costs_hits_but_never_mixes_prefixes(engine, monkeypatch):
@@ -29,21 +30,21 @@ def test_a_hash_that_always_collides_costs_hits_but_never_mixes_prefixes(engine,
 
 
 def test_equal_tokens_behind_different_prefixes_are_different_blocks():
-    index = PrefixIndex(8, 1, "r", key_of=lambda parent, content: b"same")
-    root = index.root("", "")
+    index = PrefixIndex(8, (1,), "r", key_of=lambda parent, content: b"same")
+    root = index.root(0, "", "")
     first = index.publish(root, b"aaaa", 0)
     assert index.find(root, b"aaaa") is first
     assert index.find(first, b"aaaa") is None
-    assert index.find(index.root("", "salt"), b"aaaa") is None
-    assert index.find(index.root("", ""), b"aaaa") is first
+    assert index.find(index.root(0, "", "salt"), b"aaaa") is None
+    assert index.find(index.root(0, "", ""), b"aaaa") is first
 
 
 def test_a_chain_is_recognised_after_its_parent_was_evicted_and_computed_again():
-    index = PrefixIndex(8, 1, "r")
-    parent = index.publish(index.root("", ""), b"aaaa", 0)
+    index = PrefixIndex(8, (1,), "r")
+    parent = index.publish(index.root(0, "", ""), b"aaaa", 0)
     child = index.publish(parent, b"bbbb", 1)
     index.remove(0)
-    again = index.publish(index.root("", ""), b"aaaa", 2)
+    again = index.publish(index.root(0, "", ""), b"aaaa", 2)
     assert again is not parent
     assert index.find(again, b"bbbb") is child
 

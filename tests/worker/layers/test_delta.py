@@ -33,7 +33,7 @@ class LowRank:
         self.up = torch.randn((2, outputs, RANK), generator=generator) / 8
 
     def __call__(self, x, batch):
-        adapters = batch.adapters.repeat_interleave(torch.tensor(batch.attention.query_lens_host))
+        adapters = batch.adapters.repeat_interleave(torch.tensor(batch.groups[0].attention.query_lens_host))
         out = x.new_zeros((len(x), self.up.shape[1]))
         for number in (0, 1):
             own = adapters == number
@@ -58,9 +58,8 @@ def values(seed):
 
 @pytest.fixture
 def batch():
-    return SimpleNamespace(
-        adapters=torch.tensor([1, BASE, 0], dtype=torch.int32), attention=SimpleNamespace(query_lens_host=COUNTS)
-    )
+    rows = SimpleNamespace(attention=SimpleNamespace(query_lens_host=COUNTS))
+    return SimpleNamespace(adapters=torch.tensor([1, BASE, 0], dtype=torch.int32), groups=(rows,))
 
 
 def rows_of(batch):

@@ -13,6 +13,7 @@ from quire.worker.device.host_memory import zeros
 from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.digest import digest
 from quire.worker.memory.budget import MemoryShortage, fit_capacity, kv_budget
+from quire.worker.memory.kv_layout import KVGroup, KVLayout, LayerKV, kv_layout
 
 
 class Poor(SingleGroup):
@@ -35,32 +36,50 @@ def test_a_big_table_is_zero_and_takes_huge_pages_where_there_are_any():
     assert "sh" not in flags, "shared memory has no huge pages here"
 
 
+LAYOUT = kv_layout([LayerKV(1, 1, 8, None)], 16, torch.float32)
+BLOCK_BYTES = 1024
+
+
 def config(**fields):
     return WorkerConfig(block_size=16, **fields)
 
 
 @pytest.mark.parametrize("groups", [POOR, Groups(pipeline=Poor())], ids=["of my stage", "of another stage"])
 def test_the_poorest_rank_decides_the_number_of_blocks(groups):
-    assert fit_capacity(config(), groups, 100 * 1000, 1000, 64).num_blocks == 7
-    assert fit_capacity(config(), Groups(), 100 * 1000 + 999, 1000, 64).num_blocks == 100
+    assert fit_capacity(config(), groups, 100 * BLOCK_BYTES, LAYOUT, 64).num_blocks == 7
+    assert fit_capacity(config(), Groups(), 100 * BLOCK_BYTES + 999, LAYOUT, 64).num_blocks == 100
 
 
 def test_the_models_own_context_is_lowered_to_what_one_sequence_can_have():
-    capacity = fit_capacity(config(), POOR, 10**6, 1000, 4096)
+    capacity = fit_capacity(config(), POOR, 10**6, LAYOUT, 4096)
     assert (capacity.num_blocks, capacity.max_model_len) == (7, 112)
 
 
 def test_a_context_length_the_user_named_is_kept_or_refused_with_both_numbers():
-    assert fit_capacity(config(max_model_len=100), POOR, 10**6, 1000, 4096).max_model_len == 100
-    with pytest.raises(MemoryShortage, match=r"200 tokens needs 13000 bytes.* enough for 112 tokens; lower"):
-        fit_capacity(config(max_model_len=200), POOR, 10**6, 1000, 4096)
+    assert fit_capacity(config(max_model_len=100), POOR, 10**6, LAYOUT, 4096).max_model_len == 100
+    with pytest.raises(MemoryShortage, match=r"200 tokens needs 13312 bytes.* enough for 112 tokens; lower"):
+        fit_capacity(config(max_model_len=200), POOR, 10**6, LAYOUT, 4096)
     with pytest.raises(MemoryShortage, match="4097 is more than the model's context length 4096"):
-        fit_capacity(config(max_model_len=4097), Groups(), 10**9, 1000, 4096)
+        fit_capacity(config(max_model_len=4097), Groups(), 10**9, LAYOUT, 4096)
+
+
+def test_two_groups_share_the_blocks_and_each_has_its_block_size():
+    layer = LayerKV(1, 1, 8, None)
+    small, large = KVGroup((0,), (layer,), 8, torch.float32), KVGroup((1,), (layer,), 16, torch.float16)
+    layout = KVLayout((small, large))
+    assert (layout.block_bytes, layout.block_sizes) == (512, (8, 16))
+    for num_blocks in range(12):
+        held = layout.tokens_in(num_blocks)
+        assert layout.blocks_for(held) <= num_blocks < layout.blocks_for(held + 1)
+    capacity = fit_capacity(config(), Groups(), 8 * 512, layout, 4096)
+    assert (capacity.num_blocks, capacity.max_model_len) == (8, 40)
+    with pytest.raises(AssertionError, match="pages differ"):
+        KVLayout((small, KVGroup((1,), (layer,), 16, torch.float32)))
 
 
 def test_no_room_for_a_single_block_is_refused():
     with pytest.raises(MemoryShortage, match="enough for 0 tokens"):
-        fit_capacity(config(), Groups(), -5, 1000, 4096)
+        fit_capacity(config(), Groups(), -5, LAYOUT, 4096)
 
 
 def test_the_budget_is_what_was_configured_or_a_bounded_share_of_free_memory():
@@ -83,7 +102,7 @@ def test_the_digest_differs_with_what_must_agree_and_only_with_that():
         vocab_size=2,
         eos_token_ids=(),
         num_blocks=3,
-        block_size=16,
+        block_sizes=(16,),
         kv_bytes=4,
         weight_bytes=5,
         device="cpu",

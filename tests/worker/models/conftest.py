@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from quire.kernels.attention.attention import PagedBatch
-from quire.worker.batch import Embedded, ForwardBatch
+from quire.worker.batch import Embedded, ForwardBatch, GroupBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import Group, SingleGroup
-from quire.worker.memory.kv_cache import KVCache, kv_layout
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.build import load_model
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.registry import read_spec
@@ -54,7 +55,7 @@ class Greedy:
             while len(row.blocks) * BLOCK_SIZE < row.num_computed + count:
                 row.blocks.append(self._free.pop())
         batch = self._batch(work)
-        last = batch.attention.query_starts[1:].long() - 1
+        last = batch.groups[0].attention.query_starts[1:].long() - 1
         logits = self.decoder.logits(self.decoder(*self._hidden(batch))[last])
         for (row, count), scores in zip(work, logits, strict=True):
             row.num_computed += count
@@ -89,26 +90,25 @@ class Greedy:
         # what a table holds past its row's blocks means nothing: make it absurd
         tables = [row.blocks + [2**31 - 1] * (width - len(row.blocks)) for row, _ in work]
         seq_lens = tuple(row.num_computed + count for row, count in work)
+        slot_mapping = [
+            row.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
+            for (row, _), run in zip(work, positions, strict=True)
+            for p in run
+        ]
+        attention = PagedBatch(
+            block_tables=torch.tensor(tables, dtype=torch.int32),
+            slots=torch.arange(len(work), dtype=torch.int32),
+            seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+            query_starts=ends.int(),
+            num_decodes=sum(count == 1 for _, count in work),
+            query_lens_host=tuple(count for _, count in work),
+            seq_lens_host=seq_lens,
+            schedules={},
+        )
         return ForwardBatch(
             token_ids=torch.tensor([row.tokens[p] for (row, _), run in zip(work, positions, strict=True) for p in run]),
             positions=torch.tensor([[p for run in positions for p in run]]),
-            slot_mapping=torch.tensor(
-                [
-                    row.blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE
-                    for (row, _), run in zip(work, positions, strict=True)
-                    for p in run
-                ]
-            ),
-            attention=PagedBatch(
-                block_tables=torch.tensor(tables, dtype=torch.int32),
-                slots=torch.arange(len(work), dtype=torch.int32),
-                seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
-                query_starts=ends.int(),
-                num_decodes=sum(count == 1 for _, count in work),
-                query_lens_host=tuple(count for _, count in work),
-                seq_lens_host=seq_lens,
-                schedules={},
-            ),
+            groups=(GroupBatch(torch.tensor(slot_mapping), attention),),
         )
 
 

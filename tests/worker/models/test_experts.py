@@ -36,7 +36,7 @@ class FakeExperts(nn.Module):
 
     def forward(self, x, residual, norm, batch):
         normed, total = norm.add(x, residual)
-        rows = (batch.slot_mapping >= 0).nonzero().squeeze(1)
+        rows = (batch.groups[0].slot_mapping >= 0).nonzero().squeeze(1)
         chosen = self.router(normed[rows], batch).argmax(-1)
         out = torch.full_like(x, torch.nan)
         for number, expert in enumerate(self.experts):
@@ -63,7 +63,9 @@ def test_experts_serve_every_token_once_and_no_row_of_padding(decoder, greedy, p
         def _batch(work):
             batch = greedy._batch(work)
             columns = {name: pad(getattr(batch, name), (0, PADDING)) for name in ("token_ids", "positions")}
-            return replace(batch, **columns, slot_mapping=pad(batch.slot_mapping, (0, PADDING), value=-1))
+            (group,) = batch.groups
+            group = replace(group, slot_mapping=pad(group.slot_mapping, (0, PADDING), value=-1))
+            return replace(batch, **columns, groups=(group,))
 
     plain = greedy(decoder).generate(prompts[:4], 6)
     num_tokens = sum(row.num_computed for row in plain)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quire.worker.layers.rotary import RopeSpec
-from quire.worker.memory.kv_cache import kv_layout
+from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.registry import ARCHITECTURES, parse_spec, read_spec
 from quire.worker.models.spec import AttentionSpec, FeedForwardSpec, LayerSpec
 from quire.worker.weights.shard import ModelError
@@ -232,7 +232,8 @@ def test_a_folder_needs_no_generation_config(tmp_path):
 @pytest.mark.parametrize(("size", "expected"), [(1, 2), (2, 1), (4, 1)])
 def test_the_cache_of_a_rank_holds_at_least_one_head(size, expected):
     layout = kv_layout(spec_of(num_key_value_heads=2).kv_layers(size), 16, torch.bfloat16)
-    assert (layout.num_layers, layout.num_kv_heads, layout.head_dim, layout.block_size) == (4, expected, 16, 16)
+    (group,) = layout.groups
+    assert (group.numbers, group.head_shape, group.block_size) == ((0, 1, 2, 3), (expected, 16), 16)
 
 
 @pytest.mark.parametrize(("size", "groups"), [(1, 4), (2, 4), (4, 2), (8, 1)])

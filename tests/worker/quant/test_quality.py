@@ -11,10 +11,11 @@ from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy
 
 from quire.kernels.attention.attention import PagedBatch
-from quire.worker.batch import ForwardBatch
+from quire.worker.batch import ForwardBatch, GroupBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.kv_cache import KVCache, kv_layout
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.select import schemes_of
@@ -45,21 +46,17 @@ def perplexity(quantization: str, texts: list[str]) -> float:
 def one_row(ids: torch.Tensor) -> ForwardBatch:
     """A step that runs all of one sequence."""
     count = len(ids)
-    return ForwardBatch(
-        token_ids=ids,
-        positions=torch.arange(count)[None],
-        slot_mapping=torch.arange(count),
-        attention=PagedBatch(
-            block_tables=torch.arange(TOKENS // BLOCK, dtype=torch.int32)[None],
-            slots=torch.zeros(1, dtype=torch.int32),
-            seq_lens=torch.tensor([count], dtype=torch.int32),
-            query_starts=torch.tensor([0, count], dtype=torch.int32),
-            num_decodes=0,
-            query_lens_host=(count,),
-            seq_lens_host=(count,),
-            schedules={},
-        ),
+    attention = PagedBatch(
+        block_tables=torch.arange(TOKENS // BLOCK, dtype=torch.int32)[None],
+        slots=torch.zeros(1, dtype=torch.int32),
+        seq_lens=torch.tensor([count], dtype=torch.int32),
+        query_starts=torch.tensor([0, count], dtype=torch.int32),
+        num_decodes=0,
+        query_lens_host=(count,),
+        seq_lens_host=(count,),
+        schedules={},
     )
+    return ForwardBatch(ids, torch.arange(count)[None], (GroupBatch(torch.arange(count), attention),))
 
 
 def test_int8_perplexity_is_within_one_percent_of_fp32() -> None:

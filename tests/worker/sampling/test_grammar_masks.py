@@ -23,7 +23,7 @@ from grammar_rows import CPU, END, PROMPT, WIDTH
 def admit(slot, structured, prompt=PROMPT, output=(), **params):
     asked = SamplingParams(structured=structured, max_tokens=100, **params)
     tokens = [*prompt, *output]
-    return Admit(slot, ints(tokens), len(prompt), len(tokens) - 1, 0, asked, ints([0, 1, 2, 3]))
+    return Admit(slot, ints(tokens), len(prompt), len(tokens) - 1, 0, asked, (ints([0, 1, 2, 3]),))
 
 
 def plan(*admits, releases=()):

@@ -13,7 +13,8 @@ import torch
 from quire.kernels.sampling.score import best
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.config import WorkerConfig
-from quire.worker.memory.kv_cache import KVCache, LayerKV, kv_layout
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import LayerKV, kv_layout
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.start import build_runner
 
@@ -49,12 +50,11 @@ def driver(settings, drive, folder):
         spec = SimpleNamespace(
             vocab_size=WIDTH,
             eos_token_ids=(END,),
-            kv_layers=lambda size: (LayerKV(1, 1, 8, None),),
             num_position_axes=1,
             whole_prompts=False,
             pooling=None,
         )
-        cache = KVCache(kv_layout(spec.kv_layers(1), 8, torch.float32), 200, torch.device("cpu"))
+        cache = KVCache(kv_layout([LayerKV(1, 1, 8, None)], 8, torch.float32), 200, torch.device("cpu"))
         return drive(build_runner(config, spec, Toy(table), cache, 400, CPU, True), 8)
 
     return make

@@ -26,7 +26,7 @@ CPU = Device("cpu", 0)
 def sampler_of(requests, head):
     """Sampler, plan and rows for [(params, prompt, output)], each with one token left to run."""
     table = SamplingTable(len(requests), VOCAB, (EOS,), CPU)
-    slots = SlotTable(len(requests), 128, 10_000, 4, table, CPU.torch, VOCAB)
+    slots = SlotTable(len(requests), 128, 10_000, (4,), table, CPU.torch, VOCAB)
     admits = tuple(
         Admit(
             slot,
@@ -35,7 +35,7 @@ def sampler_of(requests, head):
             len(prompt + output) - 1,
             slot % 2,
             params,
-            ints(range(-(-len(prompt + output) // 4))),
+            (ints(range(-(-len(prompt + output) // 4))),),
         )
         for slot, (params, prompt, output) in enumerate(requests)
     )

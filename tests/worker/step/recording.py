@@ -7,7 +7,8 @@ import torch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.kv_cache import KVCache, kv_layout
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.models.build import load_model
 from quire.worker.models.registry import read_spec
 from quire.worker.quant.dense import DenseScheme
@@ -65,9 +66,9 @@ def gpu_runner(folder, captured, kv_dtype=None, pooling=None, kind=RecordingDevi
             layer.keys.fill_(torch.nan)
             layer.values.fill_(torch.nan)
     table = SamplingTable(ROWS, spec.vocab_size, spec.eos_token_ids, device)
-    slots = SlotTable(ROWS, 100, 40, BLOCK, table, device.torch, spec.vocab_size)
+    slots = SlotTable(ROWS, 100, 40, (BLOCK,), table, device.torch, spec.vocab_size)
     upload = Upload(device, ROWS)
-    inputs = Inputs(slots, upload.rows, TOKENS, spec.kv_layers(1), spec.num_position_axes)
+    inputs = Inputs(slots, upload.rows, TOKENS, cache.layout.groups, spec.num_position_axes)
     graphs = (
         Graphs(device, [Bucket(ROWS, ROWS)], [Bucket(ROWS, ROWS, True), Bucket(20, ROWS, True)])
         if captured

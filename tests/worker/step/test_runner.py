@@ -13,14 +13,16 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
 from quire.worker.memory.budget import Capacity
-from quire.worker.memory.kv_cache import KVCache, LayerKV, kv_layout
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.memory.kv_layout import LayerKV, kv_layout
 from quire.worker.start import build_runner, start
 from quire.worker.step.runner import Runner
 from quire.worker.tables.slot_table import PlanError
-from quire.worker.warm_up import run_worst, worst_lengths
+from quire.worker.warm_up import held_lengths, run_worst, worst_lengths
 
 PROMPTS = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 19, 33, 1))]
 BLOCK = 8
+LAYOUT = kv_layout([LayerKV(1, 1, 8, None)], BLOCK, torch.float32)
 
 
 def expected(reference, prompt, count):
@@ -212,12 +214,11 @@ def toy(settings, drive):
         spec = SimpleNamespace(
             vocab_size=table.shape[1],
             eos_token_ids=(0,),
-            kv_layers=lambda size: (LayerKV(1, 1, 8, None),),
             num_position_axes=1,
             whole_prompts=False,
             pooling=None,
         )
-        cache = KVCache(kv_layout(spec.kv_layers(1), 8, torch.float32), 200, torch.device("cpu"))
+        cache = KVCache(LAYOUT, 200, torch.device("cpu"))
         model = Toy(table)
         return model, drive(build_runner(config, spec, model, cache, 400, Device("cpu", 0), True), 8)
 
@@ -257,7 +258,7 @@ def test_the_memory_profile_runs_the_worst_step(settings, toy):
     config = WorkerConfig(**{**settings, "max_num_batched_tokens": 300, "max_num_seqs": 8})
     assert worst_lengths(config) == [37] * 4 + [38] * 4
     model, driver = toy(torch.randn(50, 50))
-    run_worst(driver.runner, config)
+    run_worst(driver.runner, config, LAYOUT)
     assert model.asked == [8]
 
 
@@ -273,7 +274,7 @@ def test_the_memory_profile_runs_the_worst_step(settings, toy):
 )
 def test_the_worst_step_of_a_cache_is_the_largest_that_it_can_hold(settings, num_blocks, max_model_len, lengths):
     config = WorkerConfig(**{**settings, "max_num_batched_tokens": 300, "max_num_seqs": 8})
-    assert worst_lengths(config, Capacity(num_blocks, max_model_len)) == lengths
+    assert held_lengths(worst_lengths(config), LAYOUT, Capacity(num_blocks, max_model_len)) == lengths
 
 
 @pytest.mark.parametrize("num_bytes", [4 << 20, 100 << 10], ids=["all", "what the cache holds"])
@@ -312,9 +313,9 @@ def test_steady_decoding_keeps_every_table_where_it_is(toy):
     _, driver = toy(torch.randn(50, 50))
     driver.generate(0, [1, 2, 3], 5, SamplingParams(temperature=1.0, top_k=3, presence_penalty=1.0))
     slots = driver.runner._slot_table
-    tables = (slots.tokens, slots.known, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
+    tables = (slots.tokens, slots.known, *slots.block_tables, slots.sampling.floats, slots.sampling.ints)
     before = [table.data_ptr() for table in tables]
     for _ in range(50):
         driver.draw([(0, 1)])
-    tables = (slots.tokens, slots.known, slots.block_tables, slots.sampling.floats, slots.sampling.ints)
+    tables = (slots.tokens, slots.known, *slots.block_tables, slots.sampling.floats, slots.sampling.ints)
     assert [table.data_ptr() for table in tables] == before

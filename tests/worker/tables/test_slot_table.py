@@ -21,7 +21,7 @@ NUM_SLOTS, LENGTH, BLOCKS, BLOCK, VOCAB = 5, 40, 64, 4, 90
 
 def new_slots():
     table = SamplingTable(NUM_SLOTS, VOCAB, (0,), CPU)
-    return SlotTable(NUM_SLOTS, LENGTH, BLOCKS, BLOCK, table, CPU.torch, VOCAB)
+    return SlotTable(NUM_SLOTS, LENGTH, BLOCKS, (BLOCK,), table, CPU.torch, VOCAB)
 
 
 def some_params(rng):
@@ -39,7 +39,7 @@ def state(slots):
     table = slots.sampling
     return {
         "tokens": slots.tokens.tolist(),
-        "blocks": slots.block_tables.tolist(),
+        "blocks": [table.tolist() for table in slots.block_tables],
         "floats": table.floats.tolist(),
         "ints": table.ints.tolist(),
         "uses": table.stages.tolist(),
@@ -49,7 +49,7 @@ def state(slots):
         "known on the device": [count for count, live in zip(slots.known.tolist(), slots.live, strict=True) if live],
         "computed": slots.num_computed.tolist(),
         "prompt": slots.num_prompt.tolist(),
-        "num_blocks": slots.num_table_blocks.tolist(),
+        "num_blocks": [held.tolist() for held in slots.num_table_blocks],
     }
 
 
@@ -57,7 +57,7 @@ def from_scratch(model):
     """Fresh tables, given each living sequence as it stands now."""
     slots = new_slots()
     admits = tuple(
-        Admit(s, ints(q["tokens"]), q["prompt"], q["computed"], 0, q["params"], ints(q["blocks"]))
+        Admit(s, ints(q["tokens"]), q["prompt"], q["computed"], 0, q["params"], (ints(q["blocks"]),))
         for s, q in model.items()
     )
     apply(slots, StepPlan(1, 1, b"", b"", b"", b"", admits=admits))
@@ -101,7 +101,7 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
                         sequence["computed"],
                         0,
                         sequence["params"],
-                        ints(sequence["blocks"]),
+                        (ints(sequence["blocks"]),),
                     )
                 )
         rows, appends = [], []
@@ -124,7 +124,7 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
             bytes(samples),
             admits=tuple(admits),
             releases=ints(releases),
-            appends=ints(np.array(appends, dtype=np.int32).reshape(-1)),
+            appends=(ints(np.array(appends, dtype=np.int32).reshape(-1)),),
         )
         apply(slots, plan)
         checked = slots.rows(plan, 1000)
@@ -142,7 +142,7 @@ def test_tables_after_random_plans_equal_tables_built_from_scratch(seed):
 
 
 def admission(**changes):
-    base = Admit(1, ints([5, 6, 7]), 3, 0, 0, SamplingParams(), ints([9]))
+    base = Admit(1, ints([5, 6, 7]), 3, 0, 0, SamplingParams(), (ints([9]),))
     return msgspec.structs.replace(base, **changes)
 
 
@@ -164,15 +164,17 @@ IMPOSSIBLE = [
     (plan(admits=(admission(num_computed=3),)), "token left"),
     (plan(admits=(admission(num_computed=-1),)), "token left"),
     (plan(admits=(admission(adapter=2),)), "adapter 2"),
-    (plan(admits=(admission(blocks=ints([64])),)), "outside"),
-    (plan(admits=(admission(blocks=ints([1] * 11)),)), "10 blocks at most"),
+    (plan(admits=(admission(tables=(ints([64]),)),)), "outside"),
+    (plan(admits=(admission(tables=(ints([1] * 11),)),)), "10 blocks at most"),
     (plan(admits=(admission(params=SamplingParams(allowed_token_ids=(90,))),)), "allowed_token_ids"),
     (plan(admits=(admission(params=SamplingParams(bad_words=((1, 99),))),)), "bad_words"),
     (plan(releases=ints([3])), "slot 3 is not in use"),
-    (plan(appends=ints([1, 2, 7])), "not yet 2"),
-    (plan(appends=ints([2, 0, 7])), "slot 2 is not in use"),
-    (plan(appends=ints([1, 1, 64])), "outside"),
-    (plan(appends=ints([1, 1])), "multiple of 12"),
+    (plan(appends=(ints([1, 2, 7]),)), "not yet 2"),
+    (plan(appends=(ints([2, 0, 7]),)), "slot 2 is not in use"),
+    (plan(appends=(ints([1, 1, 64]),)), "outside"),
+    (plan(appends=(ints([1, 1]),)), "multiple of 12"),
+    (plan(appends=(b"", b"")), "of 1 groups"),
+    (plan(admits=(admission(tables=(b"", b"")),)), "has 1 block tables"),
     (plan(slots=ints([2])), "were admitted before"),
     (plan(slots=ints([9])), r"are in \[0, 5\)"),
     (plan(slots=ints([1, 1]), num_tokens=ints([1, 1]), samples=b"\0\0"), "run once"),
@@ -187,7 +189,7 @@ IMPOSSIBLE = [
     (plan(num_tokens=ints([3]), num_draft=ints([1]), samples=b"\0"), "is 0 where nothing is drawn"),
     (plan(num_tokens=ints([3]), num_draft=ints([1])), "is 1 where known tokens end"),
     (plan(num_tokens=ints([5]), num_draft=ints([2])), "the blocks of its table"),
-    (plan(admits=(admission(blocks=b""),)), "the blocks of its table"),
+    (plan(admits=(admission(tables=(b"",)),)), "the blocks of its table"),
 ]
 
 
@@ -212,7 +214,7 @@ def test_more_tokens_than_a_step_may_run_are_refused():
 
 def test_a_row_may_not_run_past_the_context_length():
     slots = new_slots()
-    admit = admission(tokens=ints([1] * LENGTH), num_prompt=LENGTH, num_computed=LENGTH - 1, blocks=ints(range(10)))
+    admit = admission(tokens=ints([1] * LENGTH), num_prompt=LENGTH, num_computed=LENGTH - 1, tables=(ints(range(10)),))
     apply(slots, plan(admits=(admit,)))
     one = plan(num_tokens=ints([1]), admits=())
     slots.advance(slots.rows(one, 10))

@@ -1,0 +1,92 @@
+"""The layout of the paged KV cache: which layers share a block table, and what a block of theirs takes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """Keys and values that one layer keeps of every token on one rank, and who reads them."""
+
+    num_kv_heads: int
+    """Heads on this rank: at least one; they are replicated when there are fewer than ranks."""
+    queries_per_head: int
+    """Query heads that read each of them: fewer where ranks share a head."""
+    head_dim: int
+    window: int | None
+    """Tokens that a query sees, its own among them; None: the whole context."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers of one shape that share a block table; their windows may differ."""
+
+    numbers: tuple[int, ...]
+    """Numbers of its layers in the model; empty: blocks only account for prompts."""
+    layers: tuple[LayerKV, ...]
+    block_size: int
+    """Tokens of a block."""
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        shapes = {(layer.num_kv_heads, layer.queries_per_head, layer.head_dim) for layer in self.layers}
+        assert len(shapes) <= 1, f"layers of several shapes share a table: {shapes}"
+
+    @property
+    def head_shape(self) -> tuple[int, int]:
+        """Heads and elements of one, of the keys or the values of one token."""
+        return (self.layers[0].num_kv_heads, self.layers[0].head_dim) if self.layers else (0, 0)
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes that the keys, or the values, of one block take in one layer."""
+        return self.block_size * math.prod(self.head_shape) * self.dtype.itemsize
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Distinct windows of its layers."""
+        return tuple(dict.fromkeys(layer.window for layer in self.layers))
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """Shape of the cache on one rank: groups whose blocks are pages of one pool.
+
+    A page holds the layers of one group, whichever; so all groups have equally many layers, of equally many bytes.
+    """
+
+    groups: tuple[KVGroup, ...]
+    """Their block sizes are powers of two."""
+
+    def __post_init__(self) -> None:
+        pages = {(len(group.layers), group.layer_bytes) for group in self.groups}
+        assert len(pages) == 1, f"groups whose pages differ in (layers, bytes of a layer): {pages}"
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        return tuple(group.block_size for group in self.groups)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes one block takes on this rank, keys and values of all layers of its group."""
+        return 2 * len(self.groups[0].layers) * self.groups[0].layer_bytes
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks of all groups that so many tokens of one sequence need."""
+        return sum(-(-num_tokens // size) for size in self.block_sizes)
+
+    def tokens_in(self, num_blocks: int) -> int:
+        """The most tokens of one sequence that so many blocks hold."""
+        least, span = min(self.block_sizes), max(self.block_sizes)
+        tokens = num_blocks // self.blocks_for(span) * span
+        while self.blocks_for(tokens + least) <= num_blocks:
+            tokens += least
+        return tokens
+
+
+def kv_layout(layers: Sequence[LayerKV], block_size: int, dtype: torch.dtype) -> KVLayout:
+    """The layout for a model's layers: one group."""
+    return KVLayout((KVGroup(tuple(range(len(layers))), tuple(layers), block_size, dtype),))
