@@ -61,10 +61,8 @@ class Policy:
         Returns the slots that can run; True: not all can.
         """
         running, memory = self._running, self._memory
-        scheduled, held_by_group = (
-            running.num_scheduled[slots],
-            zip(running.num_blocks, memory.block_sizes, strict=True),
-        )
+        scheduled = running.num_scheduled[slots]
+        held_by_group = zip(running.num_blocks, memory.block_sizes, strict=True)
         short = [slots[held[slots] * size <= scheduled] for held, size in held_by_group]
         num_needed = sum(map(len, short))
         if not num_needed:

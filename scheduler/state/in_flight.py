@@ -96,7 +96,7 @@ class PlansInFlight:
             num_draft=b"" if plan.num_draft is None else plan.num_draft.astype("<i4").tobytes(),
             admits=tuple(plan.admits),
             releases=ints(plan.releases),
-            appends=tuple(ints(column) for column in plan.appends) if any(plan.appends) else (),
+            appends=tuple(map(ints, plan.appends)) if any(plan.appends) else (),
             copies=ints(plan.copies),
         )
         frames = encode(message)

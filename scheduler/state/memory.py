@@ -16,7 +16,6 @@ from quire.scheduler.state.sequence import Sequence
 class UnpublishedBlocks(NamedTuple):
     """Full blocks of one group that are not listed yet: those of an ended output wait for its last step."""
 
-    group: int
     parent: PrefixEntry
     contents: list[bytes]
     blocks: list[int]
@@ -40,6 +39,7 @@ class Memory:
         self.block_sizes = facts.block_sizes
         self.block_size = facts.block_size
         """Tokens that fill whole blocks in every group: prefixes are shared in such pieces."""
+        self._groups = range(len(facts.block_sizes))
         self._widest = facts.block_sizes.index(facts.block_size)
         self.pool = BlockPool(facts.num_blocks)
         self.index = PrefixIndex(facts.num_blocks, facts.block_sizes, facts.revision, key_of)
@@ -63,8 +63,7 @@ class Memory:
         """
         request, sizes = sequence.request, self.block_sizes
         if self._caching:
-            groups = range(len(sizes))
-            sequence.roots = [self.index.root(group, request.adapter, request.cache_salt) for group in groups]
+            sequence.roots = [self.index.root(group, request.adapter, request.cache_salt) for group in self._groups]
         if not sequence.roots or sequence.wants_prompt_logprobs:
             return 0, [[] for _ in sizes]
         hits: list[list[PrefixEntry]] = []
@@ -132,9 +131,11 @@ class Memory:
 
     def publish(self, sequence: Sequence, history: Int32, num_computed: int) -> int:
         """List the full blocks among the first `num_computed` tokens, all acknowledged. Returns `num_published`."""
-        for unpublished in self._unpublished(sequence, history, num_computed):
-            sequence.entries[unpublished.group].extend(self._list(unpublished))
-        return self.num_published(sequence)
+        for group in self._groups:
+            unpublished = self._unpublished(sequence, group, history, num_computed)
+            if unpublished is not None:
+                sequence.entries[group].extend(self._list(unpublished))
+        return len(sequence.entries[self._widest])
 
     def num_published(self, sequence: Sequence) -> int:
         """Pieces of `block_size` tokens that every group has listed: all list equally far."""
@@ -142,7 +143,8 @@ class Memory:
 
     def release(self, sequence: Sequence, history: Int32, num_computed: int, sent: int) -> None:
         """Give back the tables. Full blocks within `num_computed` are published when their fence falls."""
-        unpublished = self._unpublished(sequence, history, num_computed)
+        by_group = [self._unpublished(sequence, group, history, num_computed) for group in self._groups]
+        unpublished = [blocks for blocks in by_group if blocks is not None]
         self._fence(sequence.tables, unpublished, sent)
         sequence.clear_memory()
 
@@ -158,19 +160,20 @@ class Memory:
         self.acked = step
         self._settle()
 
-    def _unpublished(self, sequence: Sequence, history: Int32, num_computed: int) -> list[UnpublishedBlocks]:
-        """The full blocks of each group among `num_computed` tokens; nothing where nothing may be cached."""
-        found: list[UnpublishedBlocks] = []
-        for group, root in enumerate(sequence.roots):
-            size, entries = self.block_sizes[group], sequence.entries[group]
-            first, full = len(entries), num_computed // size
-            if first < full:
-                parent = entries[-1] if first else root
-                tokens = history[first * size : full * size].tobytes()
-                contents = block_contents(tokens, size, first, sequence.request.placeholders)
-                blocks = sequence.tables[group][first:full]
-                found.append(UnpublishedBlocks(group, parent, list(contents), blocks))
-        return found
+    def _unpublished(
+        self, sequence: Sequence, group: int, history: Int32, num_computed: int
+    ) -> UnpublishedBlocks | None:
+        """The full blocks of a group among `num_computed` tokens; None without any, or where nothing may be cached."""
+        if not sequence.roots:
+            return None
+        size, entries = self.block_sizes[group], sequence.entries[group]
+        first, full = len(entries), num_computed // size
+        if full <= first:
+            return None
+        parent = entries[-1] if first else sequence.roots[group]
+        tokens = history[first * size : full * size].tobytes()
+        contents = block_contents(tokens, size, first, sequence.request.placeholders)
+        return UnpublishedBlocks(parent, list(contents), sequence.tables[group][first:full])
 
     def _list(self, unpublished: UnpublishedBlocks) -> list[PrefixEntry]:
         parent = unpublished.parent
