@@ -23,49 +23,9 @@ from quire.worker.tables.upload import Upload
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from recording import BLOCK, ROWS, RecordingDevice, gpu_runner
+from recording import BLOCK, ROWS, LateDevice, RecordingDevice, gpu_runner
 
 pytestmark = pytest.mark.integration
-
-
-class LateMark:
-    """What comes back from the device is there once this was waited for, and no sooner."""
-
-    def __init__(self, under_way):
-        self._under_way = under_way
-        self._passed = False
-
-    def passed(self):
-        return self._passed
-
-    @torch.inference_mode()
-    def wait(self, before=None):
-        for host, value in self._under_way:
-            host.copy_(value)
-        self._passed = True
-        return 0.0
-
-
-class LateDevice(RecordingDevice):
-    """It works beside the host, and behind it."""
-
-    works_beside = True
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self._under_way = []
-
-    def upload(self, array):
-        return torch.from_numpy(array.copy())
-
-    def fetch(self, tensors):
-        hosts = [torch.full_like(tensor, 9) for tensor in tensors]
-        self._under_way += zip(hosts, [tensor.clone() for tensor in tensors], strict=True)
-        return hosts
-
-    def mark(self, start, host_seconds):
-        under_way, self._under_way = self._under_way, []
-        return LateMark(under_way)
 
 
 def expected(reference, prompt, count):
