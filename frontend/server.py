@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import zmq.asyncio
 
-from quire.frontend.chat.load_template import load_template
 from quire.frontend.config import FrontendConfig
 from quire.frontend.context import FrontendContext
 from quire.frontend.grpc.server import GrpcServer
@@ -19,9 +18,10 @@ from quire.frontend.limits.descriptors import connection_shares
 from quire.frontend.limits.work_pool import WorkPool
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.ready_file import ReadyFile
-from quire.frontend.request.defaults import Defaults, load_defaults
 from quire.frontend.request.engine_info import EngineInfo
+from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.pipeline import RequestPipeline
+from quire.frontend.request.served_model import ServedModel
 from quire.frontend.security.keys import Keyring
 from quire.frontend.security.tls import ServerTls
 from quire.frontend.stream.scheduler_client import SchedulerClient
@@ -29,7 +29,6 @@ from quire.frontend.telemetry.observer import Observer
 from quire.frontend.telemetry.scrape import MetricsPage
 from quire.frontend.telemetry.tracing import start_tracing
 from quire.frontend.text.encode_threads import EncodeThreads
-from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.messages.introspection import Figure
 from quire.proto.messages.requests import SchedulerMessage
 from quire.proto.process.version import version
@@ -52,14 +51,23 @@ class FrontendServer:
     def __init__(self, config: FrontendConfig) -> None:
         """Raises `ValueError` (for a tokenizer, template, defaults, key or TLS file) naming the file and the remedy."""
         self._config = config
-        tokenizer = TextTokenizer(config.tokenizer_dir)
-        template = load_template(
-            config.tokenizer_dir, config.chat_template, tokenizer.special_texts, config.template_seconds
-        )
-        defaults = load_defaults(config.model) if config.use_generation_config else Defaults()
         keyring = Keyring(config)
         self._tls = ServerTls(config) if config.tls_cert_file else None
         metrics = Metrics(config.index)
+        self._zmq = zmq.asyncio.Context()
+        identity = f"frontend-{uuid.uuid4().hex}".encode()
+        self._dealer: AsyncDealer[SchedulerMessage] = AsyncDealer(
+            self._zmq, config.scheduler_address, identity, scheduler_decoder()
+        )
+        self._threads = EncodeThreads(config.tokenizer_threads)
+        self.scheduler = SchedulerClient(config, self._dealer, metrics)
+        try:
+            self.models = ModelLookup(
+                [(config.served_model_names, lambda: ServedModel(config, self.scheduler, self._threads))]
+            )
+        except ValueError:
+            self._disconnect()  # an open socket would hold the process
+            raise
         self.tracing = start_tracing(config, version(), metrics)
         self._max_connections = connection_shares(config.max_connections, has_http=config.http_port >= 0)
         self.budget = ByteBudget(config.max_preparing_bytes, metrics.body_refused)
@@ -67,17 +75,9 @@ class FrontendServer:
         metrics.connections = self._connection_metrics
         self._stopping = asyncio.Event()
         self._end_now = asyncio.Event()
-        self._zmq = zmq.asyncio.Context()
-        identity = f"frontend-{uuid.uuid4().hex}".encode()
-        self._dealer: AsyncDealer[SchedulerMessage] = AsyncDealer(
-            self._zmq, config.scheduler_address, identity, scheduler_decoder()
-        )
-        self._threads = EncodeThreads(config.tokenizer_threads)
-        self.scheduler = SchedulerClient(config, self._dealer, tokenizer, metrics)
         self.metrics_page = MetricsPage(config, self.scheduler, metrics, version())
         observer = Observer(metrics, self.tracing)
-        self.pipeline = RequestPipeline(config, tokenizer, template, defaults, self.scheduler, self._threads, observer)
-        supports_chat = template is not None
+        self.pipeline = RequestPipeline(config, self.models, self.scheduler, self._threads, observer)
         self.context = FrontendContext(
             config=config,
             keyring=keyring,
@@ -85,7 +85,7 @@ class FrontendServer:
             metrics_page=self.metrics_page,
             scheduler=self.scheduler,
             pipeline=self.pipeline,
-            engine_info=EngineInfo(config, self.scheduler, defaults, supports_chat, self.pipeline.formats, version()),
+            engine_info=EngineInfo(config, self.models, version()),
             bodies=WorkPool("bodies", config.body_threads),
             answers=WorkPool("answers", config.answer_threads),
             budget=self.budget,
@@ -160,13 +160,16 @@ class FrontendServer:
     async def _close(self) -> None:
         await self._stop_servers(0.0)
         await self.pipeline.close()
-        self._dealer.close()
-        self._zmq.term()
+        self._disconnect()
         self._threads.close()
         self.context.bodies.close()
         self.context.answers.close()
         if self.tracing is not None:
             self.tracing.close()
+
+    def _disconnect(self) -> None:
+        self._dealer.close()
+        self._zmq.term()
 
     async def _stop_servers(self, grace_seconds: float) -> None:
         await asyncio.gather(self._grpc.stop(grace_seconds), self._stop_http(grace_seconds))

@@ -1,10 +1,11 @@
-"""The defaults of sampling fields: those of the model's generation_config.json, otherwise the API's.
+"""The defaults of request fields: those of the model's files, otherwise the API's.
 
 As in vLLM, whose flag this follows; transformers' own `generate` would also cut to 50 tokens where top_k is left out.
 """
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,3 +39,15 @@ def load_defaults(directory: str) -> Defaults:
     except (ValueError, TypeError, AttributeError, RecursionError, ParameterError) as error:
         raise ValueError(f"{path}: {error}; correct it or serve with --generation-config vllm") from error
     return defaults
+
+
+def model_normalizes(model_dir: Path) -> bool:
+    """True where the model's vectors have length 1 by sentence-transformers' modules.json, or there is none."""
+    try:
+        stages = json.loads((model_dir / "modules.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{model_dir / 'modules.json'}: does not read: {error}") from error
+    kinds = [str(stage.get("type", "")) for stage in stages if isinstance(stage, dict)] if stages else []
+    return any(kind.rpartition(".")[2] == "Normalize" for kind in kinds)

@@ -5,12 +5,10 @@ what is still open.
 """
 
 import asyncio
-import json
 import uuid
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +17,9 @@ from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
 from quire.frontend.errors import empty_prompt
 from quire.frontend.request import validate
+from quire.frontend.request.served_model import ServedModel
 from quire.frontend.stream.prepared_request import PreparedRequest
-from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.telemetry.observer import Observer
-from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_jobs import EncodeText
 from quire.proto.api import Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores
 from quire.proto.messages.params import ParameterError, SamplingParams, check_token_ids
@@ -42,7 +39,9 @@ class _EmbedCall:
 
     request: GenerateRequest
     """The request of each input, but for the input itself."""
-    model: str
+    model: ServedModel
+    name: str
+    """The model's name in the answer."""
     call: Call
     facts: ModelFacts
     names: Sequence[str]
@@ -53,20 +52,17 @@ class _EmbedCall:
 class Embedder:
     """One per frontend; makes embeddings and scores."""
 
-    def __init__(
-        self, config: FrontendConfig, scheduler: SchedulerClient, async_tokenizer: AsyncTokenizer, observer: Observer
-    ) -> None:
+    def __init__(self, config: FrontendConfig, observer: Observer) -> None:
         self._config = config
-        self._scheduler = scheduler
-        self._async_tokenizer = async_tokenizer
         self._observer = observer
-        self._normalizes = model_normalizes(Path(config.model))
 
-    async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
+    async def embed(
+        self, model: ServedModel, request: EmbedRequest, call: Call, names: Sequence[str] = ()
+    ) -> Embeddings:
         """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
         _check_count(names[0].partition("[")[0] if names else "inputs", len(request.inputs))
         names = names or [f"inputs[{index}]" for index in range(len(request.inputs))]
-        shared = self._shared(request, call, names)
+        shared = self._shared(model, request, call, names)
         size = request.dimensions
         if size is not None and not 1 <= size <= shared.facts.embedding_size:
             width = shared.facts.embedding_size
@@ -74,36 +70,38 @@ class Embedder:
                 "dimensions", f"must be in [1, {width}], the width of this model's vectors; got {size}"
             )
         # a vector that was cut has another length
-        normalize = (self._normalizes or size is not None) if request.normalize is None else request.normalize
+        normalize = (model.normalizes or size is not None) if request.normalize is None else request.normalize
         found = await self._gather(shared, request.inputs)
         vectors = [vector[:size] for vector, _ in found]
         if normalize:
             vectors = [normalized(vector) for vector in vectors]
         label = shared.request.request_id or ""
         texts = [array("f", vector.tobytes()) for vector in vectors]
-        return Embeddings(label, shared.model, texts, sum(count for _, count in found))
+        return Embeddings(label, shared.name, texts, sum(count for _, count in found))
 
     async def score(
-        self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
+        self, model: ServedModel, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
     ) -> Scores:
         """The cosine of each document's vector and the query's. Raises `ParameterError` or `RequestError`."""
         _check_count(documents, len(request.documents), MAX_INPUTS - 1)
         names = [query, *(f"{documents}[{index}]" for index in range(len(request.documents)))]
-        shared = self._shared(request, call, names)
+        shared = self._shared(model, request, call, names)
         found = await self._gather(shared, (request.query, *request.documents))
         query_vector, *others = (normalized(vector).astype(np.float64) for vector, _ in found)
         scores = [float(np.clip(query_vector @ other, -1.0, 1.0)) for other in others]
-        return Scores(shared.request.request_id or "", shared.model, scores, sum(count for _, count in found))
+        return Scores(shared.request.request_id or "", shared.name, scores, sum(count for _, count in found))
 
-    def _shared(self, request: EmbedRequest | ScoreRequest, call: Call, names: Sequence[str]) -> _EmbedCall:
+    def _shared(
+        self, model: ServedModel, request: EmbedRequest | ScoreRequest, call: Call, names: Sequence[str]
+    ) -> _EmbedCall:
         """Check what the inputs share. Raises `ParameterError` or `RequestError`."""
-        model = validate.check_model(request.model, self._config)
-        self._scheduler.check_accepts()
-        limits, facts = validate.served(self._scheduler.welcome)
+        model.scheduler.check_accepts()
+        limits, facts = validate.served(model.scheduler.welcome)
+        name = model.called(request.model)
         validate.check_task("embed", facts)
         common = GenerateRequest(
             request_id=request.request_id or uuid.uuid4().hex,
-            model=model,
+            model=name,
             truncate_prompt_tokens=request.truncate_prompt_tokens,
             priority=request.priority,
             timeout_seconds=request.timeout_seconds,
@@ -114,7 +112,7 @@ class Embedder:
                 raise ParameterError("add_special_tokens", "applies to texts only; leave it unset")
             common = replace(common, add_special_tokens=request.add_special_tokens)
         seconds = validate.budget_seconds(request.timeout_seconds, call.deadline_seconds, self._config, limits)
-        return _EmbedCall(common, model, call, facts, names, seconds)
+        return _EmbedCall(common, model, name, call, facts, names, seconds)
 
     async def _gather(self, shared: _EmbedCall, inputs: Sequence[str | Sequence[int]]) -> list[tuple[Vector, int]]:
         """The raw vector and the number of tokens of each input, in order."""
@@ -147,11 +145,11 @@ class Embedder:
     async def _vector(self, shared: _EmbedCall, source: str | Sequence[int]) -> tuple[Vector, int]:
         request = replace(shared.request, input=source)
         with self._observer.request(request, shared.call) as observed:
-            prompt = await self._tokens(source, request, shared.facts)
+            prompt = await _tokens(shared.model, source, request, shared.facts)
             check_token_ids(VECTOR_PARAMS, prompt, shared.facts.vocab_size)
             prepared = PreparedRequest(
                 request_id=request.request_id or "",
-                model=shared.model,
+                model=shared.name,
                 prompt=prompt,
                 params=VECTOR_PARAMS,
                 n=1,
@@ -167,34 +165,17 @@ class Embedder:
                 return_token_ids=False,
                 task="embed",
             )
-            stream = self._scheduler.open(prepared)
+            scheduler = shared.model.scheduler
+            stream = scheduler.open(prepared, shared.model.tokenizer)
             observed.submitted(stream)
             try:
                 while await stream.take():
                     pass
             finally:
-                self._scheduler.close(stream)
+                scheduler.close(stream)
         if not stream.vector:
             raise RequestError("CANCELLED", "the request was aborted", request_id=prepared.request_id)
         return np.frombuffer(stream.vector, dtype="<f4"), len(prompt)
-
-    async def _tokens(self, source: str | Sequence[int], request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
-        keep, most = request.truncate_prompt_tokens, facts.max_model_len
-        ids: Sequence[int]
-        if not isinstance(source, str):
-            ids = source[:keep]
-        else:
-            special = request.add_special_tokens is not False
-            job = EncodeText(special, keep=keep)
-            ids = await self._async_tokenizer.ids(job, source, "input", most if keep is None else None)
-        if not ids:
-            raise empty_prompt("input")
-        if len(ids) > most:
-            message = (
-                f"has {len(ids)} tokens, more than the context of {most}; shorten it or set truncate_prompt_tokens"
-            )
-            raise ParameterError("input", message, "CONTEXT_LENGTH_EXCEEDED")
-        return ids
 
 
 def normalized(vector: Vector) -> Vector:
@@ -204,19 +185,26 @@ def normalized(vector: Vector) -> Vector:
     return result
 
 
-def model_normalizes(model_dir: Path) -> bool:
-    """True where the model's vectors have length 1 by sentence-transformers' modules.json, or there is none."""
-    try:
-        stages = json.loads((model_dir / "modules.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return True
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{model_dir / 'modules.json'}: does not read: {error}") from error
-    kinds = [str(stage.get("type", "")) for stage in stages if isinstance(stage, dict)] if stages else []
-    return any(kind.rpartition(".")[2] == "Normalize" for kind in kinds)
-
-
 def _check_count(field: str, count: int, most: int = MAX_INPUTS) -> None:
     if not 1 <= count <= most:
         reason = "INVALID_PARAMETER" if count else "EMPTY_PROMPT"
         raise ParameterError(field, f"must hold 1 to {most} entries, got {count}", reason)
+
+
+async def _tokens(
+    model: ServedModel, source: str | Sequence[int], request: GenerateRequest, facts: ModelFacts
+) -> Sequence[int]:
+    keep, most = request.truncate_prompt_tokens, facts.max_model_len
+    ids: Sequence[int]
+    if not isinstance(source, str):
+        ids = source[:keep]
+    else:
+        special = request.add_special_tokens is not False
+        job = EncodeText(special, keep=keep)
+        ids = await model.async_tokenizer.ids(job, source, "input", most if keep is None else None)
+    if not ids:
+        raise empty_prompt("input")
+    if len(ids) > most:
+        message = f"has {len(ids)} tokens, more than the context of {most}; shorten it or set truncate_prompt_tokens"
+        raise ParameterError("input", message, "CONTEXT_LENGTH_EXCEEDED")
+    return ids

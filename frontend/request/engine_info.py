@@ -6,9 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.parsing.formats import AnswerFormats
-from quire.frontend.request.defaults import Defaults
-from quire.frontend.stream.scheduler_client import SchedulerClient
+from quire.frontend.request.model_lookup import ModelLookup
 from quire.proto import api
 from quire.proto.api import RequestError
 from quire.proto.messages.introspection import ExplainQuery, ExplainReply, LoadQuery, StatusQuery, StatusReply
@@ -20,29 +18,20 @@ MAX_ABORT_IDS = 1024
 
 
 class EngineInfo:
-    """Facts of this server and questions to its scheduler."""
+    """Facts of this server and its first model, and questions to that model's scheduler."""
 
-    def __init__(
-        self,
-        config: FrontendConfig,
-        scheduler: SchedulerClient,
-        defaults: Defaults,
-        supports_chat: bool,
-        formats: AnswerFormats,
-        version: str,
-    ) -> None:
+    def __init__(self, config: FrontendConfig, models: ModelLookup, version: str) -> None:
         self.version = version
         self._config = config
-        self._scheduler = scheduler
-        self._defaults = defaults
-        self._supports_chat = supports_chat
-        self._formats = formats
+        self._models = models
+        self._model = models.default
+        self._scheduler = models.default.scheduler
         self._started = time.monotonic()
 
     def server_info(self) -> api.ServerInfo:
         """The facts of this server. Never waits; numbers of the model are 0 until its workers are ready."""
-        config, welcome, defaults = self._config, self._scheduler.welcome, self._defaults
-        facts = welcome.facts if welcome is not None else None
+        config, model, welcome = self._config, self._model, self._scheduler.welcome
+        defaults, formats, facts = model.defaults, model.formats, model.facts
         measured: dict[str, Any] = {}
         if facts is not None:
             names = {field.name for field in fields(api.ServerInfo)} & {*facts.__struct_fields__, "block_size"}
@@ -54,7 +43,7 @@ class EngineInfo:
             version=self.version,
             state=self._scheduler.state,
             state_detail=self._scheduler.detail,
-            model_names=config.served_model_names,
+            model_names=self._models.names,
             uptime_seconds=time.monotonic() - self._started,
             **measured,
             **limits,
@@ -65,19 +54,18 @@ class EngineInfo:
             default_top_k=defaults.top_k,
             default_min_p=defaults.min_p,
             default_repetition_penalty=defaults.repetition_penalty,
-            supports_chat=self._supports_chat,
-            tool_parser=self._formats.tools.name if self._formats.tools is not None else "",
-            reasoning_parser=self._formats.reasoning.name if self._formats.reasoning is not None else "",
+            supports_chat=model.template is not None,
+            tool_parser=formats.tools.name if formats.tools is not None else "",
+            reasoning_parser=formats.reasoning.name if formats.reasoning is not None else "",
             supports_priority=welcome is not None and welcome.limits.priority_enabled,
         )
 
     def models(self) -> list[api.Model]:
         """The served names, then the adapters."""
-        welcome = self._scheduler.welcome
-        facts = welcome.facts if welcome is not None else None
+        facts = self._model.facts
         length = facts.max_model_len if facts is not None else 0
-        models = [api.Model(name, "", length) for name in self._config.served_model_names]
-        base = self._config.served_model_names[0]
+        models = [api.Model(name, "", length) for name in self._models.names]
+        base = self._model.names[0]
         return models + [api.Model(name, base, length) for name in (facts.adapters if facts is not None else ())]
 
     async def load(self) -> api.EngineLoad:

@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 from quire.frontend.call import Call
-from quire.frontend.chat.template import ChatTemplate
 from quire.frontend.config import FrontendConfig
 from quire.frontend.limits.byte_budget import current_body
-from quire.frontend.parsing.formats import AnswerFormats
-from quire.frontend.request.defaults import Defaults
 from quire.frontend.request.embeddings import Embedder
+from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.overload import Overload
 from quire.frontend.request.preparer import RequestPreparer
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
@@ -22,9 +20,7 @@ from quire.frontend.stream.parsed_stream import ParsedStream
 from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.telemetry.observer import Observer
-from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_threads import EncodeThreads
-from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
 
 MAX_PREPARING = 4096
@@ -37,40 +33,21 @@ class RequestPipeline:
     def __init__(
         self,
         config: FrontendConfig,
-        tokenizer: TextTokenizer,
-        template: ChatTemplate | None,
-        defaults: Defaults,
+        models: ModelLookup,
         scheduler: SchedulerClient,
         threads: EncodeThreads,
         observer: Observer,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._template = template
-        self.formats = AnswerFormats.choose(
-            config.tool_call_parser, config.reasoning_parser, template.text if template is not None else ""
-        )
+        self._models = models
         self._scheduler = scheduler
-        self._async_tokenizer = AsyncTokenizer(config, tokenizer, threads)
-        self._embedder = Embedder(config, scheduler, self._async_tokenizer, observer)
+        self._embedder = Embedder(config, observer)
         self._observer = observer
         self.overload = Overload(observer.metrics)
         observer.metrics.num_open = lambda: self.num_open
         repeatable = random.Random(f"{config.seed}/{config.index}")
         draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
-        self._prompt_tokenizer = PromptTokenizer(
-            config, template, self._async_tokenizer, threads, scheduler, observer.metrics
-        )
-        self._preparer = RequestPreparer(
-            config,
-            self.formats,
-            defaults,
-            scheduler,
-            self._prompt_tokenizer,
-            self._async_tokenizer,
-            threads,
-            draw_seed,
-            observer.metrics,
-        )
+        self._prompt_tokenizer = PromptTokenizer(threads, observer.metrics)
+        self._preparer = RequestPreparer(config, self._prompt_tokenizer, threads, draw_seed, observer.metrics)
         self._num_preparing = 0
         self._num_finishing = 0
         self._draining = False
@@ -85,15 +62,11 @@ class RequestPipeline:
 
     async def start(self) -> None:
         """Start a process for the chat template. Raises `TemplateError`."""
-        if self._template is not None:
-            await self._template.start()
+        await self._models.start()
 
     async def close(self) -> None:
         """End the child processes."""
-        if self._template is not None:
-            await self._template.close()
-        await self._async_tokenizer.close()
-        await self._preparer.close()
+        await self._models.close()
 
     @property
     def num_open(self) -> int:
@@ -117,27 +90,30 @@ class RequestPipeline:
         """
         with self._observer.request(request, call) as observed:
             with self._preparing():
-                prepared = await self._preparer.prepare(request, call, observed.arrived)
-                stream = self._scheduler.open(prepared)
+                model = await self._models.find(request.model)
+                prepared = await self._preparer.prepare(model, request, call, observed.arrived)
+                stream = model.scheduler.open(prepared, model.tokenizer)
                 observed.submitted(stream)
             try:
                 yield ParsedStream.wrap(stream)
             finally:
-                self._scheduler.close(stream)
-                if self._scheduler.welcome is not None:
-                    self.overload.ended(stream, self._scheduler.welcome.limits)
+                model.scheduler.close(stream)
+                if model.scheduler.welcome is not None:
+                    self.overload.ended(stream, model.scheduler.welcome.limits)
 
     async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
         """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
-            return await self._embedder.embed(request, call, names)
+            model = await self._models.find(request.model)
+            return await self._embedder.embed(model, request, call, names)
 
     async def score(
         self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
     ) -> Scores:
         """The documents' scores. `query`, `documents`: the fields' names. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
-            return await self._embedder.score(request, call, query, documents)
+            model = await self._models.find(request.model)
+            return await self._embedder.score(model, request, call, query, documents)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:
@@ -164,12 +140,13 @@ class RequestPipeline:
         with_texts: bool = False,
     ) -> Tokens:
         """See `PromptTokenizer.tokenize`."""
-        return await self._prompt_tokenizer.tokenize(text, model, add_special_tokens, parse_special, with_texts)
+        served = await self._models.find(model)
+        return await self._prompt_tokenizer.tokenize(served, text, add_special_tokens, parse_special, with_texts)
 
     async def detokenize(self, ids: Sequence[int], model: str | None, skip_special_tokens: bool | None) -> str:
         """See `PromptTokenizer.detokenize`."""
-        return await self._prompt_tokenizer.detokenize(ids, model, skip_special_tokens)
+        return await self._prompt_tokenizer.detokenize(await self._models.find(model), ids, skip_special_tokens)
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """See `TextTokenizer.token_bytes`."""
-        return self._tokenizer.token_bytes(token_id)
+    async def token_bytes(self, token_id: int, model: str | None) -> bytes:
+        """See `TextTokenizer.token_bytes`. Raises `RequestError`."""
+        return (await self._models.find(model)).tokenizer.token_bytes(token_id)

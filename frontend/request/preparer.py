@@ -10,15 +10,12 @@ from quire.frontend.call import Call
 from quire.frontend.chat.checks import check_chat
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
-from quire.frontend.parsing.formats import AnswerFormat, AnswerFormats, with_forced_calls, with_reasoning_first
+from quire.frontend.parsing.formats import AnswerFormat, with_forced_calls, with_reasoning_first
 from quire.frontend.request import validate
 from quire.frontend.request.deadline import in_time
-from quire.frontend.request.defaults import Defaults
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
-from quire.frontend.sandbox.grammar import GrammarChecker
+from quire.frontend.request.served_model import ServedModel
 from quire.frontend.stream.prepared_request import PreparedRequest
-from quire.frontend.stream.scheduler_client import SchedulerClient
-from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.proto.api import Chat, GenerateRequest
 from quire.proto.messages.params import SamplingParams
@@ -31,7 +28,7 @@ class _Checked:
 
     request: GenerateRequest
     """The request with the grammar of forced tool calls."""
-    model: str
+    model: ServedModel
     fields: validate.CheckedFields
     facts: ModelFacts
     seed: int
@@ -55,58 +52,46 @@ class RequestPreparer:
     def __init__(
         self,
         config: FrontendConfig,
-        formats: AnswerFormats,
-        defaults: Defaults,
-        scheduler: SchedulerClient,
         prompt_tokenizer: PromptTokenizer,
-        async_tokenizer: AsyncTokenizer,
         threads: EncodeThreads,
         draw_seed: Callable[[int], int],
         metrics: Metrics,
     ) -> None:
         """`draw_seed` makes a seed of so many bits."""
         self._config = config
-        self._formats = formats
-        self._defaults = defaults
-        self._scheduler = scheduler
         self._prompt_tokenizer = prompt_tokenizer
-        self._async_tokenizer = async_tokenizer
         self._threads = threads
         self._draw_seed = draw_seed
         self._metrics = metrics
-        self._grammars = GrammarChecker(config)
 
-    async def close(self) -> None:
-        """End the process that checks grammars."""
-        await self._grammars.close()
-
-    async def prepare(self, request: GenerateRequest, call: Call, arrived: float) -> PreparedRequest:
+    async def prepare(
+        self, model: ServedModel, request: GenerateRequest, call: Call, arrived: float
+    ) -> PreparedRequest:
         """The request as the scheduler takes it. Raises `ParameterError` or `RequestError`."""
-        checked = await self._check(request, call, arrived)
+        checked = await self._check(model, request, call, arrived)
         prompt = await self._tokenize(checked)
         params = await self._parameters(checked, prompt)
         return _prepared(checked, prompt, params, arrived)
 
-    async def _check(self, request: GenerateRequest, call: Call, arrived: float) -> _Checked:
-        model = validate.check_model(request.model, self._config)
-        self._scheduler.check_accepts()
-        limits, facts = validate.served(self._scheduler.welcome)
+    async def _check(self, model: ServedModel, request: GenerateRequest, call: Call, arrived: float) -> _Checked:
+        model.scheduler.check_accepts()
+        limits, facts = validate.served(model.scheduler.welcome)
         fields = validate.before_tokenizing(request, call, self._config, limits, facts)
         seed = self._draw_seed(63)
         if isinstance(chat := request.input, Chat):
             await self._threads.run_single(chat.num_chars, check_chat, chat)
             request = await self._threads.run_single(chat.num_chars, with_forced_calls, request, chat)
         # values stand in for those that need the prompt: a bad field must not cost a tokenization
-        validate.sampling_params(request, self._defaults, seed, max(1, facts.max_model_len), ())
+        validate.sampling_params(request, model.defaults, seed, max(1, facts.max_model_len), ())
         return _Checked(request, model, fields, facts, seed, arrived + fields.budget_seconds)
 
     async def _tokenize(self, checked: _Checked) -> _Prompt:
-        request = checked.request
-        bad_words = await in_time(checked.deadline, self._async_tokenizer.bad_words(request.bad_words))
-        ids, end = await in_time(checked.deadline, self._prompt_tokenizer.prompt_ids(request, checked.facts))
+        request, model = checked.request, checked.model
+        bad_words = await in_time(checked.deadline, model.async_tokenizer.bad_words(request.bad_words))
+        ids, end = await in_time(checked.deadline, self._prompt_tokenizer.prompt_ids(model, request, checked.facts))
         answer_format = None
         if isinstance(request.input, Chat):
-            answer_format = self._formats.for_chat(request.input, end, request.include_reasoning is not False)
+            answer_format = model.formats.for_chat(request.input, end, request.include_reasoning is not False)
         return _Prompt(ids, bad_words, answer_format)
 
     async def _parameters(self, checked: _Checked, prompt: _Prompt) -> SamplingParams:
@@ -114,12 +99,12 @@ class RequestPreparer:
         if isinstance(request.input, Chat):
             request = with_reasoning_first(request, prompt.answer_format)
         params = validate.after_tokenizing(
-            request, self._defaults, checked.seed, prompt.ids, prompt.bad_words, checked.facts
+            request, checked.model.defaults, checked.seed, prompt.ids, prompt.bad_words, checked.facts
         )
         if params.structured is not None:
             field = checked.fields.grammar_field
             with self._metrics.compiling():
-                await in_time(checked.deadline, self._grammars.check(params.structured, checked.facts, field))
+                await in_time(checked.deadline, checked.model.grammars.check(params.structured, checked.facts, field))
         if checked.fields.num_best and params.logprobs < 0:
             params = msgspec.structs.replace(params, logprobs=0)
         return params
@@ -129,7 +114,7 @@ def _prepared(checked: _Checked, prompt: _Prompt, params: SamplingParams, arrive
     request, fields = checked.request, checked.fields
     return PreparedRequest(
         request_id=request.request_id or uuid.uuid4().hex,
-        model=checked.model,
+        model=checked.model.called(request.model),
         prompt=prompt.ids,
         params=params,
         n=fields.num_drawn,

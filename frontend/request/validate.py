@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
-from quire.frontend.errors import SHOWN_NAME, engine_starting, too_many_entries, unknown_model
+from quire.frontend.errors import SHOWN_NAME, engine_starting, too_many_entries
 from quire.frontend.request.defaults import FIELDS, Defaults
 from quire.frontend.text.token_range import is_within
 from quire.proto.api import Chat, GenerateRequest, RequestError
@@ -87,15 +87,6 @@ def after_tokenizing(
     params = sampling_params(request, defaults, seed, max_tokens, bad_words)
     check_token_ids(params, () if is_within(prompt, facts.vocab_size) else prompt, facts.vocab_size)
     return params
-
-
-def check_model(name: str | None, config: FrontendConfig) -> str:
-    """The served name that is meant. Raises `RequestError` (NOT_FOUND)."""
-    if name is None:
-        return config.served_model_names[0]
-    if name not in config.served_model_names:
-        raise unknown_model(name)
-    return name
 
 
 def check_task(task: Task, facts: ModelFacts) -> None:

@@ -58,7 +58,6 @@ class SchedulerClient:
         self,
         config: FrontendConfig,
         dealer: AsyncDealer[SchedulerMessage],
-        tokenizer: TextTokenizer,
         metrics: Metrics,
     ) -> None:
         self.state: ClientState = "starting"
@@ -68,7 +67,6 @@ class SchedulerClient:
         self.on_change: Callable[[], None] = lambda: None
         self._config = config
         self._dealer = dealer
-        self._tokenizer = tokenizer
         self._metrics = metrics
         self._numbers = itertools.count(1)
         self._streams = OpenStreams(metrics)
@@ -106,11 +104,11 @@ class SchedulerClient:
 
     # ---- for the pipeline
 
-    def open(self, prepared: PreparedRequest) -> RequestStream:
-        """Submit a request. Raises `RequestError` when the engine takes none now."""
+    def open(self, prepared: PreparedRequest, tokenizer: TextTokenizer) -> RequestStream:
+        """Submit a request of the model with this tokenizer. Raises `RequestError` when the engine takes none now."""
         self.check_accepts()
         max_unread_bytes = max(self._config.slow_reader_bytes, UNREAD_STEPS * prepared.step_bytes)
-        stream = RequestStream(prepared, self._tokenizer, self._abort, max_unread_bytes, self._metrics)
+        stream = RequestStream(prepared, tokenizer, self._abort, max_unread_bytes, self._metrics)
         stream.number = next(self._numbers)
         self._streams.add(stream)
         self._outbox.post(prepared.submit(stream.number, prepared.deadline - self._now()))

@@ -125,8 +125,8 @@ def _answer(
 async def _echo(pipeline: RequestPipeline, prompt: Prompt, generation: Generation) -> tuple[str, bytes]:
     """The prompt's text, and its first token's bytes."""
     ids = tuple(generation.prompt_token_ids)
-    text = prompt if isinstance(prompt, str) else await pipeline.detokenize(ids, None, None)
-    return text, pipeline.token_bytes(ids[0])
+    text = prompt if isinstance(prompt, str) else await pipeline.detokenize(ids, generation.model, None)
+    return text, await pipeline.token_bytes(ids[0], generation.model)
 
 
 def _choice(

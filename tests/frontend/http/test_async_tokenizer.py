@@ -44,8 +44,8 @@ def test_a_long_text_is_tokenized_in_another_process_with_the_same_ids(web, mode
     async def main():
         async with web() as w:
             calls = []
-            call = w.server.pipeline._async_tokenizer._call
-            w.server.pipeline._async_tokenizer._call = lambda *args: (calls.append(1), call(*args))[1]
+            call = w.server.models.default.async_tokenizer._call
+            w.server.models.default.async_tokenizer._call = lambda *args: (calls.append(1), call(*args))[1]
             told = (await w.client.post("/tokenize", json={"prompt": text})).json()
             assert told["tokens"] == here.encode(text)
             assert told["count"] == len(told["tokens"])
@@ -97,7 +97,7 @@ def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, mo
 
     async def main():
         async with web() as w:
-            sandbox, _ = w.server.pipeline._async_tokenizer._num_waiting
+            sandbox, _ = w.server.models.default.async_tokenizer._num_waiting
             await sandbox.start()
             for ask in ("http", "grpc"):
                 child = psutil.Process(sandbox._child._process.pid)
@@ -106,7 +106,7 @@ def test_a_process_that_fails_by_itself_is_answered_503_to_be_sent_again(web, mo
                     asked = asyncio.create_task(w.client.post("/tokenize", json={"prompt": "hello world"}))
                 else:
                     asked = asyncio.create_task(w.serving.client.tokenize("hello world"))
-                await w.until(lambda: w.server.pipeline._async_tokenizer._num_waiting[sandbox])
+                await w.until(lambda: w.server.models.default.async_tokenizer._num_waiting[sandbox])
                 for _ in range(20):
                     await asyncio.sleep(0)  # until it has been asked, or another one would be
                 child.send_signal(signum)

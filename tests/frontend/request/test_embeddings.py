@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from quire.frontend.request.embeddings import MAX_IN_FLIGHT, MAX_INPUTS, model_normalizes, normalized
+from quire.frontend.request.defaults import model_normalizes
+from quire.frontend.request.embeddings import MAX_IN_FLIGHT, MAX_INPUTS, normalized
 from quire.frontend.text.encode_jobs import EncodeText, encode_first
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 from quire.proto.messages.message import Usage

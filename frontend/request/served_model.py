@@ -1,0 +1,59 @@
+"""One model as this frontend serves it: what its files say, the children that read them, the engine that runs it."""
+
+from pathlib import Path
+
+from quire.frontend.chat.load_template import load_template
+from quire.frontend.config import FrontendConfig
+from quire.frontend.parsing.formats import AnswerFormats
+from quire.frontend.request.defaults import Defaults, load_defaults, model_normalizes
+from quire.frontend.sandbox.grammar import GrammarChecker
+from quire.frontend.stream.scheduler_client import SchedulerClient
+from quire.frontend.text.async_tokenizer import AsyncTokenizer
+from quire.frontend.text.encode_threads import EncodeThreads
+from quire.frontend.text.tokenizer import TextTokenizer
+from quire.proto.messages.requests import ModelFacts
+
+
+class ServedModel:
+    """Everything of one model that its requests share."""
+
+    def __init__(self, config: FrontendConfig, scheduler: SchedulerClient, threads: EncodeThreads) -> None:
+        """Read the model's files. Raises `ValueError` naming the file and the remedy."""
+        self.names = config.served_model_names
+        """Names a request may ask for; the first is reported."""
+        self.tokenizer = TextTokenizer(config.tokenizer_dir)
+        self.template = load_template(
+            config.tokenizer_dir, config.chat_template, self.tokenizer.special_texts, config.template_seconds
+        )
+        """None: it takes no chats."""
+        self.defaults = load_defaults(config.model) if config.use_generation_config else Defaults()
+        self.formats = AnswerFormats.choose(
+            config.tool_call_parser, config.reasoning_parser, self.template.text if self.template is not None else ""
+        )
+        self.normalizes = model_normalizes(Path(config.model))
+        """Its vectors have length 1 unless a request says otherwise."""
+        self.async_tokenizer = AsyncTokenizer(config, self.tokenizer, threads)
+        self.grammars = GrammarChecker(config)
+        self.scheduler = scheduler
+
+    @property
+    def facts(self) -> ModelFacts | None:
+        """Facts that the workers measured; None before the first worker was ready."""
+        welcome = self.scheduler.welcome
+        return None if welcome is None else welcome.facts
+
+    def called(self, name: str | None) -> str:
+        """The served name of a request that asked for `name`, which is one of `names` or None."""
+        return self.names[0] if name is None else name
+
+    async def start(self) -> None:
+        """Start a process for the chat template. Raises `TemplateError`."""
+        if self.template is not None:
+            await self.template.start()
+
+    async def close(self) -> None:
+        """End the child processes."""
+        if self.template is not None:
+            await self.template.close()
+        await self.async_tokenizer.close()
+        await self.grammars.close()
