@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import suppress
 
 import msgspec
 
@@ -110,7 +111,8 @@ class Sender:
 
     def stop_workers(self, reason: str) -> None:
         for peer in self._group.peers:
-            self.send_worker(peer, Stop(reason))
+            with suppress(PeerUnreachable):  # it has ended before us
+                self._workers.send(peer, Stop(reason))
 
     def _notify_supervisor(self, message: Drained) -> None:
         for peer in self._leases.peers:

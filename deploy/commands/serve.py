@@ -183,6 +183,9 @@ def run(namespace: argparse.Namespace) -> int:
             log(addresses(composed.frontend))
             out(ready_to_paste(composed.frontend, welcome.facts.task))
 
-        code = Supervisor([SupervisedEngine(engine, composed.timers, log, LineWriter(sys.stderr), on_ready)]).run()
-        log(f"stopped, exit code {code}")
+        supervised = SupervisedEngine(engine, composed.timers, log, LineWriter(sys.stderr), on_ready)
+        code = Supervisor([supervised]).run()
+        # what was relayed while the others ended stands behind the reason by now: the last words repeat it
+        why = [line.strip() for line in supervised.failure.splitlines()[-1:]]
+        log(": ".join([f"stopped, exit code {code}", *why]))
         return code

@@ -46,6 +46,8 @@ class EngineKeeper:
     def __init__(self, world_size: int, num_frontends: int, timers: Timers) -> None:
         self.phase: Phase = "starting"
         self.exit_code = exit_codes.SUCCESS
+        self.failure = ""
+        """Reason of an end that nobody asked for; empty otherwise."""
         self._timers = timers
         self._actions: list[Action] = []
         context = UnitContext(timers, self._emit, self._give_up)
@@ -204,6 +206,7 @@ class EngineKeeper:
         if self.exit_code != exit_codes.SUCCESS:
             return
         self.exit_code = exit_codes.FAILED
+        self.failure = reason
         for unit in self._units:
             unit.due = None
         if not self._scheduler.living:
@@ -238,6 +241,7 @@ class EngineKeeper:
     def _fail(self, reason: str, now: float, exit_code: int = exit_codes.FAILED) -> None:
         self._emit(Log(f"error: {reason}"))
         self.exit_code = exit_code
+        self.failure = reason
         self._stop(now)
 
     def _stop(self, now: float) -> None:

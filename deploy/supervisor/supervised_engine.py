@@ -54,6 +54,11 @@ class SupervisedEngine:
     def exit_code(self) -> int:
         return self._keeper.exit_code
 
+    @property
+    def failure(self) -> str:
+        """Reason of an end that nobody asked for; empty otherwise."""
+        return self._keeper.failure
+
     def begin(self) -> None:
         self._keeper.begin(time.monotonic())
         self._start_due()

@@ -23,7 +23,9 @@ def test_memory_too_small_is_refused_by_the_worker_and_told_by_the_launcher(tmp_
     assert done.returncode == 2, done.stdout + done.stderr
     assert "kv_cache_memory_bytes: 1024" in done.stdout  # the composed configuration
     assert "worker 0 refused this model or configuration" in done.stdout
-    assert "raise --kv-cache-memory-bytes" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert "stopped, exit code 2: " in last, "nothing may follow the reason"
+    assert "raise --kv-cache-memory-bytes" in last
     assert list(tmp_path.iterdir()) == []
 
 
