@@ -4,6 +4,7 @@ Nothing is imported before it is asked for: a part that needs no torch does not 
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +21,17 @@ PROCESS = Path(__file__).parents[1] / "stand_in" / "process"
 def stand_in(compiles: bool) -> None:
     """Every process from here on that uses a GPU finds a chip that is not here: see tests/stand_in/host.py.
 
-    Kernels are specialized, and compiled where `compiles`.
+    Kernels are specialized, and compiled where `compiles`. Most of the processes are forks of this one: forked.py.
     """
     os.environ["TRITON_INTERPRET"] = "0"
     os.environ["QUIRE_STAND_IN_COMPILES"] = str(int(compiles))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    sys.path.append(str(PROCESS.parent))
+    import forked
+    from host import take_place
+
+    take_place()
+    subprocess.Popen = forked.Popen
 
 
 def prepare_bias() -> None:

@@ -23,23 +23,23 @@ Drawn = dict[bool, list[list[int]]]
 """Eager or not -> tokens of each prompt."""
 
 
-def tiny(report: Report, folder: Path, device: str) -> Iterator[Case]:
+def tiny(report: Report, folder: Path, device: str, few: bool) -> Iterator[Case]:
     """A small model, as whole processes: the first thing to know."""
     dtype = "bfloat16" if device == "cuda" else "float32"
     model = models.write(folder / "tiny", models.SMALL, torch_dtype=dtype)
     yield from _cases(report, "tiny", model, models.SMALL, _options(device), 6)
 
 
-def engine(report: Report, folder: Path, device: str) -> Iterator[Case]:
-    """The 8B models' shapes; on a CPU the small one's."""
+def engine(report: Report, folder: Path, device: str, few: bool) -> Iterator[Case]:
+    """The 8B models' shapes; on a CPU the small one's. `few`: of layers and of tokens."""
     shapes = {"llama-8b": models.LLAMA_8B, "qwen3-8b": models.QWEN3_8B} if device == "cuda" else {"small": models.SMALL}
     for name, config in shapes.items():
-        model = models.write(folder / name, config, num_hidden_layers=min(LAYERS, config["num_hidden_layers"]))
+        model = models.write(folder / name, config, num_hidden_layers=2 if few else LAYERS)
         options = _options(device)
         if device == "cuda":
             del options["kv_cache_memory_bytes"]
             options |= {"gpu_memory_utilization": UTILIZATION, "block_size": BLOCK_SIZES[name]}
-        yield from _cases(report, name, model, config, options, 40 if device == "cuda" else 6)
+        yield from _cases(report, name, model, config, options, 6 if few else 40)
 
 
 def _options(device: str) -> dict[str, Any]:

@@ -35,21 +35,21 @@ Drawn = tuple[list[int], list[float]]
 """Tokens, and their logprobs."""
 
 
-def runner(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
-    for dtype in ("float32",) if small else ("float32", "bfloat16"):
+def runner(report: Report, device: Device, folder: Path, small: bool, few: bool) -> Iterator[Case]:
+    for dtype in ("float32",) if small else ("bfloat16",) if few else ("float32", "bfloat16"):
         model = models.write(folder / dtype, models.SMALL)
         both = tuple(Shared(partial(_runner, model, device, dtype, eager)) for eager in (True, False))
         short = Shared(partial(_runner, model, device, dtype, False, kv_cache_dtype="fp8"))
-        yield from leaving((*both, short), _of(report, both, short, device, dtype, small))
+        yield from leaving((*both, short), _of(report, both, short, device, dtype, few))
         del both, short
         gc.collect()
 
 
-def _of(report: Report, both: Both, short: Shared[Runner], device: Device, dtype: str, small: bool) -> Iterator[Case]:
+def _of(report: Report, both: Both, short: Shared[Runner], device: Device, dtype: str, few: bool) -> Iterator[Case]:
     """Of one type of numbers."""
     yield Case(f"start, eager, {dtype}", both[0])
     yield Case(f"start, graphs, {dtype}", both[1])
-    yield from _same_buckets(report, both, dtype, small)
+    yield from _same_buckets(report, both, dtype, few)
     for name, params in OPTIONS.items():
         yield Case(f"launch never waits, {dtype}: {name}", partial(_never_waits, report, both, device, name, params))
     yield Case(
@@ -57,7 +57,7 @@ def _of(report: Report, both: Both, short: Shared[Runner], device: Device, dtype
         lambda: check_ahead(report, both[0](), both[1](), device, BLOCK_SIZE),
     )
     yield Case(f"padding, {dtype}", lambda: _padding(report, both[1](), dtype))
-    yield Case(f"steady, {dtype}", partial(_steady, report, both[1], device, dtype, small))
+    yield Case(f"steady, {dtype}", partial(_steady, report, both[1], device, dtype, few))
     yield Case(f"8-bit cache, {dtype}", partial(_short_cache, report, both[1], short, dtype))
 
 
@@ -81,15 +81,15 @@ def _prompt(length: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(1, 1000, length).tolist()
 
 
-def _same_buckets(report: Report, both: Both, dtype: str, small: bool) -> Iterator[Case]:
+def _same_buckets(report: Report, both: Both, dtype: str, few: bool) -> Iterator[Case]:
     """Steps of exactly a bucket's size do the same work with and without its graph."""
     decodes = [bucket.num_rows for bucket in decode_buckets(ROWS)]
     mixed = [bucket.num_tokens for bucket in mixed_buckets(640, ROWS)]
-    for rows, params in itertools.product(decodes[::3] if small else decodes, (GREEDY, RANDOM)):
+    for rows, params in itertools.product(decodes[::3] if few else decodes, (GREEDY, RANDOM)):
         name = f"graph of a decode step, {dtype}"
         run = partial(_same, report, name, both, lambda one, rows=rows, params=params: _decode(one, rows, params))
         yield Case(f"{name}, {rows} rows, temperature {params.temperature}", run)
-    for num_tokens in mixed[::6] if small else mixed:
+    for num_tokens in mixed[::6] if few else mixed:
         name = f"graph of a mixed step, {dtype}"
         run = partial(_same, report, name, both, lambda one, num_tokens=num_tokens: _mixed(one, num_tokens))
         yield Case(f"{name}, {num_tokens} tokens", run)
@@ -178,7 +178,7 @@ def _short_cache(report: Report, full: Shared[Runner], short: Shared[Runner], dt
     report.number(f"cache of 8-bit floats, {dtype}: logprobs", moved, 0.2)
 
 
-def _steady(report: Report, graphed: Shared[Runner], device: Device, dtype: str, small: bool) -> None:
+def _steady(report: Report, graphed: Shared[Runner], device: Device, dtype: str, few: bool) -> None:
     """In a steady state no memory is taken, on the device or of pinned pages."""
     hand = Hand(graphed(), BLOCK_SIZE)
     plain = SamplingParams(temperature=0.7, top_p=0.9, max_tokens=10_000, ignore_eos=True)
@@ -188,30 +188,30 @@ def _steady(report: Report, graphed: Shared[Runner], device: Device, dtype: str,
     for _ in range(20):
         hand.run([(slot, 1) for slot in range(ROWS)])
     before = device.num_allocations()
-    for _ in range(20 if small else 200):
+    for _ in range(20 if few else 200):
         hand.run([(slot, 1) for slot in range(ROWS)])
     report.number(f"allocations in 200 steady steps, {dtype}", device.num_allocations() - before, 0)
     hand.release(range(ROWS))
 
 
-def transformers(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
+def transformers(report: Report, device: Device, folder: Path, small: bool, few: bool) -> Iterator[Case]:
     """Greedy tokens in float32 equal those of transformers on the same device, with and without graphs."""
     other = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 32}
     for name, changes in (("llama", {}), ("qwen3", other)):
         model = Shared(partial(models.write_random, folder / name, {**models.SMALL, **changes}, seed=3))
-        wanted = Shared(partial(_greedy, model, device, small))
+        wanted = Shared(partial(_greedy, model, device, few))
         yield Case(f"{name}: what transformers draws", wanted)
         for eager in (True, False):
             run = partial(_equals_transformers, report, name, model, wanted, device, eager)
             yield Case(f"{name}: {'eager' if eager else 'graphs'}", run)
 
 
-def _greedy(model: Shared[Path], device: Device, small: bool) -> dict[int, list[int]]:
+def _greedy(model: Shared[Path], device: Device, few: bool) -> dict[int, list[int]]:
     """Prompt length -> tokens."""
     from transformers import AutoModelForCausalLM
 
     reference = AutoModelForCausalLM.from_pretrained(model(), dtype=torch.float32, attn_implementation="eager")
-    reference, count = reference.to(device.torch).eval(), 8 if small else 24
+    reference, count = reference.to(device.torch).eval(), 8 if few else 24
     drawn = {}
     for length in (3, 33, 200):
         prompt = torch.tensor([_prompt(length, length)], device=device.torch)
@@ -235,7 +235,7 @@ def _equals_transformers(
         report.equal(f"tokens of transformers, {name}, {how}", *map(torch.tensor, (drawn, expected)), f"{length}")
 
 
-def group(report: Report, device: Device, folder: Path, small: bool) -> Iterator[Case]:
+def group(report: Report, device: Device, folder: Path, small: bool, few: bool) -> Iterator[Case]:
     yield Case(
         "a group of one: starts and ends, and proves nothing about NCCL", partial(_group, report, device, folder)
     )

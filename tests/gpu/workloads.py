@@ -77,7 +77,7 @@ IDLE_TARGET = 0.01
 
 
 def of(device: str, stands_in: bool) -> Bench:
-    """A stand-in has the GPU's lines and shapes, with fewer layers, requests and tokens of each."""
+    """A stand-in has the GPU's lines and shapes, with fewer layers, sequences, requests and tokens."""
     if device == "cpu":
         return SMALL
     if not stands_in:
@@ -85,6 +85,8 @@ def of(device: str, stands_in: bool) -> Bench:
     return replace(
         H200,
         config={**H200.config, "num_hidden_layers": 2},
+        options={**H200.options, "max_num_seqs": 128},
+        batches={batch: target for batch, target in H200.batches.items() if batch <= 128},
         batch_context=256,
         throughput=tuple(_short(load) for load in H200.throughput),
         comparison=_short(H200.comparison),

@@ -4,7 +4,9 @@ Tensors are those of the host, wherever they were asked for. What Triton's kerne
 that nothing leads out of a table; products of matrices, and floats in large numbers, are not computed.
 """
 
+import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from unittest import mock
@@ -15,7 +17,7 @@ import torch_cuda
 from places import OnHost
 from specialized import uncompiled
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from unmade import PRODUCTS, is_large, unmade
+from unmade import PRODUCTS, is_large, looks, unmade
 
 from quire.kernels.gpu import chip as chips
 from quire.kernels.gpu import tile_table
@@ -23,6 +25,8 @@ from quire.kernels.gpu.aot.stand_in import CHIPS, Launch, standing_in
 from quire.worker.weights.load import materialise
 from quire.worker.weights.shard import ShardedModule
 
+CAPABILITY = 90
+"""Of the chip that the GPU's scripts find."""
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 
 
@@ -39,8 +43,7 @@ class TorchLaunches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
-        looks = any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns)
-        if not looks and name not in _EMPTY:
+        if name not in _EMPTY and not looks(func):
             self._launches.append(Launch(f"torch.{name}"))
         if name in PRODUCTS or is_large(args, kwargs):
             return unmade(func, args, kwargs)
@@ -87,6 +90,13 @@ def on_chip(capability: int, compiles: bool = True) -> Iterator[list[Launch]]:
         stack.enter_context(OnHost())
         stack.enter_context(TorchLaunches(launches))
         yield launches
+
+
+def take_place() -> None:
+    """Everything in this process runs as on a GPU, until it ends."""
+    chip = on_chip(CAPABILITY, os.environ["QUIRE_STAND_IN_COMPILES"] == "1")
+    chip.__enter__()
+    atexit.register(chip.__exit__, None, None, None)
 
 
 def _patches() -> Iterator[contextlib.AbstractContextManager[object]]:

@@ -4,6 +4,8 @@ What a GPU refuses or waits for is refused here: operations on tensors of two pl
 memory, and, in the debug mode of synchronization, whatever makes the host wait.
 """
 
+from collections.abc import Sequence
+from types import MethodWrapperType
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 CHIP, HOST = torch.device("cuda", 0), torch.device("cpu")
-_DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__
+_DEVICE, _IS_CUDA = Tensor.device, Tensor.is_cuda
 _ACROSS = {
     Tensor.copy_, Tensor.to, Tensor.cpu, Tensor.__getitem__, Tensor.__setitem__,
     torch._has_compatible_shallow_copy_type,
@@ -35,31 +37,38 @@ class OnHost(TorchFunctionMode):
     """Tensors for the chip are made on the host, and remembered; there is no pinned memory."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("__get__", "__set__"):
+        if type(func) is MethodWrapperType and func.__name__ in ("__get__", "__set__"):
             return _attribute(func, args)
         if func is torch.device:  # names a place, and makes nothing
-            return func(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
         if func is Tensor.pin_memory:
             return args[0].clone()
+        kwargs = kwargs or {}
         values = (*args, *kwargs.values())
         tensors = [leaf for value in values for leaf in _tensors(value)]
         placed = [tensor for tensor in tensors if is_placed(tensor)]
         _refuse(func, tensors, placed, args, kwargs)
-        options = {name: _here(value) for name, value in kwargs.items() if name != "pin_memory"}
-        result = func(*map(_here, args), **options)
-        asked = HOST if func is Tensor.cpu else next(filter(None, map(_device, values)), None)
+        asked = next(filter(None, map(_device, values)), None)
+        if asked is not None:
+            args, kwargs = tuple(map(_here, args)), {name: _here(value) for name, value in kwargs.items()}
+        if "pin_memory" in kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        result = func(*args, **kwargs)
+        if func is Tensor.cpu:
+            asked = HOST
         if asked is None:
-            return _marked(result, bool(placed), tensors)
-        if isinstance(result, Tensor) and tensors and is_placed(result) != (asked.type == "cuda"):
+            return _marked(result, tensors) if placed else result
+        on_chip = asked.type == "cuda"
+        if isinstance(result, Tensor) and tensors and is_placed(result) != on_chip:
             result = result.clone()  # there it would be another tensor
-        return _marked(result, asked.type == "cuda", tensors)
+        return _marked(result, tensors) if on_chip else result
 
 
 def _attribute(func: Any, args: Any) -> Any:
-    if func == _DEVICE and is_placed(args[0]):
+    attribute = func.__self__
+    if attribute is _DEVICE and is_placed(args[0]):
         return CHIP
-    return is_placed(args[0]) if func == _IS_CUDA else func(*args)
+    return is_placed(args[0]) if attribute is _IS_CUDA else func(*args)
 
 
 def _refuse(func: Any, tensors: list[Tensor], placed: list[Tensor], args: Any, kwargs: Any) -> None:
@@ -101,27 +110,27 @@ def _picks(index: Any) -> bool:
     return index.dim() > 0 if isinstance(index, Tensor) else isinstance(index, list | np.ndarray)
 
 
-def _marked(result: Any, on_chip: bool, tensors: list[Tensor]) -> Any:
-    """The result, with its memory marked, unless that is an argument's."""
+def _marked(result: Any, tensors: list[Tensor]) -> Any:
+    """The result, with its memory marked as the chip's, unless that is an argument's."""
     known = {one.untyped_storage()._cdata for one in tensors}
     for one in _tensors(result):
         storage = one.untyped_storage()
-        if on_chip and storage._cdata not in known:
+        if storage._cdata not in known:
             storage.placed = True
     return result
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def _tensors(value: Any) -> Sequence[Tensor]:
     """Without those of classes of their own, which lie nowhere."""
     if type(value) in _PLAIN:
-        return [value]
-    return [one for one in value if type(one) in _PLAIN] if isinstance(value, list | tuple) else []
+        return (value,)
+    return [one for one in value if type(one) in _PLAIN] if isinstance(value, list | tuple) else ()
 
 
 def _device(value: Any) -> torch.device | None:
-    if isinstance(value, str) and value in ("cuda", "cpu"):
-        return torch.device(value)
-    return value if isinstance(value, torch.device) else None
+    if type(value) is str:
+        return torch.device(value) if value in ("cuda", "cpu") else None
+    return value if type(value) is torch.device else None
 
 
 def _here(value: Any) -> Any:

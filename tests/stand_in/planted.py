@@ -1,7 +1,8 @@
-"""Launches that a chip refuses, and one it does not: prints one JSON object, name -> what the stand-in said."""
+"""Launches that a chip refuses, and one it does not: prints one JSON object, chip -> name -> what the stand-in said."""
 
 import json
 import sys
+from typing import Any
 
 import torch
 import triton
@@ -58,19 +59,19 @@ ATTEMPTS = {
 }
 
 
-def main() -> None:
-    said = {}
-    with standing_in(CHIPS[int(sys.argv[1])]) as launches:
+def answers(capability: int) -> dict[str, Any]:
+    found = {}
+    with standing_in(CHIPS[capability]) as launches:
         for name, attempt in ATTEMPTS.items():
             before = len(launches)
             try:
                 attempt()
-                said[name] = f"{len(launches) - before} launched"
+                found[name] = f"{len(launches) - before} launched"
             except Exception as error:  # what it was is the answer
-                said[name] = f"{type(error).__name__}: {str(error).splitlines()[-1]}"
-        said["noted"] = {name: str(getattr(launches[0], name)) for name in launches[0].__slots__}
-    print(json.dumps(said))
+                found[name] = f"{type(error).__name__}: {str(error).splitlines()[-1]}"
+        found["noted"] = {name: str(getattr(launches[0], name)) for name in launches[0].__slots__}
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps({capability: answers(int(capability)) for capability in sys.argv[1:]}))

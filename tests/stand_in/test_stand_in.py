@@ -87,8 +87,8 @@ def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
 @pytest.fixture(scope="module")
 def said(tmp_path_factory) -> dict[int, dict]:
     """What the stand-in for a chip says to planted launches, by chip."""
-    cache = tmp_path_factory.mktemp("cache")
-    return {capability: json.loads(run("planted.py", cache, str(capability)).stdout) for capability in (86, 90)}
+    found = json.loads(run("planted.py", tmp_path_factory.mktemp("cache"), "86", "90").stdout)
+    return {int(capability): answers for capability, answers in found.items()}
 
 
 def test_what_a_chip_runs_is_noted(said) -> None:

@@ -3,6 +3,7 @@
 Whole numbers are computed: tables, lengths and places decide what is run.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -16,6 +17,12 @@ PRODUCTS = {"mm", "addmm", "bmm", "linear", "_int_mm"}
 """Are never computed."""
 _MAY_COPY = {"to", "contiguous", "reshape", "flatten", "type_as"}
 """Views, where the argument is already what is wanted."""
+
+
+@functools.cache
+def looks(func: Any) -> bool:
+    """Whether it returns a view of an argument."""
+    return any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns)
 
 
 def is_large(args: Any, kwargs: Any) -> bool:
@@ -34,9 +41,8 @@ def unmade(func: Any, args: Any, kwargs: Any) -> Any:
     """What `func` returns, in zeros that cost no memory until they are written."""
     name = func.overloadpacket.__name__
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    looks = any(given.alias_info and not given.alias_info.is_write for given in func._schema.returns)
     whole = tensors and all(map(_is_whole, tensors)) and name not in PRODUCTS
-    if whole or (looks and name not in _MAY_COPY):
+    if whole or (name not in _MAY_COPY and looks(func)):
         return func(*args, **kwargs)
     if written := _written(func, args, kwargs):
         return func(*args, **kwargs) if _is_whole(written[0]) else written[0]

@@ -6,8 +6,8 @@ from quire.worker.device.device import Device
 
 LIBRARIES_MOST_BYTES = 4 << 30
 """Most that libraries take beside torch (NCCL's buffers, code of kernels, graphs). The driver counts processes
-together, so what grew by more than this is taken for another's, and a neighbour's growth below it counts as ours: NVML's
-count per process names it by the host's number, which a process in a container does not know."""
+together, so what grew by more than this is taken for another's, and a neighbour's growth below it counts as ours:
+NVML's count per process names it by the host's number, which a process in a container does not know."""
 
 _log = logging.getLogger(__name__)
 
