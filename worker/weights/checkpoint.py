@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
@@ -92,11 +92,23 @@ class Checkpoint:
         return self._infos[name].shape
 
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
-        """A region of one tensor, in its stored dtype on the CPU; nothing else is read."""
+        """A region of one tensor, in its stored dtype on the CPU; nothing else is read.
+
+        CheckpointError for a file that is no longer what its header said.
+        """
         path = self._where[name]
-        if path not in self._open:
-            self._open[path] = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
-        tensor: torch.Tensor = self._open[path].get_slice(name)[region]
+        try:
+            if path not in self._open:
+                self._open[path] = self._stack.enter_context(safe_open(path, framework="pt", device="cpu"))
+            stored = self._open[path].get_slice(name)
+            if (shape := tuple(stored.get_shape())) != self.shape(name):
+                raise SafetensorError(f"it has shape {list(shape)} now")
+            tensor: torch.Tensor = stored[region]
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path}: {name} does not read, though the header did: {error}; if the file was changed meanwhile, "
+                "start again, else download it again"
+            ) from error
         return tensor
 
 
@@ -136,7 +148,7 @@ def _read_index(path: Path) -> dict[str, str]:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         index = msgspec.convert(content["weight_map"], type=dict[str, str])
-    except (ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a valid index: {error}") from error
     outside = [file for file in index.values() if Path(file).name != file or not file.endswith(".safetensors")]
     if outside:
@@ -146,11 +158,14 @@ def _read_index(path: Path) -> dict[str, str]:
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one file; CheckpointError unless sizes, offsets and the file's length agree."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = int.from_bytes(prefix, "little")
-        encoded = file.read(length) if len(prefix) == 8 and length <= min(MAX_HEADER_BYTES, size - 8) else b""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            length = int.from_bytes(prefix, "little")
+            encoded = file.read(length) if len(prefix) == 8 and length <= min(MAX_HEADER_BYTES, size - 8) else b""
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
     # the object decides: lengths of 640, 896, 1152 and 1408 (mod 65 536) have the first bytes of a pickle
     if not encoded.lstrip(b" \t\r\n").startswith(b"{"):
         if prefix.startswith(PICKLE_MAGIC):
@@ -167,9 +182,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError where a JSON object has a name twice: readers would differ in which one counts."""
+    """Raises ValueError where a JSON object has a name twice: readers would differ in which one counts.
+
+    And for a name that is half of a surrogate pair, with which no message could be sent or printed.
+    """
     values: dict[str, Any] = {}
     for name, value in pairs:
+        name.encode()
         if name in values:
             raise ValueError(f"{name!r} is there twice")
         values[name] = value
@@ -181,7 +200,7 @@ def _check_offsets(path: Path, infos: dict[str, TensorInfo], data_bytes: int) ->
     for name, info in sorted(infos.items(), key=lambda item: item[1].data_offsets):
         begin, end = info.data_offsets
         if info.dtype not in ITEM_BYTES:
-            raise CheckpointError(f"{path}: {name} has unknown dtype {info.dtype}")
+            raise CheckpointError(f"{path}: {name} has unknown dtype {info.dtype!r}")
         if (
             begin != expected
             or min(info.shape, default=1) < 0

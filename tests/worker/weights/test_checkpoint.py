@@ -3,6 +3,7 @@
 import json
 import pickle
 import struct
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def test_a_region_of_a_tensor_is_read(folder):
     [
         (b"not json", b"", "not a safetensors file"),
         ({"a": {"dtype": "F32"}}, b"", "damaged header"),
-        ({"a": entry(dtype="F31")}, bytes(8), "unknown dtype F31"),
+        ({"a": entry(dtype="F31")}, bytes(8), "unknown dtype 'F31'"),
         ({"a": entry(shape=(3,))}, bytes(8), r"damaged header: a \[3\] lies at 0\.\.8"),
         ({"a": entry(offsets=(4, 12))}, bytes(12), r"a \[2\] lies at 4\.\.12"),
         ({"a": entry(shape=(-2,), offsets=(0, -8))}, bytes(8), "damaged header"),
@@ -64,6 +65,8 @@ def test_a_region_of_a_tensor_is_read(folder):
         ({"a": entry(dtype="F16")}, bytes(8), r"a \[2\] lies at 0\.\.8"),
         (b'{"a": %b, "a": %b}' % ((json.dumps(entry()).encode(),) * 2), bytes(8), "damaged header: 'a' is there twice"),
         (b'{"a": {"dtype": "F32", "dtype": "F32"}}', b"", "damaged header: 'dtype' is there twice"),
+        (b'{"\\ud800": %b}' % json.dumps(entry()).encode(), bytes(8), r"damaged header: .*\\ud800"),
+        ({"a": entry(dtype="\ud800")}, bytes(8), r"a has unknown dtype '\\ud800'"),
         ({"a": entry()}, bytes(7), "should hold 8 bytes of tensors but has 7; download it again"),
         ({"a": entry()}, bytes(9), "should hold 8 bytes of tensors but has 9"),
     ],
@@ -174,3 +177,43 @@ def test_a_tensor_in_two_files_is_refused(folder):
     save_file({"a": torch.ones(1)}, folder / "two.safetensors")
     with pytest.raises(CheckpointError, match=r"^a: is in both one\.safetensors and two\.safetensors"):
         Checkpoint(folder)
+
+
+def is_cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def is_a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def is_replaced_by(tensors):
+    return lambda path: save_file(tensors, path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Path.unlink,
+        is_cut,
+        is_a_folder,
+        is_replaced_by({"other": torch.zeros(3)}),
+        is_replaced_by({"a": torch.zeros(1)}),
+    ],
+)
+def test_a_file_that_changes_after_its_header_was_read_is_refused(change, tmp_path):
+    """Fewer values than the header stated would be repeated until they fill the parameter."""
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.arange(3.0)}, path)
+    with Checkpoint(tmp_path) as checkpoint:
+        change(path)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: a does not read.*download it again"):
+            checkpoint.read("a", (slice(0, 3),))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_a_file_that_cannot_be_opened_is_refused(name, tmp_path):
+    (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match=f"{name}: .*Is a directory"):
+        Checkpoint(tmp_path)
