@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant("a hit does not compare the tokens", 5, "state/prefix.py",
         "        if found.content != content:\n            return False\n",
         ""),
-    Mutant("a hit does not compare the chain behind it", 10, "state/prefix.py",
+    Mutant("a hit does not compare the chain behind it", 61, "state/prefix.py",
         "while mine is not theirs:",
         "while False:"),
     Mutant("a prefix is cached where one group has it", 0, "state/memory.py",
