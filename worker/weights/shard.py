@@ -82,8 +82,11 @@ class Part:
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
         """The region of the parameter that it fills, a view."""
-        own = parameter[self.index]
-        return own.narrow(self.axis, self.offset, self.axes[self.axis].filled) if self.axes else own
+        region: list[int | slice] = [*self.index]
+        for number, axis in enumerate(self.axes):
+            begin = self.offset if number == self.axis else 0
+            region.append(slice(begin, begin + axis.filled))
+        return parameter[tuple(region)]
 
     @property
     def num_elements(self) -> int:

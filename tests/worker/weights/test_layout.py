@@ -13,7 +13,7 @@ from quire.worker.weights.checkpoint import Checkpoint, CheckpointError
 from quire.worker.weights.layout import Stored
 from quire.worker.weights.load import fill
 from quire.worker.weights.names import NameMap, NameRule
-from quire.worker.weights.shard import Part, ShardedModule, consecutive, even, whole
+from quire.worker.weights.shard import Part, ShardedModule, Slice, consecutive, even, whole
 
 CPU = torch.device("cpu")
 LAYER = r"model\.layers\.(?P<n>\d+)\."
@@ -167,6 +167,23 @@ def test_columns_are_dealt_out_and_a_scale_goes_to_its_part(size, tmp_path):
         a, b = full[:, :4].chunk(size, 1)[rank], full[:, 4:].chunk(size, 1)[rank]
         assert torch.equal(module.weight, torch.cat((a, b), 1))
         assert module.scale.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_padding_is_zeros_on_whichever_axis_it_lies(rank, axis, tmp_path):
+    """Merged along one axis, dealt out along either, of three indices: one rank gets two, the other one and padding."""
+    tensors = {part: torch.rand(3, 3) + 1 for part in "ab"}
+    save_file(tensors, tmp_path / "model.safetensors")
+    shares = [whole(3), whole(3)]
+    shares[axis] = Slice(3, 2 * rank, 2 * rank + 2)
+    layer = ShardedModule()
+    layer.declare("weight", torch.float32, consecutive((("a", shares[0]), ("b", shares[0])), shares[1]))
+    with Checkpoint(tmp_path) as checkpoint:
+        fill(layer, checkpoint, NameMap((NameRule(r"(?P<part>[ab])", "{part}.weight"),)), CPU)
+    wanted = [torch.nn.functional.pad(tensors[part], (0, 1) if axis else (0, 0, 0, 1)) for part in "ab"]
+    wanted = [tensor.narrow(axis, 2 * rank, 2) for tensor in wanted]
+    assert torch.equal(layer.stored("weight"), torch.cat(wanted))
 
 
 @pytest.mark.parametrize(
