@@ -7,7 +7,9 @@ class Payload:
     __slots__ = ("data",)
 
     def __init__(self, data: bytes | memoryview) -> None:
-        self.data = data
+        """It holds the bytes of `data`, whatever its items and shape. Raises `TypeError` for one with gaps."""
+        view = memoryview(data)
+        self.data: bytes | memoryview = view.cast("B") if view.nbytes else b""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Payload) and self.data == other.data

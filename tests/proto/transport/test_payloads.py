@@ -52,6 +52,16 @@ def test_a_payload_is_no_part_of_the_first_frame_and_comes_back_where_it_was():
     assert decoder().decode(first, *payloads) == sent
 
 
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (0, 3)])
+def test_an_array_counts_in_bytes(shape):
+    """Pixels and hidden states are numbers of several bytes, in rows."""
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    first, pixels = encode(Pictures("cat", (Picture(3, Payload(array.data)),)))
+    received = decoder().decode(first, bytes(pixels))
+    assert received.pictures[0].pixels.data == array.tobytes()
+    assert plan_hash(first, pixels) == plan_hash(first, bytes(pixels)), "the sender chains plans as the receiver does"
+
+
 def test_messages_without_payloads_are_one_frame():
     assert len(encode(Text("cat"))) == len(encode(pictures())) == 1
     assert decoder().decode(*encode(pictures())) == pictures()
