@@ -8,6 +8,7 @@ its tokens stand for. Every field has a fixed length or states it, so no two con
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 NO_PARENT = bytes(32)
@@ -43,10 +44,17 @@ def block_contents(
     the block within it.
     """
     width = 4 * block_size
-    for start in range(0, len(tokens) - width + 1, width):
-        content = tokens[start : start + width]
-        for begin, end, identity in placeholders:
-            offset = first * block_size + start // 4
-            if begin < offset + block_size and offset < end:
-                content += struct.pack("<qqQ", begin - offset, end - offset, len(identity)) + identity
-        yield content
+    starts = range(0, len(tokens) - width + 1, width)
+    contents = (tokens[start : start + width] for start in starts)
+    if not placeholders:
+        return contents
+    offsets = (first * block_size + start // 4 for start in starts)
+    return map(_with_identities, contents, offsets, repeat(block_size), repeat(placeholders))
+
+
+def _with_identities(tokens: bytes, offset: int, block_size: int, placeholders: Sequence[Placeholders]) -> bytes:
+    """Content of the block whose first token has the index `offset`."""
+    for begin, end, identity in placeholders:
+        if begin < offset + block_size and offset < end:
+            tokens += struct.pack("<qqQ", begin - offset, end - offset, len(identity)) + identity
+    return tokens

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from quire.proto.transport.wire import Decoder, Frames, WireError, encode
+from quire.proto.transport.wire import Decoder, Frame, Frames, WireError, encode
 
 T = TypeVar("T")
 
@@ -54,11 +54,11 @@ def _configure(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", address: str, l
 
 
 def _receive(socket: "zmq.Socket[bytes]") -> Frames:
-    """All frames of a message that is there, where ZeroMQ has put them: payloads may be large."""
-    frames = [socket.recv(copy=False)]
-    while frames[-1].more:
-        frames.append(socket.recv(copy=False))
-    return tuple([frame.buffer for frame in frames])
+    """All frames of a message that is there; payloads, which may be large, where ZeroMQ has put them."""
+    frames: list[Frame] = [socket.recv()]
+    while socket.getsockopt(zmq.RCVMORE):
+        frames.append(socket.recv(copy=False).buffer)
+    return tuple(frames)
 
 
 class Router(Generic[T]):
@@ -155,10 +155,10 @@ class AsyncDealer(Generic[T]):
 
     async def receive(self) -> T:
         """The next message. Raises `WireError` for frames that are none."""
-        frames = [await self.socket.recv(copy=False)]
-        while frames[-1].more:  # a message comes whole: this does not wait, so nothing can end it half read
-            frames.append(await self.socket.recv(zmq.DONTWAIT, copy=False))
-        return self._decoder.decode(*[frame.buffer for frame in frames])
+        frames: list[Frame] = [await self.socket.recv()]
+        while self.socket.getsockopt(zmq.RCVMORE):  # a message comes whole: this does not wait
+            frames.append((await self.socket.recv(zmq.DONTWAIT, copy=False)).buffer)
+        return self._decoder.decode(*frames)
 
     async def send(self, message: msgspec.Struct) -> None:
         """Waits while no scheduler is connected or its queue is full; cancel it to give up."""

@@ -69,7 +69,7 @@ class Policy:
             return slots, False
         if memory.available >= num_needed:
             for group, needy in enumerate(short):
-                self._append([running.at(slot) for slot in needy.tolist()], group, plan)
+                self._append(needy, group, plan)
             return slots, False
         wanting: dict[Sequence, list[int]] = {}
         for group, needy in enumerate(short):
@@ -80,7 +80,7 @@ class Policy:
             groups = wanting[sequence]
             if self._find_blocks(sequence, len(groups), num_promised):
                 for group in groups:
-                    self._append([sequence], group, plan)
+                    self._append(np.array([sequence.slot]), group, plan)
             elif sequence.state == "running":
                 num_promised += len(groups)
         slots = slots[running.active[slots]]
@@ -92,14 +92,14 @@ class Policy:
         room: Int64 = np.minimum.reduce([held[slots] * size for held, size in held_by_group])
         return room
 
-    def _append(self, sequences: list[Sequence], group: int, plan: PlannedStep) -> None:
-        """Give each of these outputs one more block of this KV group; so many must be available."""
-        appends, held = plan.appends[group], self._running.num_blocks[group]
-        for sequence, block in zip(sequences, self._memory.take(len(sequences)), strict=True):
-            table, slot = sequence.tables[group], sequence.slot
+    def _append(self, slots: Int64, group: int, plan: PlannedStep) -> None:
+        """Give each of these slots, all different, one more block of this KV group; so many must be available."""
+        appends, at = plan.appends[group], self._running.at
+        for slot, block in zip(slots.tolist(), self._memory.take(len(slots)), strict=True):
+            table = at(slot).tables[group]
             appends += (slot, len(table), block)
             table.append(block)
-            held[slot] = len(table)
+        self._running.num_blocks[group][slots] += 1
 
     def _find_blocks(self, sequence: Sequence, count: int, num_promised: int) -> bool:
         """Preempt until so many blocks are available (True), falling fences will give them, or the output is out."""
@@ -139,7 +139,8 @@ class Policy:
             while sum(wanted := memory.missing_by_group(sequence, end)) > spare:
                 end -= 1
             for group, count in enumerate(wanted):
-                self._append([sequence] * count, group, plan)
+                for _ in range(count):
+                    self._append(slots[row : row + 1], group, plan)
             counts[row] -= int(ends[row]) - end
         if not counts.any():
             return slots
