@@ -92,16 +92,40 @@ class Fairness:
         request = self._clients.by_seed[sequence.request.params.seed]
         return request.submit.priority, request.order, sequence.output_index
 
-    def _has_room(self, sequence: Sequence, num_others: int = 0) -> bool:
-        """A slot and blocks are there for it, beside so many slots and without a look at what is cached."""
+    def _has_room(self, sequence: Sequence, num_others: int = 0, num_promised: int = 0) -> bool:
+        """A slot and blocks are there for it, beside so many of each and without a look at what is cached."""
         group_epoch = self._core.group_epoch
         assert group_epoch is not None
         running, memory = group_epoch.running, group_epoch.memory
         needed = memory.blocks_for(sequence.num_known) + 1 + memory.pool.num_blocks // HEADROOM_SHARE
-        return running.num_slots - running.num_active > num_others and needed <= memory.available
+        return running.num_slots - running.num_active > num_others and needed + num_promised <= memory.available
 
-    def _is_open(self, sequence: Sequence) -> bool:
-        """Even after the plan it could have entered, without taking anything from the first in line."""
+    def _num_shared(self, order: Order, prompts: list[Prompt]) -> int:
+        """Blocks that the gate kept for one before it that then entered, and found them in the cache."""
+        before = [self._num_cached(prompt) for prompt in prompts if prompt.is_new and prompt.order < order]
+        return max(before, default=0)
+
+    def _num_cached(self, prompt: Prompt) -> int:
+        """Blocks of all groups that it did not take as it entered."""
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        return sum(prompt.num_cached // size for size in group_epoch.memory.block_sizes)
+
+    def _was_held(self, entrant: Prompt, prompts: list[Prompt]) -> bool:
+        """It entered, but blocks may have been short for it until one before it had entered."""
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        memory = group_epoch.memory
+        if not any(prompt.is_new and prompt.order < entrant.order for prompt in prompts):
+            return False
+        unseen = self._num_shared(entrant.order, prompts) + self._num_cached(entrant)
+        return unseen + 1 + memory.pool.num_blocks // HEADROOM_SHARE > memory.available
+
+    def _is_open(self, sequence: Sequence, num_shared: int = 0) -> bool:
+        """Even after the plan it could have entered, without taking anything from the first in line.
+
+        `num_shared`: blocks that the gate kept for who was first in line then, and that are left.
+        """
         if self._core.counters.num_preemptions > self._num_preemptions:
             return False
         parent = sequence.request.sequences[0]
@@ -109,13 +133,10 @@ class Fairness:
             return False
         first = self._core.live_requests.waiting.first()
         if first is None or first is sequence:
-            return self._has_room(sequence)
+            return self._has_room(sequence, 0, num_shared)
         group_epoch = self._core.group_epoch
         assert group_epoch is not None
-        memory = group_epoch.memory
-        both = memory.blocks_for(first.num_known) + memory.blocks_for(sequence.num_known)
-        spare = memory.available - 1 - memory.pool.num_blocks // HEADROOM_SHARE
-        return self._has_room(sequence, 1) and both <= spare
+        return self._has_room(sequence, 1, max(num_shared, group_epoch.memory.blocks_for(first.num_known)))
 
     def _check_entries(self, prompts: list[Prompt], entered: Collection[tuple[int, int]]) -> int:
         """Outputs that enter before the first in line leave a slot and blocks for it. Returns how many did."""
@@ -176,16 +197,21 @@ class Fairness:
             share -= prompt.by_age
 
     def _check_length(self, prompts: list[Prompt], waiting: dict[Order, Sequence]) -> None:
-        """The tokens beyond that half go to the shortest."""
+        """The tokens beyond that half go to the shortest that the gate lets in.
+
+        It keeps for the first in line blocks for all its tokens, cached or not: after the plan more may be available.
+        """
         for prompt in prompts:
             # One that entered now was chosen before anybody knew how much of it is cached.
             shorter = [one for one in prompts if one.rest and one.length + one.num_cached < prompt.length]
             extra = prompt.ran - prompt.by_age
-            demand(not (shorter and extra), f"{prompt.name} runs {extra} tokens before shorter ones are done")
+            is_behind = extra and any(not (one.is_new and self._was_held(one, prompts)) for one in shorter)
+            demand(not is_behind, f"{prompt.name} runs {extra} tokens before shorter ones are done")
         for order, sequence in waiting.items():
             longer = [prompt for prompt in prompts if prompt.length > sequence.num_known]
             if sum(prompt.ran - prompt.by_age for prompt in longer) >= sequence.num_known:
-                demand(not self._is_open(sequence), f"{order} waits for longer prompts, and need not")
+                is_open = self._is_open(sequence, self._num_shared(order, prompts))
+                demand(not is_open, f"{order} waits for longer prompts, and need not")
 
     def _check_debts(self, prompts: list[Prompt], waiting: dict[Order, Sequence], budget: int) -> None:
         """Nobody starves: until an output draws, the halves by age are spent on it and on those before it.

@@ -38,6 +38,11 @@ def test_no_seed_breaks_a_promise_where_a_model_has_two_kv_groups(first):
             pytest.fail(f"seed {seed}, event {world.engine.num_handled}: {type(error).__name__}: {error}")
 
 
+def test_the_gate_keeps_blocks_for_tokens_that_the_first_in_line_has_cached():
+    """A run in which a shorter prompt could pass only once the first in line was in, and had taken fewer."""
+    World(910_146, 1000, AUDIT_EVERY).run()
+
+
 @pytest.mark.parametrize("seed", [3, 17])
 def test_a_run_is_a_function_of_its_seed_in_every_process(seed):
     here = World(seed, 1000, AUDIT_EVERY).run()
