@@ -124,6 +124,12 @@ class Gate:
         return sequence.num_known - num_computed
 
     @property
+    def num_promised(self) -> int:
+        """Blocks that the first in line needs to enter, headroom included; none when nobody waits."""
+        first = self._waiting.first()
+        return 0 if first is None else self._memory.blocks_for(first.num_known) + self._headroom
+
+    @property
     def _headroom(self) -> int:
         return 1 + self._memory.pool.num_blocks // HEADROOM_SHARE
 

@@ -1,7 +1,7 @@
 """The scheduling policy: decodes first, then prompts, as `prefill` divides what is left of the token budget.
 
 A running output that needs a block when there is none takes it from the last in order. Drafts get what nobody else
-has a use for: tokens that prompts leave, and blocks beyond the next one of every output.
+has a use for: tokens that prompts leave, and blocks beyond the next one of every output and those of the first in line.
 """
 
 import numpy as np
@@ -133,9 +133,10 @@ class Policy:
         counts = np.minimum(running.num_draft[slots], running.limit[slots] - running.num_tokens[slots] - 1)
         counts = np.clip(budget - np.cumsum(counts) + counts, 0, counts)
         ends = running.num_scheduled[slots] + 1 + counts
+        promised = self._gate.num_promised
         for row in np.flatnonzero(ends > self._room(slots)).tolist():
             sequence, end = running.at(int(slots[row])), int(ends[row])
-            spare = max(0, memory.available - running.num_active)
+            spare = max(0, memory.available - running.num_active - promised)
             while sum(wanted := memory.missing_by_group(sequence, end)) > spare:
                 end -= 1
             for group, count in enumerate(wanted):

@@ -38,6 +38,12 @@ def test_no_seed_breaks_a_promise_where_a_model_has_two_kv_groups(first):
             pytest.fail(f"seed {seed}, event {world.engine.num_handled}: {type(error).__name__}: {error}")
 
 
+@pytest.mark.parametrize("seed", [910_065, 910_149])
+def test_drafts_leave_the_first_in_line_its_blocks(seed):
+    """Runs in which drafts took the blocks that whoever passed it had to leave."""
+    World(seed, 1600, AUDIT_EVERY).run()
+
+
 def test_the_gate_keeps_blocks_for_tokens_that_the_first_in_line_has_cached():
     """A run in which a shorter prompt could pass only once the first in line was in, and had taken fewer."""
     World(910_146, 1000, AUDIT_EVERY).run()
