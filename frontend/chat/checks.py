@@ -64,6 +64,7 @@ _KWARG_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 def check_chat(chat: Chat) -> None:
     """Check messages, tools and variables. Raises `ParameterError`."""
+    _check_choice(chat)  # first, because over HTTP it is a word of its field
     if not chat.messages:
         raise ParameterError("chat.messages", "must not be empty", "EMPTY_PROMPT")
     if len(chat.messages) > MAX_MESSAGES:
@@ -75,7 +76,6 @@ def check_chat(chat: Chat) -> None:
     if chat.continue_final_message and not chat.messages[-1].text.strip():
         raise ParameterError("chat.continue_final_message", "needs a last message that is not empty")
     _check_tools(chat)
-    _check_choice(chat)
     template_kwargs(chat)
 
 
