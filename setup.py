@@ -15,10 +15,12 @@ FLAGS = ["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wno-maybe-uninitialized", "-g0"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"]
+AVX512_BF16 = [*AVX512, "-mavx512bf16"]
+AMX = [*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 INSTRUCTION_SETS: dict[str, list[str]] = {"portable": []}
 if platform.machine() in ("x86_64", "AMD64"):
-    INSTRUCTION_SETS |= {"avx2": AVX2, "avx512": AVX512}
+    INSTRUCTION_SETS |= {"avx2": AVX2, "avx512": AVX512, "avx512_bf16": AVX512_BF16, "amx": AMX}
 
 setup(
     ext_modules=[

@@ -1,5 +1,5 @@
-"""Linear layers for CPUs on packed weights: float32 in tiles of its own, norm and activation joined to the product;
-16-bit floats through oneDNN, which has the instructions of the processor for them."""
+"""Linear layers for CPUs on packed weights: float32 and bfloat16 in tiles of our own, norm and activation joined to the
+product; float16, and what does not divide into blocks, through oneDNN."""
 
 import torch
 from torch.nn.functional import linear as torch_linear
@@ -8,7 +8,7 @@ from quire.kernels.cpu.activation import GATE_CODES, gated_activation
 from quire.kernels.cpu.native import address, native
 from quire.kernels.cpu.norm import add_rms_norm, rms_norm
 from quire.kernels.linear.activation import Gate
-from quire.kernels.linear.pack import BLOCK, num_outputs
+from quire.kernels.linear.pack import BLOCK, PAIR, is_blocked, num_outputs
 
 ROW_BYTES = 8
 """Scratch memory of a row beside its packed inputs; see linear.hpp."""
@@ -16,8 +16,12 @@ ROW_BYTES = 8
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
     """See kernels/linear/pack.py. One packed copy serves every number of rows."""
-    if weight.dtype is torch.float32 and weight.shape[0] % BLOCK == 0:
-        return weight.view(-1, BLOCK, weight.shape[1]).transpose(1, 2).contiguous()
+    outputs, inputs = weight.shape
+    if weight.dtype is torch.float32 and outputs % BLOCK == 0:
+        return weight.view(-1, BLOCK, inputs).transpose(1, 2).contiguous()
+    if weight.dtype is torch.bfloat16 and outputs % BLOCK == 0 and inputs % (PAIR * BLOCK) == 0:
+        pairs = weight.view(torch.int32).view(-1, BLOCK, inputs // PAIR).transpose(1, 2).contiguous()
+        return pairs.view(torch.bfloat16).view(-1, inputs // PAIR, BLOCK, PAIR)
     ops = torch.ops.mkldnn
     known = torch.backends.mkldnn.is_available() and (  # type: ignore[no-untyped-call]
         weight.dtype is torch.float32
@@ -32,7 +36,7 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """See kernels/linear/linear.py."""
-    if weight.dim() == 3:
+    if is_blocked(weight):
         return _multiply(x, None, None, None, 0.0, weight, bias, None)
     if not weight.is_mkldnn:
         return torch_linear(x, weight, bias)
@@ -50,7 +54,7 @@ def norm_linear(
     gate: Gate | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See kernels/linear/linear.py."""
-    if weight.dim() == 3 and (gate is None or weight.shape[0] % 2 == 0):  # else gate and up share a block
+    if is_blocked(weight) and (gate is None or weight.shape[0] % 2 == 0):  # else gate and up share a block
         total = x if residual is None else torch.empty_like(x)
         return _multiply(x, residual, total, norm_weight, eps, weight, bias, gate), total
     if residual is None:
@@ -75,7 +79,8 @@ def _multiply(
     outputs = num_outputs(weight)
     out = x.new_empty((rows, outputs if gate is None else outputs // 2))
     scratch = torch.empty(rows * (4 * inputs + ROW_BYTES), dtype=torch.uint8)
-    native().quire_linear(
+    library = native()
+    (library.quire_linear if x.dtype is torch.float32 else library.quire_linear_bf16)(
         x.data_ptr(),
         address(residual),
         address(norm_weight),

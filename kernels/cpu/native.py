@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 """In the order of quire_best_instruction_set; every x86-64 or arm64 processor runs "portable"."""
 
 REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: make venv), or run on a GPU"
@@ -21,11 +21,14 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
+_LINEAR: list[type] = [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, *[_POINTER] * 2, _SIZE, _INT, *[_POINTER] * 2, _INT]
+
 # Every exported function that returns nothing, and its arguments as the headers declare them.
 _ARGUMENTS: dict[str, list[type]] = {
     "quire_gated_activation": [_INT, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT],
     "quire_paged_attention": [*[_POINTER] * 11, *[_SIZE] * 8, _FLOAT, _FLOAT, _INT, _INT, _INT],
-    "quire_linear": [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, *[_POINTER] * 2, _SIZE, _INT, *[_POINTER] * 2, _INT],
+    "quire_linear": _LINEAR,
+    "quire_linear_bf16": _LINEAR,
     "quire_linear_int8": [
         _INT,
         *[_POINTER] * 4,
@@ -60,7 +63,7 @@ def native() -> ctypes.CDLL:
 
 @functools.cache
 def instruction_set() -> str:
-    """Name of the instruction set in use: "portable", "avx2" or "avx512"."""
+    """Name of the instruction set in use, one of INSTRUCTION_SETS."""
     return runnable_sets()[-1]
 
 

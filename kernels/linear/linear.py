@@ -7,7 +7,7 @@ from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear.activation import GATES, Gate, gated_activation_reference
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
-from quire.kernels.linear.pack import BLOCK, num_outputs, unpack
+from quire.kernels.linear.pack import BLOCK, PAIR, num_outputs, unpack
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -39,12 +39,18 @@ def norm_linear_reference(
 
 def _check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
-    blocks = (BLOCK,) if weight.dim() == 3 else ()
-    check_tensor("weight", weight, (None, x.shape[1], *blocks), (x.dtype,), x.device)
+    check_tensor("weight", weight, _shape_of(weight.dim(), x.shape[1]), (x.dtype,), x.device)
     check_contiguous(x=x, weight=weight)
     if bias is not None:
         check_tensor("bias", bias, (num_outputs(weight),), (x.dtype,), x.device)
         check_contiguous(bias=bias)
+
+
+def _shape_of(dims: int, inputs: int) -> tuple[int | None, ...]:
+    """Shape of a weight in the form that has so many dimensions."""
+    if dims == 3:
+        return (None, inputs, BLOCK)
+    return (None, inputs // PAIR, BLOCK, PAIR) if dims == 4 else (None, inputs)
 
 
 def _check_norm_linear(

@@ -1,4 +1,4 @@
-"""The CPU rows of the targets, side by side: quire in float32 and int8, and transformers, on one random Llama shape.
+"""The CPU rows of the targets: quire in float32, bfloat16 and int8, and transformers, on one random Llama shape.
 
 `python tests/bench/cpu_peers.py [--only a b ...]` prints a table and, last, one JSON object. Workloads: (a) one
 request, prompt 128, output 64; (b) 64 requests, 16 at a time, prompt 128, output 64; (c) 32 requests, 8 at a time, a
@@ -38,10 +38,11 @@ SHAPE: dict[str, Any] = {
 LAYER_PARAMETERS = 12 * (768 * (768 + 2 * 256) + 768 * 768 + 3 * 768 * 2048)
 READ_PARAMETERS = LAYER_PARAMETERS + 32_000 * 768
 """Of a decode step; a prompt token costs the layers alone."""
-ITEM_BYTES = {"float32": 4, "int8": 1}
-CEILING = {"float32": "fp32", "int8": "int8"}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+CEILING = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 ENGINE = {
     "float32": [],
+    "bfloat16": ["--dtype", "bfloat16"],
     "int8": ["--quantization", "int8"],
 }
 PEER_REQUESTS = {"one at a time": 6, "static batches": 32, "continuous batching": 64}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from quire.kernels.linear.activation import gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
+from quire.kernels.linear.pack import pack
 
 sizes = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -75,6 +76,15 @@ def test_shares_of_the_vocabulary_sum_to_the_embedding_and_padding_is_never_read
         padded[: len(share)] = share
         total += embed_shard(tokens, padded, rank * rows, len(share))
     assert torch.equal(total, weight[tokens])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("first", "count"), [(0, 48), (7, 40)])
+def test_tokens_are_looked_up_in_a_packed_weight(dtype, first, count):
+    weight = torch.randn((48, 64), generator=torch.Generator().manual_seed(0)).to(dtype)
+    packed, tokens = pack(weight), torch.randint(0, 48, (33,), generator=torch.Generator().manual_seed(1))
+    assert packed.dim() > 2
+    assert torch.equal(embed_shard(tokens, packed, first, count), embed_shard(tokens, weight, first, count))
 
 
 @pytest.mark.parametrize(

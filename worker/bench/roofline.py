@@ -1,4 +1,4 @@
-"""The limits of this machine's arithmetic: linear layers with cold weights in fp32 and int8, and device read bandwidth.
+"""The limits of this machine: linear layers with cold weights in fp32, bf16 and int8, and device read bandwidth.
 
 `python -m quire.worker.bench.roofline '{"rows": [1, 16]}'` prints one JSON object: the measured half of `quire bench
 machine`.
@@ -71,6 +71,30 @@ def onednn_fp32_linear(rows: int, count: int, device: torch.device) -> Linear:
     return lambda index: ops._linear_pointwise(x, weights[index], None, "none", [], "")
 
 
+def bf16_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """`F.linear` in bfloat16."""
+    weights = [torch.randn(OUT_FEATURES, IN_FEATURES, device=device).bfloat16() for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES, device=device).bfloat16()
+    return lambda index: torch.nn.functional.linear(x, weights[index])
+
+
+def own_bf16_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """The layer that quire runs on the CPU in bfloat16."""
+    packed = pack(torch.randn(OUT_FEATURES, IN_FEATURES).bfloat16())
+    weights = [packed.clone() for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES).bfloat16()
+    return lambda index: linear(x, weights[index], None)
+
+
+def onednn_bf16_linear(rows: int, count: int, device: torch.device) -> Linear:
+    """oneDNN's linear in bfloat16 on packed weights."""
+    ops = torch.ops.mkldnn
+    weight = torch.randn(OUT_FEATURES, IN_FEATURES).bfloat16()
+    weights = [ops._reorder_linear_weight(weight) for _ in range(count)]
+    x = torch.randn(rows, IN_FEATURES).bfloat16()
+    return lambda index: ops._linear_pointwise(x, weights[index], None, "none", [], "")
+
+
 def int8_linear(rows: int, count: int, device: torch.device) -> Linear:
     """int8 x int8 -> int32 (`torch._int_mm`), the weight stored [out, in] as checkpoints do.
 
@@ -109,9 +133,13 @@ Maker = Callable[[int, int, torch.device], Linear]
 def linears(device: torch.device) -> tuple[tuple[str, int, tuple[Maker, ...]], ...]:
     """Name, bytes of one weight element, and layers of which the fastest counts: this is what the machine allows."""
     if device.type == "cuda":
-        return ("fp32", 4, (fp32_linear,)), ("int8", 1, (int8_linear,))
+        return ("fp32", 4, (fp32_linear,)), ("bf16", 2, (bf16_linear,)), ("int8", 1, (int8_linear,))
+    fp32 = (fp32_linear, own_fp32_linear, onednn_fp32_linear)
+    bf16: tuple[Maker, ...] = (bf16_linear, own_bf16_linear)
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        bf16 += (onednn_bf16_linear,)
     int8 = (int8_linear, own_int8_linear, onednn_int8_linear)
-    return ("fp32", 4, (fp32_linear, own_fp32_linear, onednn_fp32_linear)), ("int8", 1, int8)
+    return ("fp32", 4, fp32), ("bf16", 2, bf16), ("int8", 1, int8)
 
 
 def operations_per_second(layer: Linear, count: int, rows: int, seconds: float, device: torch.device) -> float:

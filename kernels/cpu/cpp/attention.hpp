@@ -6,6 +6,7 @@
 
 #include "decode.hpp"
 #include "prefill.hpp"
+#include "prefill_tiles.hpp"
 
 namespace quire {
 
@@ -55,6 +56,13 @@ inline std::vector<WorkItem> list_work(const Attention& a, int threads, int64_t&
     return items;
 }
 
+inline void prefill(const Attention& a, const WorkItem& item) {
+#if defined(__AMX_BF16__)
+    if (in_tiles(a)) return prefill_in_tiles(a, item.row, item.first_head, item.part);
+#endif
+    prefill_tile(a, item.row, item.first_head, item.part);
+}
+
 inline void paged_attention(const Attention& a, int threads) {
     int64_t num_states;
     const std::vector<WorkItem> items = list_work(a, threads, num_states);
@@ -68,7 +76,7 @@ inline void paged_attention(const Attention& a, int threads) {
     for (const WorkItem& item : items) split |= item.parts > 1;
     for_items(static_cast<int64_t>(items.size()), threads, [&](int64_t i) {
         const WorkItem& item = items[i];
-        if (item.parts == 0) return prefill_tile(a, item.row, item.first_head, item.part);
+        if (item.parts == 0) return prefill(a, item);
         const int64_t length = a.seq_lens[item.row], first = a.first_seen(length - 1) + item.part * SPLIT;
         const int64_t last = first + SPLIT < length ? first + SPLIT : length;
         float* const own = states + item.states * size + item.part * per_split + item.first_head * a.groups * size;

@@ -125,7 +125,8 @@ inline void decode_tile(const DecodeRow& r, const KeyTile& tile, const KeyTile& 
     }
     for (int64_t g = 0; g < a.groups; g++) {
         float* const state = states + g * size + dim;
-        r.factors[g] = soften(a, r.scores + g * KEY_TILE, 0, KEY_TILE, 0, tile.count, state[0], state[1]);
+        float* const scores = r.scores + g * KEY_TILE;
+        r.factors[g] = soften(a, scores, 1.0f, scores, 0, KEY_TILE, 0, tile.count, state[0], state[1]);
     }
     open_rows(r, tile.values, tile.count, head, rows);
     for (int64_t g = 0; g < a.groups;) {

@@ -13,9 +13,11 @@
 
 namespace quire {
 
-struct Int8 {
+struct Int8 : VectorTiles {
     using Vector = Ints;
     static constexpr int GROUP = 4;
+
+    static Ints part(int, Ints weights) { return weights; }
 
     // sum + 4 products in each lane: weights are 0 to 255, x is -127 to 127.
     static Ints dot(Ints sum, Ints weights, Ints x) {
@@ -37,8 +39,8 @@ struct Int8 {
 
     // x [n] as round(x / scale), scale = max |x| / 127 (NaN where x holds one, or an infinity); and what the weights'
     // zero point of 128 will add to the sums, 128 times the sum of the row.
-    template <class T>
-    static void pack(const T* x, int64_t n, int32_t* out, int64_t stride, float* scale, int32_t* excess) {
+    template <class T, class Row>
+    static void pack(const T* x, int64_t n, const Row& out, float* scale, int32_t* excess) {
         Ints most = {};  // bits of the magnitudes: they are ordered like the numbers, infinity and NaN above all
         for (int64_t i = 0; i < n; i += LANES) {
             const Ints bits = bits_of<Ints>(load(x + i, n - i)) & 0x7fffffff;
@@ -58,7 +60,7 @@ struct Int8 {
             const Small bytes = __builtin_convertvector(q, Small);
             int32_t groups[LANES / GROUP];
             std::memcpy(groups, &bytes, sizeof groups);
-            for (int g = 0; g < LANES / GROUP && i + g * GROUP < n; g++) out[(i / GROUP + g) * stride] = groups[g];
+            for (int g = 0; g < LANES / GROUP && i + g * GROUP < n; g++) out[i / GROUP + g] = groups[g];
         }
         int32_t sum = 0;
         for (int lane = 0; lane < LANES; lane++) sum += total[lane];
@@ -66,9 +68,15 @@ struct Int8 {
         *scale = finite ? step : NAN;
     }
 
-    static Floats real(Ints sum, const PackedRows& rows, int64_t r, const float* scale, int64_t left) {
+    template <class Rows> static Floats real(Ints sum, const Rows& rows, int64_t r, const float* scale, int64_t left) {
         return __builtin_convertvector(sum - rows.excess[r], Floats) * load(scale, left) * rows.scale[r];
     }
+
+#if defined(__AMX_INT8__)
+    template <int sums, int x, int weights> static void multiply() {
+        asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(x), "i"(weights));
+    }
+#endif
 };
 
 }  // namespace quire
@@ -78,11 +86,18 @@ QUIRE_EXPORT void quire_linear_int8(
     float eps, const void* weight, const void* scale, const void* bias, int64_t outputs, int gate, void* out,
     void* scratch, int threads
 ) {
-    quire::for_dtype(dtype, [=](auto* t) {
-        using T = std::remove_pointer_t<decltype(t)>;
-        quire::Linear<quire::Int8, T>{
-            (const T*)x, (const T*)residual, (const T*)norm_weight, (T*)total, rows, inputs, eps,
-            (const int32_t*)weight, (const float*)scale, (const T*)bias, outputs, gate, (T*)out, threads
-        }.run(scratch);
-    });
+    const auto run = [=](auto format) {
+        quire::for_dtype(dtype, [=](auto* t) {
+            using T = std::remove_pointer_t<decltype(t)>;
+            quire::Linear<decltype(format), T>{
+                (const T*)x, (const T*)residual, (const T*)norm_weight, (T*)total, rows, inputs, eps,
+                (const int32_t*)weight, (const float*)scale, (const T*)bias, outputs, gate, (T*)out, threads
+            }.run(scratch);
+        });
+    };
+#if defined(__AMX_INT8__)
+    // a few rows leave the tiles' arithmetic idle; the sums are exact, so either way gives the same
+    if (rows > 8 && inputs % (quire::Int8::GROUP * quire::TILE) == 0) return run(quire::InTiles<quire::Int8>{});
+#endif
+    run(quire::Int8{});
 }

@@ -60,8 +60,9 @@ inline void attend_micro_tile(
         score_panel(tile.query + pair * dim, dim, packed + j * dim, a.head_dim, scores + j);
     for (int m = 0; m < MICRO_ROWS; m++) {
         const int64_t position = tile.position(pair + m);
+        float* const own = scores + m * CONTEXT_TILE;
         factors[m] = soften(
-            a, scores + m * CONTEXT_TILE, low, high, a.first_seen(position) - start,
+            a, own, 1.0f, own, low, high, a.first_seen(position) - start,
             position + 1 - start < keys ? position + 1 - start : keys, tile.largest[pair + m], tile.mass[pair + m]
         );
     }

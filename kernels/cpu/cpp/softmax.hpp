@@ -6,14 +6,17 @@
 namespace quire {
 
 // Online softmax (Milakov and Gimelshein, 2018) of one query's next scores: [low, high), whole vectors, of which
-// [from, to) are seen. They become weights 2^(score - largest), zero where not seen; returns what sums over earlier
-// keys are to be multiplied by. NaN among the seen scores makes `mass` NaN; a query that has seen nothing keeps mass 0.
+// [from, to) are seen. Times `scale` they are logits, and become weights 2^(logit - largest), zero where not seen, which
+// go to `weights` (it may be where the scores are); returns what sums over earlier keys are to be multiplied by. NaN
+// among the seen scores makes `mass` NaN; a query that has seen nothing keeps mass 0.
+template <class T>
 inline float soften(
-    const Attention& a, float* scores, int64_t low, int64_t high, int64_t from, int64_t to, float& largest, float& mass
+    const Attention& a, float* scores, float scale, T* weights, int64_t low, int64_t high, int64_t from, int64_t to,
+    float& largest, float& mass
 ) {
     Floats top = splat(-INFINITE);
     for (int64_t j = low; j < high; j += LANES) {
-        Floats s = load_vector<Floats>(scores + j);
+        Floats s = load_vector<Floats>(scores + j) * scale;
         if (a.soft_cap > 0.0f) s = a.capped(s);
         if (j < from || j + LANES > to)
             for (int i = 0; i < LANES; i++) s[i] = j + i >= from && j + i < to ? s[i] : -INFINITE;
@@ -26,7 +29,7 @@ inline float soften(
     Floats sum{};
     for (int64_t j = low; j < high; j += LANES) {
         const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
-        store(scores + j, weight);
+        store(weights + j, weight);
         sum += weight;
     }
     const float factor = exp2(splat(before - base))[0];

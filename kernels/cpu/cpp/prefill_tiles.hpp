@@ -1,0 +1,118 @@
+// Attention of a row of several tokens in bfloat16, both products by tile registers: scores are sums in float32, weights
+// are rounded to bfloat16 on their way to the second product, and the outputs are sums in float32 again.
+#pragma once
+
+#include "amx.hpp"
+#include "bf16.hpp"
+#include "prefill.hpp"
+
+#if defined(__AMX_BF16__)
+
+namespace quire {
+
+constexpr int64_t PAIRS = 2 * TILE;  // (token, head) pairs that go through together
+constexpr int64_t SCORE_STRIDE = CONTEXT_TILE + TILE;  // off a power of two: rows would share a place in the cache
+constexpr int64_t WEIGHT_STRIDE = CONTEXT_TILE + 2 * TILE;
+
+inline bool in_tiles(const Attention& a) {
+    return a.query_dtype == BF16 && a.cache_dtype == BF16 && a.head_dim % PAIRS == 0;
+}
+
+// `count` cached values of n numbers (null places read as zero) -> [n / 16, keys / 2, 16, 2]: blocks like a weight's.
+inline void pair_rows(const char* const* places, int64_t count, Bf16* to, int64_t n) {
+    for (int64_t d = 0; d < n; d += TILE)
+        for (int64_t j = 0; j < count; j += 2, to += 2 * TILE) {
+            Words pair{};
+            if (places[j]) pair = wide(load_vector<Halves>(places[j] + d * sizeof(Bf16)));
+            if (places[j + 1]) pair |= wide(load_vector<Halves>(places[j + 1] + d * sizeof(Bf16))) << 16;
+            std::memcpy(to, &pair, sizeof pair);
+        }
+}
+
+// The tile of keys and values that all pairs of a query tile meet: [keys / 16, dim / 2, 16, 2] and
+// [dim / 16, keys / 2, 16, 2], with zeros for keys up to the next multiple of 32.
+struct ContextTile {
+    int64_t start, keys, padded;
+    int32_t *packed, *values;
+
+    const int32_t* key_block(int64_t key, int64_t dim) const { return packed + key * dim / 2; }
+    const int32_t* value_block(int64_t d, int64_t key) const { return values + (d * padded + key * TILE) / 2; }
+};
+
+// Adds a tile of keys to PAIRS pairs from `pair` on.
+inline void attend_pairs(
+    const QueryTile& tile, const Bf16* query, int64_t pair, const ContextTile& context, TileRegisters& registers
+) {
+    const Attention& a = tile.a;
+    const int64_t dim = a.head_dim, start = context.start, keys = context.keys;
+    const int64_t seen_from = a.first_seen(tile.position(pair)) - start, from = seen_from > 0 ? seen_from : 0;
+    const int64_t seen_to = tile.position(pair + PAIRS - 1) + 1 - start, to = seen_to < keys ? seen_to : keys;
+    if (from >= to) return;
+    const int64_t low = from / PAIRS * PAIRS, high = (to + PAIRS - 1) / PAIRS * PAIRS;
+    alignas(64) float scores[PAIRS * SCORE_STRIDE];
+    alignas(64) Bf16 weights[PAIRS * WEIGHT_STRIDE];
+    const AheadOfTiles nothing{nullptr, nullptr, 0, 0};
+    registers.set(PAIRS);
+    for (int64_t m = 0; m < PAIRS; m++) std::memset(scores + m * SCORE_STRIDE + low, 0, (high - low) * sizeof(float));
+    for (int64_t key = low; key < high; key += 2 * TILE)
+        add_tile_products<Bfloat16, true>(
+            {query + pair * dim, dim * 2, LINE_BYTES}, context.key_block(key, dim), context.key_block(key + TILE, dim),
+            dim / 2, nothing, scores + key, SCORE_STRIDE * sizeof(float)
+        );
+    for (int64_t m = 0; m < PAIRS; m++) {
+        const int64_t position = tile.position(pair + m);
+        const float factor = soften(
+            a, scores + m * SCORE_STRIDE, a.query_factor(tile.kv_head), weights + m * WEIGHT_STRIDE, low, high,
+            a.first_seen(position) - start, position + 1 - start < keys ? position + 1 - start : keys,
+            tile.largest[pair + m], tile.mass[pair + m]
+        );
+        float* const sums = tile.sums + (pair + m) * dim;
+        for (int64_t d = 0; d < dim; d += LANES) store(sums + d, load(sums + d) * factor);
+    }
+    for (int64_t d = 0; d < dim; d += 2 * TILE)
+        add_tile_products<Bfloat16, true>(
+            {weights + low, WEIGHT_STRIDE * 2, LINE_BYTES}, context.value_block(d, low),
+            context.value_block(d + TILE, low), (high - low) / 2, nothing, tile.sums + pair * dim + d,
+            dim * sizeof(float)
+        );
+}
+
+// prefill_tile of these dtypes.
+inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
+    const int64_t dim = a.head_dim, pairs = a.query_len(row) * a.groups - first;
+    const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE, rounded_count = (count + PAIRS - 1) / PAIRS * PAIRS;
+    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE) * dim + 2 * QUERY_TILE);
+    Bf16* const query = reinterpret_cast<Bf16*>(sums + QUERY_TILE * dim);
+    float* const packed = sums + (QUERY_TILE + QUERY_TILE / 2) * dim;
+    int32_t* const values = reinterpret_cast<int32_t*>(packed) + CONTEXT_TILE * dim / 2;
+    float* const largest = packed + CONTEXT_TILE * dim;
+    const QueryTile tile{a, row, kv_head, first, count, nullptr, sums, largest, largest + QUERY_TILE};
+
+    const int64_t place = (kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first;
+    std::memcpy(query, static_cast<const Bf16*>(a.query) + place * dim, count * dim * sizeof(Bf16));
+    std::memset(query + count * dim, 0, (rounded_count - count) * dim * sizeof(Bf16));
+    std::memset(sums, 0, rounded_count * dim * sizeof(float));
+    for (int64_t pair = 0; pair < rounded_count; pair++) {
+        tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
+        tile.mass[pair] = a.sinks ? 1.0f : 0.0f;
+    }
+
+    const char* places[CONTEXT_TILE];
+    const int64_t end = tile.position(count - 1) + 1;
+    TileRegisters registers;
+    for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
+        const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
+        const int64_t padded = (keys + PAIRS - 1) / PAIRS * PAIRS;
+        const ContextTile context{start, keys, padded, reinterpret_cast<int32_t*>(packed), values};
+        locate(a, a.keys, row, kv_head, start, keys, padded, sizeof(Bf16), places);
+        for (int64_t j = 0; j < padded; j += TILE)  // pairs of numbers move as one
+            transpose_rows<float>(places + j, packed + j * dim / 2, dim / 2, TILE);
+        locate(a, a.values, row, kv_head, start, keys, padded, sizeof(Bf16), places);
+        pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim);
+        for (int64_t pair = 0; pair < rounded_count; pair += PAIRS) attend_pairs(tile, query, pair, context, registers);
+    }
+    finish(tile);
+}
+
+}  // namespace quire
+#endif
