@@ -7,10 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import compile_record
 import pytest
+import triton
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "kernels" / "gpu"
+PINS = HERE.parents[1] / "constraints.txt"
+PLANTED = {"product", "fill", "first_row_of", "scratch", "descriptor"}
+"""Kernels of `planted.py`, which is not on record."""
 FEW = [
     "skinny_linear_kernel",
     "rope_store_kv_kernel",
@@ -82,6 +87,16 @@ def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
         }
         assert {name: found[name] for name in wanted} == wanted, (case, capability)
     assert (len(FEW), len(MANY), len(MANY) + 1) == (7, 10, 11)
+
+
+def test_the_record_is_what_the_compiler_makes(rows, compiled: Path) -> None:
+    """Of those that this run compiled. With the pinned Triton all that is launched is on record."""
+    on_record = compile_record.read()
+    found = {kernel["hash"]: kernel for kernel in compile_record.kernels(compiled) if kernel["name"] not in PLANTED}
+    if f"triton=={triton.__version__}" in PINS.read_text().splitlines():
+        missing = sorted({kernel["name"] for key, kernel in found.items() if key not in on_record})
+        assert missing == [], "these have changed: run `make compiled`"
+    assert [kernel for key, kernel in found.items() if key in on_record and kernel != on_record[key]] == []
 
 
 @pytest.fixture(scope="module")

@@ -32,3 +32,8 @@ class Build:
     """Arguments known to be multiples of 16 (aligned pointers, even strides): without this, wide loads are lost."""
     features: frozenset[Feature] = frozenset()
     """Features that the machine code must contain."""
+
+    @property
+    def differs_by_chip(self) -> bool:
+        """True with matrix instructions, tiles copied whole or 8-bit floats: the rest is alike on all chips."""
+        return bool(self.features) or any("fp8" in kind or "desc" in kind for kind in self.signature.values())

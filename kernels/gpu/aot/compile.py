@@ -3,6 +3,9 @@
 `python -m quire.kernels.gpu.aot.compile [--capability 80 90] [--kernels linear.norm] [--jobs N] [--json]` needs neither
 GPU nor driver. It prints one row for each `Build` and ends with status 1 when any spills, has a stack frame, takes more
 shared memory than the chip has, lacks an instruction it is meant to use, or does not compile.
+
+The compiler takes minutes and makes the same of the same source: with `--recorded FILE`, what it made of a build that
+has not changed since is read there (see `quire.kernels.gpu.aot.recorded`), but for `--again N` of them.
 """
 
 import argparse
@@ -12,19 +15,21 @@ import json
 import multiprocessing
 import os
 import pkgutil
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 import quire.kernels.gpu.aot.builds
 from quire.kernels.chips import COMPILED
 from quire.kernels.gpu.aot.build import Build
+from quire.kernels.gpu.aot.recorded import Key, Recorded, key_of, source_of
 from quire.kernels.gpu.aot.resources import SHARED_LIMITS, Resources, faults, resources
 
 PACKAGE = "quire.kernels.gpu.aot.builds."
@@ -84,47 +89,82 @@ def _names() -> tuple[str, ...]:
 
 def compile_build(build: Build, capability: int) -> Any:
     """`build` compiled for `capability`, as `triton.compile` returns it. ValueError when it is not a whole launch."""
-    arguments = build.kernel.arg_names
-    given = {**build.signature, **build.constants}
-    if sorted(arguments) != sorted([*build.signature, *build.constants]):
-        raise ValueError(f"the kernel takes {arguments}, signature and constants together name {list(given)}")
-    if unknown := set(build.divisible).difference(build.signature):
-        raise ValueError(f"divisible: {sorted(unknown)} are not in the signature")
     return triton.compile(
-        ASTSource(
-            build.kernel,
-            signature={name: build.signature.get(name, "constexpr") for name in arguments},
-            constexprs=dict(build.constants),
-            attrs={(arguments.index(name),): [["tt.divisibility", 16]] for name in build.divisible},
-        ),
+        source_of(build),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": build.num_warps, "num_stages": build.num_stages},
     )
 
 
-def row(job: tuple[str, int, int]) -> Row:
-    """Compile and judge one build: (module, capability, its number among the module's builds)."""
-    kernel, capability, number = job
-    build = _builds(kernel, capability)[number]
-    try:
-        used = resources(compile_build(build, capability))
-    except Exception as error:  # whatever the compiler raises is the verdict on this build, not the end of the table
-        return Row(
-            kernel, build.kernel.__name__, build.name, capability, None, (f"does not compile: {_last_line(error)}",)
-        )
-    return Row(kernel, build.kernel.__name__, build.name, capability, used, tuple(faults(build, capability, used)))
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One build that the table wants."""
+
+    kernel: str
+    """The module."""
+    capability: int
+    number: int
+    """Among the module's builds for this chip."""
+    recorded: Resources | None = None
+    """Resources that the compiler gave it before; None: not known."""
+    again: bool = False
+    """Compile it even so, and compare."""
 
 
-def table(kernels: Sequence[str], capabilities: Sequence[int], jobs: int) -> Iterator[Row]:
-    """Every build of `kernels` for `capabilities`, in that order, compiled in `jobs` processes."""
-    wanted = [
-        (kernel, capability, number)
+def row(job: Job) -> Row:
+    """Compile one build where that is wanted, and judge it."""
+    build = job_build(job)
+    used, reasons = job.recorded, list[str]()
+    if used is None or job.again:
+        try:
+            used = resources(compile_build(build, job.capability))
+        except Exception as error:  # whatever the compiler raises is the verdict on this build, not the table's end
+            used, reasons = None, [f"does not compile: {_last_line(error)}"]
+    if used is not None:
+        reasons = faults(build, job.capability, used)
+    if job.recorded not in (None, used):
+        reasons.append(f"recorded as {job.recorded}")
+    return Row(job.kernel, build.kernel.__name__, build.name, job.capability, used, tuple(reasons))
+
+
+def job_build(job: Job) -> Build:
+    return _builds(job.kernel, job.capability)[job.number]
+
+
+def wanted(kernels: Sequence[str], capabilities: Sequence[int], neighbours: Sequence[int]) -> list[Job]:
+    """Every build of `kernels` for `capabilities`, and of those for `neighbours` what a chip has a say in."""
+    return [
+        Job(kernel, capability, number)
         for kernel in kernels
-        for capability in capabilities
-        for number in range(len(_builds(kernel, capability)))
+        for capability in (*capabilities, *neighbours)
+        for number, build in enumerate(_builds(kernel, capability))
+        if capability not in neighbours or build.differs_by_chip
     ]
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(row, wanted)
+
+
+def known(jobs: Sequence[Job], recorded: Recorded, again: int) -> list[Job]:
+    """The jobs with what is recorded of them; `again` of those, drawn by lot, are compiled all the same."""
+    found = [recorded.get(_key(job)) for job in jobs]
+    drawn = [number for number, used in enumerate(found) if used is not None]
+    drawn = random.sample(drawn, min(again, len(drawn)))
+    return [
+        Job(job.kernel, job.capability, job.number, used, number in drawn)
+        for number, (job, used) in enumerate(zip(jobs, found, strict=True))
+    ]
+
+
+def table(jobs: Sequence[Job], processes: int) -> Iterator[Row]:
+    """The row of each job, in order."""
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        yield from pool.imap(row, jobs)
+
+
+def _key(job: Job) -> Key:
+    """A build that is not a whole launch has none: it does not compile, which nobody records."""
+    try:
+        return key_of(job_build(job), job.capability)
+    except ValueError:
+        return ""
 
 
 def _module(name: str) -> ModuleType:
@@ -142,31 +182,48 @@ def _last_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1].strip() if lines else 'no message'}"
 
 
-def _widths(kernels: Sequence[str], capabilities: Sequence[int]) -> list[int]:
+def _widths(jobs: Sequence[Job]) -> list[int]:
     """Widths of the columns: names as long as the longest, the rest as long as what usually stands there."""
-    builds = [build for kernel in kernels for capability in capabilities for build in _builds(kernel, capability)]
-    names = max((len(build.name) for build in builds), default=0)
-    return [max(map(len, kernels)), names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 48, len(_HEADINGS[8]), 0]
+    kernels = max((len(job.kernel) for job in jobs), default=0)
+    names = max((len(job_build(job).name) for job in jobs), default=0)
+    return [kernels, names, 3, *(len(heading) for heading in _HEADINGS[3:7]), 48, len(_HEADINGS[8]), 0]
 
 
 def _print(cells: Sequence[str], widths: Sequence[int]) -> None:
     print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip(), flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table of what the command line asks for; the exit status: 1 when a build is at fault."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m quire.kernels.gpu.aot.compile", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("--capability", type=int, nargs="+", default=list(COMPILED), choices=sorted(SHARED_LIMITS))
+    chips = sorted(SHARED_LIMITS)
+    parser.add_argument("--capability", type=int, nargs="+", default=list(COMPILED), choices=chips)
+    parser.add_argument(
+        "--neighbours", type=int, nargs="+", default=[], choices=chips, metavar="CAPABILITY",
+        help="more chips, for which only builds with matrix instructions, tiles or 8-bit floats are compiled",
+    )  # fmt: skip
     parser.add_argument("--kernels", nargs="+", metavar="MODULE", help="of this package, or dotted; default: all")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; default: cores")
+    parser.add_argument("--recorded", type=Path, metavar="FILE", help="do not compile what is as it was when recorded")
+    parser.add_argument(
+        "--again", type=int, default=0, metavar="N", help="of the recorded ones, compile N all the same"
+    )
+    parser.add_argument("--record", action="store_true", help="write the whole table to the file of --recorded")
     parser.add_argument("--json", action="store_true", help="end with one JSON array on the last line")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table of what the command line asks for; the exit status: 1 when a build is at fault."""
+    parser = _parser()
     args = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set, so kernels are interpreted, not compiled: run with TRITON_INTERPRET=0")
     if args.jobs < 1:
         parser.error(f"--jobs: must be at least 1, got {args.jobs}")
+    if (args.record or args.again) and args.recorded is None:
+        parser.error("--record and --again need --recorded FILE")
     kernels = args.kernels or shipped()
     try:
         missing = [name for name in kernels if not hasattr(_module(name), "builds")]
@@ -174,17 +231,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--kernels: {error}")
     if missing:
         parser.error(f"--kernels: {', '.join(missing)} define no builds")
-    widths = _widths(kernels, args.capability)
-    _print(_HEADINGS, widths)
-    rows = []
-    for done in table(kernels, args.capability, args.jobs):
-        _print(done.cells(), widths)
-        rows.append(done)
+    jobs = wanted(kernels, args.capability, args.neighbours)
+    if args.recorded is not None:
+        jobs = known(jobs, Recorded.read(args.recorded), args.again)
+    rows = _printed(jobs, args.jobs)
     failed = [row for row in rows if row.faults]
-    print(f"triton {triton.__version__}: {len(rows)} builds of {len(kernels)} modules, {len(failed)} at fault")
+    print(
+        f"triton {triton.__version__}: {len(rows)} builds of {len(kernels)} modules, {len(failed)} at fault, "
+        f"{sum(job.recorded is None or job.again for job in jobs)} compiled"
+    )
+    if args.record:
+        Recorded({_key(job): row.used for job, row in zip(jobs, rows, strict=True) if row.used}).write(args.recorded)
     if args.json:
         print(json.dumps([row.document() for row in rows]))
     return 1 if failed else 0
+
+
+def _printed(jobs: Sequence[Job], processes: int) -> list[Row]:
+    widths = _widths(jobs)
+    _print(_HEADINGS, widths)
+    rows = []
+    for done in table(jobs, processes):
+        _print(done.cells(), widths)
+        rows.append(done)
+    return rows
 
 
 if __name__ == "__main__":

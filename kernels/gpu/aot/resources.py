@@ -45,6 +45,10 @@ class Resources:
     features: frozenset[Feature]
 
 
+ON_RECORD = b"usage "
+"""Begins what stands in a cache for machine code of which only the usage is kept."""
+
+
 class Usage(NamedTuple):
     """The part that the machine code alone tells: see `Resources`."""
 
@@ -52,10 +56,16 @@ class Usage(NamedTuple):
     spills: int
     stack: int
 
+    def on_record(self) -> bytes:
+        """The bytes of which `usage` reads this again."""
+        return ON_RECORD + " ".join(map(str, self)).encode()
+
 
 @functools.cache
 def usage(cubin: bytes) -> Usage:
     """Usage of one kernel's machine code. Raises CalledProcessError when the bundled cuobjdump cannot read it."""
+    if cubin.startswith(ON_RECORD):
+        return Usage(*map(int, cubin.removeprefix(ON_RECORD).split()))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

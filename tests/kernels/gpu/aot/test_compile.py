@@ -8,8 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import triton
 
-KERNELS = Path(__file__).resolve().parents[4] / "kernels" / "gpu"
+ROOT = Path(__file__).resolve().parents[4]
+KERNELS = ROOT / "kernels" / "gpu"
+PINS = ROOT / "constraints.txt"
+RECORDED = Path(__file__).with_name("compiled.jsonl")
+"""The record of every shipped build by the pinned compiler: `make compiled` writes it."""
+AGAIN = 16
+"""Builds that are compiled all the same, other ones each time."""
 
 # A matrix product whose tile sizes decide what becomes of it.
 PLANTED = """
@@ -83,6 +90,24 @@ def planted(tmp_path_factory):
     return ahead(folder / "cache", *arguments, path=folder)
 
 
+@pytest.fixture
+def planted_record(tmp_path):
+    """Two sound builds, compiled and on record; their folder; the record."""
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "matmul.py").write_text(
+        PLANTED.replace(
+            "    yield matmul_build",
+            """
+    yield matmul_build("small", 16, 16, 16, 2)
+    yield matmul_build""",
+            1,
+        )
+    )
+    record = tmp_path / "record.jsonl"
+    words = ["--kernels", "planted.matmul", "--capability", "80", "--json", "--recorded", str(record), "--record"]
+    return ahead(tmp_path / "cache", *words, path=tmp_path), tmp_path, record
+
+
 def test_a_kernel_that_keeps_its_promises_is_ok_and_its_resources_are_named(planted):
     row = rows_of(planted)["good", 90]
     assert row["faults"] == []
@@ -139,25 +164,35 @@ def test_the_interpreter_and_unknown_modules_are_refused(tmp_path):
     assert "quire.kernels.gpu.aot.build define no builds" in without.stderr
 
 
+def test_a_record_stands_for_what_has_not_changed_and_for_nothing_else(planted_record, tmp_path):
+    first, folder, record = planted_record
+    assert first.stdout.splitlines()[-2].endswith("2 builds of 1 modules, 0 at fault, 2 compiled")
+    words = ["--kernels", "planted.matmul", "--capability", "80", "--recorded", str(record), "--json"]
+    changed = folder / "planted" / "matmul.py"
+    same = ahead(folder / "cache", *words, path=folder)
+    assert same.stdout.splitlines()[-2].endswith("2 builds of 1 modules, 0 at fault, 0 compiled")
+    assert same.stdout.splitlines()[-1] == first.stdout.splitlines()[-1]
+    wrong = tmp_path / "wrong"
+    wrong.write_text(record.read_text().replace('"stack": 0', '"stack": 8'))
+    found = ahead(folder / "cache", *words[:-2], str(wrong), "--again", "2", "--json", path=folder)
+    assert found.returncode == 1
+    assert all("recorded as Resources(" in row["faults"][-1] for row in rows_of(found).values())
+    changed.write_text(changed.read_text().replace("left, right.T, total", "left, right.T * 2, total"))
+    after = ahead(folder / "cache", *words, path=folder)
+    assert after.stdout.splitlines()[-2].endswith("2 builds of 1 modules, 0 at fault, 2 compiled")
+
+
 @pytest.mark.timeout(900)
 def test_every_shipped_kernel_compiles_clean_for_every_chip(tmp_path, capsys):
-    rows = []
-    # what has no matrix instruction and no 8-bit floats is the same to a chip's neighbours
-    of_a_chip = (
-        "--kernels",
-        "attention.decode",
-        "attention.encoder_attention",
-        "linear.skinny_linear",
-        "attention.prefill",
-        "attention.rope_store_kv",
-    )
-    for wanted in (("--capability", "86", "89", "90", "120"), ("--capability", "80", "100", *of_a_chip)):
-        done = ahead(tmp_path, "--json", *wanted)
-        *table, _ = done.stdout.splitlines() or [""]
-        with capsys.disabled():  # registers and shared memory of each build, for whoever reads the log of a run
-            print("", *table, sep="\n")
-        assert done.returncode == 0, done.stdout + done.stderr
-        rows += json.loads(done.stdout.splitlines()[-1])
+    chips = ("--capability", "90", "120", "--neighbours", "80", "86", "89", "100")
+    done = ahead(tmp_path, "--json", *chips, "--recorded", str(RECORDED), "--again", str(AGAIN))
+    *table, _ = done.stdout.splitlines() or [""]
+    with capsys.disabled():  # registers and shared memory of each build, for whoever reads the log of a run
+        print("", *table, sep="\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    if f"triton=={triton.__version__}" in PINS.read_text().splitlines():
+        assert table[-1].endswith(f", {AGAIN} compiled"), "a build is not in the record: run `make compiled`"
+    rows = json.loads(done.stdout.splitlines()[-1])
     compiled = {row["function"] for row in rows}
     launched = {name for path in KERNELS.rglob("*.py") for name in launched_kernels(ast.parse(path.read_text()))}
     assert len(launched) > 10
