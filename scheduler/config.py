@@ -6,6 +6,8 @@ import msgspec
 
 from quire.proto.messages.requests import Limits
 
+MOST_STEP_TOKENS = 1 << 20
+
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and policy. Measured facts (blocks, context length) are not here: they arrive from the workers."""
@@ -53,6 +55,10 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if not 0.0 < self.step_timeout_seconds < float("inf"):
             raise ValueError(
                 f"step_timeout_seconds: must be a finite number of seconds above 0, got {self.step_timeout_seconds:g}"
+            )
+        if self.max_num_batched_tokens > MOST_STEP_TOKENS:
+            raise ValueError(
+                f"max_num_batched_tokens: must be at most {MOST_STEP_TOKENS}, got {self.max_num_batched_tokens}"
             )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(

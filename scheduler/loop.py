@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import zmq
 
-from quire.proto.messages.introspection import Figure
+from quire.proto.messages.introspection import Figure, Question
 from quire.proto.messages.plans import Ready, StepAck, StepResult, Stop, WorkerFailed, WorkerHello, WorkerMessage
 from quire.proto.messages.requests import PROTOCOL_VERSION, FrontendBeat, FrontendMessage, Hello, Refused
 from quire.proto.transport.channel import REQUEST_LIMIT_BYTES, Router
@@ -24,7 +24,7 @@ from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core import invariants
 from quire.scheduler.core.core import Core
 from quire.scheduler.errors import ResultError
-from quire.scheduler.introspection.answer import Question, answer
+from quire.scheduler.introspection.answer import answer
 from quire.scheduler.introspection.stats_line import StatsLine
 from quire.scheduler.peers.frontend_events import event_of
 from quire.scheduler.peers.leases import Leases

@@ -32,6 +32,8 @@ class Accepted:
     """Outputs that ended, with the reason and the token that stopped them, or -1."""
     bad: list[Sequence] = field(default_factory=list)
     """Outputs with values that are not finite."""
+    misled: list[Sequence] = field(default_factory=list)
+    """Outputs that shared, before it was proven, what others with such values have written: they run again."""
     stuck: list[Sequence] = field(default_factory=list)
     """Outputs whose grammar allowed no further token."""
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
@@ -55,10 +57,8 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
     if outside.any():
         per_token = rows if counts is None else np.repeat(rows, counts)
         bad_rows.update(per_token[outside].tolist())
-    for row in sorted(bad_rows):
-        if alive[row]:
-            accepted.bad.append(running.at(int(plan.slots[row])))
-            alive[row] = False
+    if bad_rows:
+        _judge(group_epoch, plan, bad_rows, alive, accepted)
     for row in result.stuck_rows:
         if alive[row]:
             accepted.stuck.append(running.at(int(plan.slots[row])))
@@ -76,6 +76,33 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
             accepted.chunks.append((running.at(int(plan.slots[row])), int(plan.num_tokens[row])))
     accepted.logprobs.extend(_logprobs(group_epoch, plan, alive, result.logprobs))
     return accepted
+
+
+def _judge(group_epoch: Epoch, plan: PlannedStep, bad_rows: set[int], alive: Mask, accepted: Accepted) -> None:
+    """Find the outputs of bad rows, and those that borrowed what they wrote. None of them is `alive` any more.
+
+    An output that has borrowed blocks itself is not blamed for its bad row: it runs again, on proven blocks alone.
+    """
+    running, memory = group_epoch.running, group_epoch.memory
+    poisoned: set[int] = set()
+    for row in sorted(bad_rows):
+        slot = int(plan.slots[row])
+        if not alive[row]:  # its output has left, but others may share what the row has written
+            poisoned.update(memory.fail(plan.step, slot))
+        elif running.at(slot).borrowed:
+            accepted.misled.append(running.at(slot))
+        else:
+            accepted.bad.append(running.at(slot))
+    found = accepted.bad + accepted.misled
+    others = [sequence for sequence in running.live() if sequence.borrowed and sequence not in found]
+    while found or poisoned:
+        poisoned.update(block for sequence in found for block in memory.written_by(sequence))
+        found = [sequence for sequence in others if not poisoned.isdisjoint(sequence.borrowed)]
+        if not found:
+            break
+        accepted.misled += found
+        others = [sequence for sequence in others if sequence not in found]
+    alive &= ~np.isin(plan.slots, [sequence.slot for sequence in accepted.bad + accepted.misled])
 
 
 def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:

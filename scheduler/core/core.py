@@ -219,6 +219,8 @@ class Core:
             self.live_requests.end(
                 sequence, "error", group_epoch, effects, now, error="NUMERICAL", message=text, poisoned=True
             )
+        for sequence in accepted.misled:
+            self.live_requests.send_back(sequence, group_epoch, now)
         for sequence in accepted.stuck:
             text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
             self.live_requests.end(sequence, "error", group_epoch, effects, now, error="GRAMMAR_FAILED", message=text)

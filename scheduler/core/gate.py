@@ -4,11 +4,13 @@ An output may pass others that wait longer only where its slot and blocks leave 
 costs the first in line budget, never memory. While that one is held for memory itself, nobody passes it.
 """
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from quire.proto.messages.plans import Admit
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core.siblings import Siblings
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.in_flight import PlannedStep
@@ -18,13 +20,14 @@ from quire.scheduler.state.waiting import Waiting
 HEADROOM_SHARE = 64
 """While others run, an admission leaves one block and 1/64 of all available, or it would be preempted at once."""
 
-Cause = Literal["slots", "budget", "blocks", "fences", "parent"]
+Cause = Literal["slots", "budget", "blocks", "fences", "parent", "sibling"]
 CAUSE_DETAILS: Final[dict[Cause, str]] = {
     "slots": "it is next, but every slot is taken",
     "budget": "it is next, but the token budget of the step is spent",
     "blocks": "it is next, but blocks are short",
     "fences": "it is next, but running outputs wait for blocks themselves",
     "parent": "it is next, but shares the prompt of output 0, which is not planned to its end yet",
+    "sibling": "it is next, but begins like a prompt under way, and waits for what it can share of that",
 }
 
 
@@ -37,6 +40,7 @@ class Gate:
         self._memory = group_epoch.memory
         self._waiting = waiting
         self._counters = counters
+        self._siblings = Siblings(group_epoch)
         self.takes_whole = group_epoch.facts.whole_prompts or not config.enable_chunked_prefill
         """Prompts run in one step or not at all."""
         self._blocked: tuple[Sequence, int] | None = None
@@ -97,12 +101,13 @@ class Gate:
         decodes = self.takes_whole and self._group_epoch.facts.task != "embed"
         return not decodes or first.num_known + len(self._plan.admits) + 1 <= self._budget
 
-    def enter(self, sequence: Sequence, budget: int) -> int:
+    def enter(self, sequence: Sequence, budget: int, others: Iterable[Sequence]) -> int:
         """Put the output into a slot with blocks for all its tokens. Returns the tokens to run, 0 when it cannot enter.
 
-        `budget`: tokens that it may run in this step, for a prompt that runs whole.
+        `budget`: tokens that it may run in this step, for a prompt that runs whole. `others`: prompts under way that it
+        may wait for.
         """
-        num_computed, self.refusal = self._reserve(sequence, budget)
+        num_computed, self.refusal = self._reserve(sequence, budget, others)
         if self.refusal is not None:
             if sequence is self._waiting.first():
                 self._tried = sequence, self.refusal
@@ -114,7 +119,10 @@ class Gate:
             sequence.first_ran_at = self._now
             self._counters.queue_seconds.add(self._now - sequence.request.arrived_at)
         self._running.enter(sequence, num_computed, self._memory.publish_at(sequence))
+        sequence.num_shared, sequence.awaited = num_computed, None
         detail = f"{num_computed} of {sequence.num_known} tokens are there, {sequence.num_blocks} blocks reserved"
+        if num_under_way := self._memory.num_under_way(sequence):
+            detail = f"{detail}; a step under way writes {num_under_way} of these tokens"
         if num_passed:
             self._counters.num_passed += 1
             detail = f"{detail}; it passed {num_passed} that were before it"
@@ -122,6 +130,12 @@ class Gate:
         self._plan.admits.append(self._describe(sequence, num_computed))
         self.is_open = self._running.has_free_slot
         return sequence.num_known - num_computed
+
+    def plan(self, sequence: Sequence, num_granted: int) -> None:
+        """This plan runs so many tokens of the prompt: whoever enters now may share the blocks that they fill."""
+        slot = sequence.slot
+        end = int(self._running.num_scheduled[slot]) + num_granted
+        self._memory.plan(sequence, self._running.history[slot], end, self._group_epoch.in_flight.step + 1)
 
     @property
     def num_promised(self) -> int:
@@ -133,7 +147,7 @@ class Gate:
     def _headroom(self) -> int:
         return 1 + self._memory.pool.num_blocks // HEADROOM_SHARE
 
-    def _reserve(self, sequence: Sequence, budget: int) -> tuple[int, Cause | None]:
+    def _reserve(self, sequence: Sequence, budget: int, others: Iterable[Sequence]) -> tuple[int, Cause | None]:
         """Reserve blocks for all known tokens of a waiting output. Returns its computed tokens, or why not."""
         request, memory = sequence.request, self._memory
         parent = request.sequences[0]
@@ -142,7 +156,11 @@ class Gate:
             return self._fork(parent, sequence)
         if self._is_blocked(sequence):
             return 0, "blocks"
+        if self._siblings.is_awaited(sequence):
+            return 0, "sibling"
         num_computed, hits = memory.match(sequence)
+        if self._siblings.await_one(sequence, num_computed, others):
+            return 0, "sibling"
         if self.takes_whole and sequence.num_known - num_computed > budget:
             return 0, "budget"
         shared = [[entry.block for entry in found] for found in hits]
@@ -150,11 +168,13 @@ class Gate:
             return 0, "blocks"
         memory.reserve(sequence, sequence.num_known, shared)
         sequence.entries = hits
+        sequence.borrowed = frozenset(entry.block for found in hits for entry in found if entry.step)
         if sequence.first_ran_at < 0:
             self._counters.began(request.num_prompt, min(num_computed, request.num_prompt))
         if sequence.roots and sequence.first_ran_at < 0:
             self._counters.prefix_queries += request.num_prompt
             self._counters.prefix_hits += min(num_computed, request.num_prompt)
+            self._counters.prefix_planned_hits += min(memory.num_under_way(sequence), request.num_prompt)
             sequence.cached_tokens = min(num_computed, request.num_prompt)
         return num_computed, None
 
@@ -162,8 +182,10 @@ class Gate:
         """Share the prompt that the first output has planned; copy the block of its last token, to run that again."""
         running, memory = self._running, self._memory
         num_prompt = sequence.request.num_prompt
-        # num_scheduled is of the plans already sent: copies are done before the rows of this one.
-        if running.num_scheduled[parent.slot] < num_prompt:
+        # Copies are done before the rows of this plan, so plans already sent must have written all of the prompt.
+        sent = self._group_epoch.in_flight.step
+        borrows_now = parent.borrowed and any(entry.step > sent for found in parent.entries for entry in found)
+        if running.num_scheduled[parent.slot] < num_prompt or borrows_now:
             return 0, "parent"
         cuts = [divmod(num_prompt - 1, size) for size in memory.block_sizes]
         shared = [table[:num_shared] for table, (num_shared, _) in zip(parent.tables, cuts, strict=True)]
@@ -172,9 +194,13 @@ class Gate:
         memory.reserve(sequence, num_prompt, shared)
         sequence.roots = parent.roots
         sequence.entries = [entries[:num_shared] for entries, (num_shared, _) in zip(parent.entries, cuts, strict=True)]
+        if running.num_computed[parent.slot] < num_prompt:
+            sequence.borrowed = frozenset(block for table in parent.tables for block in table)
         for group, (num_shared, offset) in enumerate(cuts):
             if offset:
                 self._plan.copies += (parent.tables[group][num_shared], sequence.tables[group][num_shared])
+        if sequence.first_ran_at < 0:
+            sequence.cached_tokens = num_prompt - 1
         return num_prompt - 1, None
 
     def _fits(self, sequence: Sequence, shared: list[list[int]]) -> bool:

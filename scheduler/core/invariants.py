@@ -1,7 +1,8 @@
 """Every rule that must hold between two events, recomputed from first principles: no counter is believed.
 
-I1 blocks in one place each; I2 reference counts; I3 who may write; I4 fences; I5 cache; I6 one terminal event;
-I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiescence. They hold under -O.
+I1 blocks in one place each; I2 reference counts; I3 who may write; I4 fences; I5 cache, proven or planned;
+I6 one terminal event; I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiescence. They hold
+under -O.
 """
 
 from collections import Counter
@@ -25,7 +26,9 @@ def check(core: Core) -> None:
     _slots(core.group_epoch, live)
     _blocks(core.group_epoch, live)
     _writers(core.group_epoch, live)
-    _cache(core.group_epoch, live)
+    entries = core.group_epoch.memory.index.entries()
+    _cache(core.group_epoch, live, entries)
+    _planned(core.group_epoch, live, entries)
     _plans(core, core.group_epoch)
     _quiet(core, core.group_epoch)
 
@@ -158,9 +161,8 @@ def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
                 _require("I3", same, f"block {block} is shared by different groups, prefixes, adapters or salts")
 
 
-def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
+def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry]) -> None:
     running, memory = group_epoch.running, group_epoch.memory
-    entries = memory.index.entries()
     for listed in entries:
         if memory.index.entry_of(listed.block) is not listed:
             raise InvariantError("I5", f"block {listed.block} and its entry disagree")
@@ -187,7 +189,7 @@ def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
                 if mine is None:
                     continue
                 begin, end = place * width, (place + 1) * width
-                if end > acknowledged:
+                if end > acknowledged and not mine.step:
                     raise InvariantError("I5", f"{_name(sequence)}: block {block} is cached too early")
                 tokens = history[4 * begin : 4 * end]
                 if [mine.content] != list(block_contents(tokens, width, place, request.placeholders)):
@@ -195,6 +197,48 @@ def _cache(group_epoch: Epoch, live: list[Sequence]) -> None:
                 if _origin(mine, origins) != (context, place + 1):
                     detail = f"block {block} is of another group, salt, adapter or place"
                     raise InvariantError("I5", f"{_name(sequence)}: {detail}")
+
+
+def _planned(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry]) -> None:
+    """A listed block is unproven exactly while the plan that fills it is in flight, and no earlier plan reads it."""
+    running, memory = group_epoch.running, group_epoch.memory
+    named = {
+        block: (step, slot)
+        for step, by_slot in memory.planned.items()
+        for slot, blocks in by_slot.items()
+        for block in blocks
+    }
+    for listed in entries:
+        step = named.get(listed.block, (0, 0))[0]
+        _require("I5", listed.step == step, f"block {listed.block} is listed for plan {listed.step}, named for {step}")
+    idle = [block for block in named if block in memory.pool.idle]
+    _require("I5", not idle, f"blocks {idle[:8]} are idle before they are written")
+    rows: dict[int, list[tuple[int, int, int]]] = {}
+    in_flight: set[tuple[int, int]] = set()
+    for plan in group_epoch.in_flight.plans if named else ():
+        in_flight.update((plan.step, slot) for slot in plan.slots.tolist())
+        current = running.generation[plan.slots] == plan.generations
+        columns = (column[current].tolist() for column in (plan.slots, plan.ends - plan.num_tokens, plan.ends))
+        for slot, start, stop in zip(*columns, strict=True):
+            rows.setdefault(slot, []).append((plan.step, start, stop))
+    unknown = set(named.values()) - in_flight
+    _require("I5", not unknown, f"blocks are named for rows (plan, slot) {unknown}, which are not in flight")
+    for sequence in live if named else ():
+        for table, width in zip(sequence.tables, memory.block_sizes, strict=True):
+            for place, block in enumerate(table):
+                if block in named:
+                    _filled_first(sequence, block, (place + 1) * width, named[block], rows.get(sequence.slot, []))
+
+
+def _filled_first(
+    sequence: Sequence, block: int, end: int, owner: tuple[int, int], rows: list[tuple[int, int, int]]
+) -> None:
+    """The row `owner` (plan, slot) fills the block, whose last token is the output's `end`, before `rows` read it."""
+    for step, start, stop in rows:
+        if (step, sequence.slot) == owner:
+            _require("I5", start < end <= stop, f"{_name(sequence)}: plan {step} does not fill block {block}")
+        elif step < owner[0]:
+            _require("I5", start < end, f"{_name(sequence)} reads block {block} in plan {step}, before it is written")
 
 
 def _origin(entry: PrefixEntry, known: dict[int, tuple[bytes, int]]) -> tuple[bytes, int]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from quire.proto.messages.introspection import EndedOutput
 from quire.proto.messages.message import AbortReason, Usage
 from quire.proto.messages.params import MAX_N, FinishReason
 from quire.proto.messages.requests import Finish, ModelFacts, Submit
@@ -14,7 +15,7 @@ from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.deadlines import Deadlines
 from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.registry import Registry
-from quire.scheduler.state.request_log import EndedOutput, EndedOutputs
+from quire.scheduler.state.request_log import EndedOutputs
 from quire.scheduler.state.sequence import Request, Sequence
 from quire.scheduler.state.waiting import Waiting
 
@@ -96,7 +97,8 @@ class LiveRequests:
         request = sequence.request
         usage = sequence.usage(now)
         sequence.note(now, "finished", sequence.num_known, ": ".join(filter(None, (reason, error, message))))
-        self.ended.add(EndedOutput(request.label, request.arrival, sequence.output_index, usage, sequence.log))
+        ended = EndedOutput(request.label, request.arrival, sequence.output_index, reason, now, usage)
+        self.ended.add(ended, sequence.log)
         self._counters.num_finished += 1
         self._counters.finished[reason] += 1
         self.num_live -= 1
@@ -130,6 +132,16 @@ class LiveRequests:
             self.end(sequence, "error", group_epoch, effects, now, error="SLOW_READER", message=text)
         else:
             self.end(sequence, "abort", group_epoch, effects, now)
+
+    def send_back(self, sequence: Sequence, group_epoch: Epoch, now: float) -> None:
+        """Put an output whose borrowed blocks, or what it made of them, are no numbers back into the queue."""
+        group_epoch.leave(sequence, keep_tokens=True, poisoned=True)
+        sequence.move("waiting")
+        sequence.was_misled = True
+        sequence.num_preemptions += 1
+        detail = "a prompt under way, whose blocks it shared, was computed to no number; it runs again without them"
+        sequence.note(now, "preempted", sequence.num_known, detail)
+        self.waiting.push(sequence)
 
     def requeue(self, sequence: Sequence, max_restarts: int, effects: Effects, now: float) -> None:
         """Put an output whose worker group died back into the queue, or end it when that happened too often."""

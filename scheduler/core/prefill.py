@@ -7,7 +7,8 @@ nobody starves: from when the gate would let it in, a prompt of r tokens, with s
 its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
 
 A plan has at most two rows that do not reach the end of their prompt. Of one priority `max_num_partial_prefills`
-prompts may be begun and not at their end; one of these places is kept for the oldest.
+prompts may be begun and not at their end; one of these places is kept for the oldest, and one that was sent back to
+the queue by others' bad numbers takes none.
 
 Where prompts run whole, the oldest, if longer than its half, is passed over once; then it goes before all others.
 """
@@ -89,7 +90,7 @@ class Prefill:
                 if self._gate.takes_whole and share < oldest.num_known:
                     allowed = budget if oldest.was_passed and place == 0 else 0
                     oldest.was_passed = place == 0
-                part = self._enter(oldest, allowed) if allowed and self._gate.lets_pass(oldest) else None
+                part = self._enter(oldest, allowed, parts) if allowed and self._gate.lets_pass(oldest) else None
                 if part is None:
                     oldest = None
                     continue
@@ -97,26 +98,29 @@ class Prefill:
                 oldest = self._waiting.oldest(priority) if self._gate.is_open else None
             if part is None:
                 return
-            share -= part.grant(allowed)
+            share -= self._grant(part, allowed)
             place += 1
 
     def _by_length(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
         """Spend the rest on the shortest prompts first. An output that enters is added to `parts`, at the end."""
         queue = sorted((part for part in parts if part.left), key=_length, reverse=True)
-        num_skipped = 0
+        num_skipped, goes_on = 0, True
         while budget:
-            entrant = self._entrant(priority, num_skipped, parts, budget) if num_skipped <= MAX_SKIPPED else None
+            goes_on = goes_on and num_skipped <= MAX_SKIPPED
+            entrant = self._entrant(priority, num_skipped, parts, budget) if goes_on else None
             if entrant is not None and (not queue or entrant.num_known < queue[-1].left):
-                part = self._enter(entrant, budget)
+                part = self._enter(entrant, budget, parts)
                 if part is None:
-                    num_skipped += 1 if self._gate.refusal == "parent" else MAX_SKIPPED + 1
+                    goes_on = self._gate.refusal in ("parent", "sibling")
+                    num_skipped += 1
                     continue
                 parts.append(part)
             elif queue:
                 part = queue.pop()
+                num_skipped = 0  # who was skipped may share what this one runs
             else:
                 return
-            budget -= part.grant(budget)
+            budget -= self._grant(part, budget)
 
     def _entrant(self, priority: int, num_skipped: int, parts: list[PartialPrefill], budget: int) -> Sequence | None:
         """The output to enter next: the shortest, where it may pass those before it, else the oldest."""
@@ -141,8 +145,14 @@ class Prefill:
         is_led = any(order < oldest.order for order in unfinished)
         return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
 
-    def _enter(self, sequence: Sequence, budget: int) -> PartialPrefill | None:
-        return self._part(sequence) if self._gate.enter(sequence, budget) else None
+    def _enter(self, sequence: Sequence, budget: int, parts: list[PartialPrefill]) -> PartialPrefill | None:
+        others = (part.sequence for part in parts)
+        return self._part(sequence) if self._gate.enter(sequence, budget, others) else None
+
+    def _grant(self, part: PartialPrefill, budget: int) -> int:
+        count = part.grant(budget)
+        self._gate.plan(part.sequence, part.granted)
+        return count
 
     def _part(self, sequence: Sequence) -> PartialPrefill:
         slot = sequence.slot

@@ -34,7 +34,7 @@ class IdleList:
 
     def mask(self, num_blocks: int) -> npt.NDArray[np.bool_]:
         """Membership of the first `num_blocks` blocks: bool [num_blocks]."""
-        return np.array(self._next[:num_blocks]) >= 0
+        return np.fromiter(self._next, np.int64, num_blocks) >= 0
 
     def append(self, block: int) -> None:
         last, end = self._before[self._end], self._end
@@ -77,6 +77,10 @@ class BlockPool:
     @property
     def num_referenced(self) -> int:
         return self.num_blocks - self.available - len(self.fenced)
+
+    def readers(self, num_blocks: int) -> npt.NDArray[np.int64]:
+        """Readers of each of the first `num_blocks` blocks: int64 [num_blocks]."""
+        return np.fromiter(self.refs, np.int64, num_blocks)
 
     def take(self, count: int) -> list[int]:
         """Blocks for one new reader each: free ones, then the idle ones that were used longest ago."""

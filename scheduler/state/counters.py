@@ -32,6 +32,8 @@ class Counters:
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits: int = 0
     """Those of `prefix_queries` that were found."""
+    prefix_planned_hits: int = 0
+    """Those of `prefix_hits` that a step under way was still to write."""
     prompt_tokens: int = 0
     """Prompt tokens of outputs that began to run; forked ones share their prompt and count nothing."""
     cached_tokens: int = 0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quire.proto.messages.introspection import ExplainReply, LoadReply, MetricsReply, StatusReply
+from quire.proto.messages.introspection import Answer
 from quire.proto.messages.message import EngineState
 from quire.proto.messages.plans import GroupFacts, StepAck, StepResult
 from quire.proto.messages.requests import Abort, AbortedLabels, AbortLabels, ModelFacts, Outputs, Submit
@@ -111,7 +111,7 @@ class SendOutputs:
 @dataclass(frozen=True, slots=True)
 class Reply:
     frontend: bytes
-    message: LoadReply | MetricsReply | StatusReply | ExplainReply | AbortedLabels
+    message: Answer | AbortedLabels
 
 
 @dataclass(frozen=True, slots=True)

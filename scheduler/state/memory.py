@@ -16,6 +16,7 @@ PUBLISH_BATCH = 4
 """Generated blocks are published in batches of this size, the rest at the end: nobody else can know them earlier."""
 NEVER = 1 << 62
 """Number of tokens that no output has."""
+_NOTHING: dict[int, list[int]] = {}
 
 
 class UnpublishedBlocks(NamedTuple):
@@ -49,6 +50,8 @@ class Memory:
         self.pool = BlockPool(facts.num_blocks)
         self.index = PrefixIndex(facts.num_blocks, facts.block_sizes, facts.revision, key_of)
         self.fences: deque[Fence] = deque()
+        self.planned: dict[int, dict[int, list[int]]] = {}
+        """Plan -> slot -> blocks that its row fills with known tokens; until every rank has acknowledged the plan."""
         self.acked = 0
         """Number of the newest plan that every rank has acknowledged."""
         self._caching = caching and facts.shares_prefixes
@@ -64,7 +67,8 @@ class Memory:
     def match(self, sequence: Sequence) -> tuple[int, list[list[PrefixEntry]]]:
         """The longest prefix of a waiting output that every group has cached, in tokens, and its entries by group.
 
-        At least one of its tokens stays to run.
+        At least one of its tokens stays to run. Blocks that a plan has still to write are found, too: in every layer a
+        step stores all keys before any row attends, and plans run in order.
         """
         request, sizes = sequence.request, self.block_sizes
         if self._caching:
@@ -75,19 +79,20 @@ class Memory:
         num_tokens = (sequence.num_known - 1) // self.block_size * self.block_size
         for root, size in zip(sequence.roots, sizes, strict=True):
             tokens = sequence.tokens[:num_tokens].tobytes()
-            hits.append(self._cached(root, block_contents(tokens, size, 0, request.placeholders)))
+            contents = block_contents(tokens, size, 0, request.placeholders)
+            hits.append(self._cached(root, contents, only_proven=sequence.was_misled))
             num_tokens = len(hits[-1]) * size // self.block_size * self.block_size
         for found, size in zip(hits, sizes, strict=True):
             del found[num_tokens // size :]
         return num_tokens, hits
 
-    def _cached(self, root: PrefixEntry, contents: Iterable[bytes]) -> list[PrefixEntry]:
+    def _cached(self, root: PrefixEntry, contents: Iterable[bytes], only_proven: bool) -> list[PrefixEntry]:
         """The listed entries of the longest prefix of these blocks."""
         found: list[PrefixEntry] = []
         parent, find = root, self.index.find
         for content in contents:
             entry = find(parent, content)
-            if entry is None:
+            if entry is None or (only_proven and entry.step):
                 break
             found.append(entry)
             parent = entry
@@ -132,6 +137,25 @@ class Memory:
             del table[keep:]
         self._fence(surplus, [], sent)
 
+    def plan(self, sequence: Sequence, history: Int32, num_tokens: int, step: int) -> None:
+        """List the full blocks among the first `num_tokens` known tokens, which the plan `step` will have written.
+
+        Whatever runs in that plan or later may share them.
+        """
+        for group in self._groups:
+            unpublished = self._unpublished(sequence, group, history, num_tokens)
+            if unpublished is not None:
+                sequence.entries[group] += self.index.publish(*unpublished, step)
+                self.planned.setdefault(step, {}).setdefault(sequence.slot, []).extend(unpublished.blocks)
+
+    def num_planned(self, sequence: Sequence) -> int:
+        """Tokens of a running output whose full blocks the plans sent, and the one under construction, have written."""
+        return len(sequence.entries[self._widest]) * self.block_size
+
+    def num_under_way(self, sequence: Sequence) -> int:
+        """Tokens of a running output's listed blocks that a plan has still to write."""
+        return sum(1 for entry in sequence.entries[self._widest] if entry.step) * self.block_size
+
     def publish(self, sequence: Sequence, history: Int32, num_computed: int) -> None:
         """List the full blocks among the first `num_computed` tokens, all acknowledged."""
         for group in self._groups:
@@ -161,8 +185,22 @@ class Memory:
                 self.index.poison(block)
         sequence.roots = []
 
+    def written_by(self, sequence: Sequence) -> list[int]:
+        """The blocks of a running output that it was not given with content."""
+        tables = zip(sequence.tables, self.block_sizes, strict=True)
+        return [block for table, size in tables for block in table[sequence.num_shared // size :]]
+
+    def fail(self, step: int, slot: int) -> list[int]:
+        """Keep out of the cache what the row of this slot was to fill in this plan: its values are not finite."""
+        blocks = self.planned.get(step, {}).get(slot, [])
+        for block in blocks:
+            self.index.poison(block)
+        return blocks
+
     def acknowledge(self, step: int) -> None:
-        """Every rank is done with the plan of this number."""
+        """Every rank is done with the plan of this number: what it was to write is proven, and its fences fall."""
+        for blocks in self.planned.pop(step, _NOTHING).values():
+            self.index.prove(blocks)
         self.acked = step
         self._settle()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from quire.proto.messages.introspection import NOT_CACHED
 from quire.proto.prefix_key import NO_PARENT, prefix_key, root_content
 
 NUM_SHARDS = 256
@@ -19,13 +20,15 @@ KeyOf = Callable[[bytes, bytes], bytes]
 class PrefixEntry:
     """Identity of one full block. Its chain of parents is the prefix; `block` is -1 for roots and unlisted entries."""
 
-    __slots__ = ("block", "content", "key", "parent")
+    __slots__ = ("block", "content", "key", "parent", "step")
 
-    def __init__(self, key: bytes, parent: PrefixEntry | None, content: bytes, block: int) -> None:
+    def __init__(self, key: bytes, parent: PrefixEntry | None, content: bytes, block: int, step: int = 0) -> None:
         self.key = key
         self.parent = parent
         self.content = content
         self.block = block
+        self.step = step
+        """Number of the plan that writes the block, until every rank has acknowledged it; 0: the block is proven."""
 
 
 class PrefixIndex:
@@ -58,10 +61,13 @@ class PrefixIndex:
             return found
         return found if self._same(found, parent, content) else None
 
-    def publish(self, parent: PrefixEntry, contents: Iterable[bytes], blocks: Sequence[int]) -> list[PrefixEntry]:
+    def publish(
+        self, parent: PrefixEntry, contents: Iterable[bytes], blocks: Sequence[int], step: int = 0
+    ) -> list[PrefixEntry]:
         """List these blocks as holding the prefixes that follow `parent`, each content behind the one before.
 
-        A block is not listed where another one is already, or where a collision has taken the key.
+        A block is not listed where another one is already, or where a collision has taken the key. `step`: number of
+        the plan that is to write them; 0: they are written.
         """
         entries: list[PrefixEntry] = []
         shards, by_block, key_of = self._shards, self._by_block, self._key_of
@@ -70,7 +76,7 @@ class PrefixIndex:
             shard = shards[key[0]]
             entry = shard.get(key)
             if entry is None and not self._poisoned[block] and by_block[block] is None:
-                entry = shard[key] = by_block[block] = PrefixEntry(key, parent, content, block)
+                entry = shard[key] = by_block[block] = PrefixEntry(key, parent, content, block, step)
                 self._num_entries += 1
             elif entry is None or not self._same(entry, parent, content):
                 entry = PrefixEntry(key, parent, content, -1)
@@ -78,8 +84,36 @@ class PrefixIndex:
             parent = entry
         return entries
 
+    def prove(self, blocks: Iterable[int]) -> None:
+        """The plan that was to write these blocks is done; those that were poisoned stay unlisted."""
+        for block in blocks:
+            entry = self._by_block[block]
+            if entry is not None:
+                entry.step = 0
+
     def entry_of(self, block: int) -> PrefixEntry | None:
         return self._by_block[block]
+
+    def parents(self, num_blocks: int) -> list[int]:
+        """For each of the first `num_blocks` blocks the one before it in its prefix, as `PrefixReply` says it.
+
+        A prefix whose beginning was written anew begins where the rest of it does.
+        """
+        unknown = NOT_CACHED - 1
+        parents = [
+            NOT_CACHED if entry is None else entry.parent.block if entry.parent.block >= 0 else unknown  # type: ignore[union-attr]
+            for entry in self._by_block[:num_blocks]
+        ]
+        place = -1
+        for _ in range(parents.count(unknown)):
+            place = parents.index(unknown, place + 1)
+            entry = self._by_block[place]
+            assert entry is not None
+            assert entry.parent is not None
+            # a root, or listed by the block of another output
+            twin = self._shards[entry.parent.key[0]].get(entry.parent.key)
+            parents[place] = place if twin is None else twin.block
+        return parents
 
     def remove(self, blocks: Iterable[int]) -> None:
         """Unlist these blocks, which are about to be written anew; they are no longer poisoned."""

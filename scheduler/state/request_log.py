@@ -1,10 +1,10 @@
 """Logs of what happened to each output, for `Explanation`. Decode steps add nothing, so memory and time stay small."""
 
 from collections import deque
+from itertools import islice
 from typing import Literal, NamedTuple
 
-from quire.proto.messages.introspection import Moment, Story
-from quire.proto.messages.message import Usage
+from quire.proto.messages.introspection import EndedOutput, Moment, Story
 
 MAX_ENTRIES = 64
 """Entries that one output's log keeps."""
@@ -86,33 +86,32 @@ class OutputLog:
         self._entries = merged
 
 
-class EndedOutput(NamedTuple):
-    """An output that has its terminal event. `arrival` is its request's number."""
-
-    label: str
-    arrival: int
-    output_index: int
-    usage: Usage
-    log: OutputLog
-
-
 class EndedOutputs:
-    """The `MAX_ENDED` outputs that ended last."""
+    """The `MAX_ENDED` outputs that ended last, with their logs."""
 
     def __init__(self) -> None:
-        self._ended: deque[EndedOutput] = deque(maxlen=MAX_ENDED)
+        self.count = 0
+        """Outputs that have ended so far."""
+        self._ended: deque[tuple[EndedOutput, OutputLog]] = deque(maxlen=MAX_ENDED)
 
-    def add(self, ended: EndedOutput) -> None:
-        self._ended.append(ended)
+    def add(self, ended: EndedOutput, log: OutputLog) -> None:
+        self._ended.append((ended, log))
+        self.count += 1
+
+    def after(self, count: int) -> tuple[EndedOutput, ...]:
+        """Those that ended since `count` had, as far as they are kept, oldest first; all for a count of the future."""
+        num_new = self.count - count if count <= self.count else len(self._ended)
+        first = max(0, len(self._ended) - num_new)
+        return tuple(ended for ended, _ in islice(self._ended, first, None))
 
     def newest(self, label: str) -> int:
         """The newest arrival among the requests of this label, or 0."""
-        return max((ended.arrival for ended in self._ended if ended.label == label), default=0)
+        return max((ended.arrival for ended, _ in self._ended if ended.label == label), default=0)
 
-    def stories(self, arrival: int) -> list[Story]:
+    def stories(self, label: str, arrival: int) -> list[Story]:
         """Stories of the ended outputs of one request."""
         return [
-            Story(ended.output_index, "finished", 0, ended.usage, tuple(ended.log.moments()))
-            for ended in self._ended
-            if ended.arrival == arrival
+            Story(ended.output_index, "finished", 0, ended.usage, tuple(log.moments()))
+            for ended, log in self._ended
+            if ended.arrival == arrival and ended.label == label
         ]

@@ -37,7 +37,7 @@ class Running:
         self.num_draft: Int64 | None = None
         """Draft tokens that the workers have for the next decode of each slot; None: they draft nothing."""
         self.num_computed = _zeros(num_slots)
-        """Tokens whose KV was written by steps with a result."""
+        """Tokens whose KV was written by steps with a result, or was shared when the output entered."""
         self.limit = _zeros(num_slots)
         self.stop_from = _zeros(num_slots)
         """Number of tokens before which no stop token ends the output."""

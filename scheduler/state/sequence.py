@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,8 @@ TRANSITIONS: Final[dict[State, tuple[State, ...]]] = {
     "running": ("waiting", "finished"),
     "finished": (),
 }
-"""States that may follow each. running -> waiting: preempted, or its worker group died."""
+"""States that may follow each. running -> waiting: preempted, misled, or its worker group died."""
+_NO_BLOCKS: Final[frozenset[int]] = frozenset()
 
 
 class Frontend:
@@ -113,10 +114,24 @@ class Request:
         return len(self.prompt) + self.params.min_tokens
 
 
+class Awaited(NamedTuple):
+    """A prompt under way for which a waiting output waits, to share what it will write."""
+
+    owner: Sequence
+    num_common: int
+    """Tokens of the full blocks that both begin with."""
+    num_scheduled: int
+    """Tokens of the owner that were planned when it was looked at last."""
+    step: int
+    """Number of the newest plan sent then."""
+
+
 class Sequence:
     """One output. While it runs, its tokens and counts live in the arrays of `Running`, at `slot`."""
 
     __slots__ = (
+        "awaited",
+        "borrowed",
         "cached_tokens",
         "entries",
         "first_ran_at",
@@ -126,6 +141,7 @@ class Sequence:
         "num_known",
         "num_preemptions",
         "num_restarts",
+        "num_shared",
         "output_index",
         "request",
         "roots",
@@ -133,6 +149,7 @@ class Sequence:
         "state",
         "tables",
         "tokens",
+        "was_misled",
         "was_passed",
     )
 
@@ -150,7 +167,13 @@ class Sequence:
         self.roots: list[PrefixEntry] = []
         """By KV group, what the entries begin with; empty where nothing may be cached."""
         self.entries: list[list[PrefixEntry]] = []
-        """By KV group, prefix-cache entries of the leading blocks, as far as they are published."""
+        """By KV group, prefix-cache entries of the leading blocks, as far as they are published or planned."""
+        self.num_shared = 0
+        """Tokens whose blocks held others' content when it entered its slot."""
+        self.borrowed: frozenset[int] = _NO_BLOCKS
+        """Blocks that it shares, or has a copy of, since before they were proven."""
+        self.awaited: Awaited | None = None
+        """The prompt that it waits for, while it waits to share it."""
         self.first_ran_at = -1.0
         self.first_token_at = -1.0
         self.cached_tokens = 0
@@ -158,6 +181,8 @@ class Sequence:
         """The prompt position whose logprob is delivered next; the first token has none."""
         self.num_preemptions = 0
         self.num_restarts = 0
+        self.was_misled = False
+        """Blocks that it borrowed were no numbers: it shares only proven ones from now on."""
         self.was_passed = False
         """Its prompt runs whole, it was the oldest, and a step was given to shorter ones."""
         self.log = OutputLog()
@@ -198,6 +223,9 @@ class Sequence:
         self.tables = []
         self.entries = []
         self.roots = []
+        self.num_shared = 0
+        self.borrowed = _NO_BLOCKS
+        self.awaited = None
 
     def usage(self, now: float) -> Usage:
         arrived = self.request.arrived_at

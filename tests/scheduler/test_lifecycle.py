@@ -241,9 +241,9 @@ def test_load_is_true(engine, facts):
     now = load()
     assert (now.state, now.epoch, now.step) == ("ready", 1, 2)
     assert (now.num_running, now.num_waiting, now.waiting_tokens) == (2, 1, 9)
-    assert (now.num_blocks, now.free_blocks, now.fenced_blocks) == (32, 32 - 3 - 2, 0)
-    # Tokens 10..13 are the same in both prompts, but were computed at the same time: nothing is shared.
-    assert now.used_slots_share == (11 + 7) / (5 * 4)
+    assert (now.num_blocks, now.free_blocks, now.fenced_blocks) == (32, 32 - 3 - 1, 0)
+    # Tokens 10..13 are the same in both prompts, and were computed once.
+    assert now.used_slots_share == (11 + 3) / (4 * 4)
     assert (now.num_rejected, now.num_finished) == (1, 0)
     e.settle()
     idle = load()

@@ -97,7 +97,7 @@ def test_one_token_rows_come_first_even_when_admitted_last(engine):
     e = engine()
     e.submit(1, 9)
     e.submit(2, 1)
-    e.submit(3, 7)
+    e.submit(3, [7] * 7)
     assert [row[1] for row in e.plan().rows] == [1, 9, 7]
 
 
@@ -120,7 +120,7 @@ def test_rows_and_tokens_stay_within_the_limits(engine):
 def test_without_chunked_prefill_a_prompt_runs_whole(engine, facts):
     e = engine(facts=msgspec.structs.replace(facts, max_model_len=64), enable_chunked_prefill=False)
     e.submit(1, 40)
-    e.submit(2, 40)
+    e.submit(2, [7] * 40)
     assert e.plan().rows == [(0, 40, 1)]
     assert e.plan().rows == [(0, 1, 1), (1, 40, 1)]
     e.settle()
@@ -139,7 +139,7 @@ def test_without_chunked_prefill_a_longer_context_than_the_budget_fails_the_engi
 def test_the_best_waiting_output_is_not_overtaken(engine, facts):
     e = engine(facts=msgspec.structs.replace(facts, num_blocks=8))
     e.submit(1, 16, max_tokens=8)
-    e.submit(2, 20, max_tokens=4)
+    e.submit(2, [7] * 20, max_tokens=4)
     e.submit(3, 1, max_tokens=4)
     assert set(e.plan().admits) == {0}
     e.settle()

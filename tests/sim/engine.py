@@ -151,6 +151,8 @@ class Engine:
         message = _RESULTS.decode(*frames)
         assert isinstance(message, StepResult | StepAck)
         self.group.acknowledged[rank] = message.step
+        if isinstance(message, StepResult):
+            self.group.on_result(message.step)
         self.receive(frames)
 
     def receive(self, frames: Frames) -> None:

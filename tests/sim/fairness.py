@@ -6,6 +6,7 @@ The contract stands at the head of `scheduler/core/prefill.py` and `scheduler/co
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
 from clients import Clients
 from fake_group import FakeGroup
 from fake_memory import demand
@@ -53,6 +54,8 @@ class Fairness:
     def __init__(self, core: Core, clients: Clients) -> None:
         self._core = core
         self._clients = clients
+        self._prompts: list[Prompt] = []
+        """Those of the plan that is checked."""
         self._first: Sequence | None = None
         """The first in line before the plan."""
         self._num_preemptions = 0
@@ -81,6 +84,7 @@ class Fairness:
                 prompts.append(Prompt(sequence, self._order(sequence), left, ran, name in entered, num_cached))
                 budget += name in group.ran
         prompts.sort(key=lambda prompt: prompt.order)
+        self._prompts = prompts
         is_whole = group.facts.whole_prompts or not core.config.enable_chunked_prefill
         passing = self._check_entries(prompts, entered)
         if is_whole:
@@ -121,11 +125,29 @@ class Fairness:
         unseen = self._num_shared(entrant.order, prompts) + self._num_cached(entrant)
         return unseen + 1 + memory.pool.num_blocks // HEADROOM_SHARE > memory.available
 
-    def _is_open(self, sequence: Sequence, num_shared: int = 0) -> bool:
+    def _may_wait(self, sequence: Sequence, was_planned: bool) -> bool:
+        """A prompt before it, which runs more in this plan or just did (`was_planned`), begins with blocks of its."""
+        group_epoch = self._core.group_epoch
+        assert group_epoch is not None
+        mine, size, order = sequence.request, group_epoch.facts.block_size, self._order(sequence)
+        for prompt in self._prompts:
+            other, theirs = prompt.sequence, prompt.sequence.request
+            if prompt.order > order or (theirs.adapter, theirs.cache_salt) != (mine.adapter, mine.cache_salt):
+                continue
+            length = min(sequence.num_known - 1, len(other.tokens))
+            differs = np.flatnonzero(sequence.tokens[:length] != other.tokens[:length])
+            num_equal = int(differs[0]) if len(differs) else length
+            if num_equal // size * size > len(other.tokens) - (prompt.left if was_planned else prompt.rest):
+                return True
+        return False
+
+    def _is_open(self, sequence: Sequence, num_shared: int = 0, was_planned: bool = False) -> bool:
         """Even after the plan it could have entered, without taking anything from the first in line.
 
         `num_shared`: blocks that the gate kept for who was first in line then, and that are left.
         """
+        if self._may_wait(sequence, was_planned):
+            return False
         if self._core.counters.num_preemptions > self._num_preemptions:
             return False
         parent = sequence.request.sequences[0]
@@ -174,7 +196,7 @@ class Fairness:
         waiting = {self._order(sequence): sequence for sequence in self._core.live_requests.waiting.sequences()}
         for priority in sorted({order[0] for order in waiting} | {prompt.order[0] for prompt in prompts}):
             mine = [prompt for prompt in prompts if prompt.order[0] == priority]
-            unfinished = [prompt.name for prompt in mine if prompt.rest]
+            unfinished = [prompt.name for prompt in mine if prompt.rest and not prompt.sequence.was_misled]
             most = self._core.config.max_num_partial_prefills
             demand(len(unfinished) <= most, f"{unfinished} are unfinished, at most {most} may be")
             queued = {order: sequence for order, sequence in waiting.items() if order[0] == priority}
@@ -210,7 +232,7 @@ class Fairness:
         for order, sequence in waiting.items():
             longer = [prompt for prompt in prompts if prompt.length > sequence.num_known]
             if sum(prompt.ran - prompt.by_age for prompt in longer) >= sequence.num_known:
-                is_open = self._is_open(sequence, self._num_shared(order, prompts))
+                is_open = self._is_open(sequence, self._num_shared(order, prompts), was_planned=True)
                 demand(not is_open, f"{order} waits for longer prompts, and need not")
 
     def _check_debts(self, prompts: list[Prompt], waiting: dict[Order, Sequence], budget: int) -> None:

@@ -50,6 +50,8 @@ class FakeGroup:
         self._plan: StepPlan | None = None
         self._previous = GENESIS
         self._decoder = plan_decoder()
+        self._failed: dict[int, list[int]] = {}
+        """Step -> blocks written by its rows that draw and are not finite."""
         self._lives: dict[tuple[int, int], int] = {}
         """(seed, output index) -> how often it was admitted."""
 
@@ -112,6 +114,10 @@ class FakeGroup:
         """The scheduler ended this output because of a bad row: nobody may share what it wrote."""
         self.memory.poisoned.add((seed, index, self._lives[seed, index]))
 
+    def on_result(self, step: int) -> None:
+        """The scheduler knows the result of this step: what its bad rows wrote may not be shared any more."""
+        self.memory.failed.update(self._failed.pop(step, ()))
+
     def _hand_out(self, block: int) -> None:
         """A table gets this block. One that holds it for refused drafts loses it first."""
         if self.memory.is_named(block):
@@ -160,7 +166,7 @@ class FakeGroup:
                 tables,
                 shared,
                 (*name, self._lives[name]),
-                [bytearray() for _ in sizes],
+                chains=[bytearray() for _ in sizes],
             )
             slot.extend(tokens)
             others = [other for other in self.slots.values() if other.name[0] == name[0]]
@@ -168,7 +174,8 @@ class FakeGroup:
             for table, size in zip(tables, sizes, strict=True):
                 for block in table:
                     if block in shared:
-                        self.memory.share(block, size, is_fork=block in kin)
+                        if self.memory.share(block, size, is_fork=block in kin):
+                            slot.borrowed.add(block)
                     else:
                         self._hand_out(block)
             self.slots[admit.slot] = slot
@@ -194,22 +201,16 @@ class FakeGroup:
         counts: list[int] = []
         bad: list[int] = []
         logprobs: list[RowLogprobs] = []
-        columns = zip(slots, lengths, drafts, plan.samples, strict=True)
-        for row, (number, length, num_draft, samples) in enumerate(columns):
-            demand(number in self.slots, f"row of empty slot {number}")
-            slot = self.slots[number]
-            start, end = slot.computed, slot.computed + length - num_draft
-            if not start < end <= len(slot.tokens):
-                raise Broken(f"{slot.name}: row {start}..{end} of {len(slot.tokens)}")
-            if samples != (end == len(slot.tokens)):
-                raise Broken(f"{slot.name}: samples={samples} at {end}/{len(slot.tokens)}")
-            if samples and end + num_draft >= self.facts.max_model_len:
-                raise Broken(f"{slot.name}: token beyond the context length")
-            demand(samples or not num_draft, f"{slot.name}: drafts behind a chunk of the prompt")
-            finite = self.memory.read(slot, start) and not self.is_bad(*slot.name, end)
+        spans = [
+            self._span(number, length, num_draft, samples)
+            for number, length, num_draft, samples in zip(slots, lengths, drafts, plan.samples, strict=True)
+        ]
+        columns = zip(spans, self._store_and_read(spans), drafts, plan.samples, strict=True)
+        for row, ((slot, start, end), finite, num_draft, samples) in enumerate(columns):
             if samples and not finite:
-                self.on_bad(*slot.name, end)
-            self.memory.write(slot, start, end, finite)
+                self._failed.setdefault(self.step, []).extend(self.memory.written_in_this_step(slot))
+                if not slot.borrowed:  # else it may not be blamed: it runs again
+                    self.on_bad(*slot.name, end)
             slot.computed = end
             if slot.params.prompt_logprobs >= 0:
                 logprobs += self._prompt_logprobs(row, slot, start, end)
@@ -225,6 +226,36 @@ class FakeGroup:
                 counts.append(len(tokens))
         packed = ints(counts) if plan.num_draft or self.step % 3 == 0 else b""  # both ways to encode one each
         return StepResult(self.epoch, self.step, ints(drawn), packed, tuple(bad), logprobs=tuple(logprobs))
+
+    def _span(self, number: int, length: int, num_draft: int, samples: int) -> tuple[Slot, int, int]:
+        """The slot of a row and the positions start..end-1 that it runs, without its drafts."""
+        demand(number in self.slots, f"row of empty slot {number}")
+        slot = self.slots[number]
+        start, end = slot.computed, slot.computed + length - num_draft
+        if not start < end <= len(slot.tokens):
+            raise Broken(f"{slot.name}: row {start}..{end} of {len(slot.tokens)}")
+        if samples != (end == len(slot.tokens)):
+            raise Broken(f"{slot.name}: samples={samples} at {end}/{len(slot.tokens)}")
+        if samples and end + num_draft >= self.facts.max_model_len:
+            raise Broken(f"{slot.name}: token beyond the context length")
+        demand(samples or not num_draft, f"{slot.name}: drafts behind a chunk of the prompt")
+        self.memory.check_borrowed(slot)
+        return slot, start, end
+
+    def _store_and_read(self, spans: list[tuple[Slot, int, int]]) -> list[bool]:
+        """All rows store their cells before any row reads. Returns which rows are finite: what reads others is not."""
+        finite = [not self.is_bad(*slot.name, end) for slot, _, end in spans]
+        for (slot, start, end), is_finite in zip(spans, finite, strict=True):
+            self.memory.write(slot, start, end, is_finite)
+        while True:
+            found = [
+                row for row, (slot, start, _) in enumerate(spans) if finite[row] and not self.memory.read(slot, start)
+            ]
+            for row in found:
+                finite[row] = False
+                self.memory.write(*spans[row], finite=False)
+            if not found:
+                return finite
 
     def _verify(self, slot: Slot, num_draft: int, finite: bool) -> list[int]:
         """Draw a token, and one behind each draft that is accepted. The cells of refused drafts are left as they are,

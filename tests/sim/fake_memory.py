@@ -36,6 +36,8 @@ class Slot:
     frozen: set[int]
     """Blocks that came with content: read, never written."""
     life: Life
+    borrowed: set[int] = field(default_factory=set)
+    """Blocks of other requests that it shared before their content was known to be there."""
     chains: list[bytearray] = field(default_factory=list)
     """The cells that `tokens` must find in the table of each KV group."""
 
@@ -64,6 +66,8 @@ class FakeMemory:
         """Newest step of each rank that the scheduler knows of."""
         self.poisoned: set[Life] = set()
         """Lives whose content the scheduler knows to be not finite."""
+        self.failed: set[int] = set()
+        """Blocks of which the scheduler knows that a row with values that are not finite wrote in them."""
         self._cells = bytearray(num_blocks * self._width * CELL)
         self._users = [0] * num_blocks
         """Table entries naming each block."""
@@ -71,6 +75,11 @@ class FakeMemory:
         """Newest step that reads or writes each block."""
         self._written = [0] * num_blocks
         """Newest step that writes each block."""
+        self._handed_out = [0] * num_blocks
+        """Newest step in which each block was given to a table to write."""
+        self._lent = [0] * num_blocks
+        """Newest step in which each block got a second reader."""
+        self._writer: list[Life | None] = [None] * num_blocks
         self._bad_cells: dict[int, Life] = {}
         """Cell -> the life that wrote values there that are not finite."""
 
@@ -80,18 +89,37 @@ class FakeMemory:
             for block in table:
                 self._users[block] -= 1
 
-    def share(self, block: int, size: int, is_fork: bool) -> None:
-        """A table that begins with content names this block. A fork may share what its living parent is to write."""
+    def share(self, block: int, size: int, is_fork: bool) -> bool:
+        """A table that begins with content names this block. True: the content may still be under way.
+
+        A fork may share whatever its living parent has.
+        """
         self._users[block] += 1
+        if self._users[block] == 2:
+            self._lent[block] = self.step
         if is_fork:
-            return
-        if self._written[block] > min(self.acknowledged):
-            raise Broken(
-                f"block {block} is shared before its step {self._written[block]} is acknowledged by every rank"
-            )
+            return False
+        demand(block not in self.failed, f"block {block} is shared, but a row wrote no numbers there")
         for cell in range(block * self._width, block * self._width + size) if self.poisoned else ():
             writer = self._bad_cells.get(cell)
             demand(writer not in self.poisoned, f"block {block} is shared, but {writer} wrote no numbers there")
+        return max(self._handed_out[block], self._written[block]) > min(self.acknowledged)
+
+    def check_borrowed(self, slot: Slot) -> None:
+        """The slot runs a row: nothing that it borrowed is known to be no numbers."""
+        for block in slot.borrowed:
+            writer = self._writer[block]
+            is_bad = block in self.failed or writer in self.poisoned
+            demand(not is_bad, f"{slot.name} goes on with block {block}, where {writer} wrote no numbers")
+
+    def written_in_this_step(self, slot: Slot) -> list[int]:
+        """Blocks of the slot that its row has written."""
+        return [
+            block
+            for table in slot.tables
+            for block in table
+            if self._written[block] == self.step and self._writer[block] == slot.life
+        ]
 
     def is_named(self, block: int) -> bool:
         """A table names this block."""
@@ -105,6 +133,10 @@ class FakeMemory:
         if self._touched[block] > min(self.acknowledged):
             raise Broken(f"block {block} is handed out while step {self._touched[block]} may touch it")
         self._users[block] = 1
+        self._handed_out[block], self._writer[block] = self.step, None
+        self.failed.discard(block)
+        for cell in range(block * self._width, (block + 1) * self._width) if self._bad_cells else ():
+            self._bad_cells.pop(cell, None)
 
     def copy(self, source: int, target: int) -> None:
         """The target, just handed out, gets the source's content."""
@@ -158,12 +190,12 @@ class FakeMemory:
             block = table[index]
             if block in slot.frozen:
                 raise Broken(f"{slot.name} writes block {block}, which it was given to read")
-            if self._users[block] != 1:
+            if self._users[block] != 1 and self._lent[block] != self.step:
                 raise Broken(f"{slot.name} writes block {block}, shared by {self._users[block]}")
             low, high = max(start, index * size), min(end, (index + 1) * size)
             at = block * self._width + low - index * size
             self._cells[at * CELL : (at + high - low) * CELL] = content[(low - start) * CELL : (high - start) * CELL]
-            self._written[block] = self.step
+            self._written[block], self._writer[block] = self.step, slot.life
             if self._bad_cells or not finite:
                 for cell in range(at, at + high - low):
                     self._bad_cells.pop(cell, None)

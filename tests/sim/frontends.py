@@ -22,7 +22,14 @@ class Frontends:
         self._rng = engine.rng
         self._num_requests = 0
 
-    def submit(self) -> None:
+    def burst(self) -> None:
+        """Some requests at once, whose prompts begin with the same tokens, which nobody has sent before."""
+        longest = max(1, self._knobs.max_model_len * 3 // 4)
+        prefix = [self._rng.randrange(self._knobs.vocab) for _ in range(self._rng.randint(1, longest))]
+        for _ in range(self._rng.randint(2, 8)):
+            self.submit(prefix)
+
+    def submit(self, prefix: list[int] | None = None) -> None:
         if len(self._clients.live) >= self._knobs.max_live:
             return
         self._num_requests += 1
@@ -33,6 +40,7 @@ class Frontends:
             self._num_requests,
             seed=self._num_requests,
             conversations=self._clients.conversations,
+            prefix=prefix,
         )
         self._send(self._request((frontend, submit.number), submit, prompt))
 

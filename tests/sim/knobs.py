@@ -14,6 +14,7 @@ from quire.scheduler.config import SchedulerConfig
 
 WEIGHTS = {
     "submit": 10.0,
+    "burst": 1.0,
     "deliver": 60.0,
     "abort": 1.5,
     "abort_unknown": 0.5,
@@ -107,6 +108,7 @@ def draw_knobs(rng: random.Random, num_groups: int = 1) -> Knobs:
     )
     weights = {name: weight * rng.choice((0, 1, 1, 3)) for name, weight in WEIGHTS.items()}
     weights["submit"] = WEIGHTS["submit"] * rng.choice((0.5, 1, 2))
+    weights["burst"] = WEIGHTS["burst"] * rng.choice((0, 0, 1, 4))
     weights["deliver"] = WEIGHTS["deliver"]
     knobs = Knobs(
         config=config,
@@ -119,7 +121,7 @@ def draw_knobs(rng: random.Random, num_groups: int = 1) -> Knobs:
         num_frontends=rng.choice((1, 2, 3)),
         weights=weights,
         max_live=rng.choice((2, 6, 16, 30)),
-        bad_rate=rng.choice((0, 0, 0.002, 0.02)),
+        bad_rate=rng.choice((0, 0, 0.002, 0.02, 0.1)),
         plan_rate=rng.choice((0.4, 0.8, 1.0)),
         long_prompts=rng.random() < 0.5,
         weak_hash=rng.random() < 0.2,
@@ -145,15 +147,20 @@ def _tokens(rng: random.Random, vocab: int, count: int) -> tuple[int, ...]:
 
 
 def draw_submit(
-    rng: random.Random, knobs: Knobs, number: int, seed: int, conversations: Sequence[list[int]]
+    rng: random.Random,
+    knobs: Knobs,
+    number: int,
+    seed: int,
+    conversations: Sequence[list[int]],
+    prefix: list[int] | None = None,
 ) -> tuple[Submit, list[int]]:
     """A request that is mostly valid; its parameter seed is its unique name.
 
-    `conversations`: earlier prompts with their answers.
+    `conversations`: earlier prompts with their answers. `prefix`: what its prompt begins with, all of it mostly.
     """
     room = min(knobs.max_model_len, knobs.facts(knobs.num_blocks).num_kv_tokens + 1)
-    start = list(rng.choice(conversations if conversations and rng.random() < 0.4 else knobs.prefixes))
-    prompt = start[: rng.randint(0, len(start))] if rng.random() < 0.3 else start
+    start = prefix or list(rng.choice(conversations if conversations and rng.random() < 0.4 else knobs.prefixes))
+    prompt = start[: rng.randint(0, len(start))] if rng.random() < (0.1 if prefix else 0.3) else start
     prompt = prompt + list(_tokens(rng, knobs.vocab, rng.choice((0, 1, 2, 5, 9) if knobs.long_prompts else (0, 1))))
     if rng.random() < 0.1:
         prompt += [0]

@@ -134,12 +134,49 @@ def test_a_cached_prefix_of_the_same_tenant_is_shared_and_of_another_is_found():
         pipe.send([(2, 2, 1)], admits=(admit(2, [3, 6], seed=3, computed=4),))
 
 
-def test_a_prefix_shared_before_every_rank_acknowledged_it_is_found():
+def test_a_prefix_may_be_shared_in_the_plan_that_writes_it_in_any_order_of_rows():
     pipe = Pipe()
-    pipe.send([(0, 6, 1)], acknowledge=False, admits=(admit(0, [3, 1]),))
-    pipe.group.acknowledged[:] = [1, 0]
-    with pytest.raises(Broken, match="shared before its step 1"):
-        pipe.send([(1, 2, 1)], admits=(admit(1, [3, 5], seed=2, computed=4),))
+    admits = admit(0, [3, 1]), admit(1, [3, 5], seed=2, computed=4)
+    result = pipe.send([(1, 2, 1), (0, 6, 1)], acknowledge=False, admits=admits)
+    assert tokens_of(result) == alone(seed=2, count=1) + alone(count=1)
+    (token,) = tokens_of(pipe.send([(2, 2, 1)], admits=(admit(2, [3, 6], seed=2, computed=4),)))
+    assert [token] == alone(seed=2, count=1)
+
+
+def test_a_prefix_shared_before_the_plan_that_writes_it_is_found():
+    pipe = Pipe()
+    with pytest.raises(Broken, match="reads wrong content at position 3"):
+        pipe.send([(0, 3, 0), (1, 2, 1)], admits=(admit(0, [3, 1]), admit(1, [3, 5], seed=2, computed=4)))
+
+
+def test_a_block_lent_in_an_earlier_plan_may_not_be_written():
+    pipe = Pipe()
+    pipe.send([(0, 3, 0)], admits=(admit(0, [3, 1]),))
+    pipe.send([(0, 1, 0), (1, 2, 1)], admits=(admit(1, [3, 5], seed=2, computed=4),))
+    pipe.send([(0, 1, 0)])
+    pipe.group.slots[0].computed = 3
+    with pytest.raises(Broken, match="writes block 3, shared by 2"):
+        pipe.send([(0, 2, 0)])
+
+
+def test_who_borrowed_what_is_no_numbers_is_not_to_blame_and_may_not_go_on():
+    blamed = []
+    pipe = Pipe(is_bad=lambda seed, index, position: seed == 1)
+    pipe.group.on_bad = lambda *row: blamed.append(row)
+    admits = admit(0, [3, 1]), admit(1, [3, 5], seed=2, computed=4)
+    assert pipe.send([(0, 6, 1), (1, 2, 1)], admits=admits).bad_rows == (0, 1)
+    assert blamed == [(1, 0, 6)]
+    pipe.group.poison(1, 0)
+    with pytest.raises(Broken, match=r"\(2, 0\) goes on with block 3"):
+        pipe.send([(1, 1, 1)])
+
+
+def test_what_a_bad_row_wrote_may_not_be_shared_once_its_result_is_known():
+    pipe = Pipe(is_bad=lambda seed, index, position: seed == 1)
+    pipe.send([(0, 6, 1)], admits=(admit(0, [3, 1]),))
+    pipe.group.on_result(1)
+    with pytest.raises(Broken, match="block 3 is shared, but a row wrote no numbers there"):
+        pipe.send([(1, 2, 1)], admits=(admit(1, [3, 6], seed=2, computed=4),))
 
 
 def test_a_block_handed_out_while_a_step_may_touch_it_is_found():

@@ -12,7 +12,7 @@ import pytest
 from mutation import AUDIT_EVERY
 from world import World
 
-NUM_SEEDS = 200
+NUM_SEEDS = 100
 NUM_EVENTS = 2000
 CHUNK = 20
 

@@ -44,18 +44,29 @@ def test_generated_tokens_are_cached_too(engine):
     assert e.plan().admits[0].num_computed == 12
 
 
-def test_a_block_is_published_only_after_every_rank_acknowledged(engine):
+def test_a_block_is_proven_only_after_every_rank_acknowledged(engine):
     e = engine(world_size=2)
     e.submit(1, 9, max_tokens=50)
     e.plan()
-    e.submit(2, 9, max_tokens=50)
-    assert e.plan().admits[1].num_computed == 0
+    entries = e.core.group_epoch.memory.index.entries()
+    assert [entry.step for entry in entries] == [1, 1]
     e.answer(acks=False)
-    assert len(e.core.group_epoch.memory.index) == 0
+    assert [entry.step for entry in entries] == [1, 1]
     e.ack(1, 1)
-    assert len(e.core.group_epoch.memory.index) == 2
-    e.submit(3, 9)
-    assert e.plan().admits[2].num_computed == 8
+    assert [entry.step for entry in entries] == [0, 0]
+
+
+def test_a_generated_block_is_listed_only_after_every_rank_acknowledged(engine):
+    e = engine(world_size=2)
+    e.submit(1, 1, max_tokens=50)
+    num_listed = 0
+    while not num_listed:
+        plan = e.plan()
+        e.answer(acks=False)
+        assert not len(e.core.group_epoch.memory.index)
+        e.ack(1, plan.step)
+        num_listed = len(e.core.group_epoch.memory.index)
+    assert (num_listed, plan.step) == (4, 16)
 
 
 def test_an_ended_outputs_blocks_are_published_when_their_fence_falls(engine):
@@ -65,7 +76,7 @@ def test_an_ended_outputs_blocks_are_published_when_their_fence_falls(engine):
     e.answer(acks=False)
     memory = e.core.group_epoch.memory
     assert e.reason(1) == "length"
-    assert (len(memory.pool.fenced), len(memory.index)) == (3, 0)
+    assert (len(memory.pool.fenced), [entry.step for entry in memory.index.entries()]) == (3, [1, 1])
     e.ack(1, 1)
     assert (len(memory.pool.fenced), len(memory.index), len(memory.pool.idle)) == (0, 2, 2)
 
@@ -120,7 +131,7 @@ def test_idle_blocks_are_evicted_oldest_and_deepest_first(engine, facts):
     # Four new blocks: three free ones, and the tail of the oldest prefix.
     e.submit(3, [7] * 16, max_tokens=1)
     e.plan()
-    assert len(e.core.group_epoch.memory.index) == 2
+    assert sum(not entry.step for entry in e.core.group_epoch.memory.index.entries()) == 2
     e.settle()
     e.submit(4, [1] * 8 + [2], max_tokens=1)
     assert e.plan().admits[0].num_computed in (0, 4)
