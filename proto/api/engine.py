@@ -37,6 +37,11 @@ class ServerInfo:
     kv_bytes: int = 0
     weight_bytes: int = 0
     adapters: Sequence[str] = ()
+    kv_dtype: str = ""
+    quantization: str = ""
+    num_ranks: int = 0
+    num_kv_tokens: int = 0
+    """Tokens of one sequence that all blocks together hold."""
 
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0

@@ -427,7 +427,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser")
+    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "kv_dtype", "quantization", "num_ranks", "num_kv_tokens", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_DETAIL_FIELD_NUMBER: _ClassVar[int]
@@ -445,6 +445,10 @@ class GetServerInfoResponse(_message.Message):
     KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    KV_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_RANKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_KV_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_NUM_QUEUED_REQS_FIELD_NUMBER: _ClassVar[int]
@@ -479,6 +483,10 @@ class GetServerInfoResponse(_message.Message):
     kv_bytes: int
     weight_bytes: int
     adapters: _containers.RepeatedScalarFieldContainer[str]
+    kv_dtype: str
+    quantization: str
+    num_ranks: int
+    num_kv_tokens: int
     max_num_seqs: int
     max_num_batched_tokens: int
     max_num_queued_reqs: int
@@ -496,7 +504,7 @@ class GetServerInfoResponse(_message.Message):
     embedding_size: int
     tool_parser: str
     reasoning_parser: str
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kv_dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., num_ranks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -708,7 +716,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, after_step: _Optional[int] = ...) -> None: ...
 
 class LiveOutput(_message.Message):
-    __slots__ = ("label", "output_index", "state", "priority", "age_seconds", "num_prompt", "cached_tokens", "num_tokens", "num_scheduled", "max_tokens", "num_blocks", "num_preemptions")
+    __slots__ = ("label", "output_index", "state", "priority", "age_seconds", "num_prompt", "cached_tokens", "num_tokens", "num_scheduled", "max_tokens", "num_blocks", "num_preemptions", "arrival")
     LABEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_INDEX_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -721,6 +729,7 @@ class LiveOutput(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     label: str
     output_index: int
     state: str
@@ -733,7 +742,8 @@ class LiveOutput(_message.Message):
     max_tokens: int
     num_blocks: int
     num_preemptions: int
-    def __init__(self, label: _Optional[str] = ..., output_index: _Optional[int] = ..., state: _Optional[str] = ..., priority: _Optional[int] = ..., age_seconds: _Optional[float] = ..., num_prompt: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_scheduled: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ...) -> None: ...
+    arrival: int
+    def __init__(self, label: _Optional[str] = ..., output_index: _Optional[int] = ..., state: _Optional[str] = ..., priority: _Optional[int] = ..., age_seconds: _Optional[float] = ..., num_prompt: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., num_tokens: _Optional[int] = ..., num_scheduled: _Optional[int] = ..., max_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., arrival: _Optional[int] = ...) -> None: ...
 
 class StepRecord(_message.Message):
     __slots__ = ("step", "at", "num_decodes", "num_prefills", "num_prefill_tokens", "num_admitted", "num_preempted", "schedule_seconds", "send_seconds", "device_seconds", "host_seconds", "idle_seconds")

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from quire.proto.messages.message import EngineState, Usage, WireMessage
+from quire.proto.messages.params import FinishReason
 
 
 class LoadQuery(WireMessage, frozen=True):
@@ -25,6 +26,8 @@ class StatusQuery(WireMessage, frozen=True):
     query: int
     after_step: int = -1
     """Step records newer than this one of the same epoch are wanted; -1: all that are kept."""
+    blocks: bool = True
+    """Blocks are wanted, which are most of the work."""
 
 
 class ExplainQuery(WireMessage, frozen=True):
@@ -32,6 +35,22 @@ class ExplainQuery(WireMessage, frozen=True):
 
     query: int
     label: str
+    arrival: int = 0
+    """The request of this label with this number; 0: the newest."""
+
+
+class EndedQuery(WireMessage, frozen=True):
+    """Query of the outputs that ended; `EndedReply` answers with the same query number."""
+
+    query: int
+    after: int = 0
+    """`EndedReply.count` of an earlier answer: only what ended since is wanted; 0: all that is kept."""
+
+
+class PrefixQuery(WireMessage, frozen=True):
+    """Query of the prefix cache; `PrefixReply` answers with the same query number."""
+
+    query: int
 
 
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -134,6 +153,8 @@ class LiveOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     max_tokens: int
     num_blocks: int
     num_preemptions: int
+    arrival: int = 0
+    """Number of its request since the scheduler's start: tells requests of one label apart."""
 
 
 BLOCK_FREE, BLOCK_CACHED, BLOCK_SHARED, BLOCK_FENCED, BLOCK_OWNER = 0, 1, 2, 3, 16
@@ -151,14 +172,15 @@ class StatusReply(WireMessage, frozen=True):
     outputs: tuple[LiveOutput, ...]
     """Running ones first, then waiting ones in queue order; at most MAX_STATUS_OUTPUTS."""
     blocks: bytes
-    """uint16 per block of the pool, at most MAX_STATUS_BLOCKS of them: see BLOCK_FREE and its neighbours."""
+    """uint16 per block of the pool, at most MAX_STATUS_BLOCKS of them: see BLOCK_FREE and its neighbours. Empty where
+    they were not wanted."""
     steps: tuple[StepRecord, ...]
 
 
 MAX_STATUS_OUTPUTS = 512
 
 
-MAX_STATUS_BLOCKS = 16_384
+MAX_STATUS_BLOCKS = 65_536
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -190,3 +212,44 @@ class ExplainReply(WireMessage, frozen=True):
     query: int
     label: str
     stories: tuple[Story, ...]
+
+
+class EndedOutput(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One output that has ended; `ExplainQuery` with its label and arrival tells how it went."""
+
+    label: str
+    arrival: int
+    output_index: int
+    reason: FinishReason
+    at: float
+    """Its end, on the scheduler's monotonic clock."""
+    usage: Usage
+
+
+class EndedReply(WireMessage, frozen=True):
+    """Answer to `EndedQuery`."""
+
+    query: int
+    now: float
+    """The scheduler's monotonic clock."""
+    count: int
+    """Outputs that have ended since the scheduler's start."""
+    outputs: tuple[EndedOutput, ...]
+    """Those that are kept, the newest last."""
+
+
+NOT_CACHED = -1
+
+
+class PrefixReply(WireMessage, frozen=True):
+    """Answer to `PrefixQuery`: the tree of prefixes in the first `MAX_STATUS_BLOCKS` blocks of the pool."""
+
+    query: int
+    parents: bytes
+    """int32 per block: the block before it in its prefix, its own number where a prefix begins, or NOT_CACHED."""
+    readers: bytes
+    """uint16 per block: running outputs that hold it, as far as uint16 counts."""
+
+
+Question = LoadQuery | MetricsQuery | StatusQuery | ExplainQuery | EndedQuery | PrefixQuery
+Answer = LoadReply | MetricsReply | StatusReply | ExplainReply | EndedReply | PrefixReply

@@ -8,6 +8,9 @@ schema allows too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import accumulate
+from operator import or_
 from typing import Any
 
 from quire.proto.messages.exact_numbers import BOUNDS, check_numbers, moved_bound
@@ -25,8 +28,10 @@ from quire.proto.messages.unique_items import UniqueItems
 
 MAX_SCHEMAS = 20_000
 """Most schemas within a rewritten one: a reference beside other keywords is written out each time."""
+KEYS_PER_SCHEMA = 8
+"""Keys listed beside a schema that cost as much as a schema: they are written into it."""
 MAX_ALL_OF = 128
-"""Most members of one `allOf`: the keys of each are compared with those of all others."""
+"""Most members of one `allOf` that differ."""
 _LISTS = ("properties", "patternProperties")
 
 
@@ -76,6 +81,8 @@ class _Rewriting:
         self._shares_keys = False
         self._known: dict[int, tuple[Any, _Listed]] = {}
         """By id, which the schema beside it keeps from being given to another."""
+        self._listed_behind: dict[str, _Listed] = {}
+        """By reference."""
 
     def run(self) -> StrictSchema:
         schema = self._schema(self._root, "#", _NOTHING)
@@ -85,9 +92,10 @@ class _Rewriting:
         """`others`: the keys that schemas beside this one list for the same object."""
         if not isinstance(schema, dict):
             return schema
-        self._num_schemas += 1
+        self._num_schemas += 1 + (len(others.names) + len(others.patterns)) // KEYS_PER_SCHEMA
         if self._num_schemas > MAX_SCHEMAS:
-            raise ValueError(f"{path}: is too large when its references are written out; make it simpler")
+            large = f"more than {MAX_SCHEMAS} schemas when references and the keys beside them are written out"
+            raise ValueError(f"{path}: is too large, {large}; join some")
         if "uniqueItems" in schema:
             schema = self._unique.rewritten(schema, path)
         if "propertyNames" in schema:
@@ -115,11 +123,7 @@ class _Rewriting:
         elif key in ("items", "prefixItems", "additionalItems", "additionalProperties"):
             made[key] = self._each(value, place, _NOTHING)
         elif key == "allOf" and isinstance(value, list):
-            if len(value) > MAX_ALL_OF:
-                raise ValueError(f"{place}: has {len(value)} members; at most {MAX_ALL_OF} are allowed, join some")
-            for index, one in enumerate(value):
-                beside = others | self._beside(schema, key, index)
-                made.setdefault(key, []).append(self._schema(one, f"{place}/{index}", beside))
+            self._all_of(made, schema, place, others)
         elif key == "anyOf":
             made[key] = self._each(value, place, others | self._beside(schema, key))
         elif key == "oneOf" and isinstance(value, list):
@@ -130,6 +134,18 @@ class _Rewriting:
             made[key] = moved_bound(value, BOUNDS[key], place)
         else:
             made[key] = value
+
+    def _all_of(self, made: Schema, schema: Schema, place: str, others: _Listed) -> None:
+        """Each member, told of the keys that the others list. Equal references mean no more than one of them."""
+        members = {_reference_of(one) or index: (index, one) for index, one in enumerate(schema["allOf"])}.values()
+        if len(members) > MAX_ALL_OF:
+            raise ValueError(f"{place}: has {len(members)} members; at most {MAX_ALL_OF} are allowed, join some")
+        listed = [self._listed_in(one) for _, one in members]
+        rest = reduce(or_, [self._listed_in(part) for name, part in parts_of(schema) if name != "allOf"], _NOTHING)
+        before = accumulate(listed, or_, initial=others | _own(schema))
+        behind = [*accumulate(reversed(listed[1:]), lambda found, one: one | found, initial=rest)][::-1]
+        for (index, one), first, last in zip(members, before, behind, strict=False):
+            made.setdefault("allOf", []).append(self._schema(one, f"{place}/{index}", first | last))
 
     def _with_names(self, schema: Schema) -> Schema:
         """`propertyNames` of a mapping as listed keys; as it is, which the library refuses, where they are not few."""
@@ -228,15 +244,16 @@ class _Rewriting:
             remedy = "list the keys in properties and required, or use an array of pairs"
             raise ValueError(f"{path}/minProperties: {least} free keys that differ cannot be promised; {remedy}")
 
-    def _beside(self, schema: Schema, key: str, index: int = -1) -> _Listed:
+    def _beside(self, schema: Schema, key: str) -> _Listed:
         """The keys that other keywords of `schema` than this one list for its object."""
         found = _NOTHING if key in (*_LISTS, "") else _own(schema)
-        for name, position, part in parts_of(schema):
-            if name != key or (name == "allOf" and position != index):
-                found |= self._listed_in(part)
-        return found
+        return reduce(or_, [self._listed_in(part) for name, part in parts_of(schema) if name != key], found)
 
     def _listed_in(self, part: Any) -> _Listed:
+        if reference := _reference_of(part):
+            if reference not in self._listed_behind:
+                self._listed_behind[reference] = self._listed(part, set())
+            return self._listed_behind[reference]
         if id(part) not in self._known:
             self._known[id(part)] = (part, self._listed(part, set()))
         return self._known[id(part)][1]
@@ -245,7 +262,7 @@ class _Rewriting:
         if not isinstance(schema, dict):
             return _NOTHING
         found = _own(schema)
-        for name, _, part in parts_of(schema):
+        for name, part in parts_of(schema):
             if name == "$ref":
                 target = self._facts.target(part["$ref"])
                 if target is not None and part["$ref"] not in seen:
@@ -254,6 +271,12 @@ class _Rewriting:
             else:
                 found |= self._listed(part, seen)
         return found
+
+
+def _reference_of(schema: Any) -> str:
+    """The target of a schema that is a reference and nothing else; empty for any other."""
+    reference = schema.get("$ref") if isinstance(schema, dict) and len(schema) == 1 else None
+    return reference if isinstance(reference, str) else ""
 
 
 def _own(schema: Schema) -> _Listed:

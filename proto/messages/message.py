@@ -1,5 +1,6 @@
 """Base and vocabulary of all internal messages."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -26,9 +27,15 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     prompt_tokens: int
     cached_tokens: int
+    """Prompt tokens that were there when it first ran: in the prefix cache, or of an output of the same request."""
     completion_tokens: int
     queue_seconds: float
     prefill_seconds: float
     decode_seconds: float
     num_preemptions: int = 0
     num_restarts: int = 0
+
+
+def cached_of_prompt(usages: Iterable[Usage]) -> int:
+    """Tokens of one prompt that were cached before any of its outputs ran: later ones also find those of the first."""
+    return min((usage.cached_tokens for usage in usages), default=0)

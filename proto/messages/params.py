@@ -22,9 +22,11 @@ MAX_BAD_WORD_TOKENS = 64
 MAX_ALLOWED_TOKEN_IDS = 65_536
 MAX_CACHE_SALT = 128
 MAX_STRUCTURED_BYTES = 64 << 10
+MAX_CHANNELS_BYTES = 4 * MAX_STRUCTURED_BYTES
+"""That of an answer in channels, whose text holds another, escaped."""
 INT64_MAX = 2**63 - 1
 
-StructuredKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
+StructuredKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "channels"]
 
 FinishReason = Literal["stop", "length", "abort", "deadline", "rejected", "error"]
 """Reason for an output's end. Exactly one per output, and nothing after it."""
@@ -41,7 +43,8 @@ class ParameterError(ValueError):
 
 class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The language an output must belong to. `text` is a JSON Schema, a regular expression, a JSON list of strings
-    (`choice`), an EBNF grammar or a structural tag (JSON); empty for `json_object`.
+    (`choice`), an EBNF grammar or a structural tag (JSON); empty for `json_object`. `channels` no client can say: it
+    is what the frontend makes of another for gpt-oss (`proto/messages/channels.py`).
     """
 
     kind: StructuredKind
@@ -51,10 +54,11 @@ class Structured(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         size = len(self.text.encode(errors="surrogatepass"))
-        if size > MAX_STRUCTURED_BYTES:
+        most = MAX_CHANNELS_BYTES if self.kind == "channels" else MAX_STRUCTURED_BYTES
+        if size > most:
             raise ParameterError(
                 "structured",
-                f"{self.kind} has {size} bytes; at most {MAX_STRUCTURED_BYTES} are allowed",
+                f"{self.kind} has {size} bytes; at most {most} are allowed",
                 "INVALID_GRAMMAR",
             )
 

@@ -7,20 +7,11 @@ One output of a request (n > 1) is (request number, output index).
 
 import msgspec
 
-from quire.proto.messages.introspection import (
-    ExplainQuery,
-    ExplainReply,
-    LoadQuery,
-    LoadReply,
-    MetricsQuery,
-    MetricsReply,
-    StatusQuery,
-    StatusReply,
-)
+from quire.proto.messages.introspection import Answer, Question
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -100,20 +91,7 @@ class GroupFailed(WireMessage, frozen=True):
     reason: str
 
 
-FrontendMessage = (
-    Submit
-    | Abort
-    | AbortLabels
-    | LoadQuery
-    | MetricsQuery
-    | StatusQuery
-    | ExplainQuery
-    | FrontendBeat
-    | Hello
-    | Drain
-    | GroupLost
-    | GroupFailed
-)
+FrontendMessage = Submit | Abort | AbortLabels | Question | FrontendBeat | Hello | Drain | GroupLost | GroupFailed
 """Everything a scheduler accepts on its request socket."""
 
 
@@ -140,6 +118,11 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """Width of the vectors of an `embed` model; 0 for `generate`."""
     whole_prompts: bool = False
     """A prompt cannot be split over steps and shares no prefix: the model reads it in both directions."""
+    kv_dtype: str = ""
+    """Type of the keys and values in the cache."""
+    quantization: str = "none"
+    num_ranks: int = 1
+    """Workers over which the model is divided."""
     shares_prefixes: bool = True
     """Equal beginnings of prompts may be computed once; not where a vector needs every token's hidden state."""
 
@@ -285,16 +268,5 @@ class Drained(WireMessage, frozen=True):
     """Outputs the drain's time-out ended."""
 
 
-SchedulerMessage = (
-    Welcome
-    | Refused
-    | Outputs
-    | AbortedLabels
-    | LoadReply
-    | MetricsReply
-    | StatusReply
-    | ExplainReply
-    | SchedulerBeat
-    | Drained
-)
+SchedulerMessage = Welcome | Refused | Outputs | AbortedLabels | Answer | SchedulerBeat | Drained
 """Everything a frontend or the supervisor accepts from the scheduler."""

@@ -123,14 +123,13 @@ class SchemaFacts:
         return [[Side(part, is_closed) for part in parts] for parts in lists]
 
 
-def parts_of(schema: Schema) -> Iterator[tuple[str, int, Any]]:
-    """The schemas that the same value has to meet, too: (keyword, index, schema)."""
+def parts_of(schema: Schema) -> Iterator[tuple[str, Any]]:
+    """The schemas that the same value has to meet, too: (keyword, schema)."""
     for key in ("allOf", "anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
-            for index, part in enumerate(schema[key]):
-                yield key, index, part
+            yield from ((key, part) for part in schema[key])
     if "$ref" in schema:
-        yield "$ref", 0, {"$ref": schema["$ref"]}
+        yield "$ref", {"$ref": schema["$ref"]}
 
 
 def types_of(schema: Schema) -> set[str]:

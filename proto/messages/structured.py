@@ -5,12 +5,15 @@ JSON is generated compactly, with at most one space after `,` and `:`; a model c
 """
 
 import json
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from, regex_to_lark
 
+from quire.proto.messages.channels import Channels, kind_of, rules
 from quire.proto.messages.json_schema import strict
 from quire.proto.messages.params import ParameterError, Structured
 
@@ -26,6 +29,7 @@ _JSON_STYLE: Final[dict[str, Any]] = {
     "item_separator": ", ?",
     "key_separator": ": ?",
 }
+_ANY_OBJECT: Final[dict[str, Any]] = {"type": "object", "x-guidance": _JSON_STYLE}
 _PLAIN_KEYS: Final[dict[str, Any]] = {"json_allowed_escapes": 'nrbtf\\"'}
 """Without \\uXXXX, by which a free key could spell a listed one."""
 _FREE: Final = "FREE: /(.|\\n)*/\n"
@@ -72,28 +76,43 @@ def new_matcher(vocabulary: LLTokenizer, structured: Structured) -> LLMatcher:
     message = matcher.get_error().strip()
     if not message or message.startswith("NoExtension"):
         message = "allows no output"
-    raise _refusal(structured.kind, message)
+    raise _refusal(kind_of(structured), message)
 
 
 def _grammar(structured: Structured, vocabulary: LLTokenizer) -> str:
     """The constraint in the library's language: JSON that names the grammars, the first of which is the start."""
     try:
+        if structured.kind == "channels":
+            return json.dumps({"grammars": _in_channels(structured.text, vocabulary)})
         body = _body(structured, vocabulary)
     except (ValueError, RecursionError) as error:
         if isinstance(error, ParameterError):
             raise
-        raise _refusal(structured.kind, str(error)) from error
+        raise _refusal(kind_of(structured), str(error)) from error
     if not structured.after:
         return json.dumps({"grammars": [body]})
     main = f"start: before @body\n{_until('before', structured.after, vocabulary)}{_FREE}"
     return json.dumps({"grammars": [{"lark_grammar": main}, {"name": "body", **body}]})
 
 
+def _in_channels(text: str, vocabulary: LLTokenizer) -> list[dict[str, Any]]:
+    channels = msgspec.json.decode(text, type=Channels)
+    main = rules(channels, partial(_mark, vocabulary), partial(_until, vocabulary=vocabulary)) + _FREE
+    grammars: list[dict[str, Any]] = [{"lark_grammar": main}]
+    if channels.answer is not None:
+        grammars.append({"name": "answer", **_body(channels.answer, vocabulary)})
+    for index, call in enumerate(channels.calls):
+        schema = _json("json_schema", bytes(call.schema).decode())
+        made = _ANY_OBJECT if schema is None else _styled(_schema(schema, "json_schema"))
+        grammars.append({"name": f"call_{index}", "json_schema": made})
+    return grammars
+
+
 def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
     text, kind = structured.text, structured.kind
     match kind:
         case "json_object":
-            return {"json_schema": {"type": "object", "x-guidance": _JSON_STYLE}}
+            return {"json_schema": _ANY_OBJECT}
         case "json_schema":
             return {"json_schema": _styled(_schema(_json(kind, text), kind))}
         case "regex":
@@ -106,6 +125,8 @@ def _body(structured: Structured, vocabulary: LLTokenizer) -> dict[str, Any]:
             return {"lark_grammar": grammar_from("grammar", text)}
         case "structural_tag":
             return {"lark_grammar": _tagged(_json(kind, text), vocabulary)}
+        case "channels":
+            raise _refusal(kind, "are not the language of a message")
 
 
 def _json(kind: str, text: str) -> Any:
@@ -183,10 +204,20 @@ def _styled(schema: Any) -> dict[str, Any]:
 
 def _until(rule: str, marker: str, vocabulary: LLTokenizer) -> str:
     """A rule: free text up to and with the marker, which may be a token that has no text of its own."""
+    symbols = _mark(vocabulary, marker)
+    return f"{rule}{'' if symbols.startswith('<[') else '[lazy]'}: FREE {symbols}\n"
+
+
+def _mark(vocabulary: LLTokenizer, marker: str) -> str:
+    """The symbols of a marker: of tokens that have no text of their own, and of the text between them."""
     tokens = vocabulary.tokenize_str(marker, parse_special=True)
-    if len(tokens) == 1 and vocabulary.is_special_token(tokens[0]):
-        return f"{rule}: FREE <[{tokens[0]}]>\n"
-    return f"{rule}[lazy]: FREE {_literal(marker)}\n"
+    if not vocabulary.is_special_token(tokens[0]):
+        return _literal(marker)
+    symbols = []
+    for is_special, group in groupby(tokens, vocabulary.is_special_token):
+        run = list(group)
+        symbols += [f"<[{token}]>" for token in run] if is_special else [_literal(vocabulary.decode_str(run))]
+    return " ".join(symbols)
 
 
 def _literal(text: str) -> str:

@@ -31,6 +31,9 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "kv_waste_ratio": Family("gauge", "Slots of used blocks in which nothing is written, over all of them."),
     "prefix_queries_tokens_total": Family("counter", "Prompt tokens looked up in the prefix cache."),
     "prefix_hits_tokens_total": Family("counter", "Of these, found."),
+    "prefix_planned_hits_tokens_total": Family(
+        "counter", "Of these, shared before the step that writes them was done: prompts under way were not run twice."
+    ),
     "preemptions_total": Family("counter", "Outputs that lost their slot because blocks ran out."),
     "partial_prefills": Family("gauge", "Outputs in a slot whose prompt is planned in part."),
     "passes_total": Family("counter", "Outputs that got a slot before others that were before them in the queue."),

@@ -8,11 +8,13 @@ from quire.scheduler.state.sequence import Request, Sequence
 
 
 def explain(question: ExplainQuery, view: View) -> ExplainReply:
-    """Stories of the newest request with this label: its live outputs, and its ended ones as far as they are kept."""
-    ended = view.live_requests.ended
-    live = max(view.live_requests.registry.of_label(question.label), key=_arrival, default=None)
-    arrival = ended.newest(question.label) if live is None else live.arrival
-    stories = ended.stories(arrival) if arrival else []
+    """Stories of the newest request of this label, or the named one: its live outputs, and what is kept of others."""
+    ended, label, arrival = view.live_requests.ended, question.label, question.arrival
+    found = [one for one in view.live_requests.registry.of_label(label) if arrival in (0, one.arrival)]
+    live = max(found, key=_arrival, default=None)
+    if not arrival:
+        arrival = ended.newest(label) if live is None else live.arrival
+    stories = ended.stories(label, arrival)
     if live is not None:
         stories += [_story(one, view) for one in live.sequences if one.state != "finished"]
     return ExplainReply(question.query, question.label, tuple(sorted(stories, key=_output_index)))

@@ -50,6 +50,7 @@ def metrics(view: View) -> Iterator[Figure]:
         yield from _memory(group_epoch)
     yield Figure("prefix_queries_tokens_total", counters.prefix_queries)
     yield Figure("prefix_hits_tokens_total", counters.prefix_hits)
+    yield Figure("prefix_planned_hits_tokens_total", counters.prefix_planned_hits)
     yield Figure("preemptions_total", counters.num_preemptions)
     yield Figure("passes_total", counters.num_passed)
     yield Figure("restarts_total", counters.num_restarts)

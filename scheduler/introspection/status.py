@@ -30,7 +30,7 @@ def status(question: StatusQuery, view: View) -> StatusReply:
     outputs = [] if group_epoch is None else [_running(sequence, group_epoch, view.now) for sequence in listed]
     waiting = view.live_requests.waiting.best(MAX_STATUS_OUTPUTS - len(listed))
     outputs += [_waiting(sequence, view.now) for sequence in waiting]
-    blocks = b"" if group_epoch is None else _blocks(group_epoch, running).tobytes()
+    blocks = _blocks(group_epoch, running).tobytes() if group_epoch is not None and question.blocks else b""
     steps = view.step_log.records(question.after_step)
     return StatusReply(question.query, view.now, load(view), tuple(outputs), blocks, steps)
 
@@ -54,6 +54,7 @@ def _running(sequence: Sequence, group_epoch: Epoch, now: float) -> LiveOutput:
         max_tokens=request.params.max_tokens,
         num_blocks=sequence.num_blocks,
         num_preemptions=sequence.num_preemptions,
+        arrival=request.arrival,
     )
 
 
@@ -72,6 +73,7 @@ def _waiting(sequence: Sequence, now: float) -> LiveOutput:
         max_tokens=request.params.max_tokens,
         num_blocks=0,
         num_preemptions=sequence.num_preemptions,
+        arrival=request.arrival,
     )
 
 
@@ -81,10 +83,12 @@ def _blocks(group_epoch: Epoch, running: list[Sequence]) -> npt.NDArray[np.uint1
     num_blocks = min(pool.num_blocks, MAX_STATUS_BLOCKS)
     codes: npt.NDArray[np.uint16] = np.zeros(num_blocks, "<u2")
     codes[pool.idle.mask(num_blocks)] = BLOCK_CACHED
-    for place, sequence in enumerate(running):
-        blocks = np.fromiter(chain.from_iterable(sequence.tables), np.int64, sequence.num_blocks)
-        codes[blocks[blocks < num_blocks]] = BLOCK_OWNER + min(place, MAX_STATUS_OUTPUTS)
-    codes[np.array(pool.refs[:num_blocks]) > 1] = BLOCK_SHARED
+    held = [sequence.num_blocks for sequence in running]
+    blocks = np.fromiter(chain.from_iterable(chain.from_iterable(one.tables for one in running)), np.int64, sum(held))
+    owners = np.repeat(BLOCK_OWNER + np.minimum(np.arange(len(running)), MAX_STATUS_OUTPUTS), held)
+    is_shown = blocks < num_blocks
+    codes[blocks[is_shown]] = owners[is_shown]
+    codes[pool.readers(num_blocks) > 1] = BLOCK_SHARED
     fenced = np.fromiter(pool.fenced, np.int64, len(pool.fenced))
     codes[fenced[fenced < num_blocks]] = BLOCK_FENCED
     return codes

@@ -44,6 +44,9 @@ FACTS = requests.ModelFacts(
     task="embed",
     embedding_size=384,
     whole_prompts=True,
+    kv_dtype="float8_e4m3fn",
+    quantization="int8",
+    num_ranks=2,
 )
 LIMITS = requests.Limits(
     max_num_seqs=256,
@@ -79,8 +82,10 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
     requests.AbortLabels(5, ("a", "b")),
     introspection.LoadQuery(6),
     introspection.MetricsQuery(7),
-    introspection.StatusQuery(8, 99),
-    introspection.ExplainQuery(9, "label"),
+    introspection.StatusQuery(8, 99, False),
+    introspection.ExplainQuery(9, "label", 7),
+    introspection.EndedQuery(10, 1024),
+    introspection.PrefixQuery(11),
     requests.FrontendBeat(),
     requests.Drain(45.0),
     requests.GroupLost(2, "killed"),
@@ -108,13 +113,15 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         8,
         12.5,
         LOAD,
-        (introspection.LiveOutput("label", 1, "running", -2, 1.5, 3, 2, 5, 4, 9, 7, 1),),
+        (introspection.LiveOutput("label", 1, "running", -2, 1.5, 3, 2, 5, 4, 9, 7, 1, 6),),
         (16).to_bytes(2, "little"),
         (introspection.StepRecord(2, 3.5, 4, 5, 6, 7, 8, 0.25, 0.5, 0.75, 1.0, 1.25),),
     ),
     introspection.ExplainReply(
         9, "label", (introspection.Story(1, "waiting", 4, USAGE, (introspection.Moment(0.5, "blocked", 3, "why"),)),)
     ),
+    introspection.EndedReply(10, 12.5, 2000, (introspection.EndedOutput("label", 7, 1, "length", 3.5, USAGE),)),
+    introspection.PrefixReply(11, ints([0, 0, -1]), (2).to_bytes(2, "little") * 3),
     requests.SchedulerBeat(2, 1234),
     requests.Drained(3),
     plans.StepPlan(

@@ -11,6 +11,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from pydantic import BaseModel, Field
 
+from quire.proto.messages.json_schema import strict
 from quire.proto.messages.params import ParameterError, Structured
 from quire.proto.messages.structured import load_vocabulary, new_matcher
 
@@ -223,7 +224,26 @@ def test_what_cannot_be_promised_is_refused_with_the_place_and_the_remedy(vocabu
 
 def test_references_that_grow_when_they_are_written_out_are_bounded(vocabulary) -> None:
     """Each level doubles the one below."""
-    link = [{"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2, "properties": {f"p{n}": NULL}} for n in range(40)]
+    below = [{"$ref": f"#/$defs/{n + 1}"} for n in range(40)]
+    link = [{"allOf": [one, {"title": "", **one}], "properties": {f"p{n}": NULL}} for n, one in enumerate(below)]
     schema = {"$ref": "#/$defs/0", "$defs": {str(n): one for n, one in enumerate([*link, A])}}
-    with pytest.raises(ParameterError, match="too large"):
+    with pytest.raises(ParameterError, match="too large, more than 20000 schemas when references"):
         matcher(vocabulary, schema)
+
+
+def listing(first: int, count: int) -> dict:
+    return {"type": "object", "properties": {f"k{number}": NULL for number in range(first, first + count)}}
+
+
+def test_equal_references_cost_what_one_does(vocabulary) -> None:
+    schema = {"allOf": [{"$ref": "#/$defs/a"}] * 400, "$defs": {"a": listing(0, 400)}}
+    assert is_allowed(vocabulary, schema, '{"k0":null,"k399":null}')
+    assert strict(schema) == strict({**schema, "allOf": schema["allOf"][:1]})
+
+
+def test_keys_that_are_written_into_every_member_are_bounded() -> None:
+    """Each member of an allOf has to allow the keys of all others: members times keys."""
+    few, many = ([listing(60 * index, 60) for index in range(count)] for count in (15, 120))
+    assert all(len(member["properties"]) == 900 for member in strict({"allOf": few}).schema["allOf"])
+    with pytest.raises(ValueError, match="too large, more than 20000 schemas when references and the keys beside them"):
+        strict({"allOf": many})
