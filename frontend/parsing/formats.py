@@ -9,10 +9,19 @@ import msgspec
 from quire.frontend.parsing.reasoning import table as reasoning_table
 from quire.frontend.parsing.reasoning.parser import ReasoningParser
 from quire.frontend.parsing.tools import table as tools_table
-from quire.frontend.parsing.tools.forced import NAMED, NamedParser, RequiredParser, structured
+from quire.frontend.parsing.tools.forced import (
+    ForcedHarmonyParser,
+    NamedParser,
+    RequiredParser,
+    forced_tools,
+    structured,
+    structured_channels,
+)
+from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
 from quire.frontend.parsing.tools.parser import StateParser
 from quire.proto.api import Chat, GenerateRequest, Tool
-from quire.proto.messages.params import ParameterError
+from quire.proto.messages.channels import ChannelCall, Channels
+from quire.proto.messages.params import ParameterError, Structured
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,7 @@ class AnswerFormat:
     """The format of one request's answers; every output gets parsers of its own."""
 
     reasoning: reasoning_table.ReasoningFormat | None
+    """Its format; the tool parser reads a joint one, too."""
     starts_in_reasoning: bool
     """True where the prompt has opened the reasoning already."""
     may_reason: bool
@@ -35,12 +45,12 @@ class AnswerFormat:
     def markers(self) -> frozenset[str]:
         """Special tokens that the parsers must see."""
         markers = set(self.tools.markers) if self.tools is not None else set()
-        if self.reasoning is not None:
+        if self.reasoning is not None and not self.reasoning.is_joint:
             markers.update(self.reasoning.markers)
         return frozenset(markers)
 
     def reasoning_parser(self) -> ReasoningParser | None:
-        if self.reasoning is None:
+        if self.reasoning is None or self.reasoning.is_joint:
             return None
         finds_calls = self.tools is not None and self.tools not in (NamedParser, RequiredParser)
         return self.reasoning.parser(self.starts_in_reasoning, may_reason=self.may_reason, finds_calls=finds_calls)
@@ -51,6 +61,8 @@ class AnswerFormat:
             return None
         parser = self.tools.of(self.offered)
         parser.checks_arguments = whole
+        if self.reasoning is not None and self.reasoning.is_joint and self.starts_in_reasoning:
+            parser.feed(self.reasoning.start)  # as the prompt has written it
         return parser
 
 
@@ -77,13 +89,19 @@ class AnswerFormats:
                 raise ValueError(f"{setting}: {given!r} does not go with {joint}, which reads both; leave it at auto")
         return cls(reasoning_table.choose(joint, ""), tools_table.choose(joint, "") if tool_parser else None)
 
+    @property
+    def is_joint(self) -> bool:
+        """True where one parser reads reasoning, calls and the answer: gpt-oss writes them as messages in channels."""
+        return self.reasoning is not None and self.reasoning.is_joint
+
     def for_chat(self, chat: Chat, prompt_end: str, show_reasoning: bool) -> AnswerFormat | None:
         """The format of a checked chat's answers; None when they are text and nothing else."""
-        row = self.reasoning if self.reasoning is not None and not self.reasoning.is_joint else None
+        row = self.reasoning
         if row is not None and chat.continue_final_message:
             continued = chat.messages[-1].text
             opened, closed = continued.rfind(row.start), continued.rfind(row.end)
-            prompt_end = row.start if opened > closed else row.end if closed >= 0 else prompt_end
+            in_answer = closed >= 0 or row.is_joint
+            prompt_end = row.start if opened > closed else row.end if in_answer else prompt_end
         parser, offered = self._tools(chat)
         if row is None and parser is None:
             return None
@@ -99,14 +117,11 @@ class AnswerFormats:
 
     def _tools(self, chat: Chat) -> tuple[type[StateParser] | None, Sequence[Tool]]:
         choice = chat.tool_choice or "auto"
-        if choice.startswith(NAMED):
-            return NamedParser, [tool for tool in chat.tools if tool.name == choice[len(NAMED) :]]
-        if choice == "required":
-            return RequiredParser, chat.tools
-        if self.reasoning is not None and self.reasoning.is_joint:
-            joint = tools_table.choose(self.reasoning.name, "")
-            assert joint is not None
-            return joint.parser, chat.tools if choice != "none" and self.tools is not None else ()
+        if forced := forced_tools(chat):
+            kind = ForcedHarmonyParser if self.is_joint else RequiredParser if choice == "required" else NamedParser
+            return kind, forced
+        if self.is_joint:
+            return HarmonyParser, chat.tools if choice != "none" and self.tools is not None else ()
         if not chat.tools or choice == "none" or self.tools is None:
             return None, ()
         return self.tools.parser, chat.tools
@@ -116,12 +131,12 @@ def _switched_on(row: reasoning_table.ReasoningFormat, chat: Chat) -> bool:
     return not row.switch or bool(json.loads(chat.template_kwargs or "{}").get(row.switch))
 
 
-def with_forced_calls(request: GenerateRequest, chat: Chat) -> GenerateRequest:
+def with_forced_calls(request: GenerateRequest, chat: Chat, formats: AnswerFormats) -> GenerateRequest:
     """The request with the grammar that its `tool_choice` asks for. The chat has been checked.
 
     Raises `ParameterError`.
     """
-    forced = structured(chat)
+    forced = structured(chat, formats.is_joint)
     if forced is None:
         return request
     if request.structured is not None:
@@ -133,8 +148,22 @@ def with_forced_calls(request: GenerateRequest, chat: Chat) -> GenerateRequest:
 def with_reasoning_first(request: GenerateRequest, answer_format: AnswerFormat | None) -> GenerateRequest:
     """The request with its grammar applied after the reasoning, where there may be any."""
     grammar = request.structured
-    if grammar is None or grammar.after or answer_format is None or answer_format.reasoning is None:
+    if grammar is None or grammar.after or answer_format is None or (row := answer_format.reasoning) is None:
         return request
+    if row.is_joint:
+        return replace(request, structured=_in_channels(grammar, answer_format))
     if not answer_format.may_reason:
         return request
-    return replace(request, structured=msgspec.structs.replace(grammar, after=answer_format.reasoning.end))
+    return replace(request, structured=msgspec.structs.replace(grammar, after=row.end))
+
+
+def _in_channels(grammar: Structured, answer_format: AnswerFormat) -> Structured:
+    """The grammar of the answer, or of a call in its place; of calls alone where one is forced."""
+    if grammar.kind == "channels":
+        channels = msgspec.json.decode(grammar.text, type=Channels)
+        in_message = answer_format.starts_in_reasoning or not answer_format.may_reason
+        return structured_channels(msgspec.structs.replace(channels, in_message=in_message))
+    if not answer_format.may_reason:
+        return grammar
+    calls = tuple(ChannelCall(tool.name) for tool in answer_format.offered)
+    return structured_channels(Channels(grammar, calls, answer_format.starts_in_reasoning))

@@ -43,7 +43,7 @@ class ParsedStream:
                 continue
             if isinstance(event, api.Finished):
                 last = api.Delta(event.output_index, "", ())
-                self._parsers[event.output_index].finish(last)
+                self._parsers[event.output_index].finish(last, event.stop_string is not None)
                 if _has_content(last):
                     parsed.append(last)
             parsed.append(event)
@@ -65,7 +65,10 @@ class _OutputParser:
             delta.reasoning = reasoning if self._show_reasoning else ""
         self._find_calls(delta, last=False)
 
-    def finish(self, delta: api.Delta) -> None:
+    def finish(self, delta: api.Delta, is_stopped: bool) -> None:
+        """`is_stopped`: a stop string ended the output."""
+        if self._tools is not None:
+            self._tools.is_stopped = is_stopped
         if self._reasoning is not None:
             reasoning, delta.text = self._reasoning.finish()
             delta.reasoning = reasoning if self._show_reasoning else ""

@@ -6,6 +6,7 @@ from quire.frontend.parsing.reasoning.kept import KeptReasoning
 from quire.frontend.parsing.reasoning.parser import ReasoningParser
 from quire.frontend.parsing.reasoning.think import ThinkParser
 from quire.frontend.parsing.reasoning.wrapped_answer import WrappedAnswerParser
+from quire.frontend.parsing.unknown_format import unknown_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class ReasoningFormat:
     """Marks of tool calls that end the reasoning, too, where calls are looked for: some models forget to close it."""
     answer: tuple[str, str] | None = None
     """Marks around the answer, which are not shown."""
+    dropped: tuple[str, ...] = ()
+    """Marks behind the answer, which are not shown either."""
     switch: str = ""
     """The template argument without which the model does not reason, where the prompt's end does not show it."""
     stays: bool = False
     """True where the reasoning stays in the answer, marks and all."""
     is_joint: bool = False
-    """True where the tool parser of this name reads the reasoning; `start` and `end` are empty."""
+    """True where the tool parser of this name reads the reasoning: `start` and `end` are what a prompt may end with."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -55,7 +58,12 @@ class ReasoningFormat:
     def parser(self, starts_in_reasoning: bool, *, may_reason: bool, finds_calls: bool) -> ReasoningParser | None:
         """A parser of one output; None where there is nothing to split. `finds_calls`: its text may hold tool calls."""
         if self.answer is not None:
-            return WrappedAnswerParser(self.start, self.end, starts_in_reasoning, answer=self.answer, thinks=may_reason)
+            return WrappedAnswerParser(
+                *(self.start, self.end, starts_in_reasoning),
+                answer=self.answer,
+                dropped=self.dropped,
+                thinks=may_reason,
+            )
         if not may_reason:
             return None
         if self.stays:
@@ -73,8 +81,8 @@ class ReasoningFormat:
 REASONING_FORMATS = (
     ReasoningFormat(
         "openai",
-        "",
-        "",
+        "<|channel|>analysis<|message|>",
+        "<|channel|>final<|message|>",
         False,
         ("<|channel|>",),
         aliases=("openai_gptoss", "gpt_oss", "gpt-oss"),
@@ -100,6 +108,17 @@ REASONING_FORMATS = (
         calls=("<|tool_calls_section_begin|>",),
         models="Kimi K2 Thinking",
     ),
+    ReasoningFormat(
+        "kimi_k3",
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        False,
+        ("<|open|>think",),
+        tokens=("<|open|>", "<|close|>", "<|sep|>"),
+        answer=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+        dropped=("<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        models="Kimi K3",
+    ),
     ReasoningFormat("kimi", "◁think▷", "◁/think▷", False, ("◁think▷",), models="Kimi-VL Thinking"),
     ReasoningFormat(
         "cohere_command3",
@@ -107,8 +126,9 @@ REASONING_FORMATS = (
         "<|END_THINKING|>",
         False,
         ("<|START_THINKING|>",),
+        aliases=("cohere_command4",),
         after_text=True,
-        models="Command A Reasoning",
+        models="Command A Reasoning, Command A+",
     ),
     ReasoningFormat(
         "mistral", "[THINK]", "[/THINK]", False, ("[THINK]",), after_text=True, models="Magistral, Mistral Small 4"
@@ -121,6 +141,25 @@ REASONING_FORMATS = (
         ("<seed:think>",),
         calls=("<seed:tool_call>",),
         models="Seed-OSS",
+    ),
+    ReasoningFormat(
+        "solar_open2",
+        "<|think:start|>",
+        "<|think:end|>",
+        False,
+        ("<|think:start|>",),
+        calls=("<|tool_call:start|>",),
+        models="Solar Open 2",
+    ),
+    ReasoningFormat(
+        "apertus",
+        "<|inner_prefix|>",
+        "<|inner_suffix|>",
+        False,
+        ("<|inner_prefix|>",),
+        aliases=("apertus2509",),
+        calls=("<|tools_prefix|>",),
+        models="Apertus",
     ),
     ReasoningFormat(
         "granite",
@@ -156,6 +195,16 @@ REASONING_FORMATS = (
         models="MiniMax M2, whose reasoning stays in the answer",
     ),
     ReasoningFormat(
+        "minimax_m3",
+        "<mm:think>",
+        "</mm:think>",
+        False,
+        ("<mm:think>",),
+        aliases=("minimax-m3",),
+        calls=("]<]minimax[>[<tool_call>",),
+        models="MiniMax M3",
+    ),
+    ReasoningFormat(
         "minimax_m2",
         "<think>",
         "</think>",
@@ -173,11 +222,12 @@ REASONING_FORMATS = (
         ("<think>",),
         aliases=(
             *("qwen3-thinking", "glm45", "glm47", "nemotron_v3", "nemotron_3", "mimo"),
-            *("hy_v3", "poolside_v1", "interns1", "holo2"),
-            *("deepseek_v3", "deepseek-v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"),
+            *("hy_v3", "poolside_v1", "interns1", "holo2", "ling3", "gigachat35"),
+            *("deepseek_v3", "deepseek-v3", "deepseek_v31", "deepseek_v32"),
+            *("deepseek_v4", "deepseek-v4", "deepseek_v41", "deepseek-v41"),
         ),
         calls=("<tool_call>",),
-        models="Qwen3, Qwen3.5, GLM-4.5 and later, Nemotron 3, MiMo, Hunyuan 3, DeepSeek V3.1 and later",
+        models="Qwen3, Qwen3.5, GLM-4.5 to 5, Nemotron 3, MiMo, Hunyuan 3, Ling 3, GigaChat 3.5, DeepSeek V3.1 to V4.1",
     ),
     ReasoningFormat(
         "deepseek_r1",
@@ -202,5 +252,5 @@ def choose(name: str, template: str) -> ReasoningFormat | None:
     for row in REASONING_FORMATS:
         if name == row.name or name in row.aliases:
             return row
-    known = ", ".join(known for row in REASONING_FORMATS for known in (row.name, *row.aliases))
-    raise ValueError(f"reasoning_parser: {name!r} is not one of auto, {known}; leave it empty for none")
+    known = [known for row in REASONING_FORMATS for known in (row.name, *row.aliases)]
+    raise unknown_format("reasoning_parser", name, known)

@@ -1,5 +1,7 @@
 """Reasoning before an answer that has marks of its own: </think><answer>...</answer>, which no client wants to see."""
 
+from collections.abc import Sequence
+
 from quire.frontend.parsing.partial_match import PartialMatcher
 from quire.frontend.parsing.reasoning.parser import Split
 from quire.frontend.parsing.reasoning.think import ThinkParser, behind_breaks
@@ -12,12 +14,23 @@ class WrappedAnswerParser(ThinkParser):
     """
 
     def __init__(
-        self, start: str, end: str, starts_in_reasoning: bool, *, answer: tuple[str, str], thinks: bool
+        self,
+        start: str,
+        end: str,
+        starts_in_reasoning: bool,
+        *,
+        answer: tuple[str, str],
+        dropped: Sequence[str] = (),
+        thinks: bool,
     ) -> None:
-        """`answer`: the marks around it. `thinks`: False where the prompt has closed the reasoning."""
+        """`answer`: the marks around it. `dropped`: marks that end an answer without an opening one, or the message.
+
+        `thinks`: False where the prompt has closed the reasoning.
+        """
         super().__init__(start, end, starts_in_reasoning)
         self._opening = answer[0]
         self._answer_end = PartialMatcher(answer[1])
+        self._dropped = PartialMatcher(*dropped) if dropped else None
         if not thinks:
             self._state = self._closed
 
@@ -65,3 +78,10 @@ class WrappedAnswerParser(ThinkParser):
         if at < len(text):
             self._state = self._answer
         return at
+
+    def _answer(self, text: str, at: int) -> int:
+        if self._dropped is None:
+            return super()._answer(text, at)
+        begin, mark = self._dropped.find(text, at)
+        self._text.append(text[at:begin])
+        return begin + len(mark)

@@ -1,16 +1,20 @@
 """Calls that a request insists on: the grammar that forces them, and the parsers of what it lets through.
 
 They need no format of the model's own: for "required" the answer is a JSON array of {"name", "parameters"}, for a named
-function it is the function's arguments.
+function it is the function's arguments. Only gpt-oss writes them in its own, behind its thoughts.
 """
 
 import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from quire.frontend.parsing.tools.json_objects.json_calls import JsonArrayParser
+from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
 from quire.frontend.parsing.tools.parser import Piece, StateParser
-from quire.proto.api import Chat
+from quire.proto.api import Chat, Tool
+from quire.proto.messages.channels import ChannelCall, Channels
 from quire.proto.messages.params import MAX_STRUCTURED_BYTES, ParameterError, Structured
 
 NAMED = "function:"
@@ -30,13 +34,11 @@ class RequiredParser(JsonArrayParser):
         if text[at] != "[" or self._num_calls:
             self._state = self._prose
             return at
-        self._hold("[")
-        self._state = self._element
-        return at + 1
+        return self._begin_array(at)
 
     def finish(self) -> Piece:
         """The rest of a call that was cut off is no content: the model was made to write it."""
-        began = self._state not in (self._between, self._prose)
+        began = self._state not in (self._between, self._behind, self._prose)
         piece = super().finish()
         return replace(piece, text="") if began else piece
 
@@ -59,27 +61,48 @@ class NamedParser(StateParser):
         return len(text)
 
 
-def structured(chat: Chat) -> Structured | None:
+class ForcedHarmonyParser(HarmonyParser):
+    """A call in a channel of its own, behind thoughts."""
+
+    def finish(self) -> Piece:
+        """The rest of a call that was cut off is no content, as above."""
+        return replace(super().finish(), text="")
+
+
+def structured(chat: Chat, in_channels: bool = False) -> Structured | None:
     """The grammar of the answer that the chat's `tool_choice` asks for; None when nothing is forced.
 
-    Raises `ParameterError` for schemas that are too large or too deep. The chat has been checked.
+    `in_channels`: the model writes harmony. Raises `ParameterError` for schemas that are too large or too deep. The
+    chat has been checked.
     """
-    choice = chat.tool_choice or ""
-    if choice.startswith(NAMED):
-        tools = [tool for tool in chat.tools if tool.name == choice[len(NAMED) :]]
-    elif choice == "required":
-        tools = list(chat.tools)
-    else:
+    tools = forced_tools(chat)
+    if not tools:
         return None
     size = sum(len(tool.parameters) for tool in tools)
     if size > MOST_SPACE * MAX_STRUCTURED_BYTES:  # before any of it becomes values
         message = f"have {size} bytes of parameters, which is too much to force a call; at most {MAX_STRUCTURED_BYTES}"
         raise ParameterError("chat.tools", f"{message} without white space are allowed")
-    schema = _array(chat) if choice == "required" else _object(tools[0].parameters)
     try:
+        if in_channels:
+            return structured_channels(Channels(calls=tuple(_channel_call(tool) for tool in tools)))
+        schema = _array(chat) if chat.tool_choice == "required" else _object(tools[0].parameters)
         return Structured("json_schema", json.dumps(schema, ensure_ascii=False))
     except ParameterError as error:
         raise ParameterError("chat.tools", str(error).removeprefix("structured: "), error.reason) from error
+
+
+def forced_tools(chat: Chat) -> list[Tool]:
+    """The tools of which one must be called; empty when nothing is forced."""
+    choice = chat.tool_choice or ""
+    return [tool for tool in chat.tools if choice in ("required", NAMED + tool.name)]
+
+
+def structured_channels(channels: Channels) -> Structured:
+    return Structured("channels", msgspec.json.encode(channels).decode())
+
+
+def _channel_call(tool: Tool) -> ChannelCall:
+    return ChannelCall(tool.name, msgspec.Raw(json.dumps(_object(tool.parameters), ensure_ascii=False).encode()))
 
 
 def _object(parameters: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ text; what comes after is emitted as the model writes it, so that an answer cut 
 off. What follows the last call that a message may have is text.
 
 Where an answer is given whole (`checks_arguments`), a call is told when it has ended, and one whose arguments are no
-JSON object is text.
+JSON object is text. One in which a stop string ended the output (`is_stopped`) stays a call, as a stream has told it:
+its finish reason does not say that anything is missing, and clients check arguments, but show a text.
 """
 
 import json
@@ -19,6 +20,8 @@ from quire.proto.api import Tool, ToolCallDelta
 
 SPACE = " \t\r\n"
 MAX_NAME = 256
+NAME_CHAR = r"[\w.:/\-]"
+"""A character of a function's name, of any script: gateways of MCP join names by dots, colons or slashes."""
 MAX_CALLS = 128
 """Most calls of one message."""
 
@@ -56,6 +59,8 @@ class StateParser:
         """`names`: the tools that a request offers; where a format has no mark of its own, only those are calls."""
         self.checks_arguments = False
         """True where the answer is given whole. Set before the first text."""
+        self.is_stopped = False
+        """True where a stop string ended the output. Set before `finish`."""
         self._names = names
         self._state: Callable[[str, int], int] = self._between
         self._beginnings = [self._between]
@@ -101,7 +106,9 @@ class StateParser:
     def finish(self) -> Piece:
         self._hold(self._unread)
         self._unread = ""
-        if self._open is not None:
+        if self._open is not None and self.is_stopped:
+            self._open = None
+        elif self._open is not None:
             self._end_call(self._open, sum(map(len, self._written)))
         if self._num_calls == 0 or "".join(self._held).strip(SPACE):
             self._emit_held()

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from quire.frontend.parsing.tools.json_objects.apertus import ApertusParser
 from quire.frontend.parsing.tools.json_objects.cohere_command3 import CohereCommand3Parser
 from quire.frontend.parsing.tools.json_objects.gigachat3 import Gigachat3Parser
-from quire.frontend.parsing.tools.json_objects.granite import GraniteParser
-from quire.frontend.parsing.tools.json_objects.granite_20b_fc import Granite20bFcParser
+from quire.frontend.parsing.tools.json_objects.granite import Granite20bFcParser, GraniteParser
 from quire.frontend.parsing.tools.json_objects.hermes import HermesParser
 from quire.frontend.parsing.tools.json_objects.hunyuan_a13b import HunyuanA13bParser
 from quire.frontend.parsing.tools.json_objects.internlm import InternlmParser
@@ -23,13 +23,23 @@ from quire.frontend.parsing.tools.pythonic_calls.lfm2 import Lfm2Parser
 from quire.frontend.parsing.tools.pythonic_calls.llama4_pythonic import Llama4PythonicParser
 from quire.frontend.parsing.tools.pythonic_calls.olmo3 import Olmo3Parser
 from quire.frontend.parsing.tools.pythonic_calls.pythonic import PythonicParser
-from quire.frontend.parsing.tools.tagged.deepseek_v32 import DeepseekV4Parser, DeepseekV32Parser
+from quire.frontend.parsing.tools.tagged.deepseek_v32 import (
+    DeepseekV4Parser,
+    DeepseekV32Parser,
+    DeepseekV41Parser,
+    Gigachat35Parser,
+)
+from quire.frontend.parsing.tools.tagged.dots import DotsParser
 from quire.frontend.parsing.tools.tagged.glm45 import Glm45Parser
 from quire.frontend.parsing.tools.tagged.hy_v3 import HyV3Parser
+from quire.frontend.parsing.tools.tagged.kimi_k3 import KimiK3Parser
+from quire.frontend.parsing.tools.tagged.minicpm5 import MiniCpm5Parser
 from quire.frontend.parsing.tools.tagged.minimax_m2 import MinimaxM2Parser
-from quire.frontend.parsing.tools.tagged.qwen3_coder import Qwen3CoderParser
-from quire.frontend.parsing.tools.tagged.seed_oss import SeedOssParser
+from quire.frontend.parsing.tools.tagged.minimax_m3 import MinimaxM3Parser
+from quire.frontend.parsing.tools.tagged.qwen3_coder import Qwen3CoderParser, SeedOssParser
+from quire.frontend.parsing.tools.tagged.solar_open2 import SolarOpen2Parser
 from quire.frontend.parsing.tools.tagged.step3 import Step3Parser
+from quire.frontend.parsing.unknown_format import unknown_format
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,9 @@ MARKED_FORMATS = (
     ToolFormat(
         "openai", HarmonyParser, ("<|channel|>",), aliases=("gpt-oss", "gpt_oss"), is_joint=True, models="gpt-oss"
     ),
+    ToolFormat(
+        "deepseek_v41", DeepseekV41Parser, ("｜DSML｜ calls",), aliases=("deepseekv41",), models="DeepSeek V4.1"
+    ),
     ToolFormat("deepseek_v4", DeepseekV4Parser, ("｜DSML｜tool_calls",), aliases=("deepseekv4",), models="DeepSeek V4"),
     ToolFormat("deepseek_v32", DeepseekV32Parser, ("｜DSML｜",), aliases=("deepseekv32",), models="DeepSeek V3.2"),
     ToolFormat(
@@ -74,14 +87,20 @@ MARKED_FORMATS = (
 TAGGED_FORMATS = (
     ToolFormat("seed_oss", SeedOssParser, ("<seed:tool_call>",), models="Seed-OSS"),
     ToolFormat("minimax_m2", MinimaxM2Parser, ("<minimax:tool_call>",), aliases=("minimax-m2",), models="MiniMax M2"),
+    ToolFormat("minimax_m3", MinimaxM3Parser, ("]<]minimax[>[",), aliases=("minimax-m3",), models="MiniMax M3"),
+    ToolFormat("kimi_k3", KimiK3Parser, ("<|open|>tools", "<|open|>call"), models="Kimi K3"),
+    ToolFormat("dots", DotsParser, ("<dots_function_call>",), models="dots"),
+    ToolFormat("gigachat35", Gigachat35Parser, ("｜GCML｜",), models="GigaChat 3.5"),
+    ToolFormat("solar_open2", SolarOpen2Parser, ("<|tool_call:start|>",), models="Solar Open 2"),
+    ToolFormat("minicpm5", MiniCpm5Parser, ("<function name=",), models="MiniCPM 5"),
     ToolFormat("step3", Step3Parser, ("<steptml:",), models="Step-3"),
     ToolFormat("hy_v3", HyV3Parser, ("<tool_sep>",), models="Hunyuan 3"),
     ToolFormat(
         "glm45",
         Glm45Parser,
         ("<arg_key>",),
-        aliases=("glm47", "glm", "poolside_v1"),
-        models="GLM-4.5, 4.6, 4.7 and 5; Laguna",
+        aliases=("glm47", "glm", "poolside_v1", "ling3", "spark25"),
+        models="GLM-4.5, 4.6, 4.7 and 5; Laguna, Ling 3, Spark 2.5",
     ),
     ToolFormat(
         "qwen3_coder",
@@ -122,7 +141,14 @@ JSON_FORMATS = (
         "internlm", InternlmParser, ("<|plugin|>",), aliases=("internlm2", "interns1"), models="InternLM 2.5, Intern-S1"
     ),
     ToolFormat("gigachat3", Gigachat3Parser, ("<|function_call|>", "function call<|role_sep|>"), models="GigaChat 3"),
-    ToolFormat("cohere_command3", CohereCommand3Parser, ("<|START_ACTION|>",), models="Command A, Command R"),
+    ToolFormat(
+        "cohere_command3",
+        CohereCommand3Parser,
+        ("<|START_ACTION|>",),
+        aliases=("cohere_command4",),
+        models="Command A, Command A+, Command R",
+    ),
+    ToolFormat("apertus", ApertusParser, ("<|tools_prefix|>",), aliases=("apertus2509",), models="Apertus"),
     ToolFormat("phi4_mini_json", Phi4MiniJsonParser, ("<|/tool|>", "functools["), models="Phi-4-mini"),
     ToolFormat("granite", GraniteParser, ("<|tool_call|>",), models="Granite 3"),
     ToolFormat(
@@ -138,8 +164,8 @@ JSON_FORMATS = (
         HermesParser,
         ("<tool_call>",),
         excluding_signs=("<function=", "<arg_key>"),
-        aliases=("qwen", "qwen25", "granite4", "ernie45"),
-        models="Hermes, Qwen2.5, Qwen3, Granite 4, ERNIE 4.5",
+        aliases=("qwen", "qwen25", "granite4", "ernie45", "trinity"),
+        models="Hermes, Qwen2.5, Qwen3, Granite 4, ERNIE 4.5, Trinity",
     ),
     ToolFormat("mistral", MistralParser, ("[TOOL_CALLS]",), models="Mistral, Magistral, Devstral"),
     ToolFormat(
@@ -169,5 +195,5 @@ def choose(name: str, template: str) -> ToolFormat | None:
     for row in TOOL_FORMATS:
         if name == row.name or name in row.aliases:
             return row
-    known = ", ".join(known for row in TOOL_FORMATS for known in (row.name, *row.aliases))
-    raise ValueError(f"tool_call_parser: {name!r} is not one of auto, {known}; leave it empty for none")
+    known = [known for row in TOOL_FORMATS for known in (row.name, *row.aliases)]
+    raise unknown_format("tool_call_parser", name, known)

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, RequestError, Tool
+from quire.proto.messages.channels import Channels
 from quire.proto.messages.params import Structured
 from quire.proto.messages.requests import OutputLogprobs, PositionLogprobs
 
@@ -85,7 +87,7 @@ def test_a_broken_call_is_text_only_where_the_answer_is_given_whole(serving, tok
     ("parser", "choice", "written"),
     [
         (parser, choice, written)
-        for parser in ("openai", "deepseek_v31", "kimi_k2", "gemma4", "lfm2", "granite", "xlam")
+        for parser in ("deepseek_v31", "kimi_k2", "gemma4", "lfm2", "granite", "xlam")
         for choice, written in (
             ("required", '[{"name": "f", "parameters": {"a": 1}}]'),
             ("function:f", '{"a": 1}'),
@@ -99,6 +101,20 @@ def test_forced_calls_are_read_whatever_the_models_format(serving, tokenizer, pa
             assert (output.text, output.reasoning) == ("", "")
             assert [(call.name, call.arguments) for call in output.tool_calls] == [("f", '{"a": 1}')]
             assert s.scheduler.submits[0].params.structured.after == ""
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("choice", ["required", "function:f"])
+def test_a_forced_call_of_gpt_oss_comes_in_its_channel_behind_its_thoughts(serving, tokenizer, choice):
+    async def main():
+        async with serving(tool_call_parser="openai") as s:
+            output = await ask(s, tokenizer, HARMONY, Chat(HI, tools=TOOLS, tool_choice=choice))
+            assert (output.reasoning, output.text) == ("hm", "ok")
+            assert [(call.name, call.arguments) for call in output.tool_calls] == [("f", '{"a": 1}')]
+            told = s.scheduler.submits[0].params.structured
+            channels = msgspec.json.decode(told.text, type=Channels)
+            assert (told.kind, channels.answer, [call.name for call in channels.calls]) == ("channels", None, ["f"])
 
     asyncio.run(main())
 
@@ -144,6 +160,21 @@ def test_a_grammar_waits_for_the_end_of_the_reasoning(serving, tokenizer):
             output = await ask(s, tokenizer, "hm</think>{}", Chat(HI), structured=Structured("json_object"))
             assert (output.reasoning, output.text) == ("hm", "{}")
             assert s.scheduler.submits[0].params.structured.after == "</think>"
+
+    asyncio.run(main())
+
+
+def test_a_stop_string_in_a_call_leaves_it_cut_off_whole_and_streamed(serving, tokenizer):
+    async def main():
+        async with serving(**BOTH) as s:
+            tokens = tokenizer.encode(CALL).ids
+            s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, tokens, "stop")
+            request = GenerateRequest(input=Chat(HI, tools=TOOLS), max_tokens=300, stop=["1}"])
+            (output,) = (await s.client.generate(request)).outputs
+            told = [call async for event in s.client.stream(request) for call in getattr(event, "tool_calls", ())]
+            assert [(call.name, call.arguments) for call in output.tool_calls] == [("f", '{"a": ')]
+            assert (told[0].name, "".join(call.arguments for call in told)) == ("f", '{"a": ')
+            assert (output.text, output.finished.stop_string) == ("", "1}")
 
     asyncio.run(main())
 

@@ -1,5 +1,7 @@
 """The base of formats whose calls are JSON objects: one object, or an array of them."""
 
+from typing import ClassVar
+
 from quire.frontend.parsing.tools.json_objects.json_call import JsonCall
 from quire.frontend.parsing.tools.parser import Piece, StateParser
 
@@ -7,12 +9,15 @@ from quire.frontend.parsing.tools.parser import Piece, StateParser
 class JsonCallParser(StateParser):
     """Reads objects; a format adds what stands around them."""
 
+    reader: ClassVar[type[JsonCall]] = JsonCall
+    """Reads one object."""
+
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
-        self._call = JsonCall()
+        self._call = self.reader()
 
     def _begin_object(self, known_only: bool = False) -> None:
-        self._call = JsonCall(self._names if known_only else None)
+        self._call = self.reader(self._names if known_only else None)
         self._state = self._object
 
     def _object(self, text: str, at: int) -> int:
@@ -40,31 +45,67 @@ class JsonCallParser(StateParser):
 
 
 class JsonArrayParser(JsonCallParser):
-    """Reads an array of objects, from behind its opening bracket on."""
+    """Reads an array of objects, and behind a mark what may stand in its place."""
 
     def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
-        self._beginnings.append(self._element)
+        self._beginnings += [self._element, self._alone]
+        self._in_array = False
+        self._known_only = False
+        """True where only names that were offered are calls."""
+
+    def _after_mark(self, text: str, at: int) -> int:
+        """State behind a mark: an array of calls follows, or what a format has in its place."""
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        if text[at] == "[":
+            return self._begin_array(at)
+        self._in_array = False
+        self._state = self._alone
+        return at
+
+    def _begin_array(self, at: int) -> int:
+        self._hold("[")
+        self._in_array = True
+        self._state = self._element
+        return at + 1
 
     def _element(self, text: str, at: int) -> int:
         at = self._skip_space(text, at)
-        if at < len(text):
-            if text[at] == "{":
-                self._begin_object()
-            else:
-                self._fail()
+        return at if at == len(text) else self._begin(text, at)
+
+    def _alone(self, text: str, at: int) -> int:
+        """State before what stands in no array."""
+        return self._begin(text, at)
+
+    def _begin(self, text: str, at: int) -> int:
+        if text[at] == "{":
+            self._begin_object(self._known_only)
+        else:
+            self._fail()
         return at
 
     def _after_object(self, text: str, at: int) -> int:
+        if not self._in_array:
+            self._state = self._behind
+            return at
         at = self._skip_space(text, at)
         if at == len(text):
             return at
         if text[at] not in ",]":
             self._fail()
             return at
-        more = text[at] == ","
         self._hold(text[at])
-        if not more:
+        if text[at] == ",":
+            self._state = self._element
+        else:
             self._held.clear()
-        self._state = self._element if more else self._between
+            self._in_array = False
+            self._state = self._behind
         return at + 1
+
+    def _behind(self, text: str, at: int) -> int:
+        """State behind an array, or behind an object that stands in none."""
+        self._state = self._between
+        return at

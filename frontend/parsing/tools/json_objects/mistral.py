@@ -10,13 +10,13 @@ from typing import ClassVar
 from quire.frontend.parsing.partial_match import PartialMatcher
 from quire.frontend.parsing.tools.json_objects.json_call import ValueEnd
 from quire.frontend.parsing.tools.json_objects.json_calls import JsonArrayParser
-from quire.frontend.parsing.tools.parser import MAX_NAME, short_id
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, short_id
 
 CALLS, CALL_ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _MARKS = PartialMatcher(CALLS)
 _LISTS = PartialMatcher(CALLS, "[{", "[ {", "[\n{")
 _HEAD_MARKS = (CALL_ID, ARGUMENTS)
-_NAME = re.compile(r"[A-Za-z0-9_.\-]*")
+_NAME = re.compile(rf"{NAME_CHAR}*")
 MAX_NOISE = 256
 """Most characters between the mark and a list of calls."""
 
@@ -40,14 +40,7 @@ class MistralParser(JsonArrayParser):
             self._state = self._after_mark
         return begin + len(mark)
 
-    def _after_mark(self, text: str, at: int) -> int:
-        at = self._skip_space(text, at)
-        if at == len(text):
-            return at
-        if text[at] == "[":
-            self._hold("[")
-            self._state = self._element
-            return at + 1
+    def _alone(self, text: str, at: int) -> int:
         self._state = self._head
         return at
 
@@ -75,6 +68,7 @@ class MistralParser(JsonArrayParser):
             return at
         self._hold(text[at:begin] + mark[:-1])
         if mark:
+            self._in_array = True
             self._begin_object()
         return begin + len(mark[:-1])
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from quire.frontend.parsing.partial_match import PartialMatcher, mark_at
 from quire.frontend.parsing.tools.marked_calls.gemma_arguments import GemmaArguments
-from quire.frontend.parsing.tools.parser import MAX_NAME, StateParser
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, StateParser
 
 MAX_HEAD = MAX_NAME + 16
-_HEAD = re.compile(r"\s*call:\s*([A-Za-z0-9_.\-]+)\s*")
+_HEAD = re.compile(rf"\s*call:\s*({NAME_CHAR}+)\s*")
 
 
 class Gemma4Parser(StateParser):

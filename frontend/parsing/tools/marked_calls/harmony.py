@@ -2,7 +2,7 @@
 
 <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.name <|constrain|>json
 <|message|>{...}<|call|>, or <|channel|>final<|message|>...<|return|>. The header of the first message is begun by the
-prompt; its recipient may stand before the channel. Text without a header is the answer: a grammar forces such.
+prompt; its recipient may stand before the channel. Text without a header is the answer.
 """
 
 import re

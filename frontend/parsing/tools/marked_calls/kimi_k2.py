@@ -6,8 +6,9 @@ What stands before the arguments is the call's id: the model expects it back wit
 import re
 
 from quire.frontend.parsing.tools.marked_calls.marked_call import Head, MarkedCallParser
+from quire.frontend.parsing.tools.parser import NAME_CHAR
 
-_ID = re.compile(r"(?:functions\.)?([A-Za-z0-9_.\-]+?)(:[0-9]{1,9})?")
+_ID = re.compile(rf"(?:functions\.)?({NAME_CHAR}+?)(:[0-9]{{1,9}})?")
 
 
 class KimiK2Parser(MarkedCallParser):

@@ -9,10 +9,10 @@ from typing import ClassVar, NamedTuple
 
 from quire.frontend.parsing.partial_match import PartialMatcher, mark_at
 from quire.frontend.parsing.tools.json_objects.json_call import ValueEnd
-from quire.frontend.parsing.tools.parser import MAX_NAME, StateParser
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, StateParser
 
 MAX_HEAD = MAX_NAME + 64
-_NAME = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*")
+_NAME = re.compile(rf"\s*({NAME_CHAR}+)\s*")
 
 
 class Head(NamedTuple):

@@ -9,11 +9,11 @@ import re
 from typing import ClassVar
 
 from quire.frontend.parsing.partial_match import PartialMatcher, mark_at
-from quire.frontend.parsing.tools.parser import MAX_NAME, StateParser
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, StateParser
 from quire.frontend.parsing.tools.pythonic_calls.literal import LiteralError, to_json
 
-_NAME = re.compile(r"[A-Za-z0-9_.\-]*")
-_ARGUMENT = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=")
+_NAME = re.compile(rf"{NAME_CHAR}*")
+_ARGUMENT = re.compile(r"\s*([^\W\d]\w*)\s*=")
 _PUNCTUATION = re.compile(r"""["'(){}\[\],]""")
 _QUOTES = {quote: re.compile(rf"[{quote}\\]") for quote in "'\""}
 

@@ -10,6 +10,9 @@ from quire.frontend.parsing.tools.pythonic_calls.literal import LiteralError, to
 
 MAX_LITERAL_CHARS = 1 << 16
 """Longest value that is read as a Python literal where it is no JSON."""
+STRING = frozenset({"string"})
+JSON = frozenset({"object", "array", "number", "integer", "boolean", "null"})
+"""The types of a value that is no string, where a format says only that."""
 _KINDS = {"{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null", '"': "string"}
 _NULL = "null"
 
@@ -31,6 +34,11 @@ class ArgumentValue:
         self._opened = False
         self._collected: list[str] = []
         self._num_collected = 0
+
+    @property
+    def is_string(self) -> bool:
+        """True once it is certain to be one."""
+        return self._is_string
 
     def feed(self, text: str) -> str:
         """Take more of the value's text; the JSON text that is certain by now."""

@@ -6,11 +6,10 @@ Line breaks may stand between the tags (GLM-4.5) or not (GLM-4.7).
 import re
 from typing import ClassVar
 
-from quire.frontend.parsing.tools.parser import MAX_NAME
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR
 from quire.frontend.parsing.tools.tagged.tagged_parser import TaggedParser, tag_at
 
-_KEY_END, _VALUE_BEGIN = "</arg_key>", "<arg_value>"
-_NAME = re.compile(r"\s{0,64}([A-Za-z0-9_.:/\-]{0,256})\s{0,64}")
+_NAME = re.compile(rf"\s{{0,64}}({NAME_CHAR}{{0,256}})\s{{0,64}}")
 _SPACE = re.compile(r"\s{0,64}")
 
 
@@ -21,6 +20,9 @@ class Glm45Parser(TaggedParser):
     """Tags of which one follows a name; a word before anything else is none."""
     separators: ClassVar[tuple[str, ...]] = ()
     """Tags among `name_ends` that mean nothing else."""
+    key_end: ClassVar[str] = "</arg_key>"
+    value_begin: ClassVar[str] = "<arg_value>"
+    """A tag behind the key's; empty where the key's itself begins the value."""
 
     def _call_name(self, text: str, at: int) -> int:
         match = _NAME.match(text, at)
@@ -37,13 +39,16 @@ class Glm45Parser(TaggedParser):
         return end + len(tag) if tag in self.separators else end
 
     def _key(self, text: str, at: int) -> int:
-        end = text.find(_KEY_END, at, at + MAX_NAME)
+        end = text.find(self.key_end, at, at + MAX_NAME)
         if end < 0:
             return at if len(text) - at < MAX_NAME else self._no_value(at)
-        space = _SPACE.match(text, end + len(_KEY_END))
+        key, after = text[at:end].strip(), end + len(self.key_end)
+        if not self.value_begin:
+            return self._begin_value(key, at, after)
+        space = _SPACE.match(text, after)
         assert space is not None
         after = space.end()
-        tag = tag_at(text, after, (_VALUE_BEGIN,))
+        tag = tag_at(text, after, (self.value_begin,))
         if tag is None:
             return self._no_value(at)
-        return self._begin_value(text[at:end].strip(), at, after + len(tag)) if tag else at
+        return self._begin_value(key, at, after + len(tag)) if tag else at

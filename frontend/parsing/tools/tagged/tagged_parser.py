@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Self
 
 from quire.frontend.parsing.partial_match import PartialMatcher
-from quire.frontend.parsing.tools.parser import MAX_NAME, Piece, StateParser
+from quire.frontend.parsing.tools.parser import MAX_NAME, NAME_CHAR, Piece, StateParser
 from quire.frontend.parsing.tools.tagged.argument_value import ArgumentValue
 from quire.frontend.parsing.tools.tagged.parameter_types import ParameterTypes
 from quire.proto.api import Tool
 
-_NAME = re.compile(r"[A-Za-z0-9_.:/\-]+")
+_NAME = re.compile(rf"{NAME_CHAR}+")
 _QUOTED = re.compile(r"""\s*(["']?)(.*)\1\s*""", re.DOTALL)
 NO_SCHEMAS: Mapping[str, str] = {}
 
@@ -107,12 +107,16 @@ class TaggedParser(StateParser):
         end = text.find(">", at, at + MAX_NAME)
         if end < 0 and len(text) - at < MAX_NAME:
             return at
-        name = _unquoted(text[at:end]) if end >= 0 else ""
+        name = self._name_in(text[at:end]) if end >= 0 else ""
         if not _NAME.fullmatch(name) or (self._is_bare and name not in self._names):
             self._fail()
             return at
         self._begin_call(name)
         return end + 1
+
+    def _name_in(self, tag: str) -> str:
+        """The name in a tag behind its mark; empty where it has none."""
+        return _unquoted(tag)
 
     def _begin_call(self, name: str) -> None:
         self._open_call(name)

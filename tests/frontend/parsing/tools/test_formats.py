@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.frontend.parsing.tools.parser import StateParser
 from quire.frontend.parsing.tools.table import choose
 
 NAMES = frozenset({"f", "get_weather"})
@@ -43,6 +42,35 @@ CALLS = [
         '<｜DSML｜invoke name="f">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
         "ok\n",
     ),
+    (
+        "deepseek_v41",
+        "ok\n<｜DSML｜ calls>\n"
+        '<｜DSML｜ invoke name="get_weather">\n<｜DSML｜ parameter name="city" string="true">Zürich "}"\n'
+        '</｜DSML｜ parameter>\n<｜DSML｜ parameter name="at" string="false">[1, {"b": null, "c": [true, -2.5]}]'
+        '</｜DSML｜ parameter>\n<｜DSML｜ parameter name="o" string="false">{}</｜DSML｜ parameter>\n'
+        '</｜DSML｜ invoke>\n<｜DSML｜ invoke name="f">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>',
+        "ok\n",
+    ),
+    (
+        "gigachat35",
+        "ok\n<｜GCML｜tool_calls>\n"
+        '<｜GCML｜invoke name="get_weather">\n<｜GCML｜parameter name="city" string="true">Zürich "}"\n'
+        '</｜GCML｜parameter>\n<｜GCML｜parameter name="at" string="false">[1, {"b": null, "c": [true, -2.5]}]'
+        '</｜GCML｜parameter>\n<｜GCML｜parameter name="o" string="false">{}</｜GCML｜parameter>\n</｜GCML｜invoke>\n'
+        '<｜GCML｜invoke name="f">\n</｜GCML｜invoke>\n</｜GCML｜tool_calls>',
+        "ok\n",
+    ),
+    (
+        "kimi_k3",
+        "ok <|open|>tools<|sep|>"
+        '<|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Zürich "}"\n<|close|>argument<|sep|>'
+        '<|open|>argument key="at" type="array"<|sep|>[1, {"b": null, "c": [true, -2.5]}]<|close|>argument<|sep|>'
+        '<|open|>argument key="o" type="object"<|sep|>{}<|close|>argument<|sep|><|close|>call<|sep|>'
+        '<|open|>call tool="f" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>',
+        "ok ",
+    ),
+    ("apertus", f'ok <|tools_prefix|>[{{"get_weather": {A}}}, {{"f": {{}}}}]<|tools_suffix|> done', "ok  done"),
     ("kimi_k2", "ok " + KIMI.format(KIMI_CALL.format("get_weather", 0, A) + KIMI_CALL.format("f", 1, "{}")), "ok "),
     ("gemma4", f"ok {GEMMA}<|tool_call>call:f{{}}<tool_call|>", "ok "),
     (
@@ -97,6 +125,10 @@ NONE = [
     ("olmo3", "<function_calls></function_calls>"),
     ("olmo3", "<function_calls>f(oops)\n</function_calls>"),
     ("llama4_pythonic", "[unheard_of(a=1)]"),
+    ("kimi_k3", '<|open|>tools<|sep|><|open|>call index="1"<|sep|><|close|>call<|sep|>'),
+    ("kimi_k3", '<|open|>call tool="f"> and so on'),
+    ("apertus", '<|tools_prefix|>[{"f": 1}]'),
+    ("apertus", "<|tools_prefix|>[{}]<|tools_suffix|>"),
     ("longcat", "<longcat_tool_call>{oops}</longcat_tool_call>"),
     ("internlm", "<|action_start|><|interpreter|>\n1<|action_end|>"),
     ("gigachat3", "function call<|role_sep|>\nnone"),
@@ -111,8 +143,10 @@ NONE = [
 FORMATS = sorted({name for name, *_ in CALLS})
 
 
-def read(name: str, parts: list[str], whole: bool = False) -> tuple[str, list[tuple[str, str]]]:
-    parser = choose(name, "").parser(NAMES)
+def read(
+    name: str, parts: list[str], whole: bool = False, names: frozenset[str] = NAMES
+) -> tuple[str, list[tuple[str, str]]]:
+    parser = choose(name, "").parser(names)
     parser.checks_arguments = whole
     text, calls = "", list[list[str]]()
     for piece in [*map(parser.feed, parts), parser.finish()]:
@@ -138,6 +172,16 @@ def test_several_calls_with_nested_values_are_found_wherever_they_are_cut(name, 
         assert [json.loads(arguments) for _, arguments in calls] == [NESTED, {}]
     for at in range(len(written)):
         assert read(name, [written[:at], written[at:]], whole) == (found, calls)
+
+
+@pytest.mark.parametrize(("name", "written", "text"), CALLS)
+@pytest.mark.parametrize("called", ["mcp.tools.get", "ns:tools/get-2", "wetter_für_東京", "7"])
+def test_a_function_has_any_name_that_a_request_may_give_it(name, written, text, called):
+    written = written.replace("get_weather", called)
+    names = frozenset({called, "f"})
+    found, calls = read(name, [written], names=names)
+    assert (found, [one for one, _ in calls]) == (text, [called, "f"])
+    assert read(name, list(written), names=names) == (found, calls)
 
 
 @pytest.mark.parametrize(("name", "written"), NONE)
@@ -197,16 +241,3 @@ def test_any_split_of_any_text_gives_the_same(name, data):
         assert read(name, list(written), whole) == (text, calls)
         if not calls and name != "openai":
             assert text == written
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("unit", ["{", '"', "<", "[", "\n", "f(a=", "mark", "call"])
-def test_long_hostile_texts_are_read_to_their_end(name, unit):
-    """The suite's time-out is the limit: nothing here may be more than linear."""
-    kind: type[StateParser] = choose(name, "").parser
-    begin = next(written for found, written, _ in CALLS if found == name)
-    unit = {"mark": (kind.markers or ("[",))[0], "call": begin[: begin.index("-2.5")]}.get(unit, unit)
-    head = begin[: begin.index("Zürich")]
-    written = head + unit * ((1 << 15) // len(unit))
-    text, calls = read(name, cut(written, 512), whole=unit == "mark")
-    assert text or calls

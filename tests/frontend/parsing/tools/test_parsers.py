@@ -212,16 +212,6 @@ def test_ids_are_of_the_shape_clients_and_templates_expect():
     assert re.fullmatch(r"[A-Za-z0-9]{9}", call.id)
 
 
-@pytest.mark.parametrize("kind", PARSERS)
-@pytest.mark.parametrize("head", ["", '<tool_call>{"name": "f", "arguments": ', "[TOOL_CALLS]f", '[f(a="', "[f(a="])
-@pytest.mark.parametrize("unit", ["{", '"', "\\", "<", "[", "<tool_call>", "\n"])
-def test_a_mebibyte_of_anything_is_read_to_its_end(kind, head, unit):
-    """The suite's time-out is the limit: nothing here may be more than linear."""
-    written = head + unit * ((1 << 18) // len(unit))
-    text, calls = read(kind(NAMES), [written[at : at + 4096] for at in range(0, len(written), 4096)])
-    assert len(text) + sum(len(arguments) for _, arguments in calls) > 1 << 17
-
-
 @pytest.mark.parametrize(
     ("template", "name"),
     [

@@ -1,12 +1,17 @@
 """gpt-oss's channels come apart into reasoning, calls and the answer, one parser for all of them."""
 
+import json
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.frontend.parsing.formats import AnswerFormats
+from quire.frontend.parsing.formats import AnswerFormats, with_forced_calls, with_reasoning_first
 from quire.frontend.parsing.tools.marked_calls.harmony import HarmonyParser
-from quire.proto.api import Chat, ChatMessage, Tool
+from quire.proto.api import Chat, ChatMessage, GenerateRequest, Tool
+from quire.proto.messages.channels import ChannelCall, Channels
+from quire.proto.messages.params import Structured
 
 THINK = "<|channel|>analysis<|message|>hm, <b>{}<|end|>"
 CALL = "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{'a': 1}<|call|>".replace(
@@ -91,6 +96,7 @@ def test_both_settings_choose_the_one_parser_and_every_chat_has_it():
             assert isinstance(answer_format.tool_parser(False), HarmonyParser)
             assert len(answer_format.offered) == num_offered
             assert {"<|channel|>", "<|message|>", "<|end|>"} <= answer_format.markers
+            assert not answer_format.starts_in_reasoning
     without_calls = AnswerFormats.choose("", "auto", TEMPLATE)
     assert without_calls.tools is None
     assert without_calls.for_chat(Chat(HI, tools=[TOOL]), "", True).offered == ()
@@ -98,3 +104,62 @@ def test_both_settings_choose_the_one_parser_and_every_chat_has_it():
         AnswerFormats.choose("hermes", "openai", "")
     with pytest.raises(ValueError, match="reasoning_parser: 'qwen3' does not go with openai"):
         AnswerFormats.choose("openai", "qwen3", "")
+
+
+START = "<|start|>assistant"
+SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}}'
+JSON = Structured("json_object")
+
+
+def wanted(prompt_end: str, grammar: Structured | None = None, **chat: object) -> Structured:
+    """The grammar of a request's answers."""
+    formats = AnswerFormats.choose("openai", "auto", "")
+    asked = Chat(HI, **chat)
+    request = with_forced_calls(GenerateRequest(input=asked, structured=grammar), asked, formats)
+    return with_reasoning_first(request, formats.for_chat(asked, prompt_end, True)).structured
+
+
+def channels(found: Structured) -> Channels:
+    assert found.kind == "channels"
+    return msgspec.json.decode(found.text, type=Channels)
+
+
+def test_a_grammar_is_that_of_the_final_message_or_of_a_call_in_its_place():
+    assert channels(wanted(START, JSON)) == Channels(JSON)
+    assert channels(wanted(START, JSON, tools=[TOOL])) == Channels(JSON, (ChannelCall("f"),))
+    assert channels(wanted(START, JSON, tools=[TOOL], tool_choice="none")) == Channels(JSON)
+    assert channels(wanted(START + "<|channel|>analysis<|message|>", JSON)) == Channels(JSON, in_message=True)
+    assert wanted(START + "<|channel|>final<|message|>", JSON) == JSON
+    begun = {"continue_final_message": True, "add_generation_prompt": False}
+    assert wanted(START + "<|channel|>final<|message|>hi", JSON, **begun) == JSON
+    assert wanted(START, None, tools=[TOOL]) is None
+
+
+def test_a_forced_call_is_in_its_own_channel():
+    tools = [Tool("f", "", SCHEMA), Tool("g")]
+    for choice, names in (("required", ["f", "g"]), ("function:g", ["g"])):
+        for end in ("", "<|channel|>analysis<|message|>"):
+            forced = channels(wanted(START + end, tools=tools, tool_choice=choice))
+            assert (forced.answer, [call.name for call in forced.calls]) == (None, names)
+            assert forced.in_message == bool(end)
+            assert json.loads(bytes(forced.calls[-1].schema))["additionalProperties"] is False
+            assert len(names) == 1 or json.loads(bytes(forced.calls[0].schema)) == json.loads(SCHEMA)
+
+
+def test_a_thought_that_the_prompt_has_begun_is_read_as_one():
+    asked = Chat(HI, tools=[TOOL])
+    answer_format = AnswerFormats.choose("openai", "auto", "").for_chat(asked, TEMPLATE[4:-4], True)
+    for whole in (False, True):
+        parser = answer_format.tool_parser(whole)
+        pieces = [parser.feed("hm<|end|>" + CALL), parser.finish()]
+        assert "".join(piece.reasoning for piece in pieces) == "hm"
+        assert [call.name for piece in pieces for call in piece.calls] == ["f"]
+
+
+def test_the_rest_of_a_forced_call_that_was_cut_off_is_no_content():
+    asked = Chat(HI, tools=[TOOL], tool_choice="required")
+    answer_format = AnswerFormats.choose("openai", "auto", "").for_chat(asked, START, True)
+    for end in range(THINK.index("hm"), len(THINK + CALL)):
+        parser = answer_format.tool_parser(True)
+        pieces = [parser.feed((THINK + CALL)[:end]), parser.finish()]
+        assert "".join(piece.text for piece in pieces) == ""

@@ -45,6 +45,12 @@ def test_a_schema_that_is_none_says_nothing(schema):
     assert ParameterTypes(schema).of("p") == set()
 
 
+def test_types_are_found_through_references_of_references_however_deep():
+    defs = {str(depth): {"$ref": f"#/$defs/{depth + 1}"} for depth in range(200)}
+    tool = {"properties": {"p": {"$ref": "#/$defs/0"}}, "$defs": {**defs, "200": {"type": "string"}}}
+    assert ParameterTypes(json.dumps(tool)).of("p") == {"string"}
+
+
 def test_a_schema_whose_references_branch_is_read_once():
     defs = {str(depth): {"anyOf": [{"$ref": f"#/$defs/{depth + 1}"}] * 50} for depth in range(200)}
     tool = {"properties": {"p": {"$ref": "#/$defs/0"}}, "$defs": {**defs, "5": {"type": "string"}}}

@@ -141,6 +141,12 @@ def test_in_a_whole_answer_a_call_cut_off_is_text(name):
 
 
 @every_format
+@pytest.mark.parametrize("called", ["mcp.tools.get", "ns:tools/get-2", "wetter_für_東京", "7"])
+def test_a_function_has_any_name_that_a_request_may_give_it(name, called):
+    assert whole(name, WAYS[name].calls((called, {"a": "1"}))) == ("", [(called, '{"a": "1"}')])
+
+
+@every_format
 @pytest.mark.parametrize("choice", ["required", "function:now"])
 def test_forced_calls_are_read_as_with_every_other_format(name, choice):
     chat = Chat([ChatMessage("user", "x")], tools=TOOLS, tool_choice=choice)
@@ -195,6 +201,13 @@ def test_text_in_the_place_of_a_value_ends_the_call_and_is_text(name):
         ),
         ("minimax_m2", "<invoke name='now'><parameter name=a>1</parameter></invoke>", [("now", '{"a": "1"}')]),
         ("glm45", "<tool_call>now\n<arg_key>a</arg_key>\n<arg_value>1\n</tool_call>", [("now", '{"a": "1\\n"}')]),
+        (
+            "minicpm5",
+            '<function name="now"><param name="a"><![CDATA[</param> & <b>]]></param></function>',
+            [("now", '{"a": "</param> & <b>"}')],
+        ),
+        ("minicpm5", "<function name='now'><param name='a'><![CDATA[cut]", [("now", '{"a": "cut]')]),
+        ("minicpm5", "<function name='now'><param name='a'><![CDA", [("now", '{"a": "<![CDA')]),
         ("glm45", "<tool_call>now<tool_call>free</tool_call>", [("free", "{}")]),
     ],
 )
@@ -255,25 +268,6 @@ def test_an_output_has_no_more_calls_than_a_message_may_and_loses_no_character(n
     call = WAYS[name].calls(("now", {}))
     text, found = read(parser(name), list(call * MAX_CALLS + "\n" + call))
     assert (len(found), text) == (MAX_CALLS, "\n" + call)
-
-
-@every_format
-@pytest.mark.parametrize("unit", ["<", "<tool_call>", "</", "\n", "{", '"', "<parameter=", "<arg_key>", "x"])
-@pytest.mark.parametrize("within", ["text", "name", "call", "string", "object"])
-def test_much_of_anything_is_read_to_its_end(name, unit, within):
-    """The suite's time-out is the limit: nothing here may be more than linear."""
-    way = WAYS[name]
-    call = way.begin + way.call.format(name="get_weather")
-    heads = {
-        "text": "",
-        "name": call.partition("get_weather")[0],
-        "call": call,
-        "string": call + way.argument.format(key="city", value="$").partition("$")[0],
-        "object": call + way.argument.format(key="place", value="$").partition("$")[0],
-    }
-    written = heads[within] + unit * ((1 << 17) // len(unit))
-    text, calls = read(parser(name), [written[at : at + 4096] for at in range(0, len(written), 4096)])
-    assert len(text) + sum(len(arguments) for _, arguments in calls) > 1 << 16 or (unit, within) == ("\n", "call")
 
 
 @pytest.mark.parametrize(

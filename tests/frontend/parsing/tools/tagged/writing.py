@@ -68,6 +68,28 @@ WAYS = {
     "glm47": Written(
         "", "<tool_call>{name}", "<arg_key>{key}</arg_key><arg_value>{value}</arg_value>", "</tool_call>", ""
     ),
+    "dots": Written(
+        "<dots_function_call>\n",
+        '<invoke name="{name}">\n',
+        '<parameter name="{key}">\n{value}\n</parameter>\n',
+        "</invoke>\n",
+        "</dots_function_call>",
+    ),
+    "solar_open2": Written(
+        "",
+        "<|tool_call:start|>{name}\n",
+        "<|tool_arg:start|>{key}<|tool_arg:value|>{value}<|tool_arg:end|>\n",
+        "<|tool_call:end|>",
+        "",
+    ),
+    "minimax_m3": Written(
+        "]<]minimax[>[<tool_call>\n",
+        ']<]minimax[>[<invoke name="{name}">',
+        "]<]minimax[>[<{key}>{value}]<]minimax[>[</{key}>",
+        "]<]minimax[>[</invoke>\n",
+        "]<]minimax[>[</tool_call>",
+    ),
+    "minicpm5": Written("", '<function name="{name}">', '<param name="{key}">{value}</param>', "</function>", ""),
     "hy_v3": Written("<tool_calls>\n", "<tool_call>{name}<tool_sep>\n", _GLM45[0], _GLM45[1] + "\n", "</tool_calls>"),
 }
 """By the name of a format or, where its models differ, an alias."""
