@@ -20,6 +20,8 @@ RETRY_SECONDS = 0.01
 GONE = "the frontend that made this response ended before it could store it, or its store failed"
 MAX_CHAIN = 1000
 """Most responses of which each continues the one before."""
+MAX_PIECES = 16
+"""Most pieces of events that are read, or dropped, at once."""
 ITEM_BYTES = 120
 """Bytes that an item's place costs, its index included."""
 SCHEMA = """
@@ -40,6 +42,7 @@ CREATE TRIGGER IF NOT EXISTS deleted AFTER DELETE ON responses BEGIN
 END;
 """
 SELECT = "SELECT id, previous, status, created, lease, input, answer FROM responses WHERE id = ?"
+GROW = "UPDATE responses SET size = size + ? WHERE id = ?"
 
 
 class _Output(msgspec.Struct):
@@ -132,7 +135,8 @@ def put(
     _trim(database, max_bytes, now)
 
 
-def _trim(database: sqlite3.Connection, max_bytes: int, now: ClockReading) -> None:
+def _trim(database: sqlite3.Connection, max_bytes: int, now: ClockReading) -> int:
+    """Delete the oldest responses that nobody is making; the bytes that are still too many."""
     idle = "(status != 'in_progress' OR lease < ?)"
     database.execute(f"DELETE FROM responses WHERE created < ? AND {idle}", (now.wall - MAX_AGE_SECONDS, now.steady))
     excess: int = database.execute("SELECT coalesce(sum(size), 0) FROM responses").fetchone()[0] - max_bytes
@@ -140,6 +144,7 @@ def _trim(database: sqlite3.Connection, max_bytes: int, now: ClockReading) -> No
     while excess > 0 and (oldest := database.execute(query, (now.steady,)).fetchone()) is not None:
         database.execute("DELETE FROM responses WHERE id = ?", oldest[:1])
         excess -= oldest[1]
+    return excess
 
 
 def get(database: sqlite3.Connection, id: str, now: ClockReading) -> StoredResponse:
@@ -163,8 +168,7 @@ def _put_items(database: sqlite3.Connection, response: str, ids: Sequence[str]) 
     """Remember where items stand. Only ids that the server made: what clients call theirs is no secret."""
     rows = [(id, response) for id in ids]
     database.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", rows)
-    query = "UPDATE responses SET size = size + ? WHERE id = ?"
-    database.execute(query, (ITEM_BYTES * len(rows), response))
+    database.execute(GROW, (ITEM_BYTES * len(rows), response))
 
 
 def holders(database: sqlite3.Connection, item_ids: Sequence[str], now: ClockReading) -> list[StoredResponse]:
@@ -177,24 +181,33 @@ def holders(database: sqlite3.Connection, item_ids: Sequence[str], now: ClockRea
 def append_events(
     database: sqlite3.Connection, id: str, first: int, data: bytes, max_bytes: int, now: ClockReading
 ) -> None:
-    """Append events of a response, of which `first` is the number of the first one."""
+    """Append events of a response, of which `first` is the number of the first one.
+
+    What is being made may fill the database, too: then the response's own oldest events go.
+    """
     _put_events(database, id, first, data)
-    _trim(database, max_bytes, now)
+    excess = _trim(database, max_bytes, now)
+    query = "SELECT first, length(data) FROM events WHERE response = ? AND first BETWEEN 0 AND ? ORDER BY first LIMIT ?"
+    oldest = database.execute(query, (id, first - 1, MAX_PIECES)).fetchall() if excess > 0 else []
+    while excess > 0 and oldest:
+        number, size = oldest.pop(0)
+        database.execute("DELETE FROM events WHERE response = ? AND first = ?", (id, number))
+        database.execute(GROW, (-size, id))
+        excess -= size
 
 
 def _put_events(database: sqlite3.Connection, id: str, first: int, data: bytes) -> None:
-    query = "UPDATE responses SET size = size + ? WHERE id = ?"
-    if database.execute(query, (len(data), id)).rowcount:
+    if database.execute(GROW, (len(data), id)).rowcount:
         database.execute("INSERT INTO events VALUES (?, ?, ?)", (id, first, data))
 
 
 def events(
     database: sqlite3.Connection, id: str, after: int, now: ClockReading
 ) -> tuple[StoredResponse, list[tuple[int, bytes]]]:
-    """The response, and its pieces of events from the one on that holds number `after` + 1; none: it has no events."""
+    """The response, and pieces of its events from the one on that holds number `after` + 1; none: it has no events."""
     query = """SELECT first, data FROM events WHERE response = ?1 AND first >= coalesce(
-        (SELECT max(first) FROM events WHERE response = ?1 AND first <= ?2), 0) ORDER BY first"""
-    return get(database, id, now), database.execute(query, (id, after + 1)).fetchall()
+        (SELECT max(first) FROM events WHERE response = ?1 AND first <= ?2), 0) ORDER BY first LIMIT ?3"""
+    return get(database, id, now), database.execute(query, (id, after + 1, MAX_PIECES)).fetchall()
 
 
 def finish(

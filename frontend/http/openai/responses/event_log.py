@@ -1,6 +1,7 @@
 """The events of a streamed response in the background, for clients that follow it and for those that come back.
 
-Who asks the frontend that makes it reads its log; the others read what it has put into the store.
+The frontend that makes it holds them until they are stored; whoever is further behind, or asks another frontend, reads
+the store.
 """
 
 import asyncio
@@ -11,9 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 
 from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.proto.api import RequestError
+from quire.proto.messages.params import ParameterError
 
 STORE_SECONDS = 0.25
 """Time between two writes to the store, and between two looks into it."""
+MAX_HELD_BYTES = 64 << 20
+"""Most bytes of events, of all responses of a frontend, that wait to be stored; beyond that the oldest are dropped."""
+MAX_PIECE = 1024
+"""Most events that are stored at once."""
 MARK = -1
 """Number of the empty piece by which the store knows a response that streams."""
 LAST = tuple(f"event: response.{name}\n".encode() for name in ("completed", "incomplete", "failed"))
@@ -28,6 +34,8 @@ class EventLog:
         self._store = store
         self._id = id
         self._items: list[bytes] = []
+        self._first = 0
+        """Number of the first of the items."""
         self._num_stored = 0
         self._next_write = 0.0
         self._grown = asyncio.Event()
@@ -40,39 +48,57 @@ class EventLog:
     def append(self, items: Sequence[bytes]) -> None:
         """Append server-sent items, one for each event."""
         self._items += items
+        self._store.held_bytes += sum(map(len, items))
+        while self._store.held_bytes > MAX_HELD_BYTES and self._items:
+            self._drop(1 + len(self._items) // 2)
         self._wake()
 
     async def keep(self) -> None:
-        """Store what is new, if it is time. What cannot be stored now goes with the next."""
+        """Store what is new, if it is time, and hold it no longer. What cannot be stored now goes with the next."""
         if time.monotonic() < self._next_write:
             return
         self._next_write = time.monotonic() + STORE_SECONDS
-        first, new = self._num_stored, self._items[self._num_stored :]
+        first, new = self._first, self._items[:MAX_PIECE]
         if new:
             with contextlib.suppress(RequestError):
                 await self._store.append_events(self._id, first, await asyncio.to_thread(packed, new))
                 self._num_stored = first + len(new)
+                self._drop(max(0, self._num_stored - self._first))
 
     async def rest(self, last: bytes) -> tuple[int, bytes]:
         """The items that are not stored yet, with the last one of all: (number of the first of them, packed)."""
-        return self._num_stored, await asyncio.to_thread(packed, [*self._items[self._num_stored :], last])
+        return self._first, await asyncio.to_thread(packed, [*self._items, last])
 
     def end(self) -> None:
         """Let those that follow go on to the store."""
         self._has_ended = True
+        self._store.held_bytes -= sum(map(len, self._items))
         self._wake()
 
     async def follow(self, after: int) -> AsyncIterator[Sequence[bytes]]:
-        """The items behind event number `after`, as they come, to the end."""
+        """The items behind event number `after` as they come, to the end, or to one that is in the store only.
+
+        Raises `ParameterError` where the next one is nowhere.
+        """
         while True:
             grown = self._grown
-            if new := self._items[after + 1 :]:
+            if after + 1 < self._first:
+                if after + 1 >= self._num_stored:
+                    raise dropped(after, self._first)
+                return
+            if new := self._items[after + 1 - self._first :]:
                 after += len(new)
                 yield new
             elif self._has_ended:
                 return
             else:
                 await grown.wait()
+
+    def _drop(self, count: int) -> None:
+        """Hold the first items no longer."""
+        self._store.held_bytes -= sum(map(len, self._items[:count]))
+        del self._items[:count]
+        self._first += count
 
     def _wake(self) -> None:
         self._grown.set()
@@ -90,12 +116,27 @@ def packed(items: Sequence[bytes]) -> bytes:
 
 
 def unpacked(pieces: Sequence[tuple[int, bytes]], after: int) -> tuple[list[bytes], bool]:
-    """The items of stored pieces behind event number `after`; and whether the last one of all ends the stream."""
+    """The items of stored pieces behind event number `after`; and whether the last one of all ends the stream.
+
+    Raises `ParameterError` where the next one was dropped.
+    """
     found: list[bytes] = []
     is_whole = False
     for first, piece in pieces:
-        if first != MARK:
-            items = [item + END for item in zlib.decompress(piece).split(END)[:-1]]
-            found += items[max(0, after + 1 - first) :]
-            is_whole = ends_stream(items[-1])
+        following = after + 1 + len(found)
+        if first == MARK:
+            continue
+        if first > following and found:
+            break  # who asks for the rest is told what is missing
+        if first > following:
+            raise dropped(after, first)
+        items = [item + END for item in zlib.decompress(piece).split(END)[:-1]]
+        found += items[following - first :]
+        is_whole = ends_stream(items[-1])
     return found, is_whole
+
+
+def dropped(after: int, first: int) -> ParameterError:
+    """The error for events that are gone: those behind `after`, up to event number `first`."""
+    message = f"events {after + 1} to {first - 1} are no longer kept; start after {first - 1}"
+    return ParameterError("starting_after", f"{message}, or retrieve the response without stream")

@@ -14,15 +14,16 @@ from quire.proto.api import RequestError
 async def follow(store: ResponseStore, log: EventLog | None, id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The server-sent items of response `id` behind event number `after`, to the one that ends it.
 
-    `log`: where it is made by this frontend. Raises `RequestError` when it is deleted meanwhile.
+    `log`: where it is made by this frontend. Raises `RequestError` when it is deleted meanwhile, `ParameterError` when
+    the next event was dropped.
     """
-    if log is not None:
-        async for items in log.follow(after):
-            after += len(items)
-            yield b"".join(items)
-            if ends_stream(items[-1]):
-                return
     while True:
+        if log is not None:
+            async for items in log.follow(after):
+                after += len(items)
+                yield b"".join(items)
+                if ends_stream(items[-1]):
+                    return
         stored, pieces = await store.events(id, after)
         items, is_whole = await asyncio.to_thread(unpacked, pieces, after)
         after += len(items)
@@ -30,6 +31,8 @@ async def follow(store: ResponseStore, log: EventLog | None, id: str, after: int
             yield b"".join(items)
         if is_whole:
             return
+        if items:
+            continue  # there may be more of them
         if stored.status != "in_progress":  # cancelled, or its frontend is gone: nobody has told its end
             last = {"type": "response.failed", "sequence_number": after + 1, "response": msgspec.Raw(stored.shown)}
             yield data(last, "response.failed")

@@ -54,6 +54,8 @@ class ResponseStore:
         """`directory`: empty for a database in memory, for this process alone."""
         self._path = os.path.join(directory, FILE_NAME) if directory else ":memory:"
         self._max_bytes = max_bytes
+        self.held_bytes = 0
+        """Bytes of events that wait to be stored."""
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._fault_log = FaultLog(f"responses: {self._path}: are stored again")
@@ -86,7 +88,7 @@ class ResponseStore:
         await self._run(database.append_events, id, first, data, self._max_bytes, read_clocks())
 
     async def events(self, id: str, after: int) -> tuple[StoredResponse, list[tuple[int, bytes]]]:
-        """The response, and (first number, data) of all its events behind number `after`, perhaps some before.
+        """The response, and (first number, data) of the next of its events behind number `after`, perhaps some before.
 
         Nothing was ever appended where the list is empty. Raises `RequestError` (UNKNOWN_REQUEST).
         """

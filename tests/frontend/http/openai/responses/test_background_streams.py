@@ -1,6 +1,7 @@
 """/v1/responses in the background and streamed: left, taken up again anywhere, and ended whatever happens."""
 
 import asyncio
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from quire.frontend.http.openai.responses import event_log, follow, store
 from quire.frontend.http.openai.responses.store import ResponseStore
 from quire.proto.api import RequestError
+from quire.proto.messages.params import ParameterError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
@@ -115,5 +117,102 @@ def test_what_was_made_without_a_stream_has_none(web):
                 id = events(made.text)[0]["response"]["id"] if "stream" in fields else made.json()["id"]
                 error = (await w.client.get(f"{PATH}/{id}?stream=true")).json()["error"]
                 assert (error["param"], error["code"]) == ("stream", "unsupported")
+
+    run(main)
+
+
+def item(number: int, name: str = "response.output_text.delta") -> bytes:
+    return f'event: {name}\ndata: {{"type":"{name}","sequence_number":{number}}}\n\n'.encode()
+
+
+async def told_by_its_maker(kept: ResponseStore, log: event_log.EventLog, after: int) -> list[int]:
+    told = b"".join([piece async for piece in follow.follow(kept, log, "a", after)])
+    return [event["sequence_number"] for event in events(told.decode())]
+
+
+async def streaming(directory: Path, max_bytes: int) -> tuple[ResponseStore, event_log.EventLog]:
+    kept = ResponseStore(str(directory), max_bytes)
+    await kept.put("a", "", "in_progress", b"[]", b'{"status":"in_progress"}')
+    log = event_log.EventLog(kept, "a")
+    await log.begin()
+    return kept, log
+
+
+def test_events_are_held_until_they_are_stored_and_told_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_log, "STORE_SECONDS", 0.0)
+
+    async def main():
+        kept, log = await streaming(tmp_path, 1 << 20)
+        live = asyncio.create_task(told_by_its_maker(kept, log, -1))
+        for number in range(40):  # more pieces than are read at once
+            log.append([item(2 * number), item(2 * number + 1)])
+            await log.keep()
+            assert kept.held_bytes == 0
+        log.append([item(80, "response.completed")])
+        assert await live == await told_by_its_maker(kept, log, -1) == list(range(81))
+        assert await told_by_its_maker(kept, log, 70) == list(range(71, 81))
+        assert kept.held_bytes == len(item(80, "response.completed"))
+        log.end()
+        assert kept.held_bytes == 0
+
+    run(main)
+
+
+def test_events_that_a_failing_store_does_not_take_are_bounded(tmp_path, monkeypatch):
+    """Whoever waits for one that was dropped is told so, and where to go on."""
+
+    def full(*arguments: object) -> None:
+        raise RequestError("RECOVERING", "its disk is full")
+
+    async def main():
+        kept, log = await streaming(tmp_path, 1 << 20)
+        monkeypatch.setattr(event_log, "STORE_SECONDS", 0.0)
+        monkeypatch.setattr(event_log, "MAX_HELD_BYTES", 10 * len(item(10)))
+        with monkeypatch.context() as failing:
+            failing.setattr(store.database, "append_events", full)
+            for number in range(100):
+                log.append([item(number)])
+                await log.keep()
+                assert kept.held_bytes <= event_log.MAX_HELD_BYTES
+        with pytest.raises(ParameterError, match=r"starting_after: events 3 to \d+ are no longer kept; start after"):
+            await told_by_its_maker(kept, log, 2)
+        await log.keep()
+        log.append([item(100, "response.completed")])
+        assert await told_by_its_maker(kept, log, 97) == [98, 99, 100]
+        with pytest.raises(ParameterError, match="events 3 to"):
+            await told_by_another_frontend(tmp_path, "a", 2)
+
+    run(main)
+
+
+def test_events_do_not_outgrow_the_store(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_log, "STORE_SECONDS", 0.0)
+
+    async def main():
+        kept, log = await streaming(tmp_path, 4000)
+        for number in range(200):
+            log.append([item(number)])
+            await log.keep()
+        sizes = sqlite3.connect(tmp_path / store.FILE_NAME).execute("SELECT size FROM responses").fetchall()
+        assert 2000 < sizes[0][0] <= 4000
+        with pytest.raises(ParameterError, match=r"events 0 to .* retrieve the response without stream"):
+            await told_by_another_frontend(tmp_path, "a", -1)
+        log.append([item(200, "response.completed")])
+        assert await told_by_its_maker(kept, log, 195) == list(range(196, 201))
+
+    run(main)
+
+
+def test_a_client_that_comes_back_too_late_gets_an_error_of_its_field(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(event_log, "STORE_SECONDS", 0.0)
+
+    async def main():
+        async with web(run_dir=str(tmp_path)) as w:
+            w.answers([75])
+            made = events((await ask(w, background=True, stream=True)).text)[-1]["response"]
+            with sqlite3.connect(tmp_path / store.FILE_NAME) as database:
+                database.execute("DELETE FROM events WHERE first = 0")
+            refused = await w.client.get(f"{PATH}/{made['id']}?stream=true")
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
 
     run(main)
