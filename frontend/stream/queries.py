@@ -9,12 +9,17 @@ import msgspec
 
 from quire.proto.api import RequestError
 from quire.proto.messages.introspection import (
+    Answer,
+    EndedQuery,
+    EndedReply,
     ExplainQuery,
     ExplainReply,
     LoadQuery,
     LoadReply,
     MetricsQuery,
     MetricsReply,
+    PrefixQuery,
+    PrefixReply,
     StatusQuery,
     StatusReply,
 )
@@ -22,7 +27,7 @@ from quire.proto.messages.requests import AbortedLabels, AbortLabels
 
 QUERY_SECONDS = 5.0
 
-QueryAnswer = LoadReply | MetricsReply | StatusReply | ExplainReply | AbortedLabels
+QueryAnswer = Answer | AbortedLabels
 
 
 class Queries:
@@ -40,9 +45,13 @@ class Queries:
     @overload
     async def ask(self, kind: type[MetricsQuery]) -> MetricsReply: ...
     @overload
-    async def ask(self, kind: type[StatusQuery], after_step: int = -1, /) -> StatusReply: ...
+    async def ask(self, kind: type[StatusQuery], after_step: int = -1, blocks: bool = True, /) -> StatusReply: ...
     @overload
-    async def ask(self, kind: type[ExplainQuery], label: str, /) -> ExplainReply: ...
+    async def ask(self, kind: type[ExplainQuery], label: str, arrival: int = 0, /) -> ExplainReply: ...
+    @overload
+    async def ask(self, kind: type[EndedQuery], after: int = 0, /) -> EndedReply: ...
+    @overload
+    async def ask(self, kind: type[PrefixQuery], /) -> PrefixReply: ...
     @overload
     async def ask(self, kind: type[AbortLabels], labels: tuple[str, ...], /) -> AbortedLabels: ...
     async def ask(self, kind: type[Any], *fields: Any) -> QueryAnswer:

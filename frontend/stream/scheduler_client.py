@@ -19,18 +19,16 @@ from quire.frontend.stream.loss_grace import LossGrace
 from quire.frontend.stream.open_streams import OpenStreams
 from quire.frontend.stream.outbox import Outbox
 from quire.frontend.stream.prepared_request import PreparedRequest
-from quire.frontend.stream.queries import Queries
+from quire.frontend.stream.queries import Queries, QueryAnswer
 from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.silence_clock import SilenceClock
 from quire.frontend.stream.step_progress import StepProgress
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import ExplainReply, LoadReply, MetricsReply, StatusReply
 from quire.proto.messages.message import AbortReason, EngineState
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
     Abort,
-    AbortedLabels,
     FrontendBeat,
     Hello,
     Outputs,
@@ -181,7 +179,7 @@ class SchedulerClient:
                 self._on_lost(f"refused: {message.reason}", is_suspect=False)
                 if not self._outbox:
                     self._outbox.post(Hello("frontend", PROTOCOL_VERSION))
-            case LoadReply() | MetricsReply() | StatusReply() | ExplainReply() | AbortedLabels():
+            case _ if isinstance(message, QueryAnswer):
                 self._queries.on_answer(message)
 
     def _on_outputs(self, outputs: Outputs) -> None:

@@ -3,12 +3,15 @@
 import base64
 import http.client
 import json
+import re
 import shutil
 import struct
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from PIL import Image
+from playwright.sync_api import Page, Route, expect, sync_playwright
 from said import ADMIN, KEY
 
 FLAGS = [
@@ -53,53 +56,185 @@ def page(browser, engine):
     assert problems == []
 
 
-def post(address: str, label: str) -> None:
+def post(address: str, label: str, **fields: object) -> dict:
+    """A completion that ran to its length."""
     connection = http.client.HTTPConnection(address, timeout=120)
-    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "seed": 1}
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "seed": 1} | fields
     headers = {"content-type": "application/json", "x-request-id": label}
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
-    assert connection.getresponse().status == 200
+    response = connection.getresponse()
+    assert response.status == 200
+    answer = json.loads(response.read())
     connection.close()
+    return answer
+
+
+def picture(page: Page, canvas: str = "") -> Image.Image:
+    """What a canvas shows, or the whole page. It is read from a screenshot: the page forbids eval."""
+    taken = page.locator(canvas).screenshot() if canvas else page.screenshot(full_page=True)
+    return Image.open(BytesIO(taken)).convert("RGB")
 
 
 def colours(page: Page, canvas: str) -> int:
-    """How many different colours a canvas shows. Its pixels are read from a picture of it: the page forbids eval."""
-    from io import BytesIO
-
-    from PIL import Image
-
-    picture = Image.open(BytesIO(page.locator(canvas).screenshot())).convert("RGB")
-    return len({colour for count, colour in picture.getcolors(1 << 20) if count > 20})
+    """How many different colours a canvas shows."""
+    return len({colour for count, colour in picture(page, canvas).getcolors(1 << 20) if count > 20})
 
 
 def test_the_page_shows_requests_that_run_and_wait_and_tells_their_story(page, engine) -> None:
-    clients = [threading.Thread(target=post, args=(engine.http, f"job-{index}")) for index in range(8)]
-    for client in clients:
-        client.start()
-    expect(page.locator("#state")).to_have_text("ready")
-    expect(page.locator("#model")).to_have_text("quire-default")
-    expect(page.locator("#requests tr")).not_to_have_count(0, timeout=20_000)
-    expect(page.locator("#requests")).to_contain_text("job-")
-    expect(page.locator("#requests")).to_contain_text("waiting")
-    expect(page.locator("#max-running")).to_have_text("4")
-    assert colours(page, "#pool") > 3  # free, shared, and some owners
-    assert colours(page, "#timeline") > 2
-    page.locator("#requests tr").first.click()
-    expect(page.locator("#moments")).to_contain_text("queued")
-    expect(page.locator("#moments")).to_contain_text("admitted")
-    for client in clients:
-        client.join()
+    with ThreadPoolExecutor(8) as clients:
+        for index in range(8):
+            clients.submit(post, engine.http, f"job-{index}", max_tokens=250)
+        expect(page.locator("#state")).to_have_text("ready")
+        expect(page.locator("#model")).to_have_text("quire-default")
+        expect(page.locator("#facts")).to_contain_text(re.compile(r"context\d\u202f\d{3} tokens"))
+        expect(page.locator("#facts")).to_contain_text("ranks1 on cpu")
+        expect(page.locator("#requests tr")).not_to_have_count(0, timeout=20_000)
+        expect(page.locator("#requests")).to_contain_text("job-")
+        expect(page.locator("#requests")).to_contain_text("waiting")
+        expect(page.locator("#max-running")).to_have_text("4")
+        expect(page.locator("#legend")).to_contain_text("job-")
+        assert colours(page, "#pool") > 3  # free, shared, and some owners
+        assert colours(page, "#timeline") > 2
+        page.locator("#requests button").first.click()
+        expect(page.locator("#stories")).to_contain_text("queued")
+        expect(page.locator("#stories")).to_contain_text("admitted")
     expect(page.locator("#no-requests")).to_be_visible(timeout=20_000)
     expect(page.locator("#ttft")).to_contain_text("/")
 
 
-def test_a_narrow_window_shows_everything_without_scrolling_sideways(page, engine) -> None:
-    page.set_viewport_size({"width": 360, "height": 740})
-    client = threading.Thread(target=post, args=(engine.http, "a-label-that-is-much-longer-than-its-column-is-wide"))
-    client.start()
-    expect(page.locator("#requests tr")).not_to_have_count(0, timeout=20_000)
-    assert struct.unpack(">I", page.screenshot(full_page=True)[16:20]) == (360,)  # a PNG says its width there
-    client.join()
+def test_a_story_follows_its_request_to_the_end_and_is_found_again_among_the_ended(page, engine) -> None:
+    with ThreadPoolExecutor(1) as client:
+        job = client.submit(post, engine.http, "the-long-one", max_tokens=600)
+        row = page.locator("#requests button", has_text="the-long-one")
+        row.focus(timeout=20_000)
+        page.keyboard.press("Enter")
+        expect(page.locator("#story-state")).to_have_text("live")
+        generated = page.locator("#stories dl div", has_text="generated").locator("dd")
+        expect(generated).not_to_have_text("0")
+        expect(generated).not_to_have_text(generated.inner_text(), timeout=20_000)
+        expect(row).to_be_focused()  # rows are not made anew
+        job.result()
+    expect(page.locator("#story-state")).to_have_text("ended", timeout=20_000)
+    expect(generated).to_have_text("600")
+    expect(page.locator(".moments li").last).to_contain_text("length")
+    page.click("#story-close")
+    page.locator("input[value=ended]").check()
+    page.fill("#filter", "the-long-one")
+    expect(page.locator("#ended tr")).to_have_count(1)
+    expect(page.locator("#ended tr")).to_contain_text("length")
+    page.locator("#ended tr").click()
+    expect(generated).to_have_text("600")
+    page.fill("#filter", "nobody")
+    expect(page.locator("#no-requests")).to_contain_text("nobody")
+
+
+def test_siblings_say_how_much_of_the_prompt_was_there_and_the_answer_bills_it_once(page, engine) -> None:
+    prompt = "class Sibling:\n    '''One of several, which share their prompt.'''\n" * 4
+    usage = post(engine.http, "three-of-a-kind", prompt=prompt, n=3, max_tokens=40)["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+    page.locator("input[value=ended]").check()
+    page.fill("#filter", "three-of-a-kind")
+    expect(page.locator("#ended tr")).to_have_count(3)
+    shared = str(usage["prompt_tokens"] - 1)
+    cached = [row.locator("td").nth(2).inner_text() for row in page.locator("#ended tr").all()]
+    assert sorted(cached) == sorted(("0", shared, shared))
+    page.locator("#ended button").first.click()
+    page.locator("#stories summary").nth(1).click()
+    sibling = page.locator("#stories details").nth(1)
+    expect(sibling).to_contain_text(f"cached{shared}")
+    expect(sibling).to_contain_text(f"{shared} of {usage['prompt_tokens']} tokens are there")
+
+
+def test_what_a_client_calls_its_request_is_text(page, engine) -> None:
+    name = "<img/src=x/onerror=document.title='taken'>"
+    post(engine.http, name, max_tokens=2)
+    page.locator("input[value=ended]").check()
+    page.locator("#ended button", has_text=name).click()
+    expect(page.locator("#story-label")).to_have_text(name)
+    expect(page.locator("main img")).to_have_count(0)
+    expect(page).to_have_title("quire-default · quire")
+
+
+def test_charts_have_axes_and_a_time_scale_that_can_be_chosen(page, engine) -> None:
+    post(engine.http, "for-the-charts", max_tokens=30)
+    chart = page.locator("#chart-tokens")
+    expect(chart.locator(".top")).not_to_have_text(re.compile("^[01]?$"))
+    expect(chart.locator(".zero")).to_have_text("0")
+    expect(chart.locator(".from")).to_have_text("\u22121 min")
+    page.select_option("#span", "900")
+    expect(chart.locator(".from")).to_have_text("\u221215 min")
+    expect(page.locator("#chart-kv .top")).to_have_text("100 %")
+    chart.locator("canvas").hover(position={"x": 1, "y": 10})
+    expect(chart.locator(".said")).to_contain_text(re.compile(r"\d\d:\d\d:\d\d"))
+    expect(page.locator("#steps .from")).to_contain_text("\u2212")
+    expect(page.locator("#steps .top")).to_contain_text("s")
+
+
+def test_the_prefix_tree_is_drawn_when_something_is_cached(page, engine) -> None:
+    post(engine.http, "to-be-cached", prompt=PROMPT * 3, max_tokens=2)
+    page.locator("input[value=tree]").check()
+    expect(page.locator("#tree-said")).to_contain_text("cached block")
+    assert colours(page, "#tree") > 1
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_at_both_widths_and_in_both_themes_all_of_it_fits(browser, engine, width) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(f"http://{engine.http}/")
+    with ThreadPoolExecutor(1) as client:
+        job = client.submit(post, engine.http, "a-label-that-is-much-longer-than-its-column-is-wide", n=2)
+        page.locator("#requests button").first.click(timeout=20_000)
+        expect(page.locator("#story-state")).to_have_text("live")
+        for scheme, is_dark in (("light", False), ("dark", True)):
+            page.emulate_media(color_scheme=scheme)
+            shown = picture(page)
+            assert shown.width == width  # nothing to scroll to sideways
+            assert (sum(shown.getpixel((2, 2))) < 3 * 128) == is_dark
+        for cell in page.locator("#requests tr").first.locator("th, td").all():
+            box = cell.bounding_box()
+            assert box is None or box["x"] + box["width"] <= width
+        job.result()
+    tiles = [round(tile.bounding_box()["y"]) for tile in page.locator(".tile").all()]
+    assert tiles.count(tiles[0]) == (2 if width == 390 else 4)
+    page.close()
+
+
+def test_fifty_thousand_blocks_are_drawn_named_and_enlarged(browser, engine) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    facts = {"output_index": 0, "state": "running", "priority": 0, "age_seconds": 1.0, "num_prompt": 5,
+             "cached_tokens": 0, "num_tokens": 9, "num_scheduled": 9, "max_tokens": 20, "num_blocks": 1000,
+             "num_preemptions": 0}  # fmt: skip
+    live = [facts | {"label": f"job-{number}", "arrival": number + 1} for number in range(40)]
+    codes = [16 + place % 40 for place in range(40_000)] + [1] * 6_000 + [0] * 4_000
+    blocks = base64.b64encode(struct.pack("<50000H", *codes)).decode()
+
+    def enlarge(route: Route) -> None:
+        status = route.fetch().json()
+        status["load"]["num_blocks"] = len(codes)
+        route.fulfill(json=status | {"outputs": live, "blocks": blocks})
+
+    page.route("**/v1/status*", enlarge)
+    page.goto(f"http://{engine.http}/")
+    expect(page.locator("#pool-count")).to_contain_text("50\u202f000 blocks")
+    expect(page.locator("#legend")).to_contain_text("26 other requests with 26\u202f000")
+    assert colours(page, "#pool") >= 34  # requests by turns from a list of 33, and what is cached
+    page.locator("#legend button", has_text="job-3").first.click()
+    expect(page.locator("#legend [aria-pressed=true]")).to_contain_text("job-3")
+    page.locator("input[value=addresses]").check()
+    for _ in range(4):
+        page.click("#zoom-in")
+    page.locator("#pool").hover(position={"x": 3 * 24 + 5, "y": 5})
+    expect(page.locator("#pool-hover")).to_contain_text("block 3: job-3")
+    page.click("#zoom-fit")
+    expect(page.locator("#zoom-fit")).to_be_disabled()
+    page.close()
+
+
+def test_what_the_page_links_to_is_there(page) -> None:
+    for link in page.locator("nav a").all():
+        answer = page.request.get(page.url.rstrip("/") + link.get_attribute("href"))
+        assert answer.status == 200, link.get_attribute("href")
+        assert len(answer.text()) > 500
 
 
 def test_the_playground_streams_a_chat(page) -> None:

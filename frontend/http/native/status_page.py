@@ -18,8 +18,11 @@ _TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "md": "text/plain; charset=utf-8",
 }
 INDEX = "index.html"
+TEXTS = ("API.md", "METRICS.md")
+"""Documents that are served as they are written."""
 _HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "x-content-type-options": "nosniff",
@@ -30,13 +33,17 @@ _HEADERS = {
 
 def routes(context: FrontendContext) -> list[Route]:
     """One route for each file: no path of a request is ever joined to a directory."""
-    folder = resources.files("quire.frontend.http") / "page"
+    package = resources.files("quire.frontend")
+    folder = package / "http" / "page"
     files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES}
     made = [Route(f"/page/{name}", _serve(name, content), methods=["GET"]) for name, content in sorted(files.items())]
     pages = [
         Route(path, _serve(name, files[name]), methods=["GET"]) for path, name in (("/", INDEX), ("/docs", "docs.html"))
     ]
-    return [*pages, *made]
+    texts = [
+        Route(f"/docs/{name.lower()}", _serve(name, (package / name).read_bytes()), methods=["GET"]) for name in TEXTS
+    ]
+    return [*pages, *made, *texts]
 
 
 def _serve(name: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:

@@ -1,57 +1,154 @@
-// The block pool: one cell for each page, coloured by who holds it.
-import { colour, sized } from "./spark.js";
+// The pages of the KV cache: whose is each, as a field of cells by request or by address, with a legend that names them.
+import { Cells } from "./cells.js";
+import { colour, counted, element, unpacked, whole } from "./canvas.js";
+import { css, keyOf, rgb } from "./palette.js";
 
 const OWNER = 16;
 const KINDS = ["free", "cached", "shared", "fenced"];
-
-// Golden-angle steps, so that neighbours in the list differ; the label decides, so that a request keeps its colour.
-function hue(label) {
-  let hash = 2166136261;
-  for (const char of label) hash = Math.imul(hash ^ char.codePointAt(0), 16777619) >>> 0;
-  return (hash * 137.508) % 360;
-}
-
-export const ownerColour = (label) => `hsl(${hue(label)} 60% 52%)`;
-
-function codes(base64) {
-  const bytes = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
-  return new Uint16Array(bytes.buffer);
-}
+const MEANINGS = { free: "free", cached: "cached, nobody reads it", shared: "read by several", fenced: "fenced: a step may still touch it" };
+const NAMED = 14;
 
 export class Pool {
-  constructor(canvas, count, hover) {
-    this.canvas = canvas;
-    this.count = count;
-    this.hover = hover;
-    this.cells = new Uint16Array();
-    canvas.addEventListener("mousemove", (event) => this.point(event));
-    canvas.addEventListener("mouseleave", () => (hover.textContent = ""));
+  constructor(at, palette) {
+    this.at = at;
+    this.palette = palette;
+    this.cells = new Cells(at("pool-frame"), at("pool"), at("pool-length"));
+    this.byRequest = true;
+    this.chosen = null;
+    this.codes = new Uint16Array();
+    at("pool").addEventListener("pointermove", (event) => this.point(event));
+    at("pool").addEventListener("pointerleave", () => (at("pool-hover").textContent = ""));
+    at("zoom-in").addEventListener("click", () => this.zoom(2));
+    at("zoom-out").addEventListener("click", () => this.zoom(0.5));
+    at("zoom-fit").addEventListener("click", () => this.zoom(0));
+    at("legend").addEventListener("click", (event) => this.choose(event.target.closest("button")?.dataset.key));
+  }
+
+  order(byRequest) {
+    this.byRequest = byRequest;
+    this.zoom(0);
+  }
+
+  zoom(factor) {
+    this.cells.zoomTo(factor ? this.cells.zoom * factor : 1);
+    this.paint();
+    this.offerZoom();
+  }
+
+  offerZoom() {
+    this.at("zoom-in").disabled = this.cells.isLargest;
+    this.at("zoom-out").disabled = this.cells.isWhole;
+    this.at("zoom-fit").disabled = this.cells.zoom === 1;
+  }
+
+  choose(key) {
+    if (key === undefined) return;
+    this.chosen = this.chosen === key ? null : key;
+    this.name();
+    this.paint();
   }
 
   draw(status) {
-    this.cells = codes(status.blocks);
+    const begun = performance.now();
+    this.codes = new Uint16Array(unpacked(status.blocks));
     this.outputs = status.outputs;
+    this.size = status.limits.block_size;
     const total = status.load.num_blocks;
-    this.count.textContent = `${total} blocks` + (this.cells.length < total ? `, the first ${this.cells.length} shown` : "");
-    const { context, width, height } = sized(this.canvas);
-    const area = this.cells.length ? (width * height) / this.cells.length : 1;
-    let side = Math.max(2, Math.min(34, Math.floor(Math.sqrt(area))));
-    while (side > 2 && Math.ceil(this.cells.length / Math.floor(width / side)) * side > height) side -= 1;
-    this.side = side;
-    this.columns = Math.max(1, Math.floor(width / side));
-    const fixed = KINDS.map((kind) => colour(kind));
-    const gap = side > 5 ? 1 : 0;
-    this.cells.forEach((code, index) => {
-      context.fillStyle = code < OWNER ? fixed[code] : ownerColour(this.outputs[code - OWNER]?.label ?? "");
-      context.fillRect((index % this.columns) * side, Math.floor(index / this.columns) * side, side - gap, side - gap);
+    const part = this.codes.length < total ? `; the first ${whole(this.codes.length)} are drawn` : "";
+    this.at("pool-count").textContent = total ? `${counted(total, "block")} of ${counted(this.size, "token")}${part}` : "";
+    this.count();
+    this.name();
+    this.paint();
+    this.offerZoom();
+    this.at("pool").dataset.milliseconds = (performance.now() - begun).toFixed(1);
+  }
+
+  // Blocks of each kind and of each request: requests in order of their outputs, siblings together.
+  count() {
+    this.numbers = new Uint32Array(OWNER + this.outputs.length + 1);
+    const most = this.numbers.length - 1;
+    for (let block = 0; block < this.codes.length; block += 1) this.numbers[Math.min(this.codes[block], most)] += 1;
+    this.owners = new Map();
+    this.outputs.forEach((output, place) => {
+      const blocks = this.numbers[OWNER + place];
+      if (!blocks) return;
+      const key = keyOf(output);
+      const owner = this.owners.get(key) ?? { key, label: output.label, blocks: 0, codes: [] };
+      owner.blocks += blocks;
+      owner.codes.push(OWNER + place);
+      this.owners.set(key, owner);
     });
   }
 
+  // The places of all blocks sorted by whose they are: a counting sort, in the legend's order.
+  sorted() {
+    const rank = [...this.owners.values()].flatMap((owner) => owner.codes);
+    const codes = [...rank, this.numbers.length - 1, 2, 3, 1, 0];
+    const begins = new Uint32Array(Math.max(this.numbers.length, OWNER + 1));
+    let begin = 0;
+    for (const code of new Set(codes)) {
+      begins[code] = begin;
+      begin += this.numbers[code] ?? 0;
+    }
+    const order = new Uint32Array(this.codes.length);
+    const most = this.numbers.length - 1;
+    for (let block = 0; block < this.codes.length; block += 1) order[begins[Math.min(this.codes[block], most)]++] = block;
+    return order;
+  }
+
+  paint() {
+    if (!this.outputs) return;
+    const colours = KINDS.map((kind) => rgb(colour(kind)));
+    this.outputs.forEach((output, place) => (colours[OWNER + place] = this.palette.of(keyOf(output))));
+    const most = this.numbers.length - 1;
+    for (let code = 0; code <= 528; code += 1) colours[code] ??= rgb(colour("quiet"));
+    const lit = this.chosen === null ? null : new Set(this.owners.get(this.chosen)?.codes ?? [KINDS.indexOf(this.chosen)]);
+    if (lit?.has(-1)) this.chosen = null;
+    // by request what nobody reads comes last: what is in use is seen at once, as large as it can be
+    const fitted = this.codes.length - (this.byRequest ? this.numbers[0] + this.numbers[1] : 0);
+    this.cells.show(this.codes, this.byRequest ? this.sorted() : null, colours, this.chosen === null ? null : lit, fitted);
+  }
+
+  name() {
+    const owners = [...this.owners.values()].sort((one, other) => other.blocks - one.blocks);
+    const items = owners.slice(0, NAMED).map((owner) => this.entry(owner.key, owner.label, owner.blocks, css(this.palette.of(owner.key))));
+    const rest = owners.slice(NAMED);
+    if (rest.length) items.push(element("li", "quiet", `${counted(rest.length, "other request")} with ${whole(rest.reduce((sum, one) => sum + one.blocks, 0))}`));
+    for (const kind of ["shared", "fenced", "cached", "free"]) {
+      items.push(this.entry(kind, MEANINGS[kind], this.numbers[KINDS.indexOf(kind)], colour(kind)));
+    }
+    this.renew(items);
+  }
+
+  // What did not change stays where it is, and keeps the keyboard's focus.
+  renew(items) {
+    const list = this.at("legend");
+    const focused = document.activeElement?.closest?.("#legend button")?.dataset.key;
+    list.replaceChildren(...items);
+    if (focused) [...list.querySelectorAll("button")].find((one) => one.dataset.key === focused)?.focus();
+  }
+
+  entry(key, label, blocks, hue) {
+    const item = element("li");
+    const button = element("button");
+    button.type = "button";
+    button.dataset.key = key;
+    button.title = label;
+    button.setAttribute("aria-pressed", String(this.chosen === key));
+    const swatch = element("i", "swatch");
+    swatch.style.background = hue;
+    button.append(swatch, element("span", "name", label), element("span", "number", whole(blocks)));
+    item.append(button);
+    return item;
+  }
+
   point(event) {
-    const index = Math.floor(event.offsetY / this.side) * this.columns + Math.floor(event.offsetX / this.side);
-    const code = this.cells[index];
-    if (code === undefined) this.hover.textContent = "";
-    else if (code < OWNER) this.hover.textContent = `block ${index}: ${KINDS[code]}`;
-    else this.hover.textContent = `block ${index}: ${this.outputs[code - OWNER]?.label}`;
+    const block = this.cells.at(event);
+    const code = this.codes[block];
+    const output = this.outputs?.[code - OWNER];
+    let said = "";
+    if (block >= 0 && code < OWNER) said = `block ${whole(block)}: ${MEANINGS[KINDS[code]]}`;
+    else if (block >= 0) said = `block ${whole(block)}: ${output ? `${output.label}${output.output_index ? ` #${output.output_index}` : ""}` : "a request further down the list"}`;
+    this.at("pool-hover").textContent = said;
   }
 }

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from quire.proto import grpc_map
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import ExplainReply, LiveOutput, Moment, StepRecord, Story
+from quire.proto.messages.introspection import EndedOutput, ExplainReply, LiveOutput, Moment, StepRecord, Story
 from quire.proto.messages.message import Usage
 
 STORIES = (
@@ -106,12 +106,68 @@ def test_a_status_over_http_also_tells_names_limits_and_rates(web):
     run(main)
 
 
+def test_what_ended_is_told_and_only_the_new_to_whom_counts(web):
+    async def main():
+        async with web() as w:
+            w.scheduler.ended = tuple(
+                EndedOutput("a <b>", number, 0, "stop", 8.5, Usage(5, 2, 1, 0.5, 0.25, 0.125)) for number in range(1, 4)
+            )
+            told = (await w.client.get("/v1/requests")).json()
+            assert (told["count"], told["now"]) == (3, 12.5)
+            assert [one["arrival"] for one in told["outputs"]] == [1, 2, 3]
+            assert (told["outputs"][0]["label"], told["outputs"][0]["usage"]["cached_tokens"]) == ("a <b>", 2)
+            told = (await w.client.get("/v1/requests", params={"after": 2})).json()
+            assert [one["arrival"] for one in told["outputs"]] == [3]
+
+    run(main)
+
+
+def test_the_prefix_tree_is_told_in_columns(web):
+    async def main():
+        async with web() as w:
+            told = (await w.client.get("/v1/prefixes")).json()
+            assert np.frombuffer(base64.b64decode(told["parents"]), "<i4").tolist() == [-1, 1, 1]
+            assert np.frombuffer(base64.b64decode(told["readers"]), "<u2").tolist() == [0, 2, 1]
+
+    run(main)
+
+
+def test_a_status_is_packed_for_whom_can_unpack_it(web):
+    async def main():
+        async with web() as w:
+            w.scheduler.live = LIVE * 100
+            packed = await w.client.get("/v1/status", headers={"accept-encoding": "br, gzip;q=0.5"})
+            plain = await w.client.get("/v1/status", headers={"accept-encoding": "identity"})
+            assert packed.headers["content-encoding"] == "gzip"
+            assert "content-encoding" not in plain.headers
+            assert packed.num_bytes_downloaded < plain.num_bytes_downloaded / 4
+            assert packed.json()["outputs"] == plain.json()["outputs"]
+            assert plain.json()["model"]["num_kv_tokens"] > 0
+
+    run(main)
+
+
+def test_many_who_look_at_once_cost_the_scheduler_one_picture(web):
+    async def main():
+        async with web() as w:
+            await w.client.get("/v1/status")
+            before = w.scheduler.num_pictures
+            answers = await asyncio.gather(*(w.client.get("/v1/status") for _ in range(20)))
+            assert {answer.status_code for answer in answers} == {200}
+            assert w.scheduler.num_pictures - before <= 3
+            await w.client.get("/slots")
+            assert w.scheduler.num_pictures - before <= 3
+
+    run(main)
+
+
 @pytest.mark.parametrize("value", ["x", "1.5", "-2", "٣", "9" * 19, "9" * 40, ""])
 def test_a_step_that_is_no_number_is_refused_by_name(web, value):
     async def main():
         async with web() as w:
-            answer = await w.client.get("/v1/status", params={"after_step": value})
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "after_step")
+            for path, name in (("/v1/status", "after_step"), ("/v1/requests", "after"), ("/v1/requests/x", "arrival")):
+                answer = await w.client.get(path, params={name: value})
+                assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
 
     run(main)
 
@@ -119,7 +175,7 @@ def test_a_step_that_is_no_number_is_refused_by_name(web, value):
 def test_a_status_without_a_scheduler_says_so(web, tmp_path):
     async def main():
         async with web(wait=False, scheduler_address=f"ipc://{tmp_path}/nobody.sock") as w:
-            for path in ("/v1/status", "/v1/requests/x"):
+            for path in ("/v1/status", "/v1/requests/x", "/v1/requests", "/v1/prefixes"):
                 answer = await w.client.get(path)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "starting")
 
