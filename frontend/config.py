@@ -1,5 +1,6 @@
 """The settings of one frontend process, fixed at its start."""
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -160,6 +161,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError("tls_cert_file: needs tls_key_file, and the other way round; give both or none")
         if self.tls_client_ca_file and not self.tls_cert_file:
             raise ValueError("tls_client_ca_file: needs tls_cert_file and tls_key_file")
+        for origin in self.allowed_origins:
+            if origin != "*" and not re.fullmatch(r"[\w.+-]+://[^/]+/?|null", origin):
+                raise ValueError(f"allowed_origins: {origin!r} is none; write https://app.example, or * for any")
         AnswerFormats.choose(self.tool_call_parser, self.reasoning_parser, "")  # a wrong name is told before any start
         for name in (
             "max_receive_bytes",

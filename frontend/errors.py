@@ -2,6 +2,8 @@
 
 import logging
 import uuid
+from collections.abc import Iterable
+from itertools import islice
 
 from google.protobuf.message import DecodeError
 
@@ -10,12 +12,16 @@ from quire.proto.messages.params import ParameterError
 
 SHOWN_NAME = 64
 """Characters of a client's name for something that an error repeats."""
+SHOWN_MODELS = 3
 
 log = logging.getLogger("quire.frontend")
 
 
-def unknown_model(name: str) -> RequestError:
-    return RequestError("UNKNOWN_MODEL", f"model {name[:SHOWN_NAME]!r} is not served here", field="model")
+def unknown_model(name: str, served: Iterable[str]) -> RequestError:
+    """`served`: the names that requests may give, of which the first ones are said."""
+    shown = ", ".join(repr(one[:SHOWN_NAME]) for one in islice(served, SHOWN_MODELS))
+    message = f"model {name[:SHOWN_NAME]!r} is not served here; send {shown}, or a name that /v1/models lists"
+    return RequestError("UNKNOWN_MODEL", message, field="model")
 
 
 def engine_starting() -> RequestError:

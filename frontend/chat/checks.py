@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from quire.frontend.errors import too_many_entries
+from quire.frontend.limits.half_character import half_character
 from quire.frontend.limits.json_scan import scan
 from quire.frontend.parsing.tools.forced import NAMED
-from quire.frontend.parsing.tools.parser import MAX_CALLS, MAX_NAME
+from quire.frontend.parsing.tools.parser import MAX_CALLS, MAX_NAME, NAME_CHAR
 from quire.proto.api import Chat, ChatMessage
 from quire.proto.messages.params import ParameterError
 
@@ -19,6 +20,7 @@ MAX_TOOLS = 128
 MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_KWARGS = 32
 MAX_KWARG_CHARS = 4096
+MAX_PATH = 128
 MAX_JSON_PARTS = 1 << 14
 """Most parts of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
 NOT_ANSWERING = ("system", "developer", "user", "tool")
@@ -61,7 +63,7 @@ RESERVED = frozenset(
 )
 """Names of variables that a template gets from the server, or has of its own."""
 
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_TOOL_NAME = re.compile(rf"{NAME_CHAR}{{1,128}}")
 _KWARG_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -153,7 +155,8 @@ def _check_tools(chat: Chat) -> None:
     for index, tool in enumerate(chat.tools):
         field = f"chat.tools[{index}]"
         if not _TOOL_NAME.fullmatch(tool.name):
-            raise ParameterError(f"{field}.name", "must be 1 to 128 letters, digits, _ and -")
+            message = f"must be 1 to 128 letters, digits, _ - . : or /, got {tool.name[:64]!r}; rename the function"
+            raise ParameterError(f"{field}.name", message)
         if tool.name in seen:
             raise ParameterError(f"{field}.name", f"{tool.name!r} is there twice; give each function its own name")
         seen.add(tool.name)
@@ -175,11 +178,13 @@ def _check_choice(chat: Chat) -> None:
 
 
 def _json(text: str, field: str) -> Any:
-    scan(text.encode(), field, MAX_JSON_PARTS, unique=False)
+    raw = text.encode()
+    scan(raw, field, MAX_JSON_PARTS, unique=False)
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise ParameterError(field, f"is not JSON: {error}") from error
+        path, wrong = half_character(raw) or ("", f"is not JSON: {error}")
+        raise ParameterError(f"{field}.{path}"[:MAX_PATH] if path else field, wrong) from error
 
 
 def arguments_value(text: str) -> Any:

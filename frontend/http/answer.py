@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
-from quire.proto.messages.message import Usage
+from quire.proto.messages.message import Usage, cached_of_prompt
 
 STEP = 256
 """Items encoded in one call."""
@@ -54,9 +54,9 @@ def json_list(items: Iterable[Any]) -> msgspec.Raw:
 
 
 def usage_block(usages: list[Usage]) -> UsageBlock:
-    """The usage of one prompt's outputs: the prompt counts once, and so does what any of them found cached."""
+    """The usage of one prompt's outputs: the prompt counts once, and so does what was cached of it."""
     prompt = max((usage.prompt_tokens for usage in usages), default=0)
-    cached = max((usage.cached_tokens for usage in usages), default=0)
+    cached = cached_of_prompt(usages)
     completion = sum(usage.completion_tokens for usage in usages)
     return UsageBlock(prompt, prompt + completion, completion, CachedTokens(cached))
 

@@ -13,7 +13,17 @@ from quire.frontend.http.decoding.ignored import noting
 from quire.frontend.http.errors import ErrorLayer
 from quire.frontend.http.guard import AnswerHeaders, Guard
 from quire.frontend.http.meter import ResponseMeter
-from quire.frontend.http.native import engine, generate, health, infill, llama_server, metrics, render, tokens
+from quire.frontend.http.native import (
+    completion,
+    engine,
+    generate,
+    health,
+    infill,
+    llama_server,
+    metrics,
+    render,
+    tokens,
+)
 from quire.frontend.http.native import status_page as page
 from quire.frontend.http.ollama import answer as ollama_answer
 from quire.frontend.http.ollama import routes as ollama
@@ -27,7 +37,7 @@ from quire.frontend.http.score import routes as score
 
 MODULES = (
     *(page, health, metrics, anthropic_models, models, completions, chat, responses, messages, tokens, engine),
-    *(embeddings, score, infill, render, generate, llama_server, ollama),
+    *(embeddings, score, completion, infill, render, generate, llama_server, ollama),
 )
 """Each has `routes(context) -> list[Route]`."""
 

@@ -17,7 +17,7 @@ from quire.frontend.http.errors import HttpError
 from quire.frontend.security.keys import Keyring, Need, bearer
 
 EXEMPT = frozenset({"/health", "/v1/health", "/ready", "/ping"})
-ADMIN = ("/v1/requests", "/v1/status", "/slots")
+ADMIN = ("/v1/requests", "/v1/status", "/v1/prefixes", "/slots")
 """These paths, and whatever lies below them, reach everybody's requests."""
 
 PREFLIGHT_SECONDS = 600

@@ -51,7 +51,7 @@ def scan(
                     return  # no JSON: the parser refuses it
                 opened.pop()
             elif sign == b'"':
-                begin, at = at, _end_of_string(raw, at)
+                begin, at = at, end_of_string(raw, at)
                 if unique and opened and _COLON.match(raw, at + 1):
                     _add(opened[-1], raw[begin:at], field)
                 at += 1
@@ -63,7 +63,7 @@ def scan(
             raise Stopped
 
 
-def _end_of_string(raw: bytes, at: int) -> int:
+def end_of_string(raw: bytes, at: int) -> int:
     """The position of the closing quote of a string whose text begins at `at`; the end of `raw` without one."""
     quote = raw.find(b'"', at)
     if quote < 0:

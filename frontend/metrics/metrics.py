@@ -88,7 +88,6 @@ class Metrics:
     def finished(self, reason: FinishWord, usage: Usage) -> None:
         """One output ended."""
         self.count("request_finishes_total", (("reason", reason),))
-        self.count("prompt_tokens_cached_total", (), usage.cached_tokens)
         self.observe("request_cached_tokens", usage.cached_tokens)
         self.observe("request_generation_tokens", usage.completion_tokens)
         if not usage.queue_seconds + usage.prefill_seconds + usage.decode_seconds:

@@ -5,11 +5,25 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import msgspec
+
 from quire.frontend.config import FrontendConfig
 from quire.frontend.request.model_lookup import ModelLookup
+from quire.frontend.stream.paced_question import PacedQuestion
 from quire.proto import api
 from quire.proto.api import RequestError
-from quire.proto.messages.introspection import ExplainQuery, ExplainReply, LoadQuery, StatusQuery, StatusReply
+from quire.proto.messages.introspection import (
+    EndedQuery,
+    EndedReply,
+    ExplainQuery,
+    ExplainReply,
+    LiveOutput,
+    LoadQuery,
+    PrefixQuery,
+    PrefixReply,
+    StatusQuery,
+    StatusReply,
+)
 from quire.proto.messages.params import INT64_MAX, ParameterError
 from quire.proto.messages.requests import AbortLabels
 
@@ -27,6 +41,8 @@ class EngineInfo:
         self._model = models.default
         self._scheduler = models.default.scheduler
         self._started = time.monotonic()
+        self._pictures = PacedQuestion(lambda: self._scheduler.ask(StatusQuery))
+        self._trees = PacedQuestion(lambda: self._scheduler.ask(PrefixQuery))
 
     def server_info(self) -> api.ServerInfo:
         """The facts of this server. Never waits; numbers of the model are 0 until its workers are ready."""
@@ -34,7 +50,8 @@ class EngineInfo:
         defaults, formats, facts = model.defaults, model.formats, model.facts
         measured: dict[str, Any] = {}
         if facts is not None:
-            names = {field.name for field in fields(api.ServerInfo)} & {*facts.__struct_fields__, "block_size"}
+            derived = ("block_size", "num_kv_tokens")
+            names = {field.name for field in fields(api.ServerInfo)} & {*facts.__struct_fields__, *derived}
             measured = {name: getattr(facts, name) for name in names}
         limits: dict[str, Any] = {}
         if welcome is not None:
@@ -92,14 +109,14 @@ class EngineInfo:
         answer = await self._scheduler.ask(AbortLabels, tuple(labels))
         return list(zip(labels, answer.counts, strict=True))
 
-    async def explain(self, label: str) -> ExplainReply:
-        """The state and the history of the newest request with this label.
+    async def explain(self, label: str, arrival: int = 0) -> ExplainReply:
+        """The state and the history of the request with this label and number of arrival; 0: of the newest.
 
         Raises `ParameterError`, `RequestError` (UNKNOWN_REQUEST) when nobody remembers one, or when no answer comes.
         """
         if not label:
             raise ParameterError("request_id", "must not be empty")
-        answer = await self._scheduler.ask(ExplainQuery, label)
+        answer = await self._scheduler.ask(ExplainQuery, label, arrival)
         if not answer.stories:
             text = f"no request {label[:128]!r} lives or has ended lately; it is the id its answer began with"
             raise RequestError("UNKNOWN_REQUEST", text, field="request_id")
@@ -112,4 +129,20 @@ class EngineInfo:
         """
         if not -1 <= after_step <= INT64_MAX:
             raise ParameterError("after_step", f"must be a step number, or -1 for all that are kept, got {after_step}")
-        return await self._scheduler.ask(StatusQuery, after_step)
+        seen = await self._pictures.ask()
+        return msgspec.structs.replace(seen, steps=tuple(one for one in seen.steps if one.step > after_step))
+
+    async def outputs(self) -> tuple[LiveOutput, ...]:
+        """Running and waiting outputs. Raises `RequestError` when the scheduler does not answer."""
+        return (await self._scheduler.ask(StatusQuery, INT64_MAX, False)).outputs
+
+    async def ended(self, after: int = 0) -> EndedReply:
+        """The outputs that ended since the `count` of an earlier answer was `after`, as far as they are kept.
+
+        Raises `RequestError` when the scheduler does not answer.
+        """
+        return await self._scheduler.ask(EndedQuery, after)
+
+    async def prefixes(self) -> PrefixReply:
+        """The tree of cached prefixes. Raises `RequestError` when the scheduler does not answer."""
+        return await self._trees.ask()

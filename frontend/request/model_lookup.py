@@ -52,7 +52,7 @@ class ModelLookup:
             return self.default
         entry = self._entries.get(name)
         if entry is None:
-            raise unknown_model(name)
+            raise unknown_model(name, self._entries)
         return await entry.get()
 
     async def start(self) -> None:

@@ -82,7 +82,7 @@ class RequestPreparer:
         seed = self._draw_seed(63)
         if isinstance(chat := request.input, Chat):
             await self._threads.run_single(chat.num_chars, check_chat, chat)
-            request = await self._threads.run_single(chat.num_chars, with_forced_calls, request, chat)
+            request = await self._threads.run_single(chat.num_chars, with_forced_calls, request, chat, model.formats)
         # values stand in for those that need the prompt: a bad field must not cost a tokenization
         validate.sampling_params(request, model.defaults, seed, max(1, facts.max_model_len), ())
         deadline = arrived + fields.budget_seconds

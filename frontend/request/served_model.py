@@ -19,8 +19,9 @@ from quire.proto.messages.requests import ModelFacts
 
 UNPARSED = "the chat template shows tools, but the format of its calls is not known: they are answered as text"
 UNSEEN = (
-    "are not shown by this model's chat template, and there is no parser for its calls; set tool_choice to required or "
-    "to a function, which a grammar forces, or serve with --chat-template or --tool-call-parser"
+    "are not shown by this model's chat template, and there is no parser for its calls; for agents start the server "
+    "with a model whose template shows tools, or with --chat-template FILE; to have tools ignored, with "
+    "--tool-call-parser hermes; or set tool_choice to required or to a function, which a grammar forces"
 )
 
 log = logging.getLogger("quire.frontend")

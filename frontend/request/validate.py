@@ -113,8 +113,9 @@ def check_labels(request: GenerateRequest, limits: Limits) -> None:
     """Check the fields that are about neither prompt, time nor sampling. Raises `ParameterError`."""
     if request.request_id is not None and not 1 <= len(request.request_id) <= MAX_REQUEST_ID:
         raise ParameterError("request_id", f"must be 1 to {MAX_REQUEST_ID} characters")
-    if len(request.cache_salt or "") > MAX_CACHE_SALT:
-        raise ParameterError("cache_salt", f"must be at most {MAX_CACHE_SALT} characters")
+    if request.cache_salt is not None and not 1 <= len(request.cache_salt) <= MAX_CACHE_SALT:
+        message = f"must be 1 to {MAX_CACHE_SALT} characters; leave it unset to share prefixes with all"
+        raise ParameterError("cache_salt", message)
     if request.priority and not limits.priority_enabled:
         raise ParameterError("priority", "needs a server with the priority policy; leave it unset", "UNSUPPORTED")
     if request.priority is not None and not -(2**63) <= request.priority < 2**63:

@@ -10,6 +10,7 @@ from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.telemetry.tracing import RequestEnd, Tracing
 from quire.proto.api import GenerateRequest, RequestError
+from quire.proto.messages.message import cached_of_prompt
 from quire.proto.messages.params import ParameterError
 
 
@@ -68,9 +69,10 @@ class Observer:
     def _ended(self, stream: RequestStream, reason: str) -> str:
         """The reason word of its failure, if it failed; `reason` is what its reader met."""
         metrics, failure = self.metrics, stream.failure
-        for output in stream.outputs:
-            if output.finished is not None:
-                metrics.finished(output.finished.finish_reason, output.finished.usage)
+        finished = [output.finished for output in stream.outputs if output.finished is not None]
+        for one in finished:
+            metrics.finished(one.finish_reason, one.usage)
+        metrics.count("prompt_tokens_cached_total", (), cached_of_prompt(one.usage for one in finished))
         if stream.is_slow:
             metrics.count("slow_readers_total")
         elif stream.is_live:

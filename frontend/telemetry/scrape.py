@@ -76,7 +76,7 @@ class MetricsPage:
         """Rates of the newest steps, which only vLLM's old names need; None while the scheduler is lost."""
         try:
             async with asyncio.timeout(QUERY_SECONDS):
-                seen = await self._scheduler.ask(StatusQuery, -1)
+                seen = await self._scheduler.ask(StatusQuery, -1, False)
         except (RequestError, TimeoutError):
             return None
         return rates(seen.steps, seen.now)

@@ -16,7 +16,7 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto.api import Chat, GenerateRequest
-from quire.proto.messages.message import Usage
+from quire.proto.messages.message import Usage, cached_of_prompt
 from quire.proto.messages.params import SamplingParams
 
 CLOSE_SECONDS = 2.0
@@ -137,7 +137,7 @@ def _of_answer(stream: RequestStream, ending: RequestEnd) -> dict[str, Any]:
         "gen_ai.response.model": prepared.model,
         "gen_ai.usage.input_tokens": len(prepared.prompt),
         "gen_ai.usage.output_tokens": sum(output.num_tokens for output in stream.outputs),
-        "gen_ai.usage.cache_read.input_tokens": max((one.usage.cached_tokens for one in finished), default=0),
+        "gen_ai.usage.cache_read.input_tokens": cached_of_prompt(one.usage for one in finished),
         "gen_ai.response.finish_reasons": [one.finish_reason for one in finished],
         "gen_ai.request.choice.count": prepared.num_best or prepared.n,
         "quire.num_preemptions": sum(one.usage.num_preemptions for one in finished),

@@ -18,6 +18,9 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer
 from quire.proto.client import AsyncClient
 from quire.proto.messages.introspection import (
+    EndedOutput,
+    EndedQuery,
+    EndedReply,
     EngineLoad,
     ExplainQuery,
     ExplainReply,
@@ -27,6 +30,8 @@ from quire.proto.messages.introspection import (
     LoadReply,
     MetricsQuery,
     MetricsReply,
+    PrefixQuery,
+    PrefixReply,
     StatusQuery,
     StatusReply,
     StepRecord,
@@ -121,6 +126,8 @@ class FakeScheduler:
         self.records: tuple[StepRecord, ...] = ()
         self.live: tuple[LiveOutput, ...] = ()
         self.stories: dict[str, tuple[Story, ...]] = {}
+        self.ended: tuple[EndedOutput, ...] = ()
+        self.num_pictures = 0
         self.submits: list[Submit] = []
         self.aborts: list[Abort] = []
         self.script: Callable[[Submit], None] | None = None
@@ -223,10 +230,16 @@ class FakeScheduler:
                 self.send(LoadReply(message.query, self.load()))
             elif isinstance(message, StatusQuery):
                 new = tuple(record for record in self.records if record.step > message.after_step)
-                blocks = np.array([0, 1, 16], "<u2").tobytes()
+                blocks = np.array([0, 1, 16], "<u2").tobytes() if message.blocks else b""
+                self.num_pictures += message.blocks
                 self.send(StatusReply(message.query, 12.5, self.load(), self.live, blocks, new))
             elif isinstance(message, ExplainQuery):
                 self.send(ExplainReply(message.query, message.label, self.stories.get(message.label, ())))
+            elif isinstance(message, EndedQuery):
+                self.send(EndedReply(message.query, 12.5, len(self.ended), self.ended[message.after :]))
+            elif isinstance(message, PrefixQuery):
+                readers = np.array([0, 2, 1], "<u2").tobytes()
+                self.send(PrefixReply(message.query, np.array([-1, 1, 1], "<i4").tobytes(), readers))
             elif isinstance(message, MetricsQuery):
                 self.send(MetricsReply(message.query, self.figures, ()))
             elif isinstance(message, AbortLabels):

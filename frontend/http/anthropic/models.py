@@ -64,7 +64,7 @@ def routes(context: FrontendContext) -> list[Route]:
         for card in cards():
             if card.id == name:
                 return json_response(card)
-        raise unknown_model(name)
+        raise unknown_model(name, [card.id for card in cards()])
 
     return [
         OfAnthropicsClients("/v1/models", in_anthropic_shape(listing), methods=["GET"]),

@@ -9,12 +9,14 @@ import msgspec
 from quire.frontend.errors import not_supported
 from quire.frontend.http.decoding.ignored import refuses_unknown
 from quire.frontend.http.decoding.unknown_fields import drop_unknown
+from quire.frontend.limits.half_character import half_character
 from quire.proto.messages.params import ParameterError
 
 T = TypeVar("T")
 
 PATH = " - at `"
 MAX_MESSAGE = 1024
+MAX_PATH = 128
 UNKNOWN = "Object contains unknown field `"
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
@@ -41,7 +43,8 @@ def decode(raw: bytes, kind: type[T], path: str = "") -> T:
     except UnicodeDecodeError:
         raise ParameterError("body", f"is not valid UTF-8 at byte {_first_wrong_byte(raw)}") from None
     except msgspec.DecodeError as error:
-        raise ParameterError("body", f"is not valid JSON: {error}") from None
+        field, wrong = half_character(raw) or ("", f"is not valid JSON: {error}")
+        raise ParameterError(field[:MAX_PATH] or "body", wrong) from None
     except RecursionError:
         raise ParameterError("body", "is nested too deeply") from None
     finally:
@@ -66,7 +69,7 @@ def _wrong(text: str) -> ParameterError:
     text = text[:MAX_MESSAGE]
     if match := UNKNOWN_FIELD.fullmatch(text):
         name = f"{path}.{match.group(1)}" if path else match.group(1)
-        return ParameterError(name[:128], "is unknown to this server; remove it", "UNKNOWN_FIELD")
+        return ParameterError(name[:MAX_PATH], "is unknown to this server; remove it", "UNKNOWN_FIELD")
     if match := MISSING_FIELD.fullmatch(text):
         return ParameterError(f"{path}.{match.group(1)}" if path else match.group(1), "is missing")
     if text.startswith(ONLY_NULL):

@@ -16,6 +16,19 @@ from quire.proto.messages.params import ParameterError
 MAX_TOOLS = 128
 
 
+class Function(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A function that a chat's model may call, as OpenAI and Ollama write it."""
+
+    name: str
+    description: str | None = None
+    parameters: msgspec.Raw = msgspec.Raw()
+    strict: bool | None = None
+
+    @property
+    def tool(self) -> Tool:
+        return tool(self.name, self.description, self.parameters, self.strict)
+
+
 def tool(name: str, description: str | None, parameters: msgspec.Raw, strict: bool | None) -> Tool:
     """A function as the pipeline takes it; the pipeline checks its name and schema."""
     return Tool(name, description or "", json_text(parameters), bool(strict))

@@ -45,6 +45,8 @@ SAME = (
 """Fields that mean the same as in `api.GenerateRequest`."""
 ALIASES = {"repeat_penalty": "repetition_penalty", "n_predict": "max_tokens", "num_predict": "max_tokens"}
 """The names that llama-server and Ollama have for a field -> the field."""
+NEVER = -100.0
+"""The least bias."""
 TOKEN_ID = re.compile(r"-?[0-9]{1,19}")
 LISTS = ("stop_token_ids", "allowed_token_ids", "bad_words", "logprob_token_ids")
 
@@ -85,7 +87,8 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
+    """By token id; as pairs, as llama-server has it, where false means never."""
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
 
@@ -131,7 +134,7 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
         if self.stop is not None:
             fields["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.logit_bias:
-            fields["logit_bias"] = {_token_id(key): value for key, value in self.logit_bias.items()}
+            fields["logit_bias"] = _by_token(self.logit_bias)
         # a format shapes the text of an answer, and a forced call comes without any
         forced = isinstance(input, Chat) and input.tool_choice not in (None, "auto", "none")
         shaping = msgspec.structs.replace(self, response_format=None) if forced else self
@@ -178,7 +181,11 @@ class SamplingFields(StructuredFields, kw_only=True, forbid_unknown_fields=True)
         return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
 
-def _token_id(key: str) -> int:
-    if not TOKEN_ID.fullmatch(key):
-        raise ParameterError("logit_bias", f"{key[:32]!r} is not a token id")
-    return int(key)
+def _by_token(bias: dict[str, float] | list[tuple[int | str, float | bool]]) -> dict[int, float]:
+    if isinstance(bias, list):
+        bias = {str(key): NEVER if value is False else float(value) for key, value in bias}
+    wrong = [key for key in bias if not TOKEN_ID.fullmatch(key)]
+    if wrong:
+        shown = ", ".join(repr(key[:32]) for key in wrong[:8])
+        raise ParameterError("logit_bias", f'{shown}: no token id; use those that /tokenize gives, as "123"')
+    return {int(key): value for key, value in bias.items()}

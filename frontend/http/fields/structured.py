@@ -1,4 +1,4 @@
-"""The fields of a JSON request that constrain its output by a grammar: OpenAI's, and vLLM's two families.
+"""The fields of a JSON request that constrain its output by a grammar: OpenAI's, vLLM's two families, and others'.
 
 Every one of them means one `Structured`; a request that sets two is refused.
 """
@@ -54,6 +54,11 @@ class StructuredFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    json_schema: msgspec.Raw = msgspec.Raw()
+    """This and the three below are SGLang's and llama-server's names of the same."""
+    regex: str | None = None
+    grammar: str | None = None
+    ebnf: str | None = None
     guided_decoding_backend: None = None
     guided_whitespace_pattern: None = None
 
@@ -89,6 +94,10 @@ class StructuredFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             given["guided_choice"] = ("choice", _choices(self.guided_choice))
         if self.guided_grammar is not None:
             given["guided_grammar"] = ("grammar", self.guided_grammar)
+        if (text := _text(self.json_schema)) is not None:
+            given["json_schema"] = ("json_schema", text)
+        kinds: dict[str, StructuredKind] = {"regex": "regex", "grammar": "grammar", "ebnf": "grammar"}
+        given |= {name: (kind, text) for name, kind in kinds.items() if (text := getattr(self, name))}
         return given
 
 

@@ -46,7 +46,7 @@ def routes(context: FrontendContext) -> list[Route]:
     async def slots(request: Request) -> Response:
         """`fail_on_no_slot=1`: 503 when none is idle."""
         info = context.engine_info.server_info()
-        running = [one for one in (await context.engine_info.status()).outputs if one.state == "running"]
+        running = [one for one in await context.engine_info.outputs() if one.state == "running"]
         if len(running) >= info.max_num_seqs and request.query_params.get("fail_on_no_slot") == "1":
             raise HttpError(503, "queue_full", f"all {info.max_num_seqs} slots run a sequence", {"retry-after": "1"})
         idle = [_slot(number, info.max_model_len, None) for number in range(len(running), info.max_num_seqs)]

@@ -16,7 +16,6 @@ from quire.frontend.http.answer import json_list
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import request_id
 from quire.frontend.http.fields.conversation import renamed
-from quire.frontend.http.openai.chat_fields import NAMES
 from quire.frontend.http.openai.chat_types import ChatRequest
 from quire.frontend.http.openai.completion_types import CompletionRequest
 from quire.frontend.http.openai.completions import completion_requests
@@ -54,15 +53,15 @@ class RenderedPrompt(msgspec.Struct):
 def routes(context: FrontendContext) -> list[Route]:
     async def apply_template(request: Request) -> Response:
         payload = await read(request, ChatRequest)
-        with renamed(NAMES):
-            chat = await beside(request, payload.chat)
+        chat = await beside(request, payload.chat)
+        with renamed(payload.names()):
             _, text = await context.pipeline.rendered(GenerateRequest(input=chat, model=payload.model))
         return await _answer(context, len(text), RenderedText(text))
 
     async def chat(request: Request) -> Response:
         payload = await read(request, ChatRequest)
         generate = await beside(request, lambda: payload.request(request_id(request)))
-        with renamed(NAMES | payload.names()):
+        with renamed(payload.names()):
             sampling = await beside(request, lambda: _sampling(generate))
             size, made = await _rendered(context, generate, sampling, bool(payload.stream))
         return await _answer(context, size, made)

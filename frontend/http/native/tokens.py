@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, in vLLM's shapes and in llama-server's."""
 
 import msgspec
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from quire.frontend.http.answer import json_list, json_response
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.fields.id_list import id_column
-from quire.frontend.http.openai.chat_fields import NAMES, ChatFields, ChatTurn
+from quire.frontend.http.openai.chat_fields import ChatFields, ChatTurn
 from quire.proto.api import Chat, Tokens
 from quire.proto.messages.params import ParameterError
 
@@ -24,6 +24,9 @@ class TokenizeBody(ChatFields, kw_only=True, forbid_unknown_fields=True):
     """`prompt`, or whatever `/v1/chat/completions` takes; what does not change the prompt changes nothing here."""
 
     prompt: str | None = None
+    content: str | None = None
+    """llama-server's name of `prompt`, with no special tokens around it unless `add_special` says so."""
+    add_special: bool | None = None
     messages: list[ChatTurn] | None = None
     return_token_strs: bool | None = None
     mm_processor_kwargs: None = None
@@ -45,7 +48,10 @@ class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeResponse(msgspec.Struct):
+    """The text, under vLLM's name and llama-server's."""
+
     prompt: str
+    content: str
 
 
 def routes(context: FrontendContext) -> list[Route]:
@@ -53,7 +59,7 @@ def routes(context: FrontendContext) -> list[Route]:
         payload = await read(request, TokenizeBody)
         text = await beside(request, lambda: _text(payload))
         with_texts = bool(payload.return_token_strs)
-        with renamed(NAMES | payload.names() | {"text$": "prompt"}):
+        with renamed(payload.names() | {"text$": "prompt"}):
             tokens = await context.pipeline.tokenize(
                 text, payload.model, _special(payload), payload.parse_special, with_texts
             )
@@ -64,7 +70,7 @@ def routes(context: FrontendContext) -> list[Route]:
         payload = await read(request, DetokenizeBody)
         ids = await beside(request, lambda: id_column(bytes(payload.tokens), "tokens"))
         text = await context.pipeline.detokenize(ids, payload.model, payload.skip_special_tokens)
-        return json_response(DetokenizeResponse(text))
+        return json_response(DetokenizeResponse(text, text))
 
     return [
         Route("/tokenize", tokenize, methods=["POST"]),
@@ -79,6 +85,10 @@ def _answer(tokens: Tokens, with_texts: bool) -> bytes:
 
 
 def _text(payload: TokenizeBody) -> str | Chat:
+    if payload.content is not None and payload.prompt is None and payload.messages is None:
+        payload.prompt = payload.content
+        if payload.add_special_tokens is None:
+            payload.add_special_tokens = bool(payload.add_special)
     if (payload.prompt is None) == (payload.messages is None):
         raise ParameterError("prompt", "set exactly one of prompt and messages", "EMPTY_PROMPT")
     if payload.messages is not None:

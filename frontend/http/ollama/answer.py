@@ -28,7 +28,7 @@ def served_name(context: FrontendContext, name: str) -> str:
     names = context.engine_info.server_info().model_names
     found = next((one for one in (name, name.removesuffix(LATEST)) if one in names), None)
     if found is None:
-        raise unknown_model(name)
+        raise unknown_model(name, names)
     return found
 
 

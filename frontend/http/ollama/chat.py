@@ -15,7 +15,7 @@ from quire.frontend.errors import not_supported
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_answer, json_response
 from quire.frontend.http.call import call_of, request_id
-from quire.frontend.http.fields.conversation import json_text, renamed, tool
+from quire.frontend.http.fields.conversation import Function, json_text, renamed
 from quire.frontend.http.ollama.answer import json_lines, line, served_name
 from quire.frontend.http.ollama.fields import NAMES, Fields
 from quire.frontend.http.ollama.generation import Answer, Shape, as_message
@@ -48,13 +48,6 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_call_id: str | None = None
 
 
-class Function(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    name: str
-    description: str | None = None
-    parameters: msgspec.Raw = msgspec.Raw()
-    strict: bool | None = None
-
-
 class Tool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     function: Function
     type: str = "function"
@@ -66,10 +59,7 @@ class ChatBody(Fields, kw_only=True, forbid_unknown_fields=True):
 
     def chat(self, kwargs: str) -> api.Chat:
         """`kwargs`: variables of the template. Raises `ParameterError`."""
-        tools = [
-            tool(one.function.name, one.function.description, one.function.parameters, one.function.strict)
-            for one in self.tools or ()
-        ]
+        tools = [one.function.tool for one in self.tools or ()]
         return api.Chat(_messages(self.messages or ()), tools=tools, template_kwargs=kwargs)
 
 

@@ -13,7 +13,6 @@ from quire.frontend.http.answer import json_answer
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import count_tokens, fingerprint, renamed
 from quire.frontend.http.openai.chat_answer import ChatAnswer
-from quire.frontend.http.openai.chat_fields import NAMES
 from quire.frontend.http.openai.chat_types import ChatRequest
 from quire.frontend.http.openai.completions import stop_reason
 from quire.frontend.http.sse import DONE, data, event_stream
@@ -30,7 +29,7 @@ def routes(context: FrontendContext) -> list[Route]:
         )
         if payload.stream:
             return event_stream(_chunks(context, payload, generate, call_of(request, streams=True), answer))
-        with renamed(NAMES | payload.names()):
+        with renamed(payload.names()):
             async with context.pipeline.open(generate, call_of(request)) as stream:
                 generation = await collect(stream)
         has_logprobs = generate.logprobs is not None or generate.prompt_logprobs is not None
@@ -44,7 +43,7 @@ def routes(context: FrontendContext) -> list[Route]:
 async def _chunks(
     context: FrontendContext, payload: ChatRequest, generate: GenerateRequest, call: Call, answer: ChatAnswer
 ) -> AsyncGenerator[bytes, None]:
-    with renamed(NAMES | payload.names()):
+    with renamed(payload.names()):
         async with context.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 yield b"".join(data(chunk) for event in events for chunk in answer.chunks(event))

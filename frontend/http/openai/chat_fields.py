@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
 
-from quire.frontend.http.fields.conversation import template_kwargs, tool
+from quire.frontend.http.fields.conversation import Function, template_kwargs
 from quire.frontend.http.fields.sampling import SamplingFields
 from quire.frontend.http.fields.tagged import RefusalPart, TextPart, read_content, read_tagged
+from quire.frontend.http.openai.chat_tools import AllowedTools, NamedFunction, ToolChoice, tool_functions
 from quire.frontend.parsing.tools.forced import NAMED
 from quire.proto import api
 from quire.proto.messages.params import ParameterError
@@ -81,32 +83,11 @@ class ChatTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-class Function(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    name: str
-    description: str | None = None
-    parameters: msgspec.Raw = msgspec.Raw()
-    strict: bool | None = None
-
-
-class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    type: str
-    function: Function
-
-
-class NamedFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    name: str
-
-
-class NamedChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    type: Literal["function"]
-    function: NamedFunction
-
-
-class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=True):
     """The fields of `/v1/chat/completions` besides its messages: `/tokenize` takes the same."""
 
     tools: list[msgspec.Raw] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: list[Function] | None = None
     """Tools, as they were written before they had a type."""
@@ -138,7 +119,7 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             _messages(turns),
             self.add_generation_prompt,
             self.continue_final_message,
-            self._tools(),
+            [one.tool for one in self._functions.values()],
             self._choice(),
             False if self.functions else self.parallel_tool_calls,
             template_kwargs(self.chat_template_kwargs, self.reasoning_effort),
@@ -146,23 +127,36 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
         )
 
     def names(self) -> dict[str, str]:
-        renamed = {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
+        """The pipeline's names of fields -> this request's names, for all that its chat and its sampling may say."""
+        names = {}
+        if self._allowed is not None:
+            names = {rf"chat\.tools\[{index}\]": path for index, path in enumerate(self._functions)}
         if self.functions is not None:
-            renamed |= {r"chat\.tools(\[\d+\])": r"functions\1", r"chat\.tools": "functions"}
+            names |= {r"chat\.tools(\[\d+\])": r"functions\1", r"chat\.tools": "functions"}
         if self.function_call is not None:
-            renamed |= {r"chat\.tool_choice": "function_call"}
-        return super().names() | renamed
+            names |= {r"chat\.tool_choice": "function_call"}
+        if self.max_completion_tokens is not None:
+            names |= {"max_tokens": "max_completion_tokens"}
+        return super().names() | names | {ours: theirs for ours, theirs in NAMES.items() if ours not in names}
 
-    def _tools(self) -> list[api.Tool]:
+    @cached_property
+    def _functions(self) -> dict[str, Function]:
+        """The functions that the model is shown, by their paths. Raises `ParameterError`."""
         if self.functions is None:
-            return [_tool(raw, f"tools[{index}]") for index, raw in enumerate(self.tools or ())]
-        if self.tools is not None:
+            found = tool_functions(self.tools or ())
+        elif self.tools is None:
+            found = {f"functions[{index}]": one for index, one in enumerate(self.functions)}
+        else:
             raise ParameterError("functions", "excludes tools; set only tools")
-        return [tool(one.name, one.description, one.parameters, one.strict) for one in self.functions]
+        return found if self._allowed is None else self._allowed.among(found)
+
+    @property
+    def _allowed(self) -> AllowedTools | None:
+        return self.tool_choice.allowed_tools if isinstance(self.tool_choice, ToolChoice) else None
 
     def _choice(self) -> str | None:
         given = self.tool_choice
-        choice = f"{NAMED}{given.function.name}" if isinstance(given, NamedChoice) else given
+        choice = given.word if isinstance(given, ToolChoice) else given
         if self.function_call is None:
             return choice
         if not self.functions and isinstance(self.function_call, str):
@@ -190,11 +184,6 @@ def _messages(turns: Sequence[ChatTurn]) -> list[api.ChatMessage]:
             message = replace(message, role="tool", tool_call_id=asked.pop(turn.name))
         messages.append(message)
     return messages
-
-
-def _tool(raw: msgspec.Raw, path: str) -> api.Tool:
-    one = read_tagged(raw, {"function": FunctionTool}, path).function
-    return tool(one.name, one.description, one.parameters, one.strict)
 
 
 def _call(raw: msgspec.Raw, path: str) -> api.ToolCall:

@@ -8,7 +8,7 @@ from quire.frontend.http.openai.completion_types import Choice, Completion, Comp
 from quire.frontend.http.openai.legacy_logprobs import LogprobWriter, prompt_logprobs
 from quire.frontend.http.sse import DONE, data
 from quire.proto.api import Delta, Event, Finished, PromptLogprobs, Started, TokenLogprobs
-from quire.proto.messages.message import Usage
+from quire.proto.messages.message import Usage, cached_of_prompt
 
 
 class ChunkWriter:
@@ -114,6 +114,7 @@ class ChunkWriter:
         if self._payload.usage_always:
             size = self._started[prompt].prompt_tokens
             drawn = sum(self._num_tokens.get(index, 0) for index in self._outputs(prompt))
-            cached = max((usage.cached_tokens for usage in self._usages[prompt]), default=0)
+            usages = self._usages[prompt]
+            cached = cached_of_prompt(usages) if len(usages) == self._width else 0
             self._chunk.usage = UsageBlock(size, size + drawn, drawn, CachedTokens(cached))
         return data(self._chunk)

@@ -58,7 +58,7 @@ def routes(context: FrontendContext) -> list[Route]:
         for model in context.engine_info.models():
             if model.name == name:
                 return json_response(card(model))
-        raise unknown_model(name)
+        raise unknown_model(name, [model.name for model in context.engine_info.models()])
 
     return [
         Route("/v1/models", listing, methods=["GET"]),

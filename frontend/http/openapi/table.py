@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from quire.frontend.http.anthropic.messages_types import Conversation, MessageRequest
+from quire.frontend.http.native.completion import CompletionBody
 from quire.frontend.http.native.generate import TokensAnswer, TokensBody
 from quire.frontend.http.native.infill import InfillBody
 from quire.frontend.http.native.render import RenderedPrompt, RenderedText
@@ -42,6 +43,8 @@ _ABSENT = "Refused: this server serves the model that it was started with"
 ROUTES = {
     "/": Words("The status page"),
     "/docs": Words("This document as a page"),
+    "/docs/api.md": Words("How to call this server, as text"),
+    "/docs/metrics.md": Words("What is measured, as text"),
     "/openapi.json": Words("This document"),
     "/health": Words("200 while the engine makes progress"),
     "/v1/health": Words("200 while the engine makes progress"),
@@ -58,6 +61,7 @@ ROUTES = {
     "/v1/chat/completions/render": Words("A chat as text and token ids", ChatRequest, RenderedPrompt),
     "/apply-template": Words("A chat as its template writes it", ChatRequest, RenderedText),
     "/inference/v1/generate": Words("Token ids that continue token ids", TokensBody, TokensAnswer, EVENTS),
+    "/completion": Words("Text that continues a prompt, in llama-server's shape", CompletionBody, stream=EVENTS),
     "/infill": Words("Text between a prefix and a suffix", InfillBody, stream=EVENTS),
     "/v1/responses": Words("A response of OpenAI's newer API", ResponseRequest, stream=EVENTS),
     "/v1/responses/input_tokens": Words("The number of tokens of a response's input", InputTokensRequest),
@@ -71,6 +75,8 @@ ROUTES = {
     "/tokenize": Words("A text or a chat as token ids", TokenizeBody, TokenizeResponse),
     "/detokenize": Words("Token ids as text", DetokenizeBody, DetokenizeResponse),
     "/v1/requests/{label}": Words("The state and history of a request; needs the admin key"),
+    "/v1/requests": Words("The outputs that ended lately; needs the admin key"),
+    "/v1/prefixes": Words("The tree of cached prefixes; needs the admin key"),
     "/v1/status": Words("The state of the whole engine; needs the admin key"),
     "/v1/embeddings": Words("Vectors of texts, token ids or a chat", EmbeddingsBody, EmbeddingList),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"), _RERANK),

@@ -20,7 +20,6 @@ _PAUSE = "this engine does not pause; SIGTERM drains it"
 _INFO = "use /v1/models, or /v1/status with the admin key"
 _METRICS = "use /metrics, and /v1/status with the admin key"
 _TOKENS = "use /inference/v1/generate with token ids, or /v1/completions with a text"
-_TEXT = "use /v1/completions, which also takes n_predict and repeat_penalty"
 _PARSED = "answers of /v1/chat/completions come parsed: `tool_calls` and `reasoning_content`"
 _PROFILE = "use `quire bench`, and /v1/status for the times of every step"
 _RESIZE = "the number of devices is fixed at the start: --tensor-parallel-size"
@@ -72,7 +71,6 @@ NOT_SERVED = {
     "/v2/chat": "use /v1/chat/completions",
     "/generate": _TOKENS,
     "/generate_stream": _TOKENS,
-    "/completion": _TEXT,
     "/invocations": "use the route itself: /v1/chat/completions or /v1/completions",
     "/vertex": "use the route itself: /v1/chat/completions or /v1/completions",
     "/vertex_generate": "use the route itself: /v1/chat/completions or /v1/completions",

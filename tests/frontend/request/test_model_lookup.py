@@ -45,7 +45,7 @@ def test_the_first_is_made_at_once_and_another_once_for_all_who_wait_for_it():
         others = await asyncio.gather(*(lookup.find("b") for _ in range(5)))
         assert len(set(others)) == 1
         assert log[2:] == ["b made", "b started"]
-        with pytest.raises(RequestError, match="model 'c' is not served here") as caught:
+        with pytest.raises(RequestError, match="model 'c' is not served here; send 'a', ") as caught:
             await lookup.find("c")
         assert caught.value.reason == "UNKNOWN_MODEL"
         await lookup.close()

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from quire.deploy.commands.target import unreached
 from quire.proto.api import RequestError
 from quire.proto.client import AsyncClient
 
@@ -39,6 +40,28 @@ def test_a_whole_server_speaks_tls_only(serving, authority):
             with suppress(ConnectionError):
                 assert await reader.read() == b""
             writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_command_that_did_not_reach_it_is_told_that_it_speaks_tls(serving, authority):
+    pair = authority.sign("server")
+
+    async def main():
+        async with serving(wait=False, http_port=0, **files(pair)) as s:
+            http = f"localhost:{s.server.http_port}"
+            for target, door, tls, words in (
+                (s.target, "gRPC", False, "it speaks TLS; add --tls-ca-file FILE"),
+                (s.target, "gRPC", True, "its certificate is not accepted, or it asks for one; name who signed it"),
+                (http, "gRPC", False, "that port speaks HTTPS and not gRPC; give the port of quire's gRPC API"),
+                (http, "HTTP", False, "it speaks TLS; ask an engine without --ssl-certfile"),
+            ):
+                assert (await asyncio.to_thread(unreached, target, door, tls)).startswith(words)
+        async with serving(wait=False) as s:
+            assert (await asyncio.to_thread(unreached, s.target, "gRPC", True)) == (
+                "it speaks gRPC without TLS; leave the --tls flags out"
+            )
+            assert await asyncio.to_thread(unreached, s.target) == ""
 
     asyncio.run(main())
 

@@ -86,7 +86,9 @@ def test_tokenize_and_detokenize_are_inverse_and_show_the_texts_when_asked(web, 
             assert (told["tokens"], told["count"], told["max_model_len"]) == (ids, len(ids), 512)
             assert "".join(told["token_strs"]) == "hello world"
             back = (await w.client.post("/detokenize", json={"tokens": ids})).json()
-            assert back == {"prompt": "hello world"}
+            assert back == {"prompt": "hello world", "content": "hello world"}
+            theirs = (await w.client.post("/tokenize", json={"content": "hello world", "add_special": False})).json()
+            assert theirs["tokens"] == ids
             chat = {"messages": [{"role": "user", "content": "hello"}]}
             rendered = (await w.client.post("/tokenize", json=chat)).json()
             assert rendered["count"] > 1

@@ -185,3 +185,21 @@ def test_a_body_needs_no_media_type_as_curl_sends_it(web, media_type):
                 assert (await w.client.post(f"/api/{path}", content=body, headers=foreign)).status_code == 403
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "reason"),
+    [(0, "unload"), ("0", "unload"), ("0s", "unload"), (0.0, "unload"), ("0h", "unload"), ("5m", "load"), (-1, "load"),
+     (10, "load"), (None, "load"), ("0" * 100, "load"), ([0], "load")],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_keep_alive_without_a_prompt_says_what_it_was_and_changes_nothing(web, path, keep_alive, reason):
+    async def main():
+        async with web() as w:
+            for _ in range(2):
+                answer = await w.client.post(path, json={"model": "tiny", "keep_alive": keep_alive})
+                assert (answer.status_code, answer.json()["done_reason"]) == (200, reason)
+            assert w.scheduler.submits == []
+            assert (await w.client.get("/api/ps")).json()["models"][0]["name"] == "tiny:latest"
+
+    asyncio.run(main())

@@ -204,3 +204,55 @@ def test_tokenize_takes_any_chat_that_the_chat_route_takes(web, template, fields
             assert told.json()["tokens"] == memoryview(w.scheduler.submits[-1].prompt).cast("I").tolist()
 
     asyncio.run(main())
+
+
+LISTEN = {"type": "function", "function": {"name": "listen"}}
+
+
+def allowed(mode: str, *names: str) -> dict:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_allowed_tools_are_all_that_the_model_sees_and_may_be_forced_to(web, tokenizer, template, stream):
+    async def main():
+        async with web(**template(CALLS), tool_call_parser="hermes") as w:
+            fields = {"tools": [LISTEN, TOOL], "stream": stream}
+            assert (await prompt(w, tokenizer, USER, **fields)).endswith("2")
+            assert (await prompt(w, tokenizer, USER, **fields, **allowed("auto", "look"))).endswith("1")
+            assert w.scheduler.submits[-1].params.structured is None
+            assert (await prompt(w, tokenizer, USER, **fields, **allowed("required", "look"))).endswith("1")
+            forced = w.scheduler.submits[-1].params.structured
+            assert "look" in forced.text
+            assert "listen" not in forced.text
+            old = {"functions": [LISTEN["function"], LOOK], "stream": stream}
+            assert (await prompt(w, tokenizer, USER, **old, **allowed("auto", "look", "listen"))).endswith("2")
+
+    asyncio.run(main())
+
+
+BAD_TOOL = {"type": "function", "function": {"name": "listen", "parameters": {"type": "array"}}}
+NAMELESS = {"tool_choice": {"type": "function"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        (allowed("auto", "look", "taste"), "tool_choice.allowed_tools.tools[1].function.name", "'taste' is not among"),
+        (allowed("required"), "tool_choice", "needs tools"),
+        (allowed("sometimes", "look"), "tool_choice.allowed_tools.mode", "invalid enum value"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "must be there"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice.type", "or 'allowed_tools'"),
+        (NAMELESS, "tool_choice.function", "must be there"),
+        ({**allowed("auto", "listen"), "tools": [TOOL, BAD_TOOL]}, "tools[1].function.parameters", "JSON Schema"),
+    ],
+)
+def test_a_choice_that_means_nothing_here_is_refused_with_its_place(web, fields, param, said):
+    async def main():
+        async with web() as w:
+            error = await refusal(w, PATH, {"messages": [USER], "tools": [TOOL], **fields})
+            assert error["param"] == param
+            assert said in error["message"]
+
+    asyncio.run(main())

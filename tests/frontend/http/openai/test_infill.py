@@ -63,6 +63,9 @@ def test_a_completion_with_a_suffix_and_infill_ask_with_the_marks_around(web, ma
             answer = (await w.client.post("/infill", json=few)).json()
             assert answer == {"content": "brown fox", "timings/predicted_n": len(encode("brown fox"))}
 
+            warmed = (await w.client.post("/infill", json={**asked, "n_predict": 0})).json()
+            assert (warmed["content"], warmed["tokens_predicted"], warmed["stop_type"]) == ("", 0, "limit")
+
             extra = [{"filename": "a.py", "text": "stop"}]
             streamed = await w.client.post("/infill", json={**asked, "stream": True, "input_extra": extra})
             items = [json.loads(line[6:]) for line in streamed.text.split("\n") if line.startswith("data: ")]
