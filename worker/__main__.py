@@ -24,7 +24,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import Groups
 from quire.worker.loop import Started, StartRefused, Worker, identity
-from quire.worker.memory.budget import MemoryShortage, MemoryTaken
+from quire.worker.memory.shortage import MemoryShortage, MemoryTaken, ran_out, shortage
 from quire.worker.start import join_groups, start
 from quire.worker.step.runner import InFlight
 from quire.worker.weights.header import CheckpointError
@@ -69,13 +69,24 @@ def serve(config: WorkerConfig, rank: int, epoch: int) -> int:
             raise StartRefused(in_flags(str(error), config.flags)) from error
 
     def load() -> Started[InFlight]:
-        device = Device(config.device, rank)
+        try:
+            device = Device(config.device, rank)
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+            raise MemoryTaken("the device has no memory left to begin with; end what else uses it") from error
 
         def join() -> Groups:
             groups = join_groups(config, device, rank, epoch)
             at_end.callback(groups.close)
             return groups
 
+        def explain(error: Exception) -> Exception:
+            if not ran_out(error):
+                return error
+            return MemoryTaken(in_flags(str(shortage(error, device, "a step", "step")), config.flags))
+
+        worker.explain = explain
         started = start(config, rank, device, join)
         at_end.callback(started.executor.close)
         return started

@@ -28,7 +28,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """auto: by the checkpoint."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     dtype: Dtype = "auto"
-    """auto: the checkpoint's on CUDA, float32 on CPU."""
+    """auto: the checkpoint's on CUDA; on CPU bfloat16 where checkpoint and processor have it, else float32."""
     quantization: Quantization = "none"
     """int8: the linear layers, when they are loaded; CPU only."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -30,6 +30,7 @@ from quire.proto.messages.requests import PROTOCOL_VERSION, ModelFacts
 from quire.proto.process import exit_codes
 from quire.proto.transport.channel import Dealer, PeerUnreachable
 from quire.proto.transport.wire import Frames, WireError
+from quire.worker.memory.shortage import MemoryTaken
 from quire.worker.step.result_thread import ResultThread
 
 HELLO_SECONDS = 5.0
@@ -120,6 +121,8 @@ class Worker:
         self._order = PlanOrder(epoch)
         self._reports = False
         """This rank answers plans with results; known once the executor has started."""
+        self.explain: Callable[[Exception], Exception] = lambda error: error
+        """Turns an error of the executor into one that a user understands, a `MemoryTaken`; others stay as they are."""
         self.failure: Exception | None = None
         """Kept with all it holds: graphs and communicators of a failed group must not be taken apart, only left."""
 
@@ -140,8 +143,12 @@ class Worker:
             return exit_codes.WORKER_REFUSED
         except Exception as error:
             self.failure = error
-            _log.exception("failed at step %d", self._order.step)
-            self._report(error)
+            explained = self.explain(error)
+            if isinstance(explained, MemoryTaken):  # it says all, a traceback nothing more
+                _log.error("failed at step %d: %s", self._order.step, explained)
+            else:
+                _log.exception("failed at step %d", self._order.step)
+            self._report(explained)
             return exit_codes.WORKER_FAILED
         _log.info("stopped after step %d: %s", self._order.step, reason)
         return exit_codes.SUCCESS
@@ -208,7 +215,8 @@ class Worker:
             self._dealer.send(StepAck(result.epoch, self._rank, result.step, result.device_seconds))
 
     def _report(self, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
+        kind = "" if isinstance(error, MemoryTaken) else f"{type(error).__name__}: "
+        reason = f"{kind}{error}"[:_REASON_LIMIT]
         try:
             self._dealer.send(WorkerFailed(self._epoch, self._rank, self._order.step, reason))
         except PeerUnreachable as unreachable:

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from quire.kernels.gpu import prefill_switch
 from quire.proto.messages.requests import ModelFacts
+from quire.proto.process.sizes import format_bytes
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
@@ -21,11 +22,11 @@ from quire.worker.memory.budget import (
     fit_capacity,
     kv_budget,
     memory_share,
-    refusing,
     unpaged_capacity,
 )
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import KVLayout, kv_layout
+from quire.worker.memory.shortage import refusing
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.models.build import load_model
 from quire.worker.quant.select import schemes_of
@@ -75,17 +76,17 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     groups = join()
     phases.end("group")
     context = BuildContext(groups.tensor, device.torch, dtype, schemes_of(config.quantization, device.torch))
-    with refusing(device, "loading the weights"):
+    with refusing(device, "loading the weights", "weights"):
         loaded = load_model(folder, spec, context, config.load_format, config.seed)
     revision = model_revision(folder)
     phases.end("weights")
     capacity = _capacity(config, groups, spec, loaded.model, layout, dtype, device, share)
-    with refusing(device, f"the KV cache of {capacity.num_blocks * layout.block_bytes} bytes"):
+    with refusing(device, f"a KV cache of {format_bytes(capacity.num_blocks * layout.block_bytes)}", "cache"):
         cache = KVCache(layout, capacity.num_blocks, device.torch)
-    runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, groups.reports)
+        runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, groups.reports)
     phases.end("memory")
     run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
-    with refusing(device, "a first step"):
+    with refusing(device, "a first step", "step"):
         run_first_steps(runner, config, layout, capacity, thorough=device.compiles)
     phases.end("first_steps")
     is_profiled = share is not None or not device.has_own_memory or spec.pooling is not None
@@ -97,22 +98,32 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("graphs")
     facts = ModelFacts(
         max_model_len=capacity.max_model_len,
-        vocab_size=spec.vocab_size,
-        eos_token_ids=spec.eos_token_ids,
         num_blocks=capacity.num_blocks,
         block_sizes=layout.block_sizes,
         kv_bytes=cache.num_bytes,
         weight_bytes=loaded.weight_bytes,
         device=device.name,
         dtype=str(dtype).removeprefix("torch."),
-        architecture=spec.architecture,
+        kv_dtype=str(kv_dtype).removeprefix("torch."),
+        quantization=config.quantization,
+        num_ranks=groups.facts.world_size,
         revision=revision,
-        task="generate" if spec.pooling is None else "embed",
-        embedding_size=0 if spec.pooling is None else spec.hidden_size,
-        whole_prompts=spec.whole_prompts,
-        shares_prefixes=not spec.whole_prompts and spec.pooling != "mean",
+        **_stated(spec),
     )
     return Started(runner, facts, groups.facts, digest(config, facts), phases.ended, memory)
+
+
+def _stated(spec: Spec) -> dict[str, Any]:
+    """The facts that config.json states."""
+    return {
+        "vocab_size": spec.vocab_size,
+        "eos_token_ids": spec.eos_token_ids,
+        "architecture": spec.architecture,
+        "task": "generate" if spec.pooling is None else "embed",
+        "embedding_size": 0 if spec.pooling is None else spec.hidden_size,
+        "whole_prompts": spec.whole_prompts,
+        "shares_prefixes": not spec.whole_prompts and spec.pooling != "mean",
+    }
 
 
 def set_prefill_body(config: WorkerConfig, device: Device) -> None:
@@ -197,11 +208,11 @@ def _capture(
     Raises MemoryTaken.
     """
     held = device.held_memory()
-    with refusing(device, "capturing graphs"):
+    with refusing(device, "capturing graphs", "graphs"):
         runner.capture(spec.hidden_size, dtype)
     graph_bytes = device.held_memory() - held
     if unproven is not None:
-        with refusing(device, "the largest step"):
+        with refusing(device, "the largest step", "step"):
             run_worst(runner, config, layout, unproven)
     return graph_bytes
 
@@ -219,7 +230,7 @@ def _capacity(
     """Raises MemoryShortage."""
     if spec.whole_prompts:
         return unpaged_capacity(config, layout, spec.max_model_len)
-    with refusing(device, "the largest step, measured"):
+    with refusing(device, "the largest step, measured", "step"):
         budget = kv_budget(
             config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, groups.reports)
         )

@@ -13,7 +13,7 @@ from quire.worker.device import parallel
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import connect
 from quire.worker.loop import StartRefused
-from quire.worker.memory.budget import MemoryShortage, MemoryTaken
+from quire.worker.memory.shortage import MemoryShortage, MemoryTaken
 from quire.worker.step.graphs import Graphs
 from quire.worker.step.inputs import Bucket
 from quire.worker.step.runner import Runner

@@ -12,9 +12,10 @@ import torch
 from quire.kernels import chips
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.device.cpu_affinity import share_of_cores
-from quire.worker.device.machine import machine_bytes
+from quire.worker.device.machine import bf16_products, machine_bytes
 from quire.worker.device.marks import CudaMark, HostMark, Mark, Start
 from quire.worker.specs.fields import DtypeName
+from quire.worker.specs.needs import Place, resolved_dtype
 
 _log = logging.getLogger(__name__)
 
@@ -100,9 +101,10 @@ class Device:
         return torch.cuda.get_device_name(self.torch) if self.is_cuda else "cpu"
 
     def dtype(self, wanted: Dtype, checkpoint: DtypeName) -> torch.dtype:
-        """auto: the checkpoint's on CUDA, float32 on CPU, where few processors multiply 16-bit numbers faster."""
+        """auto: the checkpoint's on CUDA; on CPU bfloat16 where both checkpoint and processor have it, else float32."""
         if wanted == "auto":
-            return _NAMES[checkpoint] if self.is_cuda else torch.float32
+            place = Place(self.is_cuda, None, "" if self.is_cuda else bf16_products())
+            return _NAMES[resolved_dtype(wanted, checkpoint, place)]
         if wanted == "float16" and not self.is_cuda and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
             _log.warning("dtype: float16 has no fast product on this processor; bfloat16 and float32 do")
         return _NAMES[wanted]

@@ -1,6 +1,9 @@
-"""Memory of the machine, as its kernel and control group say. No torch here: deploy imports this file."""
+"""Memory of the machine and products of its processor, as the kernel says. No torch here: deploy imports this file."""
 
 from pathlib import Path
+
+OOM_COUNTS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
+"""Files with a line `oom_kill N`: of the control group, and of the whole machine."""
 
 
 def machine_bytes(field: str) -> int:
@@ -14,3 +17,24 @@ def machine_bytes(field: str) -> int:
         return found
     room = int(text) - (int(used.read_text()) if field == "MemAvailable" and used.exists() else 0)
     return max(0, min(found, room))
+
+
+def bf16_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of the instructions that multiply bfloat16 here: "AMX", "AVX512-BF16", or empty where it is widened."""
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    if not {"avx512f", "avx512_vnni", "avx512_bf16"} <= flags:
+        return ""
+    return "AMX" if {"amx_tile", "amx_bf16", "amx_int8"} <= flags else "AVX512-BF16"
+
+
+def oom_kills() -> int | None:
+    """Count of processes that the kernel ended for want of memory, here and in the control group; None: not counted."""
+    counts = [
+        int(line.split()[1])
+        for path in OOM_COUNTS
+        if path.exists()
+        for line in path.read_text().splitlines()
+        if line.startswith("oom_kill ")
+    ]
+    return sum(counts) if counts else None

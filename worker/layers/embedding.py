@@ -4,6 +4,7 @@ small tables that every rank holds."""
 import torch
 
 from quire.kernels.linear.embedding import embed_shard
+from quire.kernels.linear.pack import is_blocked
 from quire.kernels.sampling.score import best
 from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
@@ -34,13 +35,17 @@ class Vocabulary(ShardedModule):
             self.scheme.create(self, rows, whole(hidden), context.dtype)
 
     def finish(self) -> None:
-        """A head takes the form of its scheme. A tied one gets the embedding's weight, which stays as it is."""
+        """A head takes the form of its scheme. A tied one shares the embedding's weight, unless that is quantized or
+        in a form that nobody looks up."""
         if not self.looked_up:
             self.scheme.finish(self)
         elif self.multiplied:
             self.head = ShardedModule()
             self.head.register_parameter("weight", self.get_parameter("weight"))
             self.scheme.finish(self.head)
+            packed = self.head._parameters.get("weight")
+            if packed is not None and is_blocked(packed):
+                self.register_parameter("weight", packed)
 
     def embed(self, token_ids: torch.Tensor, embedded: Embedded | None = None) -> torch.Tensor:
         """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""

@@ -1,18 +1,16 @@
 """The number of KV blocks and the longest sequence: decided once, the same on every rank."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
 from quire.worker.memory.kv_layout import KVLayout
+from quire.worker.memory.shortage import MemoryShortage, MemoryTaken
 from quire.worker.memory.usage import MemoryUsage
-from quire.worker.specs.fit import too_little, too_long
+from quire.worker.specs.needs import too_little, too_long
 
 _CPU_SHARE = 4
 _CPU_MOST_BYTES = 4 << 30
@@ -20,28 +18,6 @@ _CONTEXT_MOST_BYTES = 1 << 30
 """Most that this process takes of a device before anything is counted; with more in use, others hold some."""
 
 _log = logging.getLogger(__name__)
-
-
-class MemoryShortage(ValueError):
-    """The KV memory cannot hold what was asked for."""
-
-
-class MemoryTaken(MemoryShortage):
-    """Other processes hold what was asked for; they may give it back."""
-
-
-@contextmanager
-def refusing(device: Device, what: str) -> Iterator[None]:
-    """Raise `MemoryTaken` when the device's memory ends inside: by then all of it was measured or asked for."""
-    free = device.free_memory()
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise MemoryTaken(
-            f"{what} ran out of device memory, of which {free} bytes were free; lower kv_cache_memory_bytes, "
-            "gpu_memory_utilization or max_num_batched_tokens, or end what else uses the device: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +129,10 @@ def fit_capacity(
     wanted = config.max_model_len or context_length
     if not held or (config.max_model_len and held < wanted):
         needed = layout.blocks_for(wanted) * layout.block_bytes
-        raise MemoryShortage(too_little(wanted, needed, budget_bytes, held))
+        raise MemoryShortage(
+            f"{too_little(wanted, needed, budget_bytes, held)}; "
+            "lower max_model_len, or raise kv_cache_memory_bytes or gpu_memory_utilization"
+        )
     if held < wanted:
         _log.warning("max_model_len lowered from %d to %d: the KV memory holds no more", wanted, held)
     return Capacity(num_blocks, min(wanted, held))

@@ -36,9 +36,9 @@ def integer(config: Config, name: str, default: int | None = None, most: int = M
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ModelError(name, f"config.json must state a positive integer, got {_shown(value)}")
+        raise ModelError(name, f"config.json must state a positive integer, got {shown(value)}")
     if value > most:
-        raise ModelError(name, f"must be at most {most}, got {_shown(value)}")
+        raise ModelError(name, f"must be at most {most}, got {shown(value)}")
     return value
 
 
@@ -51,7 +51,7 @@ def count(config: Config, name: str) -> int:
     """A whole number that may be zero, and must be there."""
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ModelError(name, f"config.json must state a whole number, got {_shown(value)}")
+        raise ModelError(name, f"config.json must state a whole number, got {shown(value)}")
     return value
 
 
@@ -61,7 +61,7 @@ def number(config: Config, name: str, default: float | None = None) -> float:
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise ModelError(name, f"config.json must state a positive number, got {_shown(value)}")
+        raise ModelError(name, f"config.json must state a positive number, got {shown(value)}")
     return float(value)
 
 
@@ -71,7 +71,7 @@ def flag(config: Config, name: str, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ModelError(name, f"config.json must state true or false, got {_shown(value)}")
+        raise ModelError(name, f"config.json must state true or false, got {shown(value)}")
     return value
 
 
@@ -80,7 +80,7 @@ def token_ids(config: Config, name: str) -> tuple[int, ...]:
     value = config.get(name)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if any(isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= MAX_INTEGER for token in ids):
-        raise ModelError(name, f"must be a token id or a list of them, got {_shown(value)}")
+        raise ModelError(name, f"must be a token id or a list of them, got {shown(value)}")
     return tuple(ids)
 
 
@@ -88,7 +88,7 @@ def activation(config: Config, default: str) -> Gate:
     """The activation that `hidden_act` names."""
     name = config.get("hidden_act", default)
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ModelError("hidden_act", f"{_shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}")
+        raise ModelError("hidden_act", f"{shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
@@ -101,11 +101,11 @@ def checkpoint_dtype(config: Config) -> DtypeName:
     """Dtype of the checkpoint: float32 if nothing states it."""
     name = dtype_name(config) or "float32"
     if name not in DTYPES:
-        raise ModelError("dtype", f"{_shown(name)} is not supported; supported: {', '.join(DTYPES)}")
+        raise ModelError("dtype", f"{shown(name)} is not supported; supported: {', '.join(DTYPES)}")
     return cast(DtypeName, name)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A wrong value, cut: a config may hold a million of anything."""
     text = "a number of hundreds of digits" if isinstance(value, int) and value.bit_length() > 999 else repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

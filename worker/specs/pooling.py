@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from quire.worker.specs.fields import shown
 from quire.worker.weights.parts import ModelError
 
 Pooling = Literal["cls", "mean", "last"]
@@ -32,13 +33,15 @@ def read_pooling(model_dir: Path, default: Pooling) -> Pooling:
     for stage in _read(model_dir / MODULES, list[dict[str, Any]]):
         kind = str(stage.get("type", "")).rpartition(".")[2]
         if kind not in _STAGES:
-            raise ModelError(MODULES, f"stage {stage.get('type')!r} is not supported; supported: {', '.join(_STAGES)}")
+            raise ModelError(
+                MODULES, f"stage {shown(stage.get('type'))} is not supported; supported: {', '.join(_STAGES)}"
+            )
         if kind == "Pooling":
             folder = str(stage.get("path", ""))
     if not folder:
         return default
     if Path(folder).name != folder:
-        raise ModelError(MODULES, f"the pooling's path {folder!r} is not a folder of the checkpoint's own")
+        raise ModelError(MODULES, f"the pooling's path {shown(folder)} is not a folder of the checkpoint's own")
     return _pooling(_read(model_dir / folder / "config.json", dict[str, Any]))
 
 

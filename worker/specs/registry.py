@@ -10,7 +10,7 @@ from typing import Any, Final
 from quire.worker.config import AskedTask
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import bert, llama
-from quire.worker.specs.fields import Config, dtype_name
+from quire.worker.specs.fields import Config, dtype_name, shown
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype
@@ -88,14 +88,16 @@ def objections(config: Config) -> list[ModelError]:
     found = []
     if _architecture(config) not in ARCHITECTURES:
         stated = config.get("architectures")
-        found.append(ModelError("architectures", f"{stated!r} is not supported; supported: {', '.join(ARCHITECTURES)}"))
+        found.append(
+            ModelError("architectures", f"{shown(stated)} is not supported; supported: {', '.join(ARCHITECTURES)}")
+        )
     if config.get("auto_map") is not None:
         message = "the model brings its own code, which is never run; use a checkpoint without it"
         found.append(ModelError("auto_map", message))
     if config.get("quantization_config") is not None:
         stated = config["quantization_config"]
         method = stated.get("quant_method", "unnamed") if isinstance(stated, dict) else stated
-        message = f"method {method!r} is not supported; use an unquantized checkpoint"
+        message = f"method {shown(method)} is not supported; use an unquantized checkpoint"
         found.append(ModelError("quantization_config", message))
     return found
 
@@ -119,10 +121,14 @@ def read_config(model_dir: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # to read a pipe or a device may never end
+        raise ModelError(path.name, f"is no file in {path.parent}; give a folder in Hugging Face layout")
     try:
         content = json.loads(path.read_bytes())  # published ones hold NaN and Infinity, which are no JSON
     except FileNotFoundError:
         raise ModelError(path.name, f"not found in {path.parent}; give a folder in Hugging Face layout") from None
+    except OSError as error:
+        raise ModelError(path.name, f"cannot be read in {path.parent}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(path.name, f"is not valid JSON: {error}") from error
     if not isinstance(content, dict):

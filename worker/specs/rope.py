@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from quire.worker.specs.fields import Config, flag, integer, number
+from quire.worker.specs.fields import Config, flag, integer, number, shown
 from quire.worker.weights.parts import ModelError
 
 DEFAULT_THETA = 10000.0
@@ -50,14 +50,16 @@ def read_rope(config: Config, head_dim: int) -> RopeSpec:
     stated = _parameters(config)
     rope_type = stated.get("rope_type", stated.get("type", "default"))
     if rope_type not in ROPE_TYPES:
-        raise ModelError("rope_type", f"{rope_type!r} is not supported; supported: {', '.join(ROPE_TYPES)}")
+        raise ModelError("rope_type", f"{shown(rope_type)} is not supported; supported: {', '.join(ROPE_TYPES)}")
     partial = stated.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if partial not in (None, 1, 1.0):
-        raise ModelError("partial_rotary_factor", f"these architectures rotate whole heads, got {partial!r}")
+        raise ModelError("partial_rotary_factor", f"these architectures rotate whole heads, got {shown(partial)}")
     if head_dim % 2:
         raise ModelError("head_dim", f"rotary positions turn pairs, so it must be even, got {head_dim}")
     max_position = integer(config, "max_position_embeddings")
     theta = number(stated, "rope_theta", number(config, "rope_theta", DEFAULT_THETA))
+    if theta <= 1:
+        raise ModelError("rope_theta", f"the base of the angles must be greater than 1, got {theta}")
     common: dict[str, Any] = {"type": cast(RopeType, rope_type), "theta": theta, "head_dim": head_dim}
     if rope_type == "default":
         return RopeSpec(**common, original_max_position=max_position)
@@ -85,7 +87,7 @@ def max_model_len(rope: RopeSpec, max_position: int) -> int:
 def _parameters(config: Config) -> dict[str, Any]:
     stated = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(stated, dict):
-        raise ModelError("rope_parameters", f"must be an object, got {stated!r}")
+        raise ModelError("rope_parameters", f"must be an object, got {shown(stated)}")
     if any(isinstance(value, dict) for value in stated.values()):
         raise ModelError("rope_parameters", "parameters that differ between layers are not supported")
     return stated
@@ -100,19 +102,31 @@ def _factor(stated: Config) -> float:
 
 def _yarn(stated: Config, common: dict[str, Any]) -> RopeSpec:
     factor = _factor(stated)
-    inferred = _yarn_attention_factor(factor, stated.get("mscale"), stated.get("mscale_all_dim"))
+    mscale, of_all = (_scale(stated, name) if stated.get(name) else 0.0 for name in ("mscale", "mscale_all_dim"))
+    inferred = _yarn_attention_factor(factor, mscale, of_all)
     return RopeSpec(
         **common,
         factor=factor,
-        attention_factor=number(stated, "attention_factor", inferred),
-        beta_fast=number(stated, "beta_fast", 32.0),
-        beta_slow=number(stated, "beta_slow", 1.0),
+        attention_factor=_scale(stated, "attention_factor", inferred),
+        beta_fast=_scale(stated, "beta_fast", 32.0),
+        beta_slow=_scale(stated, "beta_slow", 1.0),
         truncate=flag(stated, "truncate", True),
     )
 
 
-def _yarn_attention_factor(factor: float, mscale: float | None, mscale_all_dim: float | None) -> float:
-    """YaRN's correction of the attention's temperature when the config states none (section 3.4 of the paper)."""
+def _scale(stated: Config, name: str, default: float | None = None) -> float:
+    """A number of which neither a product nor a logarithm runs out of floats."""
+    value = number(stated, name, default)
+    if not 1 / MAX_FACTOR <= value <= MAX_FACTOR:
+        raise ModelError(name, f"must be in [{1 / MAX_FACTOR:g}, {MAX_FACTOR:g}], got {value}")
+    return value
+
+
+def _yarn_attention_factor(factor: float, mscale: float, mscale_all_dim: float) -> float:
+    """YaRN's correction of the attention's temperature when the config states none (section 3.4 of the paper).
+
+    `mscale`, `mscale_all_dim`: 0 where they are not stated.
+    """
 
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0

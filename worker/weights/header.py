@@ -14,6 +14,7 @@ import msgspec
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000
+MAX_NAME_BYTES: Final = 255
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ITEM_BYTES: Final = {
@@ -89,10 +90,15 @@ def _read_index(path: Path) -> dict[str, str]:
         index = msgspec.convert(content["weight_map"], type=dict[str, str])
     except (OSError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a valid index: {error}") from error
-    outside = [file for file in index.values() if Path(file).name != file or not file.endswith(".safetensors")]
+    outside = [file for file in index.values() if not _is_shard(file)]
     if outside:
-        raise CheckpointError(f"{path}: names {outside[0]!r}, which is not a safetensors file of its own folder")
+        raise CheckpointError(f"{path}: names {outside[0][:80]!r}, which is not a safetensors file of its own folder")
     return index
+
+
+def _is_shard(name: str) -> bool:
+    """True for what a file of the folder may be called: to look for a longer name is an error of the system's."""
+    return Path(name).name == name and name.endswith(".safetensors") and len(name.encode()) <= MAX_NAME_BYTES
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:

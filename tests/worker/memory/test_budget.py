@@ -12,8 +12,9 @@ from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.host_memory import zeros
 from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.digest import digest
-from quire.worker.memory.budget import MemoryShortage, fit_capacity, kv_budget
+from quire.worker.memory.budget import fit_capacity, kv_budget
 from quire.worker.memory.kv_layout import KVGroup, KVLayout, kv_layout
+from quire.worker.memory.shortage import MemoryShortage
 from quire.worker.specs.spec import LayerKV
 
 
@@ -58,7 +59,7 @@ def test_the_models_own_context_is_lowered_to_what_one_sequence_can_have():
 
 def test_a_context_length_the_user_named_is_kept_or_refused_with_both_numbers():
     assert fit_capacity(config(max_model_len=100), POOR, 10**6, LAYOUT, 4096).max_model_len == 100
-    with pytest.raises(MemoryShortage, match=r"200 tokens needs 13312 bytes.* enough for 112 tokens; lower"):
+    with pytest.raises(MemoryShortage, match=r"200 tokens needs 13 KiB.* enough for 112 tokens; lower"):
         fit_capacity(config(max_model_len=200), POOR, 10**6, LAYOUT, 4096)
     with pytest.raises(MemoryShortage, match="4097 is more than the model's context length 4096"):
         fit_capacity(config(max_model_len=4097), Groups(), 10**9, LAYOUT, 4096)

@@ -10,7 +10,8 @@ import torch
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.memory.budget import MemoryShortage, MemoryTaken, kv_budget, memory_share, refusing
+from quire.worker.memory.budget import kv_budget, memory_share
+from quire.worker.memory.shortage import MemoryShortage, MemoryTaken, refusing
 from quire.worker.memory.usage import MemoryUsage
 from quire.worker.start import start
 
@@ -211,11 +212,45 @@ def test_a_cache_larger_than_what_the_weights_leave_is_refused_with_both_numbers
     assert kv_budget(WorkerConfig(kv_cache_memory_bytes=32 * GIB), device, None, lambda: 0) == 32 * GIB
 
 
-def test_an_allocation_that_fails_is_refused_with_numbers_and_remedies(card):
-    def allocate():
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried\nand more")
+@pytest.mark.parametrize(
+    ("place", "knob"),
+    [
+        ("weights", "share them among more devices with tensor_parallel_size, or choose a smaller model"),
+        ("cache", "lower kv_cache_memory_bytes or gpu_memory_utilization"),
+        ("step", "lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization"),
+        ("graphs", "lower gpu_memory_utilization, or do without them: enforce_eager"),
+    ],
+)
+def test_an_allocation_that_fails_is_refused_with_sizes_and_the_knob_of_its_place(card, place, knob):
+    card.take(40 * GIB)
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.50 GiB. GPU 0 has\nand more")
+    with pytest.raises(MemoryTaken) as told, refusing(Device("cuda", 0), "loading", place):
+        raise error
+    assert str(told.value) == (
+        "loading asked for 9.50 GiB more and ran out of device memory: 8 GiB of 48 GiB are free, "
+        f"this process holds 40 GiB; {knob}, or end what else uses it"
+    )
 
-    words = rf"^the KV cache ran out of device memory, of which {48 * GIB} bytes were free; lower kv_cache_memory_bytes"
-    with pytest.raises(MemoryTaken, match=words) as told, refusing(Device("cuda", 0), "the KV cache"):
-        allocate()
-    assert str(told.value).endswith("CUDA out of memory. Tried")
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes. Error code 12"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("Triton Error [CUDA]: out of memory"),
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+    ],
+)
+def test_every_library_says_it_in_other_words(error):
+    words = r"ran out of memory: [\d.]+ GiB of .*; lower kv_cache_memory_bytes, or"
+    with pytest.raises(MemoryTaken, match=words) as told, refusing(Device("cpu", 0), "a cache", "cache"):
+        raise error
+    assert ("asked for 64 bytes more" in str(told.value)) == ("64 bytes" in str(error))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(2, "No such file"), KeyError("x")])
+def test_other_errors_stay_what_they_are(error):
+    with pytest.raises(type(error)) as told, refusing(Device("cpu", 0), "a step", "step"):
+        raise error
+    assert told.value is error

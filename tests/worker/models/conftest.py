@@ -30,6 +30,7 @@ class Row:
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    logits: list[torch.Tensor] = field(default_factory=list)
 
 
 class Greedy:
@@ -40,8 +41,15 @@ class Greedy:
     """
 
     @torch.inference_mode()
-    def __init__(self, decoder: Decoder, group_size: int = 1, num_blocks: int = 512, hides: bool = False) -> None:
-        layout = kv_layout(decoder.spec.kv_layers(group_size), BLOCK_SIZE, torch.float32)
+    def __init__(
+        self,
+        decoder: Decoder,
+        group_size: int = 1,
+        num_blocks: int = 512,
+        hides: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        layout = kv_layout(decoder.spec.kv_layers(group_size), BLOCK_SIZE, dtype)
         self.decoder = decoder
         self.cache = KVCache(layout, num_blocks, torch.device("cpu"))
         self._free = list(range(num_blocks))
@@ -62,6 +70,7 @@ class Greedy:
             if row.num_computed == len(row.tokens):
                 row.tokens.append(int(scores.argmax()))
                 row.logprobs.append(float(scores.log_softmax(-1).max()))
+                row.logits.append(scores)
 
     def generate(self, prompts: list[list[int]], num_tokens: int, chunk: int = 1 << 30) -> list[Row]:
         rows = [Row(list(prompt)) for prompt in prompts]

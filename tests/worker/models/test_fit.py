@@ -9,25 +9,16 @@ from pathlib import Path
 import pytest
 
 from quire.worker.config import WorkerConfig
-from quire.worker.specs.fit import Place, fit
+from quire.worker.device.machine import bf16_products
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import ARCHITECTURES
 
 GIB = 1 << 30
 LARGE = Place(True, 48 * GIB)
-EIGHT_B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "dtype": "bfloat16",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
+PUBLISHED = Path(__file__).parents[2] / "published"
+EIGHT_B = json.loads((PUBLISHED / "Llama-3.1-8B/config.json").read_text())
+YARN = {"rope_type": "yarn", "factor": 4.0}
 WORDS = {str: "strange", int: -1, float: 0.0, bool: None, list: {}, dict: [], type(None): 7}
 
 
@@ -84,7 +75,7 @@ def test_memory_is_that_of_the_published_model(tmp_path: Path) -> None:
     assert refusals == []
     assert (needs.num_parameters, needs.weight_bytes) == (8_030_261_248, 16_060_522_496)
     assert needs.token_bytes == 2 * 32 * 8 * 128 * 2
-    assert needs.kv_tokens == (int(48 * GIB * 0.92) - 16_060_522_496) // 131_072
+    assert needs.kv_tokens == (int(48 * GIB * 0.92) - 16_060_522_496) // (16 * 131_072) * 16
     halves, _ = judged(tmp_path, EIGHT_B, tensor_parallel_size=2, kv_cache_dtype="fp8")
     assert (halves.weight_bytes < 8.1e9, halves.token_bytes) == (True, 32_768)
 
@@ -95,14 +86,50 @@ def test_memory_is_that_of_the_published_model(tmp_path: Path) -> None:
         (
             Place(True, 16 * GIB),
             {},
-            "model: its weights take 16060522496 bytes in bfloat16, and there are 15805479649;",
+            "model: its weights take 15 GiB in bfloat16, and there are 16 GiB, gpu_memory_utilization 0.92 of them; by "
+            "this count it fits with gpu_memory_utilization=0.94 or tensor_parallel_size=2",
         ),
-        (Place(True, 18 * GIB), {"max_model_len": 131072}, "max_model_len: one sequence of 131072 tokens needs"),
-        (Place(False, 24 * GIB), {}, "model: its weights take 32121044992 bytes in float32"),
+        (
+            Place(True, 18 * GIB),
+            {"max_model_len": 32768},
+            "max_model_len: one sequence of 32768 tokens needs 4 GiB of KV memory, but there are 1.6 GiB, enough for "
+            "13120 tokens; by this count it fits with max_model_len=12288 or tensor_parallel_size=2",
+        ),
+        (
+            Place(True, 24 * GIB),
+            {"max_model_len": 65536},
+            "max_model_len: one sequence of 65536 tokens needs 8 GiB of KV memory, but there are 7.12 GiB, enough for "
+            "58336 tokens; by this count it fits with max_model_len=57344 or gpu_memory_utilization=0.96 or "
+            "kv_cache_dtype=fp8 or tensor_parallel_size=2",
+        ),
+        (
+            Place(False, 24 * GIB),
+            {},
+            "model: its weights take 29.9 GiB in float32, and there are 24 GiB; by this count it fits with "
+            "dtype=bfloat16 or quantization=int8",
+        ),
+        (
+            Place(False, 24 * GIB),
+            {"dtype": "bfloat16", "max_model_len": 16384, "kv_cache_memory_bytes": GIB},
+            "max_model_len: one sequence of 16384 tokens needs 2 GiB of KV memory, but there are 1 GiB, enough for "
+            "8192 tokens; by this count it fits with max_model_len=8192 or kv_cache_memory_bytes=2048MiB or "
+            "kv_cache_dtype=fp8",
+        ),
+        (
+            Place(True, GIB),
+            {},
+            "model: its weights take 15 GiB in bfloat16, and there are 1 GiB, gpu_memory_utilization",
+        ),
+        (Place(False, 4 * GIB), {}, "model: its weights take 29.9 GiB in float32, and there are 4 GiB; no flag alone"),
         (Place(True, None), {"tensor_parallel_size": 3}, "num_attention_heads: 32 cannot be divided among 3 ranks"),
         (Place(True, None), {"quantization": "int8"}, "quantization: int8 needs the CPU backend"),
         (Place(True, None), {"max_model_len": 200_000}, "max_model_len: 200000 is more than the model's context"),
-        (Place(True, 16 * GIB), {"kv_cache_memory_bytes": 17 * GIB}, "kv_cache_memory_bytes: 18253611008 is more"),
+        (
+            Place(True, 16 * GIB),
+            {"kv_cache_memory_bytes": 17 * GIB},
+            "kv_cache_memory_bytes: 17 GiB is more than the 1.04 GiB that the weights leave of 16 GiB; by this count "
+            "it fits with kv_cache_memory_bytes=1067MiB",
+        ),
     ],
 )
 def test_what_cannot_fit_is_refused(tmp_path: Path, place: Place, fields: dict, said: str) -> None:
@@ -136,6 +163,18 @@ def test_every_reason_is_said_at_once(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 1e300}}, "factor"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 1e308}}, "factor"),
         ({"vocab_size": "9" * 10**6}, "vocab_size"),
+        ({"architectures": ["x" * 10**6]}, "architectures"),
+        ({"quantization_config": "x" * 10**6}, "quantization_config"),
+        ({"partial_rotary_factor": "x" * 10**6}, "partial_rotary_factor"),
+        ({"rope_scaling": "x" * 10**6}, "rope_parameters"),
+        ({"rope_scaling": {"rope_type": "x" * 10**6}}, "rope_type"),
+        ({"rope_theta": 1}, "rope_theta"),
+        ({"rope_scaling": {**YARN, "mscale": "0.7", "mscale_all_dim": 1}}, "mscale"),
+        ({"rope_scaling": {**YARN, "mscale": 1, "mscale_all_dim": 10**400}}, "mscale_all_dim"),
+        ({"rope_scaling": {**YARN, "mscale": float("nan"), "mscale_all_dim": 1}}, "mscale"),
+        ({"rope_scaling": {**YARN, "attention_factor": 1e308}}, "attention_factor"),
+        ({"rope_scaling": {**YARN, "beta_fast": 1e308}}, "beta_fast"),
+        ({"rope_scaling": {**YARN, "beta_slow": 5e-324}}, "beta_slow"),
     ],
 )
 def test_numbers_that_no_model_has_are_refused_at_once(tmp_path: Path, changes: dict, name: str) -> None:
@@ -143,4 +182,37 @@ def test_numbers_that_no_model_has_are_refused_at_once(tmp_path: Path, changes: 
     assert needs is None
     (refusal,) = refusals
     assert name in refusal
-    assert len(refusal) < 400
+    assert len(refusal) < 500
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "place", "asked", "precision"),
+    [
+        ("bfloat16", Place(False, GIB, "AMX"), "auto", "bfloat16 by AMX"),
+        ("bfloat16", Place(False, GIB, "AVX512-BF16"), "auto", "bfloat16 by AVX512-BF16"),
+        ("bfloat16", Place(False, GIB), "auto", "float32"),
+        ("bfloat16", Place(False, GIB), "bfloat16", "bfloat16"),
+        ("bfloat16", Place(False, GIB, "AMX"), "float32", "float32"),
+        ("float16", Place(False, GIB, "AMX"), "auto", "float32"),
+        ("float32", Place(False, GIB, "AMX"), "auto", "float32"),
+        ("float16", LARGE, "auto", "float16"),
+    ],
+)
+def test_the_type_is_the_checkpoints_where_the_device_multiplies_it(tmp_path, checkpoint, place, asked, precision):
+    needs, _ = judged(tmp_path, {**EIGHT_B, "dtype": checkpoint}, place, dtype=asked)
+    assert needs is not None
+    assert needs.precision == precision
+
+
+def test_what_multiplies_bfloat16_is_read_from_the_flags_of_the_processor(tmp_path):
+    cpuinfo, wide = tmp_path / "cpuinfo", "avx2 avx512f avx512_vnni"
+    assert bf16_products(cpuinfo) == ""
+    for flags, name in (
+        (wide, ""),
+        ("avx512_bf16 amx_tile amx_bf16 amx_int8", ""),
+        (f"{wide} avx512_bf16", "AVX512-BF16"),
+        (f"{wide} avx512_bf16 amx_bf16", "AVX512-BF16"),
+        (f"{wide} avx512_bf16 amx_tile amx_bf16 amx_int8", "AMX"),
+    ):
+        cpuinfo.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\nbugs\t: none\n")
+        assert bf16_products(cpuinfo) == name

@@ -1,6 +1,8 @@
 """Reading a config.json: every field that changes the mathematics, old forms and new, and typed refusals."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -220,6 +222,16 @@ def test_what_cannot_be_served_is_refused_by_its_field(fields, field, message):
 def test_a_folder_without_a_readable_config_is_refused(content, message, tmp_path):
     if content is not None:
         (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=f"^config.json: .*{message}"):
+        read_spec(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(Path.mkdir, "is no file"), (os.mkfifo, "is no file"), (lambda path: path.symlink_to(path), "Too many levels")],
+)
+def test_a_config_that_is_no_file_is_refused(make, message, tmp_path):
+    make(tmp_path / "config.json")
     with pytest.raises(ModelError, match=f"^config.json: .*{message}"):
         read_spec(tmp_path)
 

@@ -162,6 +162,8 @@ def test_a_folder_without_weights_is_refused(tmp_path):
         ({"weight_map": {"c": "model.safetensors"}}, r"^c: .* says it is in model\.safetensors, but it is not"),
         ({"weight_map": {"a": "../model.safetensors"}}, "not a safetensors file of its own folder"),
         ({"weight_map": {"a": "model.bin"}}, "not a safetensors file of its own folder"),
+        ({"weight_map": {"a": "ä" * 130 + ".safetensors"}}, "not a safetensors file of its own folder"),
+        ({"weight_map": {"a": "a\0b.safetensors"}}, "missing: a"),
         ({"weight_map": {"a": 1}}, "not a valid index"),
         ({}, "not a valid index"),
         ([], "not a valid index"),

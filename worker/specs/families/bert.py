@@ -3,7 +3,7 @@
 from typing import Final
 
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.fields import Config, activation, checkpoint_dtype, flag, integer, num_layers, number
+from quire.worker.specs.fields import Config, activation, checkpoint_dtype, flag, integer, num_layers, number, shown
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -46,7 +46,7 @@ def read_roberta(config: Config, generation: Config) -> EncoderSpec:
     padding = config.get("pad_token_id", 1)
     if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
         raise ModelError(
-            "pad_token_id", f"config.json must state a token id: positions begin after it; got {padding!r}"
+            "pad_token_id", f"config.json must state a token id: positions begin after it; got {shown(padding)}"
         )
     return _common(config, first_position=padding + 1)
 
@@ -57,7 +57,7 @@ def _common(config: Config, first_position: int) -> EncoderSpec:
             raise ModelError(name, "an encoder that reads in one direction or another's states is not supported")
     kind = config.get("position_embedding_type") or "absolute"
     if kind != "absolute":
-        raise ModelError("position_embedding_type", f"{kind!r} is not supported; supported: absolute")
+        raise ModelError("position_embedding_type", f"{shown(kind)} is not supported; supported: absolute")
     hidden, num_heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     if hidden % num_heads:
         raise ModelError("num_attention_heads", f"{num_heads} do not divide hidden_size {hidden}")
