@@ -1,0 +1,1 @@
+"""A folder from which a machine without a network installs quire."""
