@@ -1,8 +1,10 @@
-"""The command `quire`."""
+"""The command `quire`: a sub-command is a module with `DESCRIPTION`, `add_arguments(parser)` and `run(arguments)`."""
 
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from types import ModuleType
 
 from quire.deploy.bench import commands as bench
 from quire.deploy.commands import doctor, generate, run_batch, serve, top
@@ -10,25 +12,36 @@ from quire.deploy.flags.arguments import Parser, UsageError
 from quire.proto.process import exit_codes
 from quire.proto.process.version import version
 
+COMMANDS: dict[str, tuple[ModuleType, str]] = {
+    "serve": (serve, "start an engine and serve its API"),
+    "generate": (generate, "ask a running server and stream the answer"),
+    "run-batch": (run_batch, "answer a file of requests"),
+    "top": (top, "watch a running server"),
+    "doctor": (doctor, "show device, versions, kernels, and what would be refused"),
+}
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Every subcommand with its flags; `func` of the parsed namespace runs it and returns the exit code."""
     parser: argparse.ArgumentParser = Parser(prog="quire", description="A serving engine for large language models.")
     parser.add_argument("--version", action="version", version=f"quire {version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    serve.add_parser(subparsers)
-    generate.add_parser(subparsers)
-    run_batch.add_parser(subparsers)
-    top.add_parser(subparsers)
+    for name, (module, summary) in COMMANDS.items():
+        command = subparsers.add_parser(name, help=summary, description=module.DESCRIPTION)
+        module.add_arguments(command)
+        command.set_defaults(func=module.run)
     bench_parser = subparsers.add_parser("bench", help="measure", description="Measure an engine or parts of one.")
     bench.register(bench_parser.add_subparsers(title="benches", metavar="BENCH", required=True))
-    doctor.add_parser(subparsers)
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(
+    arguments: list[str] | None = None, adjust: Callable[[argparse.Namespace], None] = lambda namespace: None
+) -> int:
+    """The exit code. `adjust` may change what was parsed before it runs, or raise `UsageError`."""
     namespace = build_parser().parse_args(arguments)
     try:
+        adjust(namespace)
         code: int = namespace.func(namespace)
         return code
     except UsageError as error:

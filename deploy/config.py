@@ -1,6 +1,7 @@
 """Options to the frozen configurations of the three processes: the only file that knows all of them."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -54,10 +55,7 @@ class Composed(msgspec.Struct, frozen=True, kw_only=True):
 
 def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
     """Raises `UsageError` when a value is out of range, naming its flag."""
-    if options.frontends < 1:
-        raise UsageError(f"--frontends: must be at least 1, got {options.frontends}")
-    if options.tensor_parallel_size < 1:
-        raise UsageError(f"--tensor-parallel-size: must be at least 1, got {options.tensor_parallel_size}")
+    _check_counts(options)
     frontends_address = run_dir.address(FRONTENDS_SOCKET)
     workers_address = run_dir.address(WORKERS_SOCKET)
     try:
@@ -70,6 +68,29 @@ def compose(options: ServeOptions, model: Model, run_dir: RunDir) -> Composed:
         )
     except ValueError as error:
         raise UsageError(in_flags(str(error), FLAGS)) from error
+
+
+def faults(options: ServeOptions, model: Model) -> list[str]:
+    """Refusals of the options that hang on no worker, the first of each process and of the supervisor."""
+    parts: tuple[Callable[[], object], ...] = (
+        lambda: _check_counts(options),
+        lambda: _timers(options),
+        lambda: _scheduler(options, model, "", ""),
+        lambda: _frontend(options, model, "not known", ""),
+    )
+    found = []
+    for part in parts:
+        try:
+            part()
+        except ValueError as error:
+            found.append(in_flags(str(error), FLAGS))
+    return found
+
+
+def _check_counts(options: ServeOptions) -> None:
+    for field in ("frontends", "tensor_parallel_size"):
+        if getattr(options, field) < 1:
+            raise UsageError(f"{FLAGS[field]}: must be at least 1, got {getattr(options, field)}")
 
 
 def _scheduler(options: ServeOptions, model: Model, frontends_address: str, workers_address: str) -> SchedulerConfig:
@@ -103,7 +124,8 @@ def _types(options: ServeOptions) -> dict[str, Any]:
 
 def inspected(options: ServeOptions, model: str) -> WorkerConfig:
     """The configuration of a worker that never starts, to judge a model by. Raises `ValueError`."""
-    computed = {"model": model, "max_num_batched_tokens": DEFAULT_STEP_TOKENS, "flags": FLAGS}
+    step_tokens = options.max_num_batched_tokens or DEFAULT_STEP_TOKENS
+    computed = {"model": model, "max_num_batched_tokens": step_tokens, "flags": FLAGS}
     return WorkerConfig(**_option_fields(WorkerConfig, options) | _types(options) | computed)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,25 @@ class Model:
     """Tokens one step may run unless --max-num-batched-tokens says otherwise."""
 
 
-def resolve(given: str, load_format: str, tokenizer: str = "") -> Model:
+def resolve(
+    given: str, load_format: str, tokenizer: str = "", look: Callable[[Path], None] = lambda directory: None
+) -> Model:
     """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`.
 
-    It needs no tokenizer.json where `tokenizer` is the directory of another one.
+    It needs no tokenizer.json where `tokenizer` is the directory of another one. `look` sees the directory of a hub id
+    before its weights are fetched, and raises for a model that nobody can serve.
     """
     if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
         raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
+    if is_hub_id(given):
+        look(find(given, CONFIG_ONLY).directory)
     model = find(given, WANTED)
     check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
     return replace(model, step_tokens=_step_tokens(model.directory))
+
+
+def is_hub_id(given: str) -> bool:
+    return bool(_HUB_ID.fullmatch(given)) and not Path(given).expanduser().exists()
 
 
 def find(given: str, wanted: Sequence[str]) -> Model:
@@ -52,6 +61,9 @@ def find(given: str, wanted: Sequence[str]) -> Model:
         return Model(EMBEDDED, EMBEDDED_NAME)
     if Path(given).expanduser().is_dir():
         return Model(Path(given).expanduser().absolute(), given.rstrip("/"))
+    if Path(given).expanduser().is_file():
+        single = "; a single file such as GGUF is not read" if given.endswith(".gguf") else ""
+        raise UsageError(f"MODEL {given!r}: a file, and no directory{single}; {_REMEDY}")
     if match := _HUB_ID.fullmatch(given):
         return Model(_download(match["repository"], match["revision"], list(wanted)), given)
     raise UsageError(f"MODEL {given!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
@@ -96,13 +108,16 @@ def _check_shards(directory: Path) -> None:
     if not isinstance(weight_map, dict):
         raise UsageError(f"MODEL {directory}: model.safetensors.index.json has no weight_map")
     for shard in sorted({str(name) for name in weight_map.values()}):
-        if len(shard.encode()) > MOST_NAME_BYTES or Path(shard).name != shard or not (directory / shard).is_file():
+        size = len(shard.encode(errors="surrogatepass"))
+        if size > MOST_NAME_BYTES or Path(shard).name != shard or not (directory / shard).is_file():
             raise UsageError(
                 f"MODEL {directory}: {shard[:80]!r} of model.safetensors.index.json is missing; fetch it again"
             )
 
 
 def _read_json(directory: Path, name: str) -> dict[str, Any]:
+    if (directory / name).exists() and not (directory / name).is_file():  # to read a pipe or a device may never end
+        raise UsageError(f"MODEL {directory}: {name} is no file; {_REMEDY}")
     try:
         content = json.loads((directory / name).read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -83,6 +83,7 @@ def start(
         max_num_seqs=args.streams,
         max_num_batched_tokens=max(2048, 2 * args.streams),
         log_level="warning",
+        frontends=args.frontends,
     )
     options = replace(options, **changes)  # type: ignore[arg-type]
     model = resolve("", options.load_format)

@@ -1,8 +1,8 @@
 """`quire bench machine`: the ceilings every CPU figure is compared with.
 
 Read bandwidth of all cores together, and the arithmetic of one linear layer (1024 -> 2816, weights cold) with M rows
-in fp32 and int8, each by the fastest layer known. A decode step of M sequences cannot beat the slower of its weight
-bytes over the bandwidth and its operations over the linear's rate.
+in fp32, bf16 and int8, each by the fastest layer known. A decode step of M sequences cannot beat the slower of its
+weight bytes over the bandwidth and its operations over the linear's rate.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Outcome:
     read = float(str(measured.get("read_bytes_per_s", cpu_read)))
     figures: dict[str, Figure] = {"read_gb_s": read / 1e9}
     series = {}
-    for name in ("fp32", "int8"):
+    for name in ("fp32", "bf16", "int8"):
         rates = [float(str(measured[f"{name}_{rows}"])) / 1e9 for rows in args.rows]
         figures[f"{name}_linear_gop_s"] = {f"M={rows}": rate for rows, rate in zip(args.rows, rates, strict=True)}
         series[f"{name} linear, GOP/s"] = rates

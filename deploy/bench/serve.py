@@ -14,6 +14,7 @@ from quire.deploy.bench.load.loops import closed_loop, open_loop, poisson_arriva
 from quire.deploy.bench.load.request_record import RequestRecord, first_token_ms, summarize
 from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.report import Outcome
+from quire.deploy.commands.target import checked
 
 GRPC_TARGET = "127.0.0.1:50051"
 HTTP_TARGET = "127.0.0.1:8000"
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Outcome:
     if args.rate is None and args.concurrency < 1:
         raise BenchError(f"--concurrency: must be at least 1, got {args.concurrency}")
+    if args.target:
+        checked(args.target, "HTTP" if args.http else "gRPC")
     server, records = asyncio.run(_run(args))
     figures = summarize(records)
     if not figures["completed"]:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.deploy.commands.target import checked, unreached
 from quire.deploy.flags.arguments import UsageError
 from quire.proto.api import RequestError
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from quire.proto.client import Client
 
 DEFAULT_TARGET = "localhost:50051"
+UNREACHED = ("UNAVAILABLE", "UNKNOWN", "INTERNAL", "DEADLINE_EXCEEDED")
+"""Statuses that gRPC has for a server it could not talk to."""
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +32,12 @@ def connect(
     """A client that has not called yet. Raises `UsageError` for a target or file that cannot be used."""
     from quire.proto.client import Client  # loads gRPC, which most commands do not need
 
-    port = arguments.target.rpartition(":")[2]
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise UsageError(f"--target: must be HOST:PORT with a port in [1, 65535], got {arguments.target!r}")
+    target = checked(arguments.target)
     api_key = first_key(arguments.api_key_file) or default_key
     options: dict[str, Any] = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
     try:
         return Client(
-            arguments.target,
+            target,
             api_key,
             tls=arguments.tls,
             tls_ca_file=arguments.tls_ca_file,
@@ -48,12 +49,17 @@ def connect(
         raise UsageError(f"--{error}".replace("_", "-", 2)) from error
 
 
-def failure(error: RequestError) -> str:
-    """One line for a person."""
-    hint = "; is `quire serve` running there?" if not error.reason and error.status == "UNAVAILABLE" else ""
+def failure(error: RequestError, arguments: argparse.Namespace) -> str:
+    """One line for a person. Where gRPC could not talk to the target it says what is there instead."""
+    message = error.message
     if error.reason == "UNAUTHENTICATED":
-        hint = "; name one with --api-key-file"
-    return f"quire: error: {error.message}{hint} [{error.reason or error.status}]"
+        message += "; name one with --api-key-file"
+    elif not error.reason and error.status in UNREACHED:
+        tls = arguments.tls or any((arguments.tls_ca_file, arguments.tls_cert_file, arguments.tls_key_file))
+        message = f"--target {arguments.target}: {unreached(arguments.target, tls=tls) or message}"
+    elif not error.reason and error.status == "UNIMPLEMENTED":
+        message = f"--target {arguments.target}: a gRPC server is there, but none of quire's; give another target"
+    return f"quire: error: {message} [{error.reason or error.status}]"
 
 
 def first_key(path: str) -> str | None:

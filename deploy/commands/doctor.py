@@ -6,24 +6,28 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, has_weights, licence, missing
+from quire.deploy.commands.gpu_needs import lacking
 from quire.deploy.commands.start_plan import memory_in_words
-from quire.deploy.config import FLAGS, inspected
-from quire.deploy.flags.arguments import MODEL_KEY, UsageError, add_model_argument, add_options
-from quire.deploy.flags.options import ServeOptions
-from quire.deploy.flags.sizes import format_bytes, parse_bytes
-from quire.deploy.model_path import CONFIG_ONLY, check, find
+from quire.deploy.config import FLAGS, faults, inspected
+from quire.deploy.flags.arguments import UsageError, add_other_flags, add_serve_arguments, gather, notices
+from quire.deploy.flags.llama_flags import LLAMA_FLAGS
+from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.sizes import parse_bytes
+from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
+from quire.proto.process.sizes import format_bytes, format_count
 from quire.proto.process.version import version
 from quire.worker.config import WorkerConfig
-from quire.worker.specs.fit import Fit, Place, fit
+from quire.worker.device.machine import bf16_products
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Fit, Place
 
 PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
 CPU_FEATURES = (
@@ -39,6 +43,8 @@ CPU_FEATURES = (
     "sve",
 )
 INSPECTION_SECONDS = 120
+LEAST_MEMORY = 1 << 20
+"""Memory of a device, in bytes, below which a unit was left out."""
 ASKED = (
     "tokenizer",
     "device",
@@ -53,23 +59,24 @@ ASKED = (
     "gpu_memory_utilization",
     "kv_cache_memory_bytes",
 )
-"""Options of `quire serve` on which the fit of a model depends."""
+"""Options of `quire serve` on which the fit of a model depends; the others are taken, and looked at alone."""
+DESCRIPTION = (
+    "Look at this machine and at a model without an engine; config.json alone is enough. "
+    "Takes every flag of `quire serve`. Exit code 1: something is refused."
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        help="show device, versions, kernels, and what would be refused",
-        description="Look at this machine and at a model without an engine; config.json alone is enough. "
-        "Exit code 1: something is refused.",
-    )
-    add_model_argument(parser)
-    add_options(parser, ASKED)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_serve_arguments(parser, ASKED)
+    add_other_flags(parser, LLAMA_FLAGS | SGLANG_FLAGS)
     parser.add_argument(
-        "--device-memory", type=_size, default=0, metavar="SIZE", help="judge by a GPU of this memory, like 48GiB"
+        "--device-memory",
+        type=_size,
+        default=0,
+        metavar="SIZE",
+        help="judge by a GPU of this memory, like 48GiB, that need not be here; with --device cpu, a machine of it",
     )
     parser.add_argument("--digest", action="store_true", help=f"compare the files with the {SUMS} beside them")
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,76 +91,89 @@ def run(arguments: argparse.Namespace) -> int:
             "CPU features": " ".join(_cpu_features()) or "none that matter here",
         },
     )
-    options = replace(ServeOptions(), **{name: value for name, value in vars(arguments).items() if name in ASKED})
+    given, options = gather(arguments)
+    if taken := notices(arguments):
+        _section("flags", {line.split()[0]: line.partition(" ")[2] for line in taken})
     refusals: list[str] = []
     directory: Path | None = None
     by_headers = False
     try:
-        directory = find(vars(arguments).get(MODEL_KEY, ""), CONFIG_ONLY).directory
+        directory = find(given, CONFIG_ONLY).directory
         by_headers = options.load_format != "dummy" and has_weights(directory)
         if by_headers:
             check(directory, options.load_format, Path(options.tokenizer or directory))
     except UsageError as error:
         refusals.append(str(error))
+    refusals += faults(options, Model(directory or EMBEDDED, given or EMBEDDED_NAME))
+    found: dict[str, Any] = {"sections": {}, "refusals": []}
     try:
         config = inspected(options, "" if directory is None else str(directory))
-        found = _inspect(config if by_headers else msgspec.structs.replace(config, model=""))
-        place = _place(arguments, found["sections"])
+        if by_headers or not arguments.device_memory:  # nothing here says more of a device that is elsewhere
+            found = _inspect(config if by_headers else msgspec.structs.replace(config, model=""))
+        place = _place(arguments.device_memory, options.device, found["sections"])
     except (ValueError, UsageError) as error:
-        found, place, directory = {"sections": {}, "refusals": [in_flags(str(error), FLAGS)]}, Place(False, None), None
+        refusals.append(in_flags(str(error), FLAGS))
+        directory = None
     for title, values in found["sections"].items():
         _section(title, {name: _shown(name, value) for name, value in values.items()})
     if directory is not None:
         needs, reasons = fit(config, place)
-        _model_section(needs, config, place, directory)
+        _section("model (by config)", _model(needs, config, place, directory))
         refusals += [in_flags(reason, FLAGS) for reason in reasons]
+        refusals += lacking() if place.is_gpu and not arguments.device_memory else ()
         refusals += digest_faults(directory) if arguments.digest else ()
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
         refusals += found["refusals"]
     print("refused:" if refusals else "refused: nothing")
-    for refusal in refusals:
+    for refusal in dict.fromkeys(refusals):
         print(f"  {refusal}")
     return exit_codes.FAILED if refusals else exit_codes.SUCCESS
 
 
-def _place(arguments: argparse.Namespace, sections: dict[str, Any]) -> Place:
+def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:
     """The device to judge by: of the memory that was asked about, or the one that was found."""
-    if arguments.device_memory:
-        return Place(True, arguments.device_memory)
-    device = sections.get("device", {})
-    memory = device.get("total memory")
-    return Place(device.get("name", "cpu") != "cpu", memory if isinstance(memory, int) else None)
+    if asked:
+        return Place(device != "cpu", asked)
+    found = sections.get("device", {})
+    memory = found.get("total memory")
+    is_gpu = found.get("name", "cpu") != "cpu"
+    return Place(is_gpu, memory if isinstance(memory, int) else None, "" if is_gpu else bf16_products())
 
 
-def _model_section(needs: Fit | None, config: WorkerConfig, place: Place, directory: Path) -> None:
-    """Print the section of what config.json says of the model and its memory on such a device."""
-    values = {"directory": str(directory)}
+def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Path) -> dict[str, str]:
+    """The lines of what config.json says of the model and its memory on such a device."""
+    lines = {"directory": str(directory)}
     if needs is not None:
-        values |= {
+        lines |= {
             "architecture": needs.spec.architecture,
             "task": needs.task,
-            "parameters": str(needs.num_parameters),
-            "dtype": needs.dtype,
+            "parameters": f"{format_count(needs.num_parameters)} ({needs.num_parameters})",
+            "dtype": needs.precision,
             "context length": str(needs.spec.max_model_len),
             "memory": memory_in_words(needs, config),
         }
     if needs is not None and needs.kv_tokens is not None and place.memory is not None:
-        shown = format_bytes(max(0, needs.kv_bytes or 0))
-        length = needs.max_model_len
-        values["KV memory"] = f"at most {shown} of {format_bytes(place.memory)}, before the largest step takes its own"
-        values["concurrency"] = f"{needs.kv_tokens / length:.2f} sequences of {length} tokens, at most"
+        shown, length = format_bytes(max(0, needs.kv_bytes or 0)), needs.max_model_len
+        if not config.max_model_len and 0 < needs.kv_tokens < length:
+            length = needs.kv_tokens
+            lines["context length"] += f", lowered to what the memory holds: at most {length}"
+        lines["KV memory"] = f"at most {shown} of {format_bytes(place.memory)}, before the largest step takes its own"
+        lines["concurrency"] = f"{needs.kv_tokens / length:.1f} sequences of {length} tokens, at most"
     if stated := licence(directory):
-        values["licence"] = f"{stated}, says the model card"
+        lines["licence"] = f"{stated}, says the model card"
     if absent := missing(directory, config.tokenizer):
-        values["not here yet"] = ", ".join(absent)
-    _section("model (by config)", values)
+        lines["not here yet"] = ", ".join(absent)
+    return lines
 
 
 def _size(text: str) -> int:
     try:
-        return parse_bytes(text)
+        size = parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if size < LEAST_MEMORY:
+        raise argparse.ArgumentTypeError(f"{text} is {size} bytes, and no device's memory; write it like 48GiB")
+    return size
 
 
 def _inspect(config: WorkerConfig) -> dict[str, Any]:

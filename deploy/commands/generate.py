@@ -13,13 +13,10 @@ from quire.deploy.commands.connect import add_connection_arguments, connect, fai
 from quire.proto.api import Chat, ChatMessage, Delta, Event, Finished, GenerateRequest, RequestError, Started
 from quire.proto.process import exit_codes
 
+DESCRIPTION = "Send one prompt to a running `quire serve` and print the text as it is made."
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "generate",
-        help="ask a running server and stream the answer",
-        description="Send one prompt to a running `quire serve` and print the text as it is made.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", help="the prompt; - reads it from standard input")
     add_connection_arguments(parser)
     parser.add_argument("--model", metavar="NAME", help="one of the served names (default: the served model)")
@@ -32,7 +29,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this; may be repeated")
     parser.add_argument("--n", type=int, metavar="N", help="outputs; more than one are printed when complete")
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end instead of a stream")
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         printer.take(client.stream(_request(arguments)))
     except RequestError as error:
-        print(failure(error), file=sys.stderr)
+        print(failure(error, arguments), file=sys.stderr)
         return exit_codes.FAILED
     finally:
         client.close()

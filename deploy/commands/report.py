@@ -6,9 +6,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from quire.deploy.flags.sizes import format_bytes
 from quire.frontend.config import FrontendConfig
 from quire.proto.messages.requests import ModelFacts
+from quire.proto.process.sizes import format_bytes
 
 PROMPT = "def fibonacci(n):"
 

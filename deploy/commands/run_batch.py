@@ -28,15 +28,13 @@ from quire.proto.process import exit_codes
 CONCURRENCY = 128
 MAX_CONCURRENCY = 1024
 LOCAL = "127.0.0.1"
+DESCRIPTION = (
+    "Answer every request of a JSONL file in OpenAI's batch format (custom_id, method, url, body). "
+    "Starts an engine on MODEL for this alone, with the flags of `quire serve`; --url asks a running one instead."
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "run-batch",
-        help="answer a file of requests",
-        description="Answer every request of a JSONL file in OpenAI's batch format (custom_id, method, url, body). "
-        "Starts an engine on MODEL for this alone, with the flags of `quire serve`; --url asks a running one instead.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-i", "--input-file", required=True, metavar="IN", help="JSONL, a request per line")
     parser.add_argument(
         "-o", "--output-file", required=True, metavar="OUT", help="JSONL, an answer per line as they come"
@@ -52,7 +50,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="requests under way at once, and held in memory (default: %(default)s)",
     )
     add_serve_arguments(parser)
-    parser.set_defaults(func=run)
 
 
 @dataclass(frozen=True)

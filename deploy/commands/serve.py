@@ -8,17 +8,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
 from quire.deploy.commands.report import addresses, engine_summary, ready_to_paste
-from quire.deploy.commands.start_plan import plan
+from quire.deploy.commands.start_plan import plan, refuse
 from quire.deploy.config import FRONTENDS_SOCKET, WORKERS_SOCKET, Composed, compose, show
 from quire.deploy.flags.arguments import UsageError, add_other_flags, add_serve_arguments, gather, notices
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.model_path import resolve
 from quire.deploy.supervisor.port_claim import PortClaim
 from quire.deploy.supervisor.process import API_KEY_VARIABLE
@@ -29,34 +32,41 @@ from quire.frontend.config import KEY, FrontendConfig
 from quire.proto.messages.requests import ModelFacts, Welcome
 from quire.proto.process import exit_codes
 
+DESCRIPTION = "Start scheduler, workers and frontends for one model and serve until SIGTERM or Ctrl-C."
+
 
 class QuireEngine:
-    """The command lines of the three processes. Implements `quire.deploy.supervisor.engine_spec.EngineSpec`."""
+    """The command lines of the three processes. Implements `quire.deploy.supervisor.engine_spec.EngineSpec`.
+
+    Raises `UsageError` when the run directory cannot hold their configurations.
+    """
 
     def __init__(self, composed: Composed, run_dir: RunDir) -> None:
         self.world_size = composed.scheduler.world_size
         self.num_frontends = composed.num_frontends
         self._composed = composed
         self._run_dir = run_dir
-        self._written: dict[str, Path] = {}
         self._ready: set[int] = set()
         """Frontends whose files said that they are ready."""
+        # written now: configurations never change, other ranks may read them, and a restart must not need a disk
+        self._scheduler_config = self._write("scheduler", composed.scheduler)
+        self._worker_config = self._write("worker", composed.worker)
+        self._frontend_configs = [
+            self._write(f"frontend-{index}", self._frontend(index)) for index in range(self.num_frontends)
+        ]
 
     def scheduler_command(self) -> list[str]:
         self._run_dir.remove_socket(FRONTENDS_SOCKET)
         self._run_dir.remove_socket(WORKERS_SOCKET)
-        return _module("scheduler", self._write("scheduler", self._composed.scheduler))
+        return _module("scheduler", self._scheduler_config)
 
     def worker_command(self, rank: int, epoch: int) -> list[str]:
-        config = self._write("worker", self._composed.worker)
-        return [*_module("worker", config), "--rank", str(rank), "--epoch", str(epoch)]
+        return [*_module("worker", self._worker_config), "--rank", str(rank), "--epoch", str(epoch)]
 
     def frontend_command(self, index: int) -> list[str]:
-        ready_file = self.ready_file(index)
-        ready_file.unlink(missing_ok=True)
+        self.ready_file(index).unlink(missing_ok=True)
         self._ready.discard(index)
-        config = msgspec.structs.replace(self._composed.frontend, index=index, ready_file=str(ready_file))
-        return _module("frontend", self._write(f"frontend-{index}", config))
+        return _module("frontend", self._frontend_configs[index])
 
     def frontend_ready(self, index: int) -> bool:
         if index in self._ready:
@@ -82,13 +92,11 @@ class QuireEngine:
         """File in which frontend `index` reports its open ports and whether it takes requests."""
         return self._run_dir.path / f"frontend-{index}.ready"
 
+    def _frontend(self, index: int) -> FrontendConfig:
+        return msgspec.structs.replace(self._composed.frontend, index=index, ready_file=str(self.ready_file(index)))
+
     def _write(self, name: str, config: msgspec.Struct) -> Path:
-        """Write a configuration once: it never changes, other ranks may read it, a restart must not need a disk."""
-        if name not in self._written:
-            path = self._run_dir.path / f"{name}.json"
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
-            self._written[name] = path
-        return self._written[name]
+        return self._run_dir.write(f"{name}.json", msgspec.json.format(msgspec.json.encode(config)))
 
 
 def _module(name: str, config: Path) -> list[str]:
@@ -112,14 +120,9 @@ class LineWriter:
             self._open = False
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "serve",
-        help="start an engine and serve its API",
-        description="Start scheduler, workers and frontends for one model and serve until SIGTERM or Ctrl-C.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serve_arguments(parser)
-    add_other_flags(parser, LLAMA_FLAGS)
+    add_other_flags(parser, LLAMA_FLAGS | SGLANG_FLAGS | TGI_FLAGS)
     parser.add_argument(
         "--api-key",
         nargs="+",
@@ -130,18 +133,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--print-config", action="store_true", help="print the configuration of every process and start nothing"
     )
-    parser.set_defaults(func=run)
 
 
-def _check_files(options: ServeOptions) -> None:
+def _check_files_and_ports(options: ServeOptions) -> None:
     if not 0 <= options.grpc_port <= 65_535:
         raise UsageError(f"--grpc-port: must be in [0, 65535], got {options.grpc_port}")
+    if options.http_port == options.grpc_port > 0:
+        raise UsageError(f"--http-port {options.http_port}: is --grpc-port, too; name another")
     if bool(options.ssl_certfile) != bool(options.ssl_keyfile):
         raise UsageError("--ssl-certfile and --ssl-keyfile: give both or none")
     for field in ("api_key_file", "admin_key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "chat_template"):
         path = getattr(options, field)
         if path and not (Path(path).is_file() and os.access(path, os.R_OK)):
-            raise UsageError(f"--{field.replace('_', '-')} {path}: no readable file")
+            inline = "; write the template into one" if field == "chat_template" and "{" in path else ""
+            raise UsageError(f"--{field.replace('_', '-')} {path}: no readable file{inline}")
 
 
 def _pass_keys_on(keys: list[str]) -> None:
@@ -196,10 +201,9 @@ def run_engine(
     called once requests are taken. Raises `UsageError`, before any process starts, for all that config.json and the
     options rule out.
     """
-    _check_files(options)
+    _check_files_and_ports(options)
     _pass_keys_on(keys)
     log(f"model: {given_model or 'the one that ships with quire'}")
-    model = resolve(given_model, options.load_format, options.tokenizer)
     with ExitStack() as held:
         run_dir = held.enter_context(closing(RunDir(options.run_dir)))
         grpc_port = held.enter_context(closing(PortClaim(options.host, options.grpc_port))).number
@@ -207,8 +211,10 @@ def run_engine(
         if options.http_port >= 0:
             http_port = held.enter_context(closing(PortClaim(options.host, options.http_port, "--http-port"))).number
         options = replace(options, grpc_port=grpc_port, http_port=http_port)
+        # behind the ports: a download may take an hour
+        model = resolve(given_model, options.load_format, options.tokenizer, partial(refuse, options))
         composed = compose(options, model, run_dir)
-        for line in plan(composed, run_dir.path):
+        for line in plan(composed, run_dir):
             log(line)
         engine = QuireEngine(composed, run_dir)
         log(f"starting 1 scheduler, {engine.world_size} worker(s), {engine.num_frontends} frontend(s)")

@@ -3,48 +3,69 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from quire.deploy.commands.gpu_needs import doubts, lacking
 from quire.deploy.commands.report import addresses, url_of
-from quire.deploy.config import FLAGS, Composed, show
+from quire.deploy.config import FLAGS, Composed, inspected, show
 from quire.deploy.flags.arguments import UsageError
-from quire.deploy.flags.sizes import format_bytes
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.supervisor.rundir import RunDir
 from quire.proto.process.flags import in_flags
+from quire.proto.process.sizes import format_bytes, format_count
 from quire.worker.config import WorkerConfig
-from quire.worker.device.machine import machine_bytes
-from quire.worker.specs.fit import Fit, Place, fit
+from quire.worker.device.machine import bf16_products, machine_bytes
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Fit, Place
 
 NVIDIA = Path("/dev/nvidiactl")
 """A file that is there where NVIDIA's driver is loaded."""
 
 
-def plan(composed: Composed, run_dir: Path) -> Iterator[str]:
+def plan(composed: Composed, run_dir: RunDir) -> Iterator[str]:
     """The lines of the plan; the whole configuration goes into `config.yaml` of the run directory.
 
-    Raises `UsageError` for all that config.json and the flags rule out.
+    Raises `UsageError` for all that config.json and the flags rule out, and for a run directory that cannot be written.
     """
-    needs, refusals = fit(composed.worker, place_of(composed.worker))
-    if refusals:
-        raise UsageError("\n  ".join(in_flags(refusal, FLAGS) for refusal in refusals))
-    assert needs is not None
-    written = run_dir / "config.yaml"
-    written.write_text(show(composed) + "\n")
+    needs = _fitting(composed.worker)
+    written = run_dir.write("config.yaml", f"{show(composed)}\n".encode())
     yield f"model: {in_words(needs)}"
     yield f"memory: {memory_in_words(needs, composed.worker)}"
+    if place_of(composed.worker).is_gpu:
+        yield from doubts(composed.worker.tensor_parallel_size)
     yield addresses(composed.frontend, "will listen")
     if composed.frontend.http_port >= 0:
         yield f"page: {url_of(composed.frontend)}/ shows requests, memory and speed"
     yield f"configuration: {written}; --print-config shows it"
 
 
+def refuse(options: ServeOptions, directory: Path) -> None:
+    """Raise `UsageError` for all that config.json and the options rule out; no weight needs to be there."""
+    try:
+        config = inspected(options, str(directory))
+    except ValueError as error:
+        raise UsageError(in_flags(str(error), FLAGS)) from error
+    _fitting(config)
+
+
+def _fitting(config: WorkerConfig) -> Fit:
+    place = place_of(config)
+    needs, refusals = fit(config, place)
+    refusals += lacking() if place.is_gpu else ()
+    if refusals:
+        raise UsageError("\n  ".join(in_flags(refusal, FLAGS) for refusal in refusals))
+    assert needs is not None
+    return needs
+
+
 def place_of(config: WorkerConfig) -> Place:
     """The device, as far as it is known without asking it."""
     is_gpu = config.device == "cuda" or (config.device == "auto" and NVIDIA.exists())
-    return Place(is_gpu, None if is_gpu else machine_bytes("MemTotal"))
+    return Place(True, None) if is_gpu else Place(False, machine_bytes("MemTotal"), bf16_products())
 
 
 def in_words(needs: Fit) -> str:
     """Architecture, size, task and context of a model."""
     return (
-        f"{needs.spec.architecture}, {needs.num_parameters / 1e6:,.1f} M parameters, {needs.task}, "
+        f"{needs.spec.architecture}, {format_count(needs.num_parameters)} parameters, {needs.task}, "
         f"context of {needs.max_model_len} tokens"
     )
 
@@ -52,11 +73,11 @@ def in_words(needs: Fit) -> str:
 def memory_in_words(needs: Fit, config: WorkerConfig) -> str:
     """Memory of one rank, as config.json says."""
     each = " on each rank" if config.tensor_parallel_size > 1 else ""
-    precision = f"{needs.dtype} and int8" if config.quantization == "int8" else needs.dtype
+    precision = f"{needs.precision} and int8" if config.quantization == "int8" else needs.precision
     text = f"weights {format_bytes(needs.weight_bytes)} in {precision}{each}"
     if not needs.token_bytes:
         return f"{text}, no KV cache"
-    text += f", KV cache {format_bytes(needs.token_bytes)} a token"
+    text += f", KV cache {format_bytes(needs.token_bytes)} a token in {needs.kv_dtype}"
     if needs.kv_tokens is not None:
         text += f": {needs.kv_tokens} tokens"
     return text

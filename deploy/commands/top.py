@@ -12,19 +12,16 @@ from quire.proto.process import exit_codes
 
 KEY_VARIABLE = "QUIRE_ADMIN_KEY"
 TIMEOUT_SECONDS = 10.0
+DESCRIPTION = (
+    "Show throughput, step times, KV cache, queue and running requests of a `quire serve`, live. "
+    f"Where the server asks for a key, it is the admin key: --api-key-file, or the variable {KEY_VARIABLE}."
+)
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "top",
-        help="watch a running server",
-        description="Show throughput, step times, KV cache, queue and running requests of a `quire serve`, live. "
-        f"Where the server asks for a key, it is the admin key: --api-key-file, or the variable {KEY_VARIABLE}.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds (default: %(default)s)")
     parser.add_argument("--once", action="store_true", help="print it once and end, as without a terminal")
-    parser.set_defaults(func=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             screen.show(client.server_info(), client.status())
         except RequestError as error:
-            print(failure(error), file=sys.stderr)
+            print(failure(error, arguments), file=sys.stderr)
             return exit_codes.FAILED
         if arguments.once or not screen.is_terminal:
             screen.print()

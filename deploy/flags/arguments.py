@@ -68,8 +68,11 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_word[match[0]]!r}?" if match else ""
 
 
-def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --config and one flag per field of `ServeOptions`; absent flags leave no trace in the namespace."""
+def add_serve_arguments(parser: argparse.ArgumentParser, shown: Collection[str] | None = None) -> None:
+    """MODEL, --config and one flag per field of `ServeOptions`; absent flags leave no trace in the namespace.
+
+    The help names the flags of the fields `shown`, or all.
+    """
     add_model_argument(parser)
     parser.add_argument("--config", metavar="FILE", default="", help="YAML file whose keys are these flags' names")
     groups: dict[str, argparse._ArgumentGroup] = {}
@@ -77,7 +80,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         title = spec.flag.group
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        _add_flag(groups[title], spec)
+        _add_flag(groups[title], spec, shown is None or spec.field in shown)
     add_other_flags(parser, VLLM_FLAGS)
 
 
@@ -87,13 +90,6 @@ def add_other_flags(parser: argparse.ArgumentParser, flags: Mapping[str, VllmFla
         how: dict[str, Any] = {"nargs": 0} if flag.bare else {"nargs": "?"} if flag.speed else {}
         how |= {"action": OtherFlagAction, "help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
         parser.add_argument(f"--{name}", *flag.also, **how)
-
-
-def add_options(parser: argparse.ArgumentParser, fields: Collection[str]) -> None:
-    """Some of the flags of `quire serve`, as it has them."""
-    for spec in specs():
-        if spec.field in fields:
-            _add_flag(parser, spec)
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
@@ -134,9 +130,10 @@ class OtherFlagAction(argparse.Action):
             notices(namespace).append(line)
 
 
-def _add_flag(group: "argparse._ActionsContainer", spec: Spec) -> None:
+def _add_flag(group: "argparse._ActionsContainer", spec: Spec, shown: bool) -> None:
     common: dict[str, Any] = {"dest": spec.field, "default": argparse.SUPPRESS}
-    common["help"] = f"{spec.flag.help} (default: {spec.default_text})" if spec.default_text else spec.flag.help
+    text = f"{spec.flag.help} (default: {spec.default_text})" if spec.default_text else spec.flag.help
+    common["help"] = text if shown else argparse.SUPPRESS
     if spec.kind == "switch":
         common["action"] = argparse.BooleanOptionalAction
     elif spec.kind == "choice":
@@ -186,7 +183,9 @@ def read_yaml(path: Path, noticed: list[str]) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         content = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from error
     if content is None:
         return {}

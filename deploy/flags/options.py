@@ -12,6 +12,7 @@ from quire.deploy.flags.sizes import (
     parse_count,
     parse_length,
     parse_names,
+    parse_number,
     parse_object,
     parse_port,
     parse_seed,
@@ -134,7 +135,11 @@ class ServeOptions:
     ] = ""
     dtype: Annotated[
         Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
-        Flag("model", "type of weights and activations; auto: the checkpoint's on CUDA, float32 on CPU"),
+        Flag(
+            "model",
+            "type of weights and activations; auto: the checkpoint's on CUDA; on CPUs bfloat16 "
+            "where the checkpoint and the processor (AMX, AVX512-BF16) have it, else float32",
+        ),
     ] = "auto"
     quantization: Annotated[
         Literal["none", "int8"],
@@ -246,7 +251,7 @@ class Spec:
         return "" if self.default == () else str(self.default)
 
 
-_PARSE_BY_TYPE: dict[Any, Parse] = {int: parse_count, float: float, str: str}
+_PARSE_BY_TYPE: dict[Any, Parse] = {int: parse_count, float: parse_number, str: str}
 
 
 def specs() -> tuple[Spec, ...]:

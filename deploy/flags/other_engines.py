@@ -1,9 +1,12 @@
 """Flags of other engines that quire has under no name, and what becomes of one with a value."""
 
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
+from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.flags.vllm_flags import VLLM_FLAGS, VllmFlag
 
-OTHER_FLAGS: dict[str, VllmFlag] = VLLM_FLAGS | LLAMA_FLAGS
+OTHER_FLAGS: dict[str, VllmFlag] = VLLM_FLAGS | LLAMA_FLAGS | SGLANG_FLAGS | TGI_FLAGS
+"""No two engines have flags of one name and another meaning."""
 
 
 def refusal(name: str, value: str) -> str:

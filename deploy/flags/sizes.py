@@ -46,6 +46,14 @@ def parse_bytes(text: str) -> int:
     return _parse(text, units, "a size like 8GiB, 500MB or a number of bytes")
 
 
+def parse_number(text: str) -> float:
+    """A number like 0.9. Raises `ValueError`."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a number, got {text!r}") from None
+
+
 def parse_seed(text: str) -> int:
     """Any 64-bit integer. Raises `ValueError`."""
     try:
@@ -99,13 +107,3 @@ def _parse(text: str, units: dict[str, int], expected: str) -> int:
     if rest:
         raise ValueError(f"expected {expected}, got {text!r}, which is not whole")
     return value
-
-
-def format_bytes(num_bytes: int) -> str:
-    """For people: three significant digits, binary units."""
-    value = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.3g} TiB"

@@ -47,7 +47,8 @@ class EngineKeeper:
         self.phase: Phase = "starting"
         self.exit_code = exit_codes.SUCCESS
         self.failure = ""
-        """Reason of an end that nobody asked for; empty otherwise."""
+        """Reason of an end that nobody asked for, and the dead process's last line where it told why; else empty."""
+        self._last_words: list[str] = []
         self._timers = timers
         self._actions: list[Action] = []
         context = UnitContext(timers, self._emit, self._give_up)
@@ -113,12 +114,16 @@ class EngineKeeper:
         units: dict[ProcessRole, Unit] = {"scheduler": self._scheduler, "worker": self._group}
         unit = units.get(death.role) or self._frontends[death.index]
         unit.living.discard(death.index)
+        by_itself = (death.exit_code or 0) > 0  # then its last line says why; who was killed did not come to it
+        self._last_words = [*death.last_lines][-1:] if by_itself else []
         if self.phase == "starting":
             last_lines = "".join(f"\n  {line}" for line in death.last_lines)
             what, code = f"{death.reason} during the start", exit_codes.FAILED
-            if death.exit_code == exit_codes.WORKER_REFUSED:
+            refused = exit_codes.REFUSED if death.role == "frontend" else exit_codes.WORKER_REFUSED
+            if death.exit_code == refused:
                 what, code = f"{death.name} refused this model or configuration", exit_codes.REFUSED
             self._fail(f"{what}; its last lines:{last_lines}", now, code)
+            self.failure = "\n".join([what, *self._last_words])
         elif self.phase in ("serving", "draining"):
             self._lose(unit, death.reason, now, death.exit_code)
         return self._take()
@@ -206,7 +211,7 @@ class EngineKeeper:
         if self.exit_code != exit_codes.SUCCESS:
             return
         self.exit_code = exit_codes.FAILED
-        self.failure = reason
+        self.failure = "\n".join([reason, *self._last_words])
         for unit in self._units:
             unit.due = None
         if not self._scheduler.living:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from quire.proto.process.parent_death import PARENT_VARIABLE
+from quire.proto.process.sizes import format_bytes
+from quire.worker.device.machine import machine_bytes, oom_kills
 
 ProcessRole = Literal["scheduler", "worker", "frontend"]
 
@@ -46,6 +48,7 @@ class SupervisedProcess:
         self._second = time.monotonic()
         self._num_passed = 0
         """Lines since `_second`, those that were left out among them."""
+        self._oom_kills = oom_kills()
         given = GENTLE | os.environ | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if role != "frontend":
             for secret in (API_KEY_VARIABLE, ADMIN_KEY_VARIABLE):
@@ -85,8 +88,20 @@ class SupervisedProcess:
         if code is None:
             return f"{self.name} lives"
         if code < 0:
-            return f"{self.name} was killed by {signal.Signals(-code).name}"
+            by = f"{self.name} was killed by {signal.Signals(-code).name}"
+            return by + self._want_of_memory() if code == -signal.SIGKILL else by
         return f"{self.name} ended with exit code {code}"
+
+    def _want_of_memory(self) -> str:
+        """The likely cause of a SIGKILL, where the kernel has ended processes for it since this one began."""
+        if oom_kills() == self._oom_kills:
+            return ""
+        free, total = (format_bytes(machine_bytes(field)) for field in ("MemAvailable", "MemTotal"))
+        knob = " lower --kv-cache-memory-bytes, choose a smaller model or dtype, or" if self.role == "worker" else ""
+        return (
+            f" (by the kernel for want of memory, most likely: {free} of {total} are free now;{knob} give the machine "
+            "or its container more)"
+        )
 
     def relay_log(self) -> None:
         """Pass on the complete lines that have arrived, as many as a turn and a second may have. Never blocks."""

@@ -27,10 +27,7 @@ class RunDir:
     def __init__(self, given: str) -> None:
         self._temporary = not given
         if self._temporary:
-            named = os.environ.get("XDG_RUNTIME_DIR", "")
-            parent = named if os.access(named, os.W_OK) else tempfile.gettempdir()
-            _remove_abandoned(Path(parent))
-            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            self.path = _make_temporary()
         else:
             self.path = Path(given).absolute()
         try:
@@ -53,7 +50,10 @@ class RunDir:
             )
 
     def _take_lock(self) -> int:
-        descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unwritable(LOCK_NAME, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -67,8 +67,21 @@ class RunDir:
             os.pwrite(descriptor, f"{os.getpid()} {TEMPORARY if self._temporary else ''}".encode(), 0)
         except OSError as error:
             os.close(descriptor)
-            raise UsageError(f"--run-dir {self.path}: cannot be written to: {error.strerror}") from error
+            raise self._unwritable(LOCK_NAME, error) from error
         return descriptor
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Write a file before anything has started. Raises `UsageError`."""
+        try:
+            (self.path / name).write_bytes(content)
+        except OSError as error:
+            raise self._unwritable(name, error) from error
+        return self.path / name
+
+    def _unwritable(self, name: str, error: OSError) -> UsageError:
+        remedy = f"make room there or name a directory on another disk{' with --run-dir' if self._temporary else ''}"
+        where = self.path if self._temporary else f"--run-dir {self.path}"
+        return UsageError(f"{where}: {name} cannot be written: {error.strerror}; {remedy}")
 
     def _sweep(self) -> None:
         """Remove what an engine before us left, and only files a quire writes: the directory was named by a user."""
@@ -89,6 +102,18 @@ class RunDir:
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _make_temporary() -> Path:
+    """A new directory where this user's temporary files belong. Raises `UsageError`."""
+    try:
+        named = os.environ.get("XDG_RUNTIME_DIR", "")
+        parent = named if os.access(named, os.W_OK) else tempfile.gettempdir()
+        _remove_abandoned(Path(parent))
+        return Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    except OSError as error:
+        why = f"no directory for temporary files can be written to ({error.strerror})"
+        raise UsageError(f"--run-dir: {why}; name a directory of yours") from error
 
 
 def _remove_abandoned(parent: Path) -> None:

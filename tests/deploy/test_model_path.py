@@ -1,13 +1,15 @@
 """MODEL: what is served, what is refused, and that the words say how to go on."""
 
 import json
+import os
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 
+from quire.deploy.__main__ import main
 from quire.deploy.flags.arguments import UsageError
-from quire.deploy.model_path import EMBEDDED, WANTED, resolve
+from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, WANTED, resolve
 
 
 @pytest.fixture
@@ -69,6 +71,14 @@ def test_pickled_weights_are_refused(model: Path) -> None:
         resolve(str(model), "auto")
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_config_that_is_no_file_is_refused_unread(model: Path, make) -> None:
+    (model / "config.json").unlink()
+    make(model / "config.json")
+    with pytest.raises(UsageError, match=r"config\.json is no file; give the path"):
+        resolve(str(model), "auto")
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", "{}", '{"model_type": ' + "[" * 100_000])
 def test_a_broken_config_is_refused(model: Path, content: str) -> None:
     (model / "config.json").write_text(content)
@@ -76,7 +86,7 @@ def test_a_broken_config_is_refused(model: Path, content: str) -> None:
         resolve(str(model), "auto")
 
 
-@pytest.mark.parametrize("shard", ["other.safetensors", "../model.safetensors"])
+@pytest.mark.parametrize("shard", ["other.safetensors", "../model.safetensors", "a" * 5000, "a\0b", "\ud800"])
 def test_shards_must_be_there_and_inside(model: Path, shard: str) -> None:
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
     with pytest.raises(UsageError, match="is missing"):
@@ -99,21 +109,34 @@ def test_a_hub_that_does_not_answer_is_told_with_the_way_out(monkeypatch, tmp_pa
         resolve("some/model", "auto")
 
 
-def test_the_hub_is_asked_for_data_of_one_commit_only(monkeypatch, model: Path) -> None:
-    asked: dict[str, object] = {}
+def hub(monkeypatch: pytest.MonkeyPatch, model: Path) -> list[dict[str, object]]:
+    """A hub that answers with this directory; what it was asked for stands in the list."""
+    asked: list[dict[str, object]] = []
 
     class Info:
         sha = "c0ffee"
 
     def download(repository: str, **arguments: object) -> str:
-        asked.update(arguments, repository=repository)
+        asked.append({"repository": repository, **arguments})
         return str(model)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: Info())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return asked
+
+
+def test_no_weights_are_fetched_of_a_model_that_config_json_rules_out(monkeypatch, capsys) -> None:
+    asked = hub(monkeypatch, Path(__file__).parents[1] / "published/DeepSeek-V3")
+    assert main(["serve", "deepseek-ai/DeepSeek-V3", "--http-port=0", "--grpc-port=0"]) == 2
+    assert [one["allow_patterns"] for one in asked] == [list(CONFIG_ONLY)]
+    said = capsys.readouterr().err.splitlines()
+    for line, name in zip(said, ("architectures", "auto_map", "quantization_config"), strict=True):
+        assert f"DeepSeek-V3: {name}: " in line
+
+
+def test_the_hub_is_asked_for_data_of_one_commit_only(monkeypatch, model: Path) -> None:
+    asked = hub(monkeypatch, model)
     found = resolve("some/model@main", "auto")
     assert found.directory == model
-    assert asked["repository"] == "some/model"
-    assert asked["revision"] == "c0ffee"
-    assert asked["allow_patterns"] == list(WANTED)
+    assert asked[-1] == {"repository": "some/model", "revision": "c0ffee", "allow_patterns": list(WANTED)}
     assert not any(pattern.endswith((".py", ".bin", ".pt")) for pattern in WANTED)

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,8 @@ SHARD = "model.safetensors"
             "max_num_batched_tokens|--max-num-batched-tokens",
         ),
         (("--device=cuda",), "refused: --device: cuda"),
+        (("--api-key-file=/dev/null",), "--api-key-file /dev/null: no readable file"),
+        (("--otlp-traces-endpoint=nonsense",), "frontend 0 refused this model or configuration"),
     ],
 )
 def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
@@ -29,7 +34,7 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
 @pytest.mark.parametrize(
     ("flags", "changes", "said"),
     [
-        (("--kv-cache-memory-bytes=99999GiB",), {}, ["--kv-cache-memory-bytes: 107373108658176 is more than all"]),
+        (("--kv-cache-memory-bytes=99999GiB",), {}, ["--kv-cache-memory-bytes: 97.7 TiB is more than the "]),
         (("--kv-cache-memory-bytes=1",), {}, ["--max-model-len: one sequence of 256 tokens needs "]),
         (("--max-model-len=257",), {}, ["--max-model-len: 257 is more than the model's context length 256"]),
         (
@@ -63,6 +68,57 @@ def test_what_config_json_alone_decides_is_refused_before_any_process_starts(
     for line, words in zip(lines, said, strict=True):
         assert words in line
     assert [line.partition("] ")[2].partition(":")[0] for line in made.stdout.splitlines()] == ["model"]
+
+
+ANY_PORTS = ("--http-port=0", "--grpc-port=0")
+GGUF = "{0}/model.gguf"
+YAML = "{0}/serve.yaml"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/no/such/model"], "MODEL '/no/such/model': no such directory, and not a hub id"),
+        (
+            [GGUF],
+            "a file, and no directory; a single file such as GGUF is not read; give the path of a local directory",
+        ),
+        (["--config", YAML], "serve.yaml: unknown key 'max-num-sequences'; did you mean 'max-num-seqs'?"),
+        (["--config", "/no/such.yaml"], "--config /no/such.yaml: No such file or directory"),
+        (["--max-model-length", "8K"], "unknown argument '--max-model-length'; did you mean '--max-model-len'?"),
+        (["--max-model-len", "8 KiB"], "argument --max-model-len: expected a whole number"),
+        (["--mem-fraction-static", "0.8"], "--mem-fraction-static: use --gpu-memory-utilization"),
+        (["--run-dir", "/dev/null/run"], "--run-dir /dev/null/run: Not a directory"),
+        (["--http-port", "{1}"], "--host 127.0.0.1 --http-port {1}: Address already in use; name another"),
+        (["--http-port", "{2}", "--grpc-port", "{2}"], "--http-port {2}: is --grpc-port, too; name another"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence_on_one_screen(quire, tmp_path, words, said):
+    (tmp_path / "model.gguf").touch()
+    (tmp_path / "serve.yaml").write_text("max-num-sequences: 7\n")
+    with socket.socket() as taken, socket.socket() as free:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        free.bind(("127.0.0.1", 0))
+        names = tmp_path, taken.getsockname()[1], free.getsockname()[1]
+        free.close()
+        made = quire("serve", *(word.format(*names) for word in words))
+    assert made.returncode == 2, made.stdout + made.stderr
+    assert made.stderr.startswith("quire: error: ")
+    assert said.format(*names) in made.stderr
+    assert made.stderr.count("\n") == 1
+    assert len(made.stderr) < 600
+
+
+@pytest.mark.parametrize(("blocks", "name"), [(0, "lock"), (1, "config.yaml")])
+def test_a_full_disk_is_refused_before_any_process_starts(tiny_checkpoint, tmp_path, blocks, name):
+    """A limit on the size of files stands for it: their writes fail, those to a pipe do not."""
+    serve = [sys.executable, "-P", "-m", "quire.deploy", "serve", str(tiny_checkpoint()), *ANY_PORTS]
+    command = ["sh", "-c", f'ulimit -f {blocks} && exec "$@"', "sh", *serve, "--run-dir", str(tmp_path / "r")]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert made.returncode == 2, made.stdout + made.stderr
+    remedy = "make room there or name a directory on another disk"
+    assert made.stderr == f"quire: error: --run-dir {tmp_path}/r: {name} cannot be written: File too large; {remedy}\n"
 
 
 def test_the_configuration_is_printed_when_asked_for_and_kept_in_the_run_directory(quire, tiny_checkpoint, tmp_path):

@@ -14,6 +14,8 @@ from quire.deploy.bench.load.http_client import HttpClient, body_of
 from quire.deploy.bench.load.prompts import Prompt
 from quire.deploy.bench.load.request_record import Metadata, RequestRecord, request_of, stream
 from quire.deploy.bench.report.errors import BenchError
+from quire.deploy.commands.connect import UNREACHED
+from quire.deploy.commands.target import unreached
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
 CONNECT_SECONDS = 10.0
@@ -97,7 +99,8 @@ async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[ApiClien
                 quire_pb2.GetServerInfoRequest(), timeout=CONNECT_SECONDS, metadata=metadata
             )
         except grpc.aio.AioRpcError as error:
-            raise BenchError(f"--target {target}: {error.code().name}: {error.details()}") from error
+            found = unreached(target) if error.code().name in UNREACHED else ""
+            raise BenchError(f"--target {target}: {found or f'{error.code().name}: {error.details()}'}") from error
     if info.state != "ready":
         raise BenchError(f"--target {target}: the server is {info.state!r}; wait until it is ready")
     server = Server(info.version, list(info.model_names), info.vocab_size, info.device, info.dtype)
@@ -115,7 +118,8 @@ async def open_http(target: str, key: str, width: int) -> AsyncIterator[ApiClien
                 msgspec.json.decode(await client.ask("GET", path)) for path in ("/ready", "/version", "/v1/models")
             ]
     except (OSError, ValueError) as error:
-        raise BenchError(f"--target {target}: {error or 'does not answer'}") from error
+        found = unreached(target, "HTTP")
+        raise BenchError(f"--target {target}: {found or error or 'does not answer'}") from error
     if "data" not in models:
         raise BenchError(f"--target {target}: {models.get('error', {}).get('message', models)}")
     if ready.get("status") != "ready":

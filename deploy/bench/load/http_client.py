@@ -71,7 +71,12 @@ class Connection(asyncio.Protocol):
             self._done.set_exception(ConnectionError("the server closed the connection within an answer"))
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if self._done is not None and not self._done.done():
+                self._done.set_exception(ConnectionError(f"the answer is not HTTP/1.1: {error}"))
+            self.close()
 
     def on_body(self, body: bytes) -> None:
         self._rest += body

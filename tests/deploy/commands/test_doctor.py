@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from quire.deploy.__main__ import main
+
+PUBLISHED = Path(__file__).parents[2] / "published"
 
 
 def test_the_embedded_model_would_run_here(capsys) -> None:
@@ -41,22 +44,9 @@ def test_a_missing_model_is_refused_and_the_machine_is_shown_all_the_same(capsys
     assert "/no/such/model" in out.partition("refused:")[2]
 
 
-EIGHT_B = {
-    "architectures": ["LlamaForCausalLM"],
-    "dtype": "bfloat16",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
-
-
 @pytest.fixture
 def eight_b(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(EIGHT_B))
+    shutil.copy(PUBLISHED / "Llama-3.1-8B/config.json", tmp_path)
     return tmp_path
 
 
@@ -65,16 +55,53 @@ def test_config_json_alone_says_whether_it_will_run_on_a_device_that_is_not_here
     assert main(["doctor", str(eight_b), *memory]) == 0
     out = capsys.readouterr().out
     assert "by headers" not in out
+    assert out.count("\n") < 40, "a screen"
+    assert "kernels:" not in out, "this machine's say nothing of a device that is elsewhere"
     for words in (
         "model (by config):",
-        "parameters      8030261248\n",
-        "weights 15 GiB in bfloat16, KV cache 128 KiB a token: 152719 tokens",
+        "parameters      8.03 B (8030261248)\n",
+        "weights 15 GiB in bfloat16, KV cache 128 KiB a token in bfloat16: 152704 tokens",
         "KV memory       at most 18.6 GiB of 48 GiB",
-        "12.43 sequences of 12288 tokens, at most",
+        "12.4 sequences of 12288 tokens, at most",
         "not here yet    *.safetensors, tokenizer.json",
         "refused: nothing",
     ):
         assert words in out, words
+
+
+def test_what_would_make_it_fit_is_named_in_flags(capsys, eight_b: Path) -> None:
+    assert main(["doctor", str(eight_b), "--device-memory", "24GiB", "--max-model-len", "64K"]) == 1
+    (refused,) = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
+    assert refused.endswith(
+        "it fits with --max-model-len=57344 or --gpu-memory-utilization=0.96 or --kv-cache-dtype=fp8 "
+        "or --tensor-parallel-size=2"
+    )
+    assert main(["doctor", str(eight_b), "--device", "cpu", "--device-memory", "24GiB"]) == 1
+    assert "it fits with --dtype=bfloat16 or --quantization=int8\n" in capsys.readouterr().out
+    assert main(["doctor", str(eight_b), "--device-memory", "24GiB"]) == 0
+    assert "131072, lowered to what the memory holds: at most 58336" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("Qwen3-VL-8B", ["architectures"]),
+        ("Llama-4-Scout-17B-16E", ["architectures"]),
+        ("gemma-2-9b", ["architectures"]),
+        ("gemma-3-27b", ["architectures"]),
+        ("Mixtral-8x7B", ["architectures"]),
+        ("Qwen3-30B-A3B", ["architectures"]),
+        ("gpt-oss-20b", ["architectures", "quantization_config"]),
+        ("DeepSeek-V3", ["architectures", "auto_map", "quantization_config"]),
+        ("Phi-3-mini-128k", ["architectures", "auto_map"]),
+        ("Qwen3-8B-FP8", ["quantization_config"]),
+        ("Qwen2.5-7B-AWQ", ["quantization_config"]),
+    ],
+)
+def test_of_a_published_model_that_is_not_served_doctor_says_what_is_not(capsys, model: str, names: list[str]) -> None:
+    assert main(["doctor", str(PUBLISHED / model), "--device-memory", "80GiB"]) == 1
+    refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
+    assert [line.split(": ")[1] for line in refused] == names
 
 
 def test_every_reason_is_given_at_once(capsys, eight_b: Path) -> None:
@@ -86,6 +113,30 @@ def test_every_reason_is_given_at_once(capsys, eight_b: Path) -> None:
         "num_attention_heads",
         "num_key_value_heads",
         "--max-model-len",
+    ]
+
+
+@pytest.mark.parametrize(("text", "words"), [("48", "48 is 48 bytes, and no device's"), ("48Gb/s", "a size like")])
+def test_a_memory_without_a_unit_is_a_slip(capsys, eight_b: Path, text: str, words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", str(eight_b), "--device-memory", text])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_it_takes_a_line_of_serve_as_it_is_and_judges_all_of_it(capsys, eight_b: Path) -> None:
+    line = [str(eight_b), "--device-memory", "80GiB", "--host", "0.0.0.0", "--max-num-seqs", "512", "--swap-space", "4"]
+    assert main(["doctor", *line]) == 0
+    assert "--swap-space  changes no answer: " in capsys.readouterr().out
+    wrong = ["--frontends", "0", "--drain-timeout", "-1", "--max-num-seqs", "4096", "--tool-call-parser", "hermess"]
+    assert main(["doctor", *line, *wrong, "--block-size", "20", "--max-model-len", "1M"]) == 1
+    refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
+    assert [line.strip().partition(":")[0] for line in refused] == [
+        "--frontends",
+        "--drain-timeout",
+        "--max-num-batched-tokens",
+        "--tool-call-parser",
+        "--block-size",
     ]
 
 

@@ -142,7 +142,7 @@ def test_a_refusal_is_one_line_and_exit_code_one(server, monkeypatch, capsys) ->
 def test_a_server_that_is_not_there_is_one_line(unused_port, capsys) -> None:
     assert main(["top", "--once", "--target", f"127.0.0.1:{unused_port}"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("is `quire serve` running there? [UNAVAILABLE]")
+    assert line.endswith("its `ready` line names it [UNAVAILABLE]")
 
 
 @pytest.fixture

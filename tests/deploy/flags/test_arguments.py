@@ -10,6 +10,8 @@ from quire.deploy.flags.arguments import UsageError, gather
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions, specs
 from quire.deploy.flags.other_engines import OTHER_FLAGS
+from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.flags.vllm_flags import VLLM_FLAGS
 
 GOLDEN = Path(__file__).parents[1] / "golden_cli.txt"
@@ -129,7 +131,8 @@ def test_flags_of_vllm_that_quire_lacks_are_refused_with_the_way_out(capsys, arg
 
 def test_no_foreign_flag_is_also_one_of_ours() -> None:
     assert not {name for spec in specs() for name in spec.names} & set(OTHER_FLAGS)
-    assert not set(VLLM_FLAGS) & set(LLAMA_FLAGS)
+    engines = (VLLM_FLAGS, LLAMA_FLAGS, SGLANG_FLAGS, TGI_FLAGS)
+    assert len(OTHER_FLAGS) == sum(map(len, engines)), "two have a flag of one name"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_no_foreign_flag_is_also_one_of_ours() -> None:
     [
         (["--max-model-len", "many"], "'many'"),
         (["--dtype", "int3"], "invalid choice: 'int3'"),
-        (["--gpu-memory-utilization", "x"], "'x'"),
+        (["--gpu-memory-utilization", "92%"], "expected a number, got '92%'"),
         (["one", "two"], "'two'"),
         (["--seed", "x"], "expected a 64-bit integer, got 'x'"),
     ],
@@ -207,6 +210,7 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("api-key: secret-secret", "use api-key-file"),
         ("- a\n- b", "got a list"),
         ("a: [", "--config"),
+        ("a: " + "[" * 5000, "maximum recursion depth"),
         ("a: !!python/object/apply:os.system [ls]", "--config"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Flags of old vLLM releases and of llama-server: taken with a line, or refused with the feature's reason."""
+"""Flags of old vLLM releases, llama-server and SGLang: taken with a line, or refused with the feature's reason."""
 
 from pathlib import Path
 
@@ -32,6 +32,8 @@ def taken(*arguments: str) -> list[str]:
         (["-fa", "auto"], "in tiles"),
         (["--ubatch-size", "512"], "--max-num-batched-tokens"),
         (["--mlock"], "stay"),
+        (["--stream-interval", "4"], "as they come"),
+        (["--disable-overlap-schedule"], "always overlap"),
     ],
 )
 def test_what_can_only_change_speed_is_taken_with_a_line(arguments: list[str], words: str) -> None:
@@ -66,6 +68,12 @@ def test_a_configuration_file_says_the_same(tmp_path: Path) -> None:
         (["--alias", "x"], "--served-model-name"),
         (["--temp", "0.5"], "--override-generation-config"),
         (["--lora", "x.gguf"], "no adapters"),
+        (["--model-path", "/models/x"], "as MODEL"),
+        (["--tp", "2"], "--tensor-parallel-size"),
+        (["--context-length", "4096"], "--max-model-len"),
+        (["--mem-fraction-static", "0.8"], "--gpu-memory-utilization"),
+        (["--disable-radix-cache"], "--no-enable-prefix-caching"),
+        (["--chunked-prefill-size", "-1"], "--max-num-batched-tokens"),
     ],
 )
 def test_what_changes_what_is_served_is_refused_by_its_feature_and_no_near_miss(capsys, arguments, words) -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.deploy.flags.sizes import format_bytes, parse_bytes, parse_count, parse_seed
+from quire.deploy.flags.sizes import parse_bytes, parse_count, parse_seed
+from quire.proto.process.sizes import format_bytes, format_count
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,13 @@ def test_plain_numbers_are_exact(value: int) -> None:
 )
 def test_sizes_are_shown_in_binary_units(num_bytes: int, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (999, "999"), (5_180_672, "5.18 M"), (70_553_706_496, "70.6 B"), (1000, "1.00 K")]
+)
+def test_counts_are_shown_in_thousands(number: int, text: str) -> None:
+    assert format_count(number) == text
 
 
 def test_a_seed_is_any_64_bit_integer() -> None:

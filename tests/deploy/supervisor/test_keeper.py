@@ -103,6 +103,34 @@ def test_a_start_that_fails_ends_the_engine():
     assert (kept.keeper.phase, kept.keeper.exit_code) == ("stopping", exit_codes.FAILED)
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "last"), [(exit_codes.WORKER_REFUSED, "last"), (1, "last"), (-9, "worker 0 died")]
+)
+def test_the_last_words_are_the_process_own_unless_it_was_killed(exit_code, last):
+    kept = Kept()
+    kept.keeper.begin(kept.now)
+    kept.start_due()
+    kept.lose("worker", exit_code=exit_code)
+    assert kept.keeper.failure.splitlines()[-1].startswith(last)
+
+
+@pytest.mark.parametrize(
+    ("role", "status", "code"),
+    [
+        ("frontend", exit_codes.REFUSED, exit_codes.REFUSED),
+        ("worker", exit_codes.WORKER_REFUSED, exit_codes.REFUSED),
+        ("worker", exit_codes.REFUSED, exit_codes.FAILED),
+        ("frontend", exit_codes.FAILED, exit_codes.FAILED),
+    ],
+)
+def test_a_start_that_a_process_refuses_is_refused(role, status, code):
+    kept = Kept()
+    kept.keeper.begin(kept.now)
+    kept.start_due()
+    kept.lose(role, exit_code=status)
+    assert kept.keeper.exit_code == code
+
+
 def test_a_late_start_names_who_is_late():
     kept = Kept()
     kept.keeper.begin(kept.now)

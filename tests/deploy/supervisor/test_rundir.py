@@ -117,3 +117,18 @@ def test_a_temporary_one_is_made_and_removed(tmp_path: Path, monkeypatch) -> Non
     assert held.address("frontends") == f"ipc://{held.path}/frontends.sock"
     held.close()
     assert not held.path.exists()
+
+
+def test_no_directory_for_temporary_files_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UsageError, match=r"^--run-dir: no directory for temporary .*No such file.*; name a"):
+        RunDir("")
+
+
+def test_what_cannot_be_written_is_refused_with_the_file_and_the_remedy(tmp_path: Path) -> None:
+    held = RunDir(str(tmp_path / "run"))
+    (tmp_path / "run/config.yaml").mkdir()
+    with pytest.raises(UsageError, match=r"config.yaml cannot be written: Is a directory; make room there or name"):
+        held.write("config.yaml", b"x")
+    held.close()

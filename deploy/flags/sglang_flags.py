@@ -1,0 +1,55 @@
+"""Flags of SGLang's server: what changes no answer is taken with a line, the rest named with ours."""
+
+from quire.deploy.flags.vllm_flags import BARE, VllmFlag, speed
+
+_NO_DRAFTS = "quire does not speculate yet"
+_NO_REPLICAS = "quire has no data parallelism; start one `quire serve` per replica behind a load balancer"
+_STEP_TOKENS = "use --max-num-batched-tokens for the tokens of one step"
+_WIDTH = "use --tensor-parallel-size"
+
+SGLANG_FLAGS: dict[str, VllmFlag] = {
+    # no effect
+    "enable-cache-report": VllmFlag("usage always tells the cached tokens", (BARE,), bare=True),
+    "enable-metrics": VllmFlag("/metrics is always there", (BARE,), bare=True),
+    "enable-mixed-chunk": VllmFlag("prompts and decodes always share steps", (BARE,), bare=True),
+    "grammar-backend": VllmFlag("grammars are always compiled by llguidance", ("llguidance",)),
+    # changes no answer
+    "cuda-graph-max-bs": speed("the sizes of captured graphs follow --max-num-seqs"),
+    "disable-overlap-schedule": speed("steps always overlap", bare=True),
+    "enable-torch-compile": speed("every kernel is compiled already", bare=True),
+    "sampling-backend": speed("quire has one sampler for each device"),
+    "schedule-conservativeness": speed("a sequence that finds no block waits again and goes on; see --max-num-seqs"),
+    "skip-server-warmup": speed("a first step is always run before requests are taken", bare=True),
+    "stream-interval": speed("tokens are sent as they come"),
+    # named with ours
+    "base-gpu-id": VllmFlag("choose devices with CUDA_VISIBLE_DEVICES", ("0",)),
+    "chunked-prefill-size": VllmFlag(_STEP_TOKENS),
+    "completion-template": VllmFlag("quire has no such templates; use /infill"),
+    "context-length": VllmFlag("use --max-model-len"),
+    "disable-cuda-graph": VllmFlag("use --enforce-eager", bare=True),
+    "disable-radix-cache": VllmFlag("use --no-enable-prefix-caching", bare=True),
+    "dist-init-addr": VllmFlag("quire runs on one host"),
+    "dp-size": VllmFlag(_NO_REPLICAS, ("1",)),
+    "enable-dp-attention": VllmFlag(_NO_REPLICAS, bare=True),
+    "enable-hierarchical-cache": VllmFlag("keys and values stay on the device", bare=True),
+    "ep-size": VllmFlag("quire serves no experts yet", ("1",)),
+    "is-embedding": VllmFlag("use --task embed", bare=True),
+    "json-model-override-args": VllmFlag("edit config.json of a copy"),
+    "lora-paths": VllmFlag("quire serves no adapters yet"),
+    "max-prefill-tokens": VllmFlag(_STEP_TOKENS),
+    "max-queued-requests": VllmFlag("use --max-num-queued-reqs"),
+    "max-running-requests": VllmFlag("use --max-num-seqs"),
+    "max-total-tokens": VllmFlag("use --max-model-len for one request, --kv-cache-memory-bytes for all together"),
+    "mem-fraction-static": VllmFlag("use --gpu-memory-utilization, in which the largest step has room, too"),
+    "model-path": VllmFlag("write the directory or hub id as MODEL", also=("-m",)),
+    "page-size": VllmFlag("use --block-size"),
+    "pp-size": VllmFlag("quire has no pipeline parallelism; --tensor-parallel-size shares every layer", ("1",)),
+    "random-seed": VllmFlag("use --seed"),
+    "schedule-policy": VllmFlag("use --scheduling-policy", ("fcfs",)),
+    "speculative-algorithm": VllmFlag(_NO_DRAFTS),
+    "speculative-draft-model-path": VllmFlag(_NO_DRAFTS),
+    "tokenizer-path": VllmFlag("use --tokenizer"),
+    "tp": VllmFlag(_WIDTH),
+    "tp-size": VllmFlag(_WIDTH),
+    "watchdog-timeout": VllmFlag("use --step-timeout"),
+}
