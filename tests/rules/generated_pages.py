@@ -7,9 +7,13 @@ import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import fit_tables
+
 from quire.deploy.commands import serve
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import Spec, specs
+from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
 from quire.frontend.metrics.families import FAMILIES
 from quire.frontend.parsing.reasoning.table import REASONING_FORMATS
@@ -37,12 +41,10 @@ def code(*words: str) -> str:
 
 def options_page() -> str:
     """Every flag of `quire serve`."""
-    subparsers = argparse.ArgumentParser().add_subparsers()
-    serve.add_parser(subparsers)
+    parser = argparse.ArgumentParser(add_help=False)
+    serve.add_arguments(parser)
     fields = {spec.field for spec in specs()}
-    shown = [
-        one for one in subparsers.choices["serve"]._actions if one.dest != "help" and one.help != argparse.SUPPRESS
-    ]
+    shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
     others = [one for one in shown if one.dest not in fields]
     text = f"""{MADE}
 # Options of `quire serve`
@@ -60,12 +62,14 @@ wins. `--max_model_len` is `--max-model-len`. A switch is turned off by `--no-` 
     return f"""{text}
 ## Flags of other engines alone
 
-Flags of `vllm serve`, of old releases too, and of `llama-server`, that quire has under no name. With a value of the
-second column they change nothing here, and with "any" no answer: the start says the third. With any other value they
-are refused, and the refusal says the third.
+Flags of `vllm serve`, of old releases too, of `llama-server`, SGLang and text-generation-inference, that quire has
+under no name. With a value of the second column they change nothing here, and with "any" no answer: the start says the
+third. With any other value they are refused, and the refusal says the third.
 
 {_other_flags("vLLM", VLLM_FLAGS)}
-{_other_flags("llama-server", LLAMA_FLAGS)}"""
+{_other_flags("llama-server", LLAMA_FLAGS)}
+{_other_flags("SGLang", SGLANG_FLAGS)}
+{_other_flags("text-generation-inference", TGI_FLAGS)}"""
 
 
 def _other_row(action: argparse.Action) -> Row:
@@ -145,8 +149,18 @@ the second column. How calls and reasoning reach a client: [API.md](API.md#chat-
 {table(head, thoughts)}"""
 
 
+def tuning_page() -> str:
+    """The page of sizes and knobs: its sentences are its own, two of its tables are made."""
+    text = (ROOT / "deploy/TUNING.md").read_text(encoding="utf-8")
+    for name, made in (("models", fit_tables.models_table()), ("defaults", fit_tables.defaults_table())):
+        head, mark, rest = text.partition(f"<!-- {name} -->\n")
+        text = head + mark + table(*made) + rest[rest.index("<!-- end -->") :]
+    return text
+
+
 PAGES = {
     "deploy/OPTIONS.md": options_page,
+    "deploy/TUNING.md": tuning_page,
     "frontend/METRICS.md": metrics_page,
     "frontend/PARSERS.md": parsers_page,
 }

@@ -26,6 +26,7 @@ DEPLOY_MAY_READ = {
     "quire.worker.config",
     "quire.worker.device.machine",
     "quire.worker.specs.fit",
+    "quire.worker.specs.needs",
 }
 
 MOST_FLOORS = 8
@@ -75,6 +76,7 @@ FLOORS = {
         {"live_requests", "policy"},
         {"effects", "prefill", "step_log"},
         {"accept", "admission", "device_busy", "gate"},
+        {"siblings"},
     ),
     "scheduler.state": (
         {"epoch"},
@@ -94,12 +96,13 @@ FLOORS = {
         {"batch", "config", "weights"},
     ),
     "deploy": (
+        {"container"},
         {"__main__"},
         {"bench"},
         {"commands"},
         {"config"},
         {"batch", "model_path", "supervisor"},
-        {"flags", "training"},
+        {"bundle", "flags", "package", "training"},
     ),
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},

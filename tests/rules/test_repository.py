@@ -35,6 +35,7 @@ PAGES = (
     "frontend/PARSERS.md",
     "deploy/OPERATING.md",
     "deploy/OPTIONS.md",
+    "deploy/TUNING.md",
 )
 
 
