@@ -33,7 +33,7 @@ BOUNDS: dict[str, tuple[Any, list[Any], str]] = {
     "bad_words": (
         tuple(f"x{one}" for one in range(64)), [tuple(f"x{one}" for one in range(129)), ("x" * 257,)], "128|256",
     ),
-    "cache_salt": ("s" * 128, ["s" * 129], "128"),
+    "cache_salt": ("s" * 128, ["s" * 129, ""], "128"),
     "request_id": ("r" * 128, ["r" * 129, ""], "128"),
     "structured": (
         Structured("json_schema", TEXT[:-2] + "x" * (65_536 - len(TEXT)) + TEXT[-2:]),

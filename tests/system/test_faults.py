@@ -92,6 +92,25 @@ def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, eventually, t
     eventually(engine.idle, 20)
 
 
+def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies(engine, eventually):
+    common = [3 + place * 7 % 200 for place in range(512)]
+    prompts = [[*common, *range(10 + number, 15 + number)] for number in range(8)]
+
+    def together(salt: str) -> list[Reader]:
+        return [Reader(engine, request(prompt, 120, cache_salt=salt)) for prompt in prompts]
+
+    alone = [Reader(engine, request(prompt, 120, cache_salt=f"alone {prompt[-1]}")).result() for prompt in prompts]
+    readers = together("undisturbed")
+    assert [reader.result() for reader in readers] == alone
+    assert sorted(reader.finished[0].usage.cached_tokens for reader in readers) == [0] + [512] * 7
+    readers = together("killed")
+    eventually(lambda: any(reader.tokens for reader in readers), 60)
+    os.kill(engine.pids("worker")[0], signal.SIGKILL)
+    assert [reader.result() for reader in readers] == alone
+    assert {reader.finished[0].usage.num_restarts for reader in readers} == {1}
+    eventually(engine.idle, 20)
+
+
 def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventually):
     readers = start_readers(engine, eventually, LONG_ENOUGH)
     seen = len(engine.lines)

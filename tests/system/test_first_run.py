@@ -17,7 +17,7 @@ def engine(shared_engine):
 
 
 def test_the_start_says_what_was_composed_and_what_fits(engine):
-    sizes = ("5.2 M parameters, generate", "memory: weights .* KV cache", r"KV cache: \d+ blocks of 16 tokens")
+    sizes = ("5.18 M parameters, generate", "memory: weights .* KV cache", r"KV cache: \d+ blocks of 16 tokens")
     for line in (*sizes, "page: http"):
         engine.wait_for_line(line, 1)
     engine.wait_for_line(r"maximum concurrency for 4096 tokens: [\d.]+x", 1)

@@ -19,6 +19,9 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": SCHEMA}}
+OTHER_TOOL = {"type": "function", "function": {"name": "get_time", "description": "Time."}}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+ALLOWED = {"mode": "required", "tools": [NAMED]}
 FLAT_TOOL = {"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": True}
 
 
@@ -108,9 +111,10 @@ def test_structured_answers_are_parsed_whole_and_streamed(client, model):
     assert isinstance(final.choices[0].message.parsed, Choice)
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+@pytest.mark.parametrize("choice", ["required", NAMED, {"type": "allowed_tools", "allowed_tools": ALLOWED}])
 def test_calls_are_forced_whole_and_streamed(client, model, choice):
-    fields = {"model": model, "messages": [USER], "max_tokens": 120, "tools": [TOOL], "tool_choice": choice, "seed": 3}
+    tools = [TOOL] if choice == "required" else [OTHER_TOOL, TOOL]
+    fields = {"model": model, "messages": [USER], "max_tokens": 120, "tools": tools, "tool_choice": choice, "seed": 3}
     answer = client.chat.completions.create(**fields, parallel_tool_calls=False)
     (call,) = answer.choices[0].message.tool_calls
     arguments = json.loads(call.function.arguments)

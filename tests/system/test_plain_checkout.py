@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def plain_checkout(tmp_path, monkeypatch) -> Path:
 def test_the_command_knows_that_it_does_not_know_its_version(plain_checkout, quire):
     done = quire("--version")
     assert (done.returncode, done.stdout.strip()) == (0, "quire 0+unknown"), done.stderr
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", "import quire; print(quire.__version__, quire.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert asked.stdout.split() == ["0+unknown", str(plain_checkout / "quire" / "__init__.py")]
 
 
 def test_an_engine_of_a_plain_checkout_serves_and_tells_no_version(plain_checkout, serve):
