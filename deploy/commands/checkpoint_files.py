@@ -27,9 +27,12 @@ def missing(directory: Path, tokenizer: str) -> list[str]:
 
 def licence(directory: Path) -> str:
     """The licence that the model card states, empty without one."""
+    card = directory / "README.md"
+    if not card.is_file():  # a pipe would be read for ever
+        return ""
     try:
-        with (directory / "README.md").open("rb") as card:
-            text = card.read(MOST_CARD_BYTES).decode(errors="replace")
+        with card.open("rb") as file:
+            text = file.read(MOST_CARD_BYTES).decode(errors="replace")
     except OSError:
         return ""
     header = text.split("---", 2)[1] if text.startswith("---") and text.count("---") > 1 else ""
@@ -38,6 +41,9 @@ def licence(directory: Path) -> str:
 
 def digest_faults(directory: Path) -> Iterator[str]:
     """Compare the files with the digests in SHA256SUMS beside them; a sentence for each that differs."""
+    if (directory / SUMS).exists() and not (directory / SUMS).is_file():
+        yield f"--digest: {directory / SUMS} is no file"
+        return
     try:
         lines = (directory / SUMS).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

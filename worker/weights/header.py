@@ -84,7 +84,14 @@ def checkpoint_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     return files, index
 
 
+def _refuse_no_file(path: Path) -> None:
+    """A pipe or a device would be read for ever."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: is no file")
+
+
 def _read_index(path: Path) -> dict[str, str]:
+    _refuse_no_file(path)
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         index = msgspec.convert(content["weight_map"], type=dict[str, str])
@@ -103,6 +110,7 @@ def _is_shard(name: str) -> bool:
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one file; CheckpointError unless sizes, offsets and the file's length agree."""
+    _refuse_no_file(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

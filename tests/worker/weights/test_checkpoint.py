@@ -1,6 +1,7 @@
 """Files that are missing, damaged or dangerous are refused before a byte of their data is used."""
 
 import json
+import os
 import pickle
 import struct
 from pathlib import Path
@@ -216,7 +217,8 @@ def test_a_file_that_changes_after_its_header_was_read_is_refused(change, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
-def test_a_file_that_cannot_be_opened_is_refused(name, tmp_path):
-    (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError, match=f"{name}: .*Is a directory"):
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_refused_unread(name, make, tmp_path):
+    make(tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name}: is no file"):
         Checkpoint(tmp_path)
