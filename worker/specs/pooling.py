@@ -51,7 +51,7 @@ def _pooling(config: dict[str, Any]) -> Pooling:
     names = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
     chosen = [_MODES.get(str(mode)) for mode in modes] or [_FLAGS.get(name) for name in names]
     if len(chosen) != 1 or chosen[0] is None:
-        wanted = ", ".join(map(str, modes)) or ", ".join(names) or "none"
+        wanted = ", ".join(shown(mode).strip("'") for mode in [*modes, *names][:4]) or "none"
         raise ModelError("pooling_mode", f"{wanted} is not supported; supported: one of {', '.join(_FLAGS)}")
     return chosen[0]
 

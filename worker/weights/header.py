@@ -15,6 +15,7 @@ INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000
 MAX_NAME_BYTES: Final = 255
+MAX_SHOWN_DIMENSIONS: Final = 8
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ITEM_BYTES: Final = {
@@ -159,9 +160,14 @@ def _check_offsets(path: Path, infos: dict[str, TensorInfo], data_bytes: int) ->
             or min(info.shape, default=1) < 0
             or end - begin != prod(info.shape) * ITEM_BYTES[info.dtype]
         ):
-            raise CheckpointError(f"{path}: damaged header: {name} {list(info.shape)} lies at {begin}..{end}")
+            raise CheckpointError(f"{path}: damaged header: {name} {_shown(info.shape)} lies at {begin}..{end}")
         expected = end
     if expected != data_bytes:
         raise CheckpointError(
             f"{path}: should hold {expected} bytes of tensors but has {data_bytes}; download it again"
         )
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    """A shape as far as one is looked at: a damaged header may hold any number of dimensions."""
+    return str(list(shape)) if len(shape) <= MAX_SHOWN_DIMENSIONS else f"of {len(shape)} dimensions"

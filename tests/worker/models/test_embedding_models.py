@@ -240,6 +240,7 @@ def test_a_model_without_a_head_cannot_generate(architecture, checkpoint):
         (STAGES, {"pooling_mode_max_tokens": True}, r"pooling_mode: pooling_mode_max_tokens is not supported"),
         (STAGES, {"pooling_mode_cls_token": True, "pooling_mode_lasttoken": True}, r"pooling_mode: .* not supported"),
         (STAGES, {"pooling_mode": "weightedmean"}, r"pooling_mode: weightedmean is not supported"),
+        (STAGES, {"pooling_mode": ["x" * 9999] * 9999}, r"pooling_mode: .{,1000} is not supported"),
         (STAGES, {}, r"pooling_mode: none is not supported"),
     ],
 )

@@ -48,6 +48,7 @@ def test_a_region_of_a_tensor_is_read(folder):
         ({"a": {"dtype": "F32"}}, b"", "damaged header"),
         ({"a": entry(dtype="F31")}, bytes(8), "unknown dtype 'F31'"),
         ({"a": entry(shape=(3,))}, bytes(8), r"damaged header: a \[3\] lies at 0\.\.8"),
+        ({"a": entry(shape=(2,) * 20_000)}, bytes(8), r"damaged header: a of 20000 dimensions lies at 0\.\.8"),
         ({"a": entry(offsets=(4, 12))}, bytes(12), r"a \[2\] lies at 4\.\.12"),
         ({"a": entry(shape=(-2,), offsets=(0, -8))}, bytes(8), "damaged header"),
         ({"a": entry(), "b": entry()}, bytes(8), r"lies at 0\.\.8"),
