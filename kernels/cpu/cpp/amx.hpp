@@ -14,7 +14,7 @@ constexpr int64_t LINE_BYTES = 4 * TILE;           // of one of its rows
 
 // How AMX formats lay rows out: a tile of r rows holds [groups / 16, r, 16] lanes. A layer must have whole 16 groups.
 template <class Base> struct InTiles : Base {
-    static constexpr int TILE_ROWS = 2 * TILE, GRAIN = TILE;
+    static constexpr int TILE_ROWS = 2 * TILE, TALL_ROWS = TILE_ROWS, GRAIN = TILE;
     static constexpr int64_t SEGMENT = 128;
     static constexpr bool IN_TILES = true;
 };

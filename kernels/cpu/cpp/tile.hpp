@@ -24,8 +24,9 @@ template <class F, int... i> inline __attribute__((always_inline)) void unrolled
 // How the vector formats lay rows out: a tile of r rows holds [groups * PARTS, r] lanes, a group being the inputs of
 // one lane of a weight.
 struct VectorTiles {
-    static constexpr int TILE_ROWS = LANES == 16 ? 12 : LANES == 8 ? 2 : 1;  // what the registers hold
-    static constexpr int GRAIN = 1;                                         // rows that cost as much as one
+    static constexpr int TILE_ROWS = LANES == 16 ? 12 : LANES == 8 ? 2 : 1;  // what the registers hold of two blocks
+    static constexpr int TALL_ROWS = LANES == 16 ? 24 : LANES == 8 ? 6 : 1;  // and of one block, if all rows are in it
+    static constexpr int GRAIN = 1;                                          // rows that cost as much as one
     static constexpr int PARTS = 1;  // lanes of a row that one lane of a weight meets
     static constexpr int64_t SEGMENT = 512;  // groups at a time: their weights stay in the first cache, rows in the second
     static constexpr bool IN_TILES = false;
@@ -48,7 +49,10 @@ template <class Format> struct PackedRows {
     int32_t* lanes;
     int64_t rows, groups;
 
-    int64_t tiles() const { return (rows + Format::TILE_ROWS - 1) / Format::TILE_ROWS; }
+    // A second tile would follow one that waited for memory, and keep the memory waiting: a tall one does both at once.
+    int64_t tiles() const {
+        return rows <= Format::TALL_ROWS ? rows > 0 : (rows + Format::TILE_ROWS - 1) / Format::TILE_ROWS;
+    }
     int64_t first(int64_t tile) const {
         const int64_t grains = (rows + Format::GRAIN - 1) / Format::GRAIN;
         return std::min(rows, tile * grains / tiles() * Format::GRAIN);
@@ -77,20 +81,20 @@ struct Float32 : VectorTiles {
     template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, const float*, int64_t) { return sum; }
 };
 
-// Adds one tile's products: x [groups * PARTS, rows], two blocks [groups, 16] -> sums [rows, 2, 16].
-template <class Format, int rows>
+// Adds one tile's products: x [groups * PARTS, rows], one or two blocks [groups, 16] -> sums [rows, 2, 16].
+template <class Format, int rows, int blocks>
 void tile_sums(const int32_t* x, const int32_t* first, const int32_t* second, int64_t groups, int32_t* sums) {
     using Vector = typename Format::Vector;
-    constexpr int vectors = 2 * BLOCK_VECTORS, parts = Format::PARTS;
+    constexpr int vectors = blocks * BLOCK_VECTORS, stride = 2 * BLOCK, parts = Format::PARTS;
     constexpr std::make_integer_sequence<int, rows> every_row{};
     constexpr std::make_integer_sequence<int, vectors> every_vector{};
     Vector sum[rows][vectors];  // only ever indexed by constants, or it would lie in memory
     unrolled(every_row, [&](auto r) {
-        unrolled(every_vector, [&](auto v) { sum[r][v] = load_vector<Vector>(sums + (r * vectors + v) * LANES); });
+        unrolled(every_vector, [&](auto v) { sum[r][v] = load_vector<Vector>(sums + r * stride + v * LANES); });
     });
     for (int64_t g = 0; g < groups; g++) {
-        __builtin_prefetch(first + g * BLOCK + AHEAD_LANES);
-        __builtin_prefetch(second + g * BLOCK + AHEAD_LANES);
+        __builtin_prefetch(first + g * BLOCK + AHEAD_LANES * 2 / blocks);
+        if constexpr (blocks == 2) __builtin_prefetch(second + g * BLOCK + AHEAD_LANES);
 #pragma GCC unroll 2
         for (int part = 0; part < parts; part++) {
             Vector weights[vectors];
@@ -105,29 +109,33 @@ void tile_sums(const int32_t* x, const int32_t* first, const int32_t* second, in
         }
     }
     unrolled(every_row, [&](auto r) {
-        unrolled(every_vector, [&](auto v) {
-            std::memcpy(sums + (r * vectors + v) * LANES, &sum[r][v], sizeof(Vector));
-        });
+        unrolled(every_vector, [&](auto v) { std::memcpy(sums + r * stride + v * LANES, &sum[r][v], sizeof(Vector)); });
     });
 }
 
-template <class Format, int... i>
+template <class Format, int blocks, int least, int... i>
 inline void sum_rows(
     int64_t rows, const int32_t* x, const int32_t* first, const int32_t* second, int64_t groups, int32_t* sums,
     std::integer_sequence<int, i...>
 ) {
     static constexpr void (*by_rows[])(const int32_t*, const int32_t*, const int32_t*, int64_t, int32_t*) = {
-        tile_sums<Format, i + 1>...
+        tile_sums<Format, least + i, blocks>...
     };
-    by_rows[rows - 1](x, first, second, groups, sums);
+    by_rows[rows - least](x, first, second, groups, sums);
 }
 
 template <class Format>
 inline void sum_tile(
     int64_t rows, const int32_t* x, const int32_t* first, const int32_t* second, int64_t groups, int32_t* sums
 ) {
-    const auto counts = std::make_integer_sequence<int, Format::TILE_ROWS>{};
-    sum_rows<Format>(rows, x, first, second, groups, sums, counts);
+    constexpr int wide = Format::TILE_ROWS, tall = Format::TALL_ROWS;
+    if constexpr (tall > wide)
+        if (rows > wide) {
+            const auto counts = std::make_integer_sequence<int, tall - wide>{};
+            sum_rows<Format, 1, wide + 1>(rows, x, first, nullptr, groups, sums, counts);
+            return sum_rows<Format, 1, wide + 1>(rows, x, second, nullptr, groups, sums + BLOCK, counts);
+        }
+    sum_rows<Format, 2, 1>(rows, x, first, second, groups, sums, std::make_integer_sequence<int, wide>{});
 }
 
 }  // namespace quire

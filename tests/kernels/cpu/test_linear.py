@@ -62,7 +62,7 @@ def test_a_packed_weight_gives_the_product_of_the_plain_one(rows, inputs, output
 def test_one_packed_copy_serves_every_number_of_rows(outputs):
     weight = random(outputs, 1100, seed=1) / 30
     packed = pack(weight)
-    for rows in (1, 2, 11, 12, 13, 16, 17, 128, 700):
+    for rows in (1, 2, 11, 12, 13, 16, 17, 24, 25, 128, 700):
         x = random(rows, 1100, seed=1000 + rows)
         torch.testing.assert_close(linear(x, packed, None), linear_reference(x, weight, None), **tolerance(x.dtype))
 
@@ -113,7 +113,7 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_the_threads(instruction_s
     pairs = zip(x, residual, strict=True)
     alone_normed = [norm_linear(a[None], b[None], gain, 1e-6, packed, None, "silu")[0] for a, b in pairs]
     try:
-        for count, used in itertools.product((300, 35, 13, 2), (1, 2)):
+        for count, used in itertools.product((300, 35, 24, 13, 2), (1, 2)):
             torch.set_num_threads(used)
             assert same(linear(x[:count], packed, None), torch.cat(alone[:count]))
             normed, _ = norm_linear(x[:count], residual[:count], gain, 1e-6, packed, None, "silu")
