@@ -138,7 +138,7 @@ class ServeOptions:
         Flag(
             "model",
             "type of weights and activations; auto: the checkpoint's on CUDA; on CPUs bfloat16 "
-            "where the checkpoint and the processor (AMX, AVX512-BF16) have it, else float32",
+            "where the checkpoint and the processor (AMX, AVX-512) have it, else float32",
         ),
     ] = "auto"
     quantization: Annotated[

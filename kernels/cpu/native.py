@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
-"""In the order of quire_best_instruction_set; every x86-64 or arm64 processor runs "portable"."""
+"""In the order of portable.cpp; every x86-64 or arm64 processor runs "portable"."""
 
 REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: make venv), or run on a GPU"
 
@@ -57,14 +57,14 @@ class UnsupportedDtypeError(TypeError):
 
 @functools.cache
 def native() -> ctypes.CDLL:
-    """The library for this processor. Raises NativeLibraryMissingError when it has not been compiled."""
+    """The library for this processor, chosen once. Raises NativeLibraryMissingError when it has not been compiled."""
     return load(instruction_set())
 
 
 @functools.cache
 def instruction_set() -> str:
-    """Name of the instruction set in use, one of INSTRUCTION_SETS."""
-    return runnable_sets()[-1]
+    """Name of the instruction set in use, of those that run here the one measured as the fastest."""
+    return runnable_sets()[int(load("portable").quire_fastest_instruction_set())]
 
 
 @functools.cache

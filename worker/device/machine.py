@@ -20,12 +20,15 @@ def machine_bytes(field: str) -> int:
 
 
 def bf16_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of the instructions that multiply bfloat16 here: "AMX", "AVX512-BF16", or empty where it is widened."""
+    """Name of the instructions by which bfloat16 is no slower than float32: "AMX", "AVX-512", or empty.
+
+    AVX-512 multiplies pairs or widens them to float32, whichever is faster here: kernels/cpu/native.py.
+    """
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
-    if not {"avx512f", "avx512_vnni", "avx512_bf16"} <= flags:
+    if not {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"} <= flags:
         return ""
-    return "AMX" if {"amx_tile", "amx_bf16", "amx_int8"} <= flags else "AVX512-BF16"
+    return "AMX" if {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"} <= flags else "AVX-512"
 
 
 def oom_kills() -> int | None:

@@ -20,7 +20,7 @@ class Place:
     memory: int | None
     """Bytes of one device; of the whole machine, which its ranks share, where it is no GPU. None: not known."""
     bf16_products: str = ""
-    """Name of the processor's instructions that multiply bfloat16; empty: it has none, or is a GPU."""
+    """Name of the processor's instructions that make bfloat16 no slower than float32; empty: none, or it is a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ import pytest
 from quire.kernels.cpu import native
 
 
-def test_the_best_set_that_this_processor_runs_is_chosen():
-    assert native.instruction_set() == native.runnable_sets()[-1]
+def test_the_best_set_that_this_processor_runs_is_chosen_or_what_is_faster_than_its_pairs():
+    chosen, best = native.instruction_set(), native.runnable_sets()[-1]
+    assert chosen == best or (chosen, best) == ("avx512", "avx512_bf16")
     assert native.runnable_sets() == native.INSTRUCTION_SETS[: len(native.runnable_sets())]
     assert native.native() is native.load(native.instruction_set())
 

@@ -189,7 +189,7 @@ def test_numbers_that_no_model_has_are_refused_at_once(tmp_path: Path, changes: 
     ("checkpoint", "place", "asked", "precision"),
     [
         ("bfloat16", Place(False, GIB, "AMX"), "auto", "bfloat16 by AMX"),
-        ("bfloat16", Place(False, GIB, "AVX512-BF16"), "auto", "bfloat16 by AVX512-BF16"),
+        ("bfloat16", Place(False, GIB, "AVX-512"), "auto", "bfloat16 by AVX-512"),
         ("bfloat16", Place(False, GIB), "auto", "float32"),
         ("bfloat16", Place(False, GIB), "bfloat16", "bfloat16"),
         ("bfloat16", Place(False, GIB, "AMX"), "float32", "float32"),
@@ -205,13 +205,14 @@ def test_the_type_is_the_checkpoints_where_the_device_multiplies_it(tmp_path, ch
 
 
 def test_what_multiplies_bfloat16_is_read_from_the_flags_of_the_processor(tmp_path):
-    cpuinfo, wide = tmp_path / "cpuinfo", "avx2 avx512f avx512_vnni"
+    cpuinfo, wide = tmp_path / "cpuinfo", "avx2 avx512f avx512bw avx512vl avx512dq avx512_vnni"
     assert bf16_products(cpuinfo) == ""
     for flags, name in (
-        (wide, ""),
+        ("avx2 avx512f avx512_bf16", ""),
+        (wide, "AVX-512"),
         ("avx512_bf16 amx_tile amx_bf16 amx_int8", ""),
-        (f"{wide} avx512_bf16", "AVX512-BF16"),
-        (f"{wide} avx512_bf16 amx_bf16", "AVX512-BF16"),
+        (f"{wide} avx512_bf16", "AVX-512"),
+        (f"{wide} avx512_bf16 amx_bf16", "AVX-512"),
         (f"{wide} avx512_bf16 amx_tile amx_bf16 amx_int8", "AMX"),
     ):
         cpuinfo.write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\nbugs\t: none\n")
