@@ -50,19 +50,20 @@ $(AGENTS): tests/system/agents/package-lock.json
 		npm ci --prefix tests/system/agents --ignore-scripts --no-audit --no-fund
 	@touch $@
 
-# The unit tests wait for child processes more than they compute: mypy finds room beside three of them.
+# The unit tests wait for child processes more than they compute: mypy finds room beside four of them.
 check: $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint type unit
 
 SLOWEST := --durations 20 --durations-min 1
-# A file's tests stay together: they share what their fixtures make. Three files at once on two cores: many of them wait for
-# processes that start, hang or die.
-UNIT := -m "not gpu and not integration" -n 3 --dist loadfile
+# A file's tests stay together: they share what their fixtures make. Four files at once on two cores, the longest first: many
+# of them wait for processes that start, hang or die.
+ABREAST := -n 4 --dist loadfile --no-loadscope-reorder
+UNIT := -m "not gpu and not integration" $(ABREAST)
 
 test: tools $(STAMP)
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest $(UNIT) $(SLOWEST)
-	@$(BIN)/python -m pytest -m "not gpu and integration" -n 3 --dist loadfile $(SLOWEST)
+	@$(BIN)/python -m pytest -m "not gpu and integration" $(ABREAST) $(SLOWEST)
 else
 	@$(BIN)/python -m pytest -m "not gpu" $(SLOWEST) $(ARGS)
 endif

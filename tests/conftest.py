@@ -14,6 +14,19 @@ INTEGRATION = ("bench", "gpu", "kernels/gpu", "sim", "stand_in", "system")
 Modules and tests elsewhere that do so say it themselves, with the same mark.
 """
 
+LONGEST = (
+    "stand_in/test_both_scripts.py",
+    "gpu/test_scripts.py",
+    "system/test_slow_loading.py",
+    "system/test_faults.py",
+    "sim/test_sim.py",
+    "deploy/test_wheel.py",
+    "worker/step/test_captured_path.py",
+    "sim/test_mutants.py",
+    "deploy/supervisor/test_supervisor.py",
+)
+"""Files that take a minute and more: they begin first, so that no core waits for them at the end."""
+
 # Triton reads this when it is first imported: its kernels then run on CPU tensors.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -50,6 +63,8 @@ MODEL_TYPES = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    begin = {HERE / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: begin.get(item.path, len(begin)))
     for item in items:
         folder = item.path.parent.relative_to(HERE).as_posix()
         if any(folder == one or folder.startswith(f"{one}/") for one in INTEGRATION):

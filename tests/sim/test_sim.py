@@ -12,9 +12,9 @@ import pytest
 from mutation import AUDIT_EVERY
 from world import World
 
-NUM_SEEDS = 100
+NUM_SEEDS = 60
 NUM_EVENTS = 2000
-CHUNK = 20
+CHUNK = 10
 
 
 @pytest.mark.parametrize("first", range(0, NUM_SEEDS, CHUNK))
