@@ -17,6 +17,11 @@ template <class Base> struct InTiles : Base {
     static constexpr int TILE_ROWS = 2 * TILE, TALL_ROWS = TILE_ROWS, GRAIN = TILE;
     static constexpr int64_t SEGMENT = 128;
     static constexpr bool IN_TILES = true;
+
+    static void lay_out(const int32_t* rows, int64_t count, int64_t n, int64_t stride, int32_t* tile) {
+        for (int64_t i = 0; i < n; i += TILE)
+            for (int64_t r = 0; r < count; r++, tile += TILE) std::memcpy(tile, rows + r * stride + i, LINE_BYTES);
+    }
 };
 
 // The registers of the calling thread while products of `rows` <= 32 rows run: 0 to 3 hold sums (two halves of the rows

@@ -27,14 +27,7 @@ struct PairedBf16 : VectorTiles {
         return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
     }
 
-    // rows come in whole sixteens of groups
-    template <class Row> static void pack(const Bf16* x, int64_t n, const Row& out, float*, int32_t*) {
-        for (int64_t i = 0; i < n; i += GROUP * BLOCK) {
-            int32_t pairs[BLOCK];
-            std::memcpy(pairs, x + i, sizeof pairs);
-            for (int pair = 0; pair < BLOCK; pair++) out[i / GROUP + pair] = pairs[pair];
-        }
-    }
+    static void pack(const Bf16* x, int64_t n, int32_t* out, float*, int32_t*) { std::memcpy(out, x, n * sizeof *x); }
 
     template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, const float*, int64_t) { return sum; }
 #if defined(__AMX_BF16__)

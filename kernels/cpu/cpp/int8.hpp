@@ -39,8 +39,7 @@ struct Int8 : VectorTiles {
 
     // x [n] as round(x / scale), scale = max |x| / 127 (NaN where x holds one, or an infinity); and what the weights'
     // zero point of 128 will add to the sums, 128 times the sum of the row.
-    template <class T, class Row>
-    static void pack(const T* x, int64_t n, const Row& out, float* scale, int32_t* excess) {
+    template <class T> static void pack(const T* x, int64_t n, int32_t* out, float* scale, int32_t* excess) {
         Ints most = {};  // bits of the magnitudes: they are ordered like the numbers, infinity and NaN above all
         for (int64_t i = 0; i < n; i += LANES) {
             const Ints bits = bits_of<Ints>(load(x + i, n - i)) & 0x7fffffff;
@@ -58,9 +57,7 @@ struct Int8 : VectorTiles {
             total += q;
             typedef int8_t Small __attribute__((vector_size(LANES)));
             const Small bytes = __builtin_convertvector(q, Small);
-            int32_t groups[LANES / GROUP];
-            std::memcpy(groups, &bytes, sizeof groups);
-            for (int g = 0; g < LANES / GROUP && i + g * GROUP < n; g++) out[i / GROUP + g] = groups[g];
+            std::memcpy(out + i / GROUP, &bytes, sizeof bytes);
         }
         int32_t sum = 0;
         for (int lane = 0; lane < LANES; lane++) sum += total[lane];

@@ -41,10 +41,7 @@ template <class Format, class T> struct Linear {
         float* scales = static_cast<float*>(scratch);
         int32_t* excess = reinterpret_cast<int32_t*>(scales + rows);
         const PackedRows<Format> packed{scales, excess, excess + rows, rows, groups};
-        for_rows(packed.tiles(), inputs * Format::TILE_ROWS, threads, [=](int64_t tile) {
-            for (int64_t r = packed.first(tile); r < packed.first(tile + 1); r++)
-                Format::pack(prepared(r), inputs, packed.row(tile, r), scales + r, excess + r);
-        });
+        for_rows(packed.tiles(), inputs * Format::TILE_ROWS, threads, [=](int64_t tile) { pack(packed, tile); });
         const int64_t blocks = (outputs + BLOCK - 1) / BLOCK, pairs = gate == NO_GATE ? (blocks + 1) / 2 : blocks / 2;
         const int64_t tiles = packed.tiles(), chunks = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
         const int64_t work = groups * 8 * BLOCK * std::max<int64_t>(1, std::min<int64_t>(tiles, CHUNK_TILES) / 2);
@@ -54,6 +51,16 @@ template <class Format, class T> struct Linear {
             const int64_t second = gate == NO_GATE ? std::min(first + 1, blocks - 1) : pair + pairs;
             multiply(packed, chunk * tiles / chunks, (chunk + 1) * tiles / chunks, first, second);
         });
+    }
+
+    void pack(const PackedRows<Format>& packed, int64_t tile) const {
+        static thread_local std::vector<int32_t> lanes;
+        const int64_t first = packed.first(tile), count = packed.first(tile + 1) - first;
+        const int64_t n = packed.groups * Format::PARTS, stride = (n + LANES - 1) / LANES * LANES;
+        lanes.resize(count * stride);
+        for (int64_t r = first; r < first + count; r++)
+            Format::pack(prepared(r), inputs, lanes.data() + (r - first) * stride, packed.scale + r, packed.excess + r);
+        Format::lay_out(lanes.data(), count, n, stride, packed.at(tile));
     }
 
     // Row r as it is to be packed; what is normed lasts until this thread's next row.

@@ -10,6 +10,7 @@
 #include "dtype.hpp"
 #include "parallel.hpp"
 #include "simd.hpp"
+#include "transpose.hpp"
 
 namespace quire {
 
@@ -79,22 +80,6 @@ void widen_rows(const char* const* places, int64_t offset, int64_t count, float*
 
 template <class T> void narrow_row(const float* from, void* to, int64_t n, float factor) {
     for (int64_t i = 0; i < n; i += LANES) store(static_cast<T*>(to) + i, load(from + i) * factor, n - i);
-}
-
-// Exchange rows and columns of a square of vectors.
-template <int step, int... i> inline void exchange(Floats& a, Floats& b, std::integer_sequence<int, i...>) {
-    const Floats top = __builtin_shufflevector(a, b, (i & step ? LANES + i - step : i)...);
-    b = __builtin_shufflevector(a, b, (i & step ? LANES + i : i + step)...);
-    a = top;
-}
-
-template <int step = LANES / 2> inline void transpose(Floats (&square)[LANES]) {
-    if constexpr (step > 0) {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
-            if (!(i & step)) exchange<step>(square[i], square[i + step], std::make_integer_sequence<int, LANES>{});
-        transpose<step / 2>(square);
-    }
 }
 
 // LANES rows of n elements -> their columns: element d of all rows at to + d * stride. Null rows count as zero.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "simd.hpp"
+#include "transpose.hpp"
 
 namespace quire {
 
@@ -30,15 +31,11 @@ struct VectorTiles {
     static constexpr int PARTS = 1;  // lanes of a row that one lane of a weight meets
     static constexpr int64_t SEGMENT = 512;  // groups at a time: their weights stay in the first cache, rows in the second
     static constexpr bool IN_TILES = false;
-};
 
-// Where the groups of one row lie among the rows of its tile.
-template <class Format> struct PackedRow {
-    int32_t* first;
-    int64_t rows;
-
-    int32_t& operator[](int64_t group) const {
-        return Format::IN_TILES ? first[group / BLOCK * BLOCK * rows + group % BLOCK] : first[group * rows];
+    // rows [count, n] of lanes, `stride` apart -> a tile
+    static void lay_out(const int32_t* rows, int64_t count, int64_t n, int64_t stride, int32_t* tile) {
+        if (count == 1) std::memcpy(tile, rows, n * sizeof *tile);
+        else interleave(rows, count, n, stride, tile);
     }
 };
 
@@ -58,10 +55,6 @@ template <class Format> struct PackedRows {
         return std::min(rows, tile * grains / tiles() * Format::GRAIN);
     }
     int32_t* at(int64_t tile) const { return lanes + first(tile) * groups * Format::PARTS; }
-    PackedRow<Format> row(int64_t tile, int64_t r) const {
-        const int64_t begin = first(tile);
-        return {at(tile) + (r - begin) * (Format::IN_TILES ? BLOCK : 1), first(tile + 1) - begin};
-    }
 };
 
 struct Float32 : VectorTiles {
@@ -71,10 +64,11 @@ struct Float32 : VectorTiles {
     static Floats part(int, Floats weights) { return weights; }
     static Floats dot(Floats sum, Floats weights, Floats x) { return sum + weights * x; }
 
-    template <class T, class Row> static void pack(const T* x, int64_t n, const Row& out, float*, int32_t*) {
+    // A row as lanes, with zeros to the next whole vector; here and in the other formats.
+    template <class T> static void pack(const T* x, int64_t n, int32_t* out, float*, int32_t*) {
         for (int64_t i = 0; i < n; i += LANES) {
-            const Ints bits = bits_of<Ints>(load(x + i, n - i));
-            for (int lane = 0; lane < LANES && i + lane < n; lane++) out[i + lane] = bits[lane];
+            const Floats lanes = load(x + i, n - i);
+            std::memcpy(out + i, &lanes, sizeof lanes);
         }
     }
 
