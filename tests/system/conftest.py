@@ -39,9 +39,9 @@ class Engine:
     def __init__(self, *flags: str, num_descriptors: int = 0) -> None:
         """`num_descriptors`: so many may each process have open; 0: as many as this one."""
         limited = LIMITED.format(num_descriptors) if num_descriptors else ""
-        # one thread per worker: tiny layers gain nothing from more; float32: texts of two runs are compared, and with
-        # eight bits of mantissa two tokens are often equally likely
-        arguments = ["serve", *flags, "--dtype=float32", "--grpc-port=0", "--http-port=0", "--num-threads=1"]
+        # one thread per worker: tiny layers gain nothing from more; float32 where no dtype is asked for: texts of two
+        # runs are compared, and with eight bits of mantissa two tokens are often equally likely
+        arguments = ["serve", "--dtype=float32", *flags, "--grpc-port=0", "--http-port=0", "--num-threads=1"]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", limited + TIED_MAIN, *arguments],
             stdout=subprocess.PIPE,
