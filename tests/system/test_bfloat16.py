@@ -1,7 +1,6 @@
 """A bfloat16 checkpoint behind `--dtype auto`: greedy text is that of transformers' bfloat16 up to ties.
 
-In any schedule every text is judged at each of its tokens, given those before: it must be what transformers would take, or as likely up
-to the bound.
+Each token of a text is judged given those before: transformers would take it, or it is as likely up to the bound.
 """
 
 import textwrap
