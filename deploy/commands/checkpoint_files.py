@@ -20,9 +20,26 @@ def has_weights(directory: Path) -> bool:
 def missing(directory: Path, tokenizer: str) -> list[str]:
     """Names of the files that `quire serve` needs and that are not here."""
     found = [] if has_weights(directory) else ["*.safetensors"]
-    if not ((Path(tokenizer) if tokenizer else directory) / "tokenizer.json").is_file():
+    if not _tokenizer_file(directory, tokenizer).is_file():
         found.append("tokenizer.json")
     return found
+
+
+def tokenizer_faults(directory: Path, tokenizer: str) -> Iterator[str]:
+    """A sentence for a tokenizer.json that is here and that no frontend could read."""
+    path = _tokenizer_file(directory, tokenizer)
+    if not path.is_file():
+        return
+    from tokenizers import Tokenizer  # takes longer to load than all the other commands
+
+    try:
+        Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for a bad file
+        yield f"--tokenizer: {path}: not a tokenizer this build reads: {error}"
+
+
+def _tokenizer_file(directory: Path, tokenizer: str) -> Path:
+    return (Path(tokenizer) if tokenizer else directory) / "tokenizer.json"
 
 
 def licence(directory: Path) -> str:

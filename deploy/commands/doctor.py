@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, has_weights, licence, missing
+from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, has_weights, licence, missing, tokenizer_faults
 from quire.deploy.commands.gpu_needs import lacking
 from quire.deploy.commands.start_plan import memory_in_words
 from quire.deploy.config import FLAGS, faults, inspected
@@ -105,6 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
     except UsageError as error:
         refusals.append(str(error))
     refusals += faults(options, Model(directory or EMBEDDED, given or EMBEDDED_NAME))
+    if directory is not None:
+        refusals += tokenizer_faults(directory, options.tokenizer)
     found: dict[str, Any] = {"sections": {}, "refusals": []}
     try:
         config = inspected(options, "" if directory is None else str(directory))

@@ -37,6 +37,15 @@ def test_a_model_nobody_can_serve_is_refused_with_the_reason(
     assert words in out.partition("refused:")[2]
 
 
+def test_a_tokenizer_that_no_frontend_reads_is_refused(capsys, tiny_checkpoint, tmp_path: Path) -> None:
+    shutil.copytree(tiny_checkpoint(), tmp_path, dirs_exist_ok=True)
+    whole = (tmp_path / "tokenizer.json").read_text().rstrip()
+    (tmp_path / "tokenizer.json").write_text(f'{whole[:-1]}, "deep": {"[" * 9999}{"]" * 9999}}}')
+    assert main(["doctor", str(tmp_path), "--device", "cpu"]) == 1
+    refused = capsys.readouterr().out.partition("refused:")[2]
+    assert f"--tokenizer: {tmp_path / 'tokenizer.json'}: not a tokenizer this build reads" in refused
+
+
 def test_a_missing_model_is_refused_and_the_machine_is_shown_all_the_same(capsys) -> None:
     assert main(["doctor", "/no/such/model", "--device", "cpu"]) == 1
     out = capsys.readouterr().out
