@@ -35,24 +35,50 @@ template <int groups, int... i> inline Floats halve(Floats a, Floats b, std::int
            __builtin_shufflevector(a, b, (i / half * width + i % half + half)...);
 }
 
-// Products of the query with `count` = 1, 2, ... LANES keys, each spread over LANES / count lanes.
-template <int count> inline Floats products(const float* query, const float* const* keys, int64_t dim) {
+// Queries of a key-value head that meet a key while it is in registers, with four sums each. What need not be widened is
+// as soon loaded again.
+template <class T> constexpr int QUERIES = std::is_same_v<T, float> ? 1 : LANES == 16 ? 4 : 2;
+
+// Products of M queries, `dim` apart, with `count` = 4, 8, ... LANES keys, each spread over LANES / count lanes.
+// `meanwhile()` is called once for every four keys.
+template <int count, int M, class T, class Meanwhile>
+inline void products(
+    const float* query, const T* const* keys, int64_t dim, Floats (&out)[M], const Meanwhile& meanwhile
+) {
     if constexpr (count > 4) {
-        const Floats low = products<count / 2>(query, keys, dim);
-        const Floats high = products<count / 2>(query, keys + count / 2, dim);
-        return halve<count / 2>(low, high, std::make_integer_sequence<int, LANES>{});
+        Floats low[M], high[M];
+        products<count / 2>(query, keys, dim, low, meanwhile);
+        products<count / 2>(query, keys + count / 2, dim, high, meanwhile);
+        for (int m = 0; m < M; m++)
+            out[m] = halve<count / 2>(low[m], high[m], std::make_integer_sequence<int, LANES>{});
     } else {
-        Floats a{}, b{}, c{}, d{};
+        meanwhile();
+        Floats sum[M][4] = {};
         for (int64_t i = 0; i < dim; i += LANES) {
-            const Floats q = load_vector<Floats>(query + i);
-            a += q * load_vector<Floats>(keys[0] + i);
-            b += q * load_vector<Floats>(keys[1] + i);
-            c += q * load_vector<Floats>(keys[2] + i);
-            d += q * load_vector<Floats>(keys[3] + i);
+            Floats key[4];
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) key[j] = load(keys[j] + i);
+#pragma GCC unroll 4
+            for (int m = 0; m < M; m++) {
+                const Floats q = load_vector<Floats>(query + m * dim + i);
+#pragma GCC unroll 4
+                for (int j = 0; j < 4; j++) sum[m][j] += q * key[j];
+            }
         }
         const auto lanes = std::make_integer_sequence<int, LANES>{};
-        return halve<2>(halve<1>(a, b, lanes), halve<1>(c, d, lanes), lanes);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; m++)
+            out[m] = halve<2>(halve<1>(sum[m][0], sum[m][1], lanes), halve<1>(sum[m][2], sum[m][3], lanes), lanes);
     }
+}
+
+// f(M) for all queries of a head, up to `most` at once; f takes the next M of them.
+template <int most, class F> inline void by_queries(int64_t count, const F& f) {
+    static_assert(most <= 4);
+    for (; count >= most; count -= most) f(std::integral_constant<int, most>{});
+    if (most > 3 && count == 3) f(std::integral_constant<int, 3>{});
+    if (most > 2 && count == 2) f(std::integral_constant<int, 2>{});
+    if (most > 1 && count == 1) f(std::integral_constant<int, 1>{});
 }
 
 // One row of one token, and the memory its tiles work in.
@@ -93,55 +119,57 @@ struct KeyTile {
     }
 };
 
-// The vectors of one head as rows of float32: where they lie if they can stay there, else copied.
-inline void open_rows(const DecodeRow& r, const char* const* places, int64_t count, int64_t head, const float** rows) {
+// The vectors of one head as rows of T: where they lie, in the cache's own type, or copied as float32 with zeros behind.
+template <class T> inline void open_rows(
+    const DecodeRow& r, const char* const* places, int64_t count, int64_t head, bool copied, const T** rows
+) {
     const int64_t dim = r.a.padded_dim(), offset = (head - r.first_head) * r.a.head_dim * r.cached.size;
-    const bool in_place = r.a.cache_dtype == F32 && dim == r.a.head_dim;
-    if (!in_place) r.cached.widen_rows(places, offset, count, r.wide, r.a.head_dim);
+    if (copied) r.cached.widen_rows(places, offset, count, r.wide, r.a.head_dim);
     for (int64_t j = 0; j < KEY_TILE; j++) {
-        const float* const copy = r.wide + j * dim;
-        rows[j] = j >= count ? r.zeros : in_place ? reinterpret_cast<const float*>(places[j] + offset) : copy;
+        const void* const own = copied ? static_cast<const void*>(r.wide + j * dim) : places[j] + offset;
+        rows[j] = static_cast<const T*>(j < count ? own : r.zeros);
     }
 }
 
-// Adds a tile to the states of one head's G queries.
-inline void decode_tile(const DecodeRow& r, const KeyTile& tile, const KeyTile& next, int64_t head, float* states) {
+// Adds a tile to the states of one head's G queries. T is the type of the opened rows: widened on the way to a product.
+template <class T> inline void decode_tile(
+    const DecodeRow& r, const KeyTile& tile, const KeyTile& next, int64_t head, bool copied, float* states
+) {
     const Attention& a = r.a;
     const int64_t dim = a.padded_dim(), size = state_size(a), heads = r.last_head - r.first_head;
     const float* const query = r.query + (head - r.first_head) * a.groups * dim;
-    const float* rows[KEY_TILE];
+    const T* rows[KEY_TILE];
     // with each head a share of the next tile: its keys during the first product, its values during the second
     const int64_t span = heads * a.head_dim * r.cached.size, share = (KEY_TILE + heads - 1) / heads;
     const int64_t begin = (head - r.first_head) * share, end = begin + share < next.count ? begin + share : next.count;
-    const int64_t lines = share * ((span + 63) / 64), num_products = KEY_TILE / LANES * a.groups;
+    const int64_t lines = share * ((span + 63) / 64), passes = (a.groups + QUERIES<T> - 1) / QUERIES<T>;
     Ahead keys{next.keys, begin, end, span}, values{next.values, begin, end, span};
 
-    open_rows(r, tile.keys, tile.count, head, rows);
+    open_rows(r, tile.keys, tile.count, head, copied, rows);
     for (int64_t j = 0; j < tile.count; j += LANES) {
-        for (int64_t g = 0; g < a.groups; g++) {
-            keys.ask(lines / num_products + 1);
-            store(r.scores + g * KEY_TILE + j, products<LANES>(query + g * dim, rows + j, dim));
-        }
+        int64_t g = 0;
+        by_queries<QUERIES<T>>(a.groups, [&](auto together) {
+            Floats scores[together];
+            products<LANES>(query + g * dim, rows + j, dim, scores, [&] {
+                keys.ask(lines / (KEY_TILE / 4 * passes) + 1);
+            });
+            for (int m = 0; m < together; m++) store(r.scores + (g++) * KEY_TILE + j, scores[m]);
+        });
     }
     for (int64_t g = 0; g < a.groups; g++) {
         float* const state = states + g * size + dim;
         float* const scores = r.scores + g * KEY_TILE;
         r.factors[g] = soften(a, scores, 1.0f, scores, 0, KEY_TILE, 0, tile.count, state[0], state[1]);
     }
-    open_rows(r, tile.values, tile.count, head, rows);
-    for (int64_t g = 0; g < a.groups;) {
-        const auto add = [&](auto together) {
-            add_weighted_rows<together>(
-                rows, 0, tile.count, r.scores + g * KEY_TILE, KEY_TILE, r.factors + g, states + g * size, size, dim,
-                [&] { values.ask(lines / KEY_TILE + 1); }
-            );
-            g += together;
-        };
-        if (a.groups - g >= 6) add(std::integral_constant<int, 6>{});
-        else if (a.groups - g >= 3) add(std::integral_constant<int, 3>{});
-        else if (a.groups - g == 2) add(std::integral_constant<int, 2>{});
-        else add(std::integral_constant<int, 1>{});
-    }
+    open_rows(r, tile.values, tile.count, head, copied, rows);
+    int64_t g = 0;
+    by_queries<4>(a.groups, [&](auto together) {
+        add_weighted_rows<together>(
+            rows, 0, tile.count, r.scores + g * KEY_TILE, KEY_TILE, r.factors + g, states + g * size, size, dim,
+            [&] { values.ask(lines / KEY_TILE + 1); }
+        );
+        g += together;
+    });
 }
 
 // Positions [first, last) of `row` for key-value heads [first_head, last_head) -> their states, [heads * G, size].
@@ -154,10 +182,13 @@ inline void decode_split(
     for (int64_t h = 0; h < (last_head - first_head) * a.groups; h++) states[h * size + a.padded_dim()] = -INFINITE;
     KeyTile tiles[2];
     tiles[0].find(r, first, last);
+    const bool copied = a.padded_dim() != a.head_dim;  // a vector's last register would hold some of the next head
+    auto add = decode_tile<float>;
+    if (!copied) for_cache_dtype(a.cache_dtype, [&](auto* t) { add = decode_tile<std::remove_pointer_t<decltype(t)>>; });
     for (int64_t start = first, now = 0; start < last; start += KEY_TILE, now ^= 1) {
         tiles[now ^ 1].find(r, start + KEY_TILE, last);
         for (int64_t k = first_head; k < last_head; k++)
-            decode_tile(r, tiles[now], tiles[now ^ 1], k, states + (k - first_head) * per_head);
+            add(r, tiles[now], tiles[now ^ 1], k, copied, states + (k - first_head) * per_head);
     }
 }
 

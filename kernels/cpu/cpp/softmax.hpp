@@ -45,9 +45,9 @@ struct Nothing {
 };
 
 // `meanwhile()` is called once for each row.
-template <int M, int V, class Meanwhile>
+template <int M, int V, class T, class Meanwhile>
 inline void add_weighted(
-    const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
+    const T* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
     const float* factors, float* out, int64_t out_stride, int64_t column, Meanwhile meanwhile
 ) {
     Floats sum[M][V];
@@ -60,7 +60,7 @@ inline void add_weighted(
         meanwhile();
         Floats x[V];
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) x[v] = load_vector<Floats>(rows[j] + column + v * LANES);
+        for (int v = 0; v < V; v++) x[v] = load(rows[j] + column + v * LANES);
 #pragma GCC unroll 8
         for (int m = 0; m < M; m++) {
             const Floats w = splat(weights[m * weight_stride + j]);
@@ -81,9 +81,9 @@ constexpr int PANEL = 2;  // 6 x 2 sums in 16
 #endif
 
 // All columns; `dim` is a multiple of LANES. Columns are taken in panels of nearly equal width.
-template <int M, class Meanwhile = Nothing>
+template <int M, class T, class Meanwhile = Nothing>
 inline void add_weighted_rows(
-    const float* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
+    const T* const* rows, int64_t first, int64_t count, const float* weights, int64_t weight_stride,
     const float* factors, float* out, int64_t out_stride, int64_t dim, Meanwhile meanwhile = {}
 ) {
     for (int64_t left = dim / LANES, column = 0; left > 0;) {
