@@ -3,6 +3,7 @@
 from quire.kernels.attention.attention import paged_attention
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.rope_angles import rope_angles
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.linear.activation import activation, gated_activation
@@ -23,6 +24,7 @@ OPERATIONS = (
     prepare_inputs,
     fill_tile_schedule,
     embed_shard,
+    rope_angles,
     rms_norm,
     add_rms_norm,
     linear,

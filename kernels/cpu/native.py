@@ -6,8 +6,10 @@ is imported first on purpose: its OpenMP runtime is then the one the library fin
 
 import ctypes
 import functools
+from contextvars import ContextVar
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,32 +21,45 @@ REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3}
 """The library's numbers of the dtypes; see dtype.hpp."""
 
-_POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 
-_LINEAR: list[type] = [*[_POINTER] * 4, _SIZE, _SIZE, _FLOAT, *[_POINTER] * 2, _SIZE, _INT, *[_POINTER] * 2, _INT]
+class NumTokens(ctypes.c_int64):
+    """The number of a step's tokens."""
 
-# Every exported function that returns nothing, and its arguments as the headers declare them.
-_ARGUMENTS: dict[str, list[type]] = {
-    "quire_gated_activation": [_INT, _INT, _POINTER, _POINTER, _SIZE, _SIZE, _INT],
-    "quire_paged_attention": [*[_POINTER] * 11, *[_SIZE] * 8, _FLOAT, _FLOAT, _INT, _INT, _INT],
-    "quire_linear": _LINEAR,
-    "quire_linear_bf16": _LINEAR,
-    "quire_linear_int8": [
-        _INT,
-        *[_POINTER] * 4,
-        _SIZE,
-        _SIZE,
-        _FLOAT,
-        *[_POINTER] * 3,
-        _SIZE,
-        _INT,
-        *[_POINTER] * 2,
-        _INT,
-    ],
-    "quire_rope_store_kv": [_INT, _INT, *[_POINTER] * 11, *[_SIZE] * 5, _FLOAT, _INT],
-    "quire_rms_norm": [_INT, *[_POINTER] * 3, _SIZE, _SIZE, _FLOAT, _INT],
-    "quire_add_rms_norm": [_INT, *[_POINTER] * 5, _SIZE, _SIZE, _FLOAT, _INT],
+
+class NumRows(ctypes.c_int64):
+    """The number of a step's rows."""
+
+
+_KINDS: dict[str, type] = {
+    "p": ctypes.c_void_p,
+    "s": ctypes.c_int64,
+    "t": NumTokens,
+    "r": NumRows,
+    "i": ctypes.c_int,
+    "f": ctypes.c_float,
 }
+
+# Every exported function that returns nothing, and its arguments as the headers declare them, a letter for each.
+_DECLARED = {
+    "quire_add_rms_norm": "ippppptsfi",
+    "quire_best": "ipsssppi",
+    "quire_embed_shard": "ppsssipti",
+    "quire_gated_activation": "iipptsi",
+    "quire_linear": "pppptsfppsippi",
+    "quire_linear_bf16": "pppptsfppsippi",
+    "quire_linear_int8": "ipppptsfpppsippi",
+    "quire_paged_attention": "ppppppppppprtssssssffiii",
+    "quire_prepare_inputs": "psppspsrsppssptppp",
+    "quire_replay": "pss",
+    "quire_rms_norm": "ippptsfi",
+    "quire_rope_angles": "psppfpptsi",
+    "quire_rope_store_kv": "iippppppppppptssssfi",
+}
+
+ARGUMENTS: dict[str, list[type]] = {
+    function: [_KINDS[letter] for letter in letters] for function, letters in _DECLARED.items()
+}
+"""Types of each function's arguments."""
 
 
 class NativeLibraryMissingError(ImportError):
@@ -55,8 +70,21 @@ class UnsupportedDtypeError(TypeError):
     """A CPU kernel has no form for the dtype of an argument."""
 
 
+recorder: ContextVar[Any] = ContextVar("recorder", default=None)
+"""Stand-in for the library that notes the calls of this thread; None: they are made."""
+
+
+def native() -> Any:
+    """The library for this processor, or what records its calls.
+
+    Raises NativeLibraryMissingError when it has not been compiled.
+    """
+    recording = recorder.get()
+    return library() if recording is None else recording
+
+
 @functools.cache
-def native() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     """The library for this processor, chosen once. Raises NativeLibraryMissingError when it has not been compiled."""
     return load(instruction_set())
 
@@ -85,7 +113,7 @@ def load(name: str) -> ctypes.CDLL:
         raise NativeLibraryMissingError(f"the CPU kernels are not compiled ({path.name} is missing): {REMEDY}")
     try:
         library = ctypes.CDLL(str(path))
-        for function, arguments in _ARGUMENTS.items():
+        for function, arguments in ARGUMENTS.items():
             getattr(library, function).argtypes = arguments
             getattr(library, function).restype = None
     except (OSError, AttributeError) as error:  # no library, or one of other sources

@@ -1,8 +1,8 @@
-"""A step's inputs by numpy: on arrays this small torch would spend its time between its operations."""
+"""A step's inputs for CPUs, row by row: so little work that a second thread would cost more than it does."""
 
-import numpy as np
 import torch
 
+from quire.kernels.cpu.native import native
 from quire.kernels.prepare_inputs import StepInputs
 
 
@@ -15,22 +15,23 @@ def prepare_inputs(
     out: StepInputs,
 ) -> None:
     """See kernels/prepare_inputs.py."""
-    slots, left, counts = rows.numpy()
-    computed = known.numpy()[slots] - left
-    token_ids, positions, slot_mapping, query_starts, seq_lens, own_slots = (column.numpy() for column in out)
-    query_starts[0] = 0
-    np.cumsum(counts, out=query_starts[1:])
-    np.multiply(computed + counts, counts > 0, out=seq_lens)
-    own_slots[:] = slots
-    num_tokens = int(query_starts[-1])
-    for column, padding in ((token_ids, 0), (positions, 0), (slot_mapping, -1)):
-        column[..., num_tokens:] = padding
-    if num_tokens == len(counts) and counts.all():  # one token a row
-        slot, position = slots, computed
-    else:
-        slot = np.repeat(slots, counts)
-        position = np.repeat(computed - query_starts[:-1], counts) + np.arange(num_tokens)
-    block, offset = np.divmod(position, block_size)
-    token_ids[:num_tokens] = tokens.numpy()[slot, position]
-    positions[:, :num_tokens] = position
-    slot_mapping[:num_tokens] = block_tables.numpy()[slot, block].astype(np.int64) * block_size + offset
+    native().quire_prepare_inputs(
+        tokens.data_ptr(),
+        tokens.stride(0),
+        known.data_ptr(),
+        block_tables.data_ptr(),
+        block_tables.stride(0),
+        rows.data_ptr(),
+        rows.stride(0),
+        rows.shape[1],
+        block_size,
+        out.token_ids.data_ptr(),
+        out.positions.data_ptr(),
+        out.positions.shape[0],
+        out.positions.stride(0),
+        out.slot_mapping.data_ptr(),
+        out.token_ids.shape[0],
+        out.query_starts.data_ptr(),
+        out.seq_lens.data_ptr(),
+        out.slots.data_ptr(),
+    )

@@ -35,6 +35,6 @@ append_tokens = Operation(
     _check,
     {
         "cuda": "quire.kernels.gpu.sampling.append_tokens:append_tokens",
-        "cpu": "quire.kernels.cpu.sample:append_tokens",
+        "cpu": "quire.kernels.cpu.sampling.sample:append_tokens",
     },
 )

@@ -93,5 +93,8 @@ penalize = Operation(penalize_reference, _check_penalize, {"cuda": "quire.kernel
 mask_tokens = Operation(
     mask_tokens_reference,
     _check_mask,
-    {"cuda": "quire.kernels.gpu.sampling.penalize:mask_tokens", "cpu": "quire.kernels.cpu.penalize:mask_tokens"},
+    {
+        "cuda": "quire.kernels.gpu.sampling.penalize:mask_tokens",
+        "cpu": "quire.kernels.cpu.sampling.penalize:mask_tokens",
+    },
 )

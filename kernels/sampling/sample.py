@@ -88,5 +88,5 @@ def _check(
 sample = Operation(
     sample_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.sampling.sample:sample", "cpu": "quire.kernels.cpu.sample:sample"},
+    {"cuda": "quire.kernels.gpu.sampling.sample:sample", "cpu": "quire.kernels.cpu.sampling.sample:sample"},
 )

@@ -51,10 +51,10 @@ finite_rows = Operation(finite_rows_reference, _check_logits, {"cuda": "quire.ke
 score = Operation(
     score_reference,
     _check_score,
-    {"cuda": "quire.kernels.gpu.sampling.score:score", "cpu": "quire.kernels.cpu.score:score"},
+    {"cuda": "quire.kernels.gpu.sampling.score:score", "cpu": "quire.kernels.cpu.sampling.score:score"},
 )
 best = Operation(
     best_reference,
     _check_logits,
-    {"cuda": "quire.kernels.gpu.sampling.score:best", "cpu": "quire.kernels.cpu.score:best"},
+    {"cuda": "quire.kernels.gpu.sampling.score:best", "cpu": "quire.kernels.cpu.sampling.score:best"},
 )

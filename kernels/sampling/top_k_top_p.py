@@ -64,5 +64,8 @@ def _check(
 top_k_top_p = Operation(
     top_k_top_p_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.sampling.top_k_top_p:top_k_top_p", "cpu": "quire.kernels.cpu.top_k_top_p:top_k_top_p"},
+    {
+        "cuda": "quire.kernels.gpu.sampling.top_k_top_p:top_k_top_p",
+        "cpu": "quire.kernels.cpu.sampling.top_k_top_p:top_k_top_p",
+    },
 )

@@ -70,6 +70,8 @@ class Vocabulary(ShardedModule):
         else:  # nothing but padding: any other rank's is better
             value = hidden.new_full((hidden.shape[0],), -torch.inf, dtype=torch.float32)
             token_id = torch.zeros_like(value, dtype=torch.int64)
+        if self.group.size == 1:
+            return token_id, value.isfinite()
         own = torch.stack((value.view(torch.int32), (token_id + self.share.start).int()), dim=-1)
         values, ids = self.group.all_gather(own).view(-1, self.group.size, 2).unbind(-1)
         # ranks hold rising runs of ids, so the first of equal values is the lowest id; NaN counts as the greatest

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from quire.kernels.attention.rope_angles import rope_angles
 from quire.worker.specs.rope import RopeSpec
 
 
@@ -25,13 +26,12 @@ class Rotary:
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 [P, T], a row for each axis -> cos, sin float32 [T, head_dim / 2]"""
-        positions = positions.T  # [T, 1], or the position of each pair: [T, head_dim / 2]
+        if self._spec.type != "dynamic":
+            return rope_angles(positions, self._frequencies, self._pair_axes, self._spec.attention_factor)
+        of_pairs = positions.T  # [T, 1], or the position of each pair: [T, head_dim / 2]
         if self._pair_axes is not None:
-            positions = positions.index_select(1, self._pair_axes)
-        frequencies = self._frequencies
-        if self._spec.type == "dynamic":
-            frequencies = self._dynamic(positions)
-        angles = positions.float() * frequencies
+            of_pairs = of_pairs.index_select(1, self._pair_axes)
+        angles = of_pairs.float() * self._dynamic(of_pairs)
         scale = self._spec.attention_factor
         return angles.cos() * scale, angles.sin() * scale
 

@@ -3,12 +3,8 @@
 //
 // To add a kernel: write its header (templates and inline functions inside namespace quire, at the end the functions
 // marked QUIRE_EXPORT that take raw pointers and sizes), include it below, and declare the function's arguments in
-// native.py. setup.py finds new headers by itself.
+// native.py; tape.hpp names it once more if a step calls it. setup.py finds new headers by itself.
 #pragma once
 
-#include "activation.hpp"
-#include "attention.hpp"
-#include "int8.hpp"
-#include "linear.hpp"
-#include "norm.hpp"
-#include "rope_store_kv.hpp"
+#include "best.hpp"
+#include "tape.hpp"

@@ -8,7 +8,16 @@ import torch
 from quire.kernels.attention.attention import PagedBatch
 from quire.kernels.cpu.native import load, runnable_sets
 
-FORMS = ("activation", "attention", "norm", "rope_store_kv")
+FORMS = (
+    "activation",
+    "attention",
+    "embedding",
+    "norm",
+    "prepare_inputs",
+    "rope_angles",
+    "rope_store_kv",
+    "sampling.score",
+)
 
 
 @pytest.fixture(scope="module", params=runnable_sets())

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.cpu.sample import append_tokens as append_on_cpu
+from quire.kernels.cpu.sampling.sample import append_tokens as append_on_cpu
 from quire.kernels.sampling.append_tokens import append_tokens, append_tokens_reference
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from quire.kernels.cpu.score import argmax
+from quire.kernels.cpu.sampling.score import argmax
 from quire.kernels.sampling.sample import draw
 
 

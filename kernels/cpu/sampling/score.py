@@ -1,7 +1,9 @@
-"""Reading rows of logits on the CPU: numpy searches and counts them ten times faster than torch."""
+"""Reading rows of logits on the CPU: the likeliest in one pass, ranks by numpy, ten times faster than torch."""
 
 import numpy as np
 import torch
+
+from quire.kernels.cpu.native import dtype_code, native
 
 
 def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -16,11 +18,20 @@ def score(logits: torch.Tensor, token_ids: torch.Tensor) -> tuple[torch.Tensor, 
 
 def best(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """See `quire.kernels.sampling.score.best_reference`."""
-    rows = logits.float().numpy()
-    token_ids = rows.argmax(axis=-1)
-    value = np.take_along_axis(rows, token_ids[:, None], axis=-1)[:, 0]
-    value[~(np.isfinite(value) & np.isfinite(rows.min(axis=-1)))] = np.nan
-    return torch.from_numpy(value), torch.from_numpy(token_ids)
+    num_rows, width = logits.shape
+    values = torch.empty(num_rows, dtype=torch.float32)
+    token_ids = torch.empty(num_rows, dtype=torch.int64)
+    native().quire_best(
+        dtype_code("logits", logits),
+        logits.data_ptr(),
+        logits.stride(0),
+        num_rows,
+        width,
+        values.data_ptr(),
+        token_ids.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return values, token_ids
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,61 @@
+// A tape: calls of this library's functions with their arguments, run one after another without the interpreter.
+// kernels/cpu/tape.py records it.
+#pragma once
+
+#include <utility>
+
+#include "activation.hpp"
+#include "attention.hpp"
+#include "embedding.hpp"
+#include "int8.hpp"
+#include "linear.hpp"
+#include "norm.hpp"
+#include "prepare_inputs.hpp"
+#include "rope_angles.hpp"
+#include "rope_store_kv.hpp"
+
+namespace quire {
+
+// An argument out of the 8 bytes in which it was noted: an integer, an address, or a double.
+template <class T> inline T noted(int64_t word) {
+    if constexpr (std::is_floating_point_v<T>) return static_cast<T>(bits_of<double>(word));
+    else if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(word);
+    else return static_cast<T>(word);
+}
+
+template <class... A, size_t... i>
+inline void call(void (*function)(A...), const int64_t* arguments, std::index_sequence<i...>) {
+    function(noted<A>(arguments[i])...);
+}
+
+template <class... A> inline void call(void (*function)(A...), const int64_t* arguments) {
+    call(function, arguments, std::index_sequence_for<A...>{});
+}
+
+using Noted = void (*)(const int64_t* arguments);
+
+}  // namespace quire
+
+// The form in which a tape calls a function.
+#define QUIRE_NOTED(function) \
+    QUIRE_EXPORT void function##_noted(const int64_t* arguments) { quire::call(function, arguments); }
+
+QUIRE_NOTED(quire_embed_shard)
+QUIRE_NOTED(quire_gated_activation)
+QUIRE_NOTED(quire_paged_attention)
+QUIRE_NOTED(quire_linear)
+QUIRE_NOTED(quire_linear_bf16)
+QUIRE_NOTED(quire_linear_int8)
+QUIRE_NOTED(quire_prepare_inputs)
+QUIRE_NOTED(quire_rope_angles)
+QUIRE_NOTED(quire_rope_store_kv)
+QUIRE_NOTED(quire_rms_norm)
+QUIRE_NOTED(quire_add_rms_norm)
+
+#undef QUIRE_NOTED
+
+// `count` calls, each a line of `width` words: the address of a function's noted form, then its arguments.
+QUIRE_EXPORT void quire_replay(const int64_t* calls, int64_t count, int64_t width) {
+    for (const int64_t* line = calls; line < calls + count * width; line += width)
+        reinterpret_cast<quire::Noted>(line[0])(line + 1);
+}
