@@ -36,9 +36,10 @@ from quire.worker.sampling.pooler import Pooler
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.specs.registry import read_spec
 from quire.worker.specs.spec import Spec
-from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
+from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Inputs
 from quire.worker.step.runner import InFlight, Model, Runner
+from quire.worker.step.taped_steps import TapedSteps
 from quire.worker.tables.sampling_table import SamplingTable
 from quire.worker.tables.slot_table import SlotTable
 from quire.worker.tables.upload import Upload
@@ -173,7 +174,7 @@ def build_runner(
     tokens = config.max_num_batched_tokens
     inputs = Inputs(slots, upload.rows, tokens, cache.layout.groups, spec.num_position_axes)
     # an encoder's attention reads the host's lengths, which a graph could not
-    graphs = Graphs(device) if spec.whole_prompts else build_graphs(config, device)
+    graphs = Graphs(device) if spec.whole_prompts else captured_steps(config, device)
     output: Pooler | Sampler
     if spec.pooling is not None:
         output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
@@ -185,13 +186,17 @@ def build_runner(
     return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output)
 
 
-def build_graphs(config: WorkerConfig, device: Device) -> Graphs:
-    """The graphs that will be captured: none with `enforce_eager`, or where the device records no graphs."""
-    if config.enforce_eager or not device.records_graphs:
-        return Graphs(device)
+def captured_steps(config: WorkerConfig, device: Device) -> CapturedSteps:
+    """The steps that will be captured: none with `enforce_eager`, or where ranks meet and the device has no graphs."""
     rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-    mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
-    return Graphs(device, decode_buckets(rows), mixed)
+    if config.enforce_eager:
+        return Graphs(device)
+    if device.records_graphs:
+        mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
+        return Graphs(device, decode_buckets(rows), mixed)
+    if device.records_tapes and config.tensor_parallel_size == 1:
+        return TapedSteps(device, config.max_num_batched_tokens, rows)
+    return Graphs(device)
 
 
 def _capture(

@@ -151,6 +151,7 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
             "task": needs.task,
             "parameters": f"{format_count(needs.num_parameters)} ({needs.num_parameters})",
             "dtype": needs.precision,
+            "steps": needs.steps,
             "context length": str(needs.spec.max_model_len),
             "memory": memory_in_words(needs, config),
         }

@@ -29,6 +29,7 @@ def plan(composed: Composed, run_dir: RunDir) -> Iterator[str]:
     written = run_dir.write("config.yaml", f"{show(composed)}\n".encode())
     yield f"model: {in_words(needs)}"
     yield f"memory: {memory_in_words(needs, composed.worker)}"
+    yield f"steps: {needs.steps}"
     if place_of(composed.worker).is_gpu:
         yield from doubts(composed.worker.tensor_parallel_size)
     yield addresses(composed.frontend, "will listen")

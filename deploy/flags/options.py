@@ -187,7 +187,9 @@ class ServeOptions:
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Flag("device", "where the model runs")] = "auto"
     tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", also=("-tp",))] = 1
-    enforce_eager: Annotated[bool, Flag("device", "run without captured CUDA graphs")] = False
+    enforce_eager: Annotated[bool, Flag("device", "run steps call by call: no CUDA graphs, and on CPUs no tape")] = (
+        False
+    )
     prefill_body: Annotated[
         Literal["auto", "plain", "specialized"],
         Flag(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from quire.kernels import chips
+from quire.kernels.cpu.tape import Tape, record
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.device.cpu_affinity import share_of_cores
 from quire.worker.device.machine import bf16_products, machine_bytes
@@ -81,6 +82,11 @@ class Device:
     def records_graphs(self) -> bool:
         """True where work can be recorded and replayed as one graph."""
         return self.is_cuda
+
+    @property
+    def records_tapes(self) -> bool:
+        """True where the calls of a step can be noted once and made again by one."""
+        return not self.is_cuda
 
     @property
     def has_own_memory(self) -> bool:
@@ -205,6 +211,13 @@ class Device:
         with torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
             run()
         return graph
+
+    def tape(self, run: Callable[[], torch.Tensor], num_tokens: int, num_rows: int) -> Tape:
+        """Record what `run` calls of the compiled kernels, for steps of up to this size. CPU only.
+
+        Raises NotNativeError for what is no such call.
+        """
+        return record(run, num_tokens, num_rows)
 
     def total_memory(self) -> int:
         """Bytes of the device (CUDA) or of the machine."""

@@ -8,6 +8,7 @@ from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.fields import DtypeName
 from quire.worker.specs.registry import AnySpec
+from quire.worker.specs.tape import steps_in_words
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -41,6 +42,8 @@ class Fit:
     block_bytes: int
     """The same for a block, the unit in which the cache is given out."""
     max_model_len: int
+    steps: str
+    """The way that the model's steps run, in words."""
     kv_bytes: int | None
     """Memory left for the KV cache, before what the largest step takes itself; None: not known."""
 
@@ -99,6 +102,7 @@ def needs_of(config: WorkerConfig, spec: AnySpec, place: Place) -> Fit:
         token_bytes=token_bytes,
         block_bytes=config.block_size * token_bytes,
         max_model_len=config.max_model_len or spec.max_model_len,
+        steps=steps_in_words(config, spec, dtype, is_gpu=place.is_gpu),
         kv_bytes=kv_bytes,
     )
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -24,6 +25,28 @@ def mixed_buckets(max_tokens: int, max_rows: int) -> list[Bucket]:
     """Steps with prompt chunks: four sizes for each doubling of tokens, so that padding is a fifth at most."""
     sizes = [base * quarter // 4 for base in (16, 32, 64, 128, 256) for quarter in (4, 5, 6, 7)]
     return [Bucket(size, max_rows, True) for size in (*sizes, LARGEST_MIXED) if size <= min(max_tokens, LARGEST_MIXED)]
+
+
+class CapturedSteps(Protocol):
+    """Forward passes that the device recorded before the first request."""
+
+    def capture(
+        self, run: Callable[[Bucket], torch.Tensor], hidden_size: int, dtype: torch.dtype, most: int | None = None
+    ) -> None:
+        """Record what `run` makes of a bucket: its hidden states [T, hidden]. `most`: recordings, of the largest."""
+        ...
+
+    def fitting(self, num_tokens: int, num_rows: int) -> Bucket | None:
+        """The size as which a step of so many tokens and rows is replayed; None: it is not, run it as it is."""
+        ...
+
+    def replay(self, bucket: Bucket) -> torch.Tensor:
+        """Queue the work of a fitting bucket; its hidden states, valid until the next replay."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was recorded."""
+        ...
 
 
 class Graphs:

@@ -18,7 +18,7 @@ from quire.worker.device.marks import Mark, Start
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.logprobs import Scored, assemble
 from quire.worker.sampling.output import OutputForm, StepOutput, no_output
-from quire.worker.step.graphs import Graphs
+from quire.worker.step.graphs import CapturedSteps
 from quire.worker.step.inputs import Bucket, Inputs
 from quire.worker.tables.slot_table import Int64, PlanError, SlotTable, StepRows
 from quire.worker.tables.upload import Upload
@@ -68,7 +68,7 @@ class Runner:
         slot_table: SlotTable,
         inputs: Inputs,
         upload: Upload,
-        graphs: Graphs,
+        graphs: CapturedSteps,
         device: Device,
         max_num_batched_tokens: int,
         output: OutputForm[Any],

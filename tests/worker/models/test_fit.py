@@ -204,6 +204,42 @@ def test_the_type_is_the_checkpoints_where_the_device_multiplies_it(tmp_path, ch
     assert needs.precision == precision
 
 
+CPU = Place(False, 64 * GIB, "AMX")
+
+
+@pytest.mark.parametrize(
+    ("place", "changes", "fields", "steps"),
+    [
+        (LARGE, {}, {}, "as CUDA graphs"),
+        (LARGE, {}, {"enforce_eager": True}, "call by call: enforce_eager"),
+        (CPU, {}, {}, "up to 128 tokens as one tape of native calls"),
+        (CPU, {}, {"dtype": "float32"}, "up to 128 tokens as one tape of native calls"),
+        (CPU, {}, {"enforce_eager": True}, "call by call: enforce_eager"),
+        (CPU, {}, {"tensor_parallel_size": 2}, "call by call: ranks add up their products within a step"),
+        (CPU, {}, {"dtype": "float16"}, "call by call: products of float16 are oneDNN's"),
+        (CPU, {"attention_bias": True}, {}, "call by call: torch adds the biases of outputs"),
+        (
+            CPU,
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+            {},
+            "call by call: torch computes the angles of a dynamic rope",
+        ),
+        (
+            CPU,
+            {"intermediate_size": 14_352},
+            {},
+            "call by call: products of 14352 outputs or inputs, no multiple of 32, are oneDNN's",
+        ),
+        (CPU, {"intermediate_size": 14_352}, {"dtype": "float32"}, "up to 128 tokens as one tape of native calls"),
+        (CPU, {"intermediate_size": 14_352}, {"quantization": "int8"}, "up to 128 tokens as one tape of native calls"),
+    ],
+)
+def test_how_steps_run_is_known_before_the_start(tmp_path, place, changes, fields, steps):
+    needs, _ = judged(tmp_path, {**EIGHT_B, **changes}, place, **fields)
+    assert needs is not None
+    assert needs.steps == steps
+
+
 def test_what_multiplies_bfloat16_is_read_from_the_flags_of_the_processor(tmp_path):
     cpuinfo, wide = tmp_path / "cpuinfo", "avx2 avx512f avx512bw avx512vl avx512dq avx512_vnni"
     assert bf16_products(cpuinfo) == ""

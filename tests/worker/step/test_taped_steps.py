@@ -1,0 +1,126 @@
+"""A taped step is the eager one, bit for bit, whatever its size; what cannot be taped runs as it is, and says so."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Groups
+from quire.worker.specs.registry import read_spec
+from quire.worker.specs.tape import MOST_TOKENS, untaped
+from quire.worker.start import start
+from quire.worker.step.graphs import Graphs
+from quire.worker.step.taped_steps import TapedSteps
+
+MODEL_TYPES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+NUM_SLOTS = 6
+
+
+class Side:
+    """One of two runners that get the same plans: what it drew, and the hidden states of each step."""
+
+    def __init__(self, settings, drive, folder, **fields):
+        config = WorkerConfig(**{**settings, "model": str(folder), **fields})
+        self.driver = drive(start(config, 0, Device("cpu", 0), Groups).executor, config.block_size)
+        self.hidden = []
+        output = self.driver.runner._output
+        run = output.run
+
+        def kept(metadata, hidden, stored):
+            self.hidden.append(hidden.clone())
+            return run(metadata, hidden, stored)
+
+        output.run = kept
+
+    @property
+    def steps(self):
+        return self.driver.runner._graphs
+
+
+def random_steps(seed, num_steps):
+    """[(slot, tokens to run)] of each step, and the prompts by slot: decodes beside chunks of prompts, any number."""
+    random = np.random.default_rng(seed)
+    prompts = [random.integers(1, 320, length).tolist() for length in random.integers(1, 60, NUM_SLOTS)]
+    left, steps = [len(prompt) for prompt in prompts], []
+    while len(steps) < num_steps:
+        chosen = random.permutation(NUM_SLOTS)[: random.integers(1, NUM_SLOTS + 1)]
+        rows = [(int(slot), int(random.integers(1, left[slot] + 1)) if left[slot] else 1) for slot in chosen]
+        for slot, count in rows:
+            left[slot] = max(0, left[slot] - count)
+        steps.append(rows)
+    return prompts, steps
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes"),
+    [
+        ({"dtype": "float32"}, {}),
+        ({"dtype": "bfloat16"}, {}),
+        ({"dtype": "float32", "quantization": "int8"}, {}),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "fp8"}, {}),
+        ({"dtype": "float32", "num_threads": 2}, {"tie_word_embeddings": True}),
+    ],
+    ids=["float32", "bfloat16", "int8", "fp8 cache", "tied, two threads"],
+)
+def test_taped_steps_equal_eager_ones_bit_for_bit(settings, drive, tiny_checkpoint, fields, changes):
+    folder = tiny_checkpoint(**SHAPE, **changes)
+    taped = Side(settings, drive, folder, **fields)
+    eager = Side(settings, drive, folder, enforce_eager=True, **fields)
+    assert isinstance(taped.steps, TapedSteps)
+    assert taped.steps.fitting(MOST_TOKENS, NUM_SLOTS) is not None
+    assert isinstance(eager.steps, Graphs)
+    prompts, steps = random_steps(5, 60)
+    for side in (taped, eager):
+        for slot, prompt in enumerate(prompts):
+            side.driver.scribe.admit(slot, prompt)
+    for rows in steps:
+        assert taped.driver.draw(rows) == eager.driver.draw(rows)
+        assert torch.equal(taped.hidden[-1], eager.hidden[-1])
+    assert {sum(count for _, count in rows) for rows in steps} >= {1, 2, 3}
+
+
+def test_a_step_beyond_the_tape_runs_as_it_is(settings, drive, tiny_checkpoint):
+    taped, eager = (
+        Side(settings, drive, tiny_checkpoint(**SHAPE), enforce_eager=enforced, max_num_batched_tokens=256)
+        for enforced in (False, True)
+    )
+    prompt = np.random.default_rng(1).integers(1, 320, MOST_TOKENS + 1).tolist()
+    assert taped.steps.fitting(len(prompt), 1) is None
+    assert taped.driver.generate(0, prompt, 8) == eager.driver.generate(0, prompt, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"hidden_size": 40, "head_dim": 16}, {"dtype": "float32"}),
+        ({"intermediate_size": 80}, {"dtype": "bfloat16"}),
+        ({"attention_bias": True}, {"dtype": "float32"}),
+        ({"mlp_bias": True}, {"dtype": "bfloat16"}),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}, {"dtype": "float32"}),
+        ({}, {"dtype": "float16"}),
+    ],
+    ids=lambda given: " ".join(map(str, given)),
+)
+def test_what_the_plan_says_runs_call_by_call_has_no_tape_and_the_log_says_why(
+    settings, drive, tiny_checkpoint, caplog, changes, fields
+):
+    folder = tiny_checkpoint(**changes)
+    assert untaped(WorkerConfig(**settings, **fields), read_spec(folder), fields["dtype"])
+    with caplog.at_level(logging.WARNING):
+        side = Side(settings, drive, folder, **fields)
+    assert side.steps.fitting(1, 1) is None
+    assert "steps run call by call" in caplog.text
+    assert "is an operation of torch" in caplog.text
+    assert len(side.driver.generate(0, [5, 6, 7], 4)) == 4
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+@pytest.mark.parametrize("architecture", MODEL_TYPES)
+def test_every_family_is_taped_where_the_plan_says_so(settings, drive, tiny_checkpoint, architecture, fields):
+    folder = tiny_checkpoint(architecture)
+    assert untaped(WorkerConfig(**settings, **fields), read_spec(folder), fields.get("dtype", "float32")) == ""
+    assert Side(settings, drive, folder, **fields).steps.fitting(1, 1) is not None
