@@ -2,6 +2,8 @@
 
 Real frontends, the real scheduler and clients of gRPC or HTTP, around a worker that computes nothing and takes a fixed
 time for every step (`quire.worker.bench.fixed_time_worker`). All processes share this machine's cores, the clients too.
+Beside the steady streams, newcomers ask for one token each, one after another, from a process and a connection of their
+own: how long a new stream waits while all others run.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from quire.proto.generated import quire_pb2, quire_pb2_grpc
 
 START_SECONDS = 120.0
 BLOCK_SIZE = 16
+STREAMS = "quire.deploy.bench.load.streams"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,20 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Outcome:
     _check(args)
     # the pool is the outer one: when the engine dies, its end is what lets waiting clients end
-    with ThreadPoolExecutor(args.clients) as pool, BenchProcesses() as processes:
+    with ThreadPoolExecutor(args.clients + 1) as pool, BenchProcesses() as processes:
         device_file = processes.run_dir.path / "device.json"
         vocabulary, started, targets = start(processes, args, device_file)
         processes.wait_for("engine ready", lambda: ready([grpc for grpc, _ in targets]), START_SECONDS)
         begin = time.monotonic() + args.warmup
         window = (begin, begin + args.seconds)
         clients = _start_clients(pool, args, vocabulary, targets, window)
+        newcomers = _start_newcomers(pool, args, vocabulary, targets, window)
         before, after = (_cpu_at(processes, moment, started) for moment in window)
-        read = _collect(processes, clients, args)
+        read = _collect(processes, [*clients, newcomers], args)
         processes.stop()
         device = json.loads(device_file.read_text())
     cpu = {name: after[name] - before[name] for name in before}
-    cpu |= {f"client {index}": float(str(client["cpu_seconds"])) for index, client in enumerate(read)}
-    return outcome(args, read, device, cpu, window)
+    cpu |= {f"client {index}": float(str(client["cpu_seconds"])) for index, client in enumerate(read[:-1])}
+    return outcome(args, read[:-1], read[-1], device, cpu, window)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -80,7 +84,7 @@ def start(
     options = ServeOptions(
         grpc_port=0,
         http_port=0 if args.http else -1,
-        max_num_seqs=args.streams,
+        max_num_seqs=args.streams + 1,  # a newcomer beside them
         max_num_batched_tokens=max(2048, 2 * args.streams),
         log_level="warning",
         frontends=args.frontends,
@@ -142,7 +146,34 @@ def _start_clients(
     targets: list[tuple[str, str]],
     window: tuple[float, float],
 ) -> list["Future[dict[str, object]]"]:
-    options = {
+    """The steady streams, shared by `args.clients` processes."""
+    options = _options(args, vocabulary, targets, window)
+    return [
+        pool.submit(
+            measure,
+            STREAMS,
+            {**options, "streams": (args.streams + index) // args.clients, "seed": args.seed + index},
+        )
+        for index in range(args.clients)
+    ]
+
+
+def _start_newcomers(
+    pool: ThreadPoolExecutor,
+    args: argparse.Namespace,
+    vocabulary: range,
+    targets: list[tuple[str, str]],
+    window: tuple[float, float],
+) -> "Future[dict[str, object]]":
+    """One stream of one token at a time: each is a new one."""
+    options = _options(args, vocabulary, targets, window)
+    return pool.submit(measure, STREAMS, {**options, "streams": 1, "output_len": 1, "seed": args.seed + args.clients})
+
+
+def _options(
+    args: argparse.Namespace, vocabulary: range, targets: list[tuple[str, str]], window: tuple[float, float]
+) -> dict[str, object]:
+    return {
         "targets": [http if args.http else grpc for grpc, http in targets],
         "http": args.http,
         "prompt_len": args.prompt_len,
@@ -152,14 +183,6 @@ def _start_clients(
         "begin": window[0],
         "end": window[1],
     }
-    return [
-        pool.submit(
-            measure,
-            "quire.deploy.bench.load.streams",
-            {**options, "streams": (args.streams + index) // args.clients, "seed": args.seed + index},
-        )
-        for index in range(args.clients)
-    ]
 
 
 def _cpu_at(processes: BenchProcesses, moment: float, started: list[SupervisedProcess]) -> dict[str, float]:

@@ -12,6 +12,8 @@ KEYS = {
     "tokens_per_s",
     "itl_ms_p50",
     "itl_ms_p99",
+    "newcomer_ttft_ms_p50",
+    "newcomer_ttft_ms_p90",
     "device_idle_share",
     "cpu_s_per_1k_tokens",
     "machine",
@@ -41,14 +43,17 @@ def test_busy_time_is_what_steps_cover_of_the_window() -> None:
 
 def test_figures_count_the_window_only() -> None:
     args = argparse.Namespace(**dict.fromkeys(OPTIONS, 1), seed=0)
-    device = {"tokens": 120, "starts": [0.0, 10.0, 14.0], "ends": [2.0, 13.0, 16.0]}
-    found = outcome(args, [client(), client()], device, {"scheduler": 0.8}, (10.0, 15.0)).figures
+    device = {"tokens": 123, "starts": [0.0, 10.0, 14.0], "ends": [2.0, 13.0, 16.0]}
+    newcomers = client(ttft_ms=[20.0, 30.0, 60.0], tokens_in_window=3, delivered=3)
+    found = outcome(args, [client(), client()], newcomers, device, {"scheduler": 0.8}, (10.0, 15.0)).figures
     assert found["tokens_per_s"] == pytest.approx(80 / 5)
     assert found["device_idle_share"] == pytest.approx(1 - 4 / 5)
     assert found["cpu_s_per_1k_tokens"] == {"scheduler": pytest.approx(10.0)}
     assert found["tokens_per_message"] == pytest.approx(2)
     assert found["itl_ms_p50"] == pytest.approx(5)
-    assert found["rows_per_step"] == pytest.approx(120 / 3)
+    assert found["rows_per_step"] == pytest.approx(123 / 3)
+    assert found["newcomer_ttft_ms_p50"] == pytest.approx(30)
+    assert found["newcomer_ttft_ms_p90"] == pytest.approx(54)
 
 
 def test_a_lost_token_is_a_failure_and_not_a_figure() -> None:
@@ -92,6 +97,7 @@ def test_real_processes_deliver_every_token(bench, door) -> None:
     }
     assert 0 <= result["device_idle_share"] <= 1
     assert result["requests"] >= 6
+    assert 0 < result["newcomer_ttft_ms_p50"] <= result["newcomer_ttft_ms_p90"]
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,16 @@ def _list(measured: Measured, name: str) -> list[object]:
 def outcome(
     args: argparse.Namespace,
     clients: Sequence[Measured],
+    newcomers: Measured,
     device: Measured,
     cpu: Mapping[str, float],
     window: tuple[float, float],
 ) -> Outcome:
-    """`cpu` holds CPU seconds of each process within the window. Raises `BenchError` when tokens are missing."""
-    produced, delivered = check_delivery(clients, device)
+    """`cpu` holds CPU seconds of each process within the window. Raises `BenchError` when tokens are missing.
+
+    Rates and gaps are of `clients`, the steady streams.
+    """
+    produced, delivered = check_delivery([*clients, newcomers], device)
     tokens, seconds = total(clients, "tokens_in_window"), window[1] - window[0]
     if not tokens:
         raise BenchError("no token arrived in the window; lengthen --warmup or --seconds")
@@ -58,6 +62,7 @@ def outcome(
         "tokens_per_s": tokens / seconds,
         **percentiles("itl_ms", gaps, (50, 99)),
         **percentiles("ttft_ms", [ms for client in clients for ms in samples(client, "ttft_ms")], (50, 99)),
+        **percentiles("newcomer_ttft_ms", samples(newcomers, "ttft_ms"), (50, 90)),
         "device_idle_share": 1.0 - busy_seconds(starts, ends, window) / seconds,
         "cpu_s_per_1k_tokens": {name: spent / tokens * 1e3 for name, spent in cpu.items()},
         "cpu_cores_used": sum(cpu.values()) / seconds,
