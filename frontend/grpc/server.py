@@ -21,6 +21,7 @@ from quire.frontend.grpc.servicers import ControlServicer, InferenceServicer
 from quire.frontend.limits.descriptors import num_addresses
 from quire.proto.generated import quire_pb2, quire_pb2_grpc
 from quire.proto.messages.introspection import Figure
+from quire.proto.transport.grpc_poller import unblocked_poller
 
 
 class GrpcServer:
@@ -42,7 +43,8 @@ class GrpcServer:
             self._calls,
             ErrorInterceptor(context.bodies, context.budget),
         ]
-        self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
+        with unblocked_poller():
+            self._server = grpc.aio.server(interceptors=interceptors, options=_options(config, per_address))
         add: Any = quire_pb2_grpc  # made without annotations
         inference = InferenceServicer(context.pipeline, context.bodies, context.answers)
         add.add_InferenceServicer_to_server(inference, self._server)

@@ -1,17 +1,20 @@
 """The gRPC servicers: protobuf in, pipeline, protobuf out. They have no logic of their own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc.aio
 
 from quire.frontend.call import Call
+from quire.frontend.grpc.write_turns import WriteTurns
 from quire.frontend.limits.byte_budget import body_size
 from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.frontend.request.collect import collect
 from quire.frontend.request.engine_info import EngineInfo
 from quire.frontend.request.pipeline import RequestPipeline
+from quire.frontend.stream.parsed_stream import ParsedStream
+from quire.frontend.stream.request_stream import RequestStream
 from quire.proto import api, grpc_map
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
@@ -29,6 +32,7 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
         self._pipeline = pipeline
         self._bodies = bodies
         self._answers = answers
+        self._turns = WriteTurns()
 
     async def _read(self, read: Callable[[M], V], message: M) -> V:
         """A message as a value of `api`: not on the event loop when it is large."""
@@ -50,7 +54,7 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
         async with self._pipeline.open(generate, _call(context, streams=True)) as stream:
             sequence = 0
             try:
-                while events := await stream.take():
+                while events := await self._next_events(stream, is_first=not sequence):
                     for event in events:
                         await context.write(grpc_map.event_message(sequence, event))
                         sequence += 1
@@ -58,6 +62,12 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
                 if (failure := stream.slow_reader()) is not None:
                     raise failure from None  # the stream itself cancelled a write that did not move
                 raise
+
+    async def _next_events(self, stream: RequestStream | ParsedStream, is_first: bool) -> Sequence[api.Event]:
+        """Events that the stream has when it is its turn to write; empty at the end."""
+        await stream.ready()
+        await self._turns.begin(is_first)
+        return await stream.take()
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> bytes:
         embeddings = await self._pipeline.embed(await self._read(grpc_map.embed_request, request), _call(context))

@@ -22,6 +22,10 @@ class ParsedStream:
         answer_format = stream.prepared.answer_format
         return stream if answer_format is None else cls(stream, answer_format, whole)
 
+    async def ready(self) -> None:
+        """See `RequestStream.ready`. What is ready may turn out to have no content yet."""
+        await self._stream.ready()
+
     async def take(self) -> Sequence[api.Event]:
         """See `RequestStream.take`."""
         while events := await self._stream.take():

@@ -167,23 +167,33 @@ class RequestStream:
 
     # ---- read by a client's task
 
+    async def ready(self) -> None:
+        """Wait until there is something to take, or an end."""
+        self._reader.attach()
+        while not (self._dirty or self._prompt_logprobs or self._is_over):
+            await self._reader.wait()
+
     async def take(self) -> Sequence[api.Event]:
         """The events since the last call; waits for some. Empty at the end. Raises `RequestError`."""
-        self._reader.attach()
         if self._prompt_logprobs:
             await asyncio.sleep(0)  # there are many of them: others come in between
         while True:
+            await self.ready()
             if events := self._collect():
                 return events
             if self._failure is not None:
                 raise self._failure
-            if all(output.read_end for output in self.outputs):
+            if self._is_over:
                 return ()
-            await self._reader.wait()
 
     def slow_reader(self) -> RequestError | None:
         """The reason why this stream cancelled its reader; None where it did not."""
         return self._failure if self.is_slow else None
+
+    @property
+    def _is_over(self) -> bool:
+        """True once the reader has the end of every output, or an error awaits it."""
+        return self._failure is not None or all(output.read_end for output in self.outputs)
 
     def _collect(self) -> list[api.Event]:
         if not self._dirty and not self._prompt_logprobs:

@@ -17,6 +17,7 @@ from quire.proto.client.connection import (
 )
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
+from quire.proto.transport.grpc_poller import unblocked_poller
 
 
 class AsyncClient:
@@ -34,10 +35,11 @@ class AsyncClient:
         tls_key_file: str = "",
     ) -> None:
         credentials = channel_credentials(tls, tls_ca_file, tls_cert_file, tls_key_file)
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
-        else:
-            self._channel = grpc.aio.secure_channel(target, credentials, options=OPTIONS)
+        with unblocked_poller():
+            if credentials is None:
+                self._channel = grpc.aio.insecure_channel(target, options=OPTIONS)
+            else:
+                self._channel = grpc.aio.secure_channel(target, credentials, options=OPTIONS)
         stubs: Any = quire_pb2_grpc  # made without annotations
         self._inference: Any = stubs.InferenceStub(self._channel)
         self._control: Any = stubs.ControlStub(self._channel)

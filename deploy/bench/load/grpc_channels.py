@@ -7,6 +7,7 @@ from itertools import cycle
 import grpc
 
 from quire.proto.generated import quire_pb2_grpc
+from quire.proto.transport.grpc_poller import unblocked_poller
 
 STREAMS_PER_CHANNEL = 512
 MOST_CHANNELS = 64
@@ -17,7 +18,8 @@ OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subch
 async def connect(targets: Sequence[str], streams: int) -> AsyncIterator[Iterator[quire_pb2_grpc.InferenceStub]]:
     """An endless round of stubs, one for each connection, for `streams` streams at a time over these servers."""
     per_target = min(MOST_CHANNELS, -(-streams // (STREAMS_PER_CHANNEL * len(targets))))
-    channels = [grpc.aio.insecure_channel(target, options=OPTIONS) for _ in range(per_target) for target in targets]
+    with unblocked_poller():
+        channels = [grpc.aio.insecure_channel(target, options=OPTIONS) for _ in range(per_target) for target in targets]
     try:
         yield cycle([quire_pb2_grpc.InferenceStub(channel) for channel in channels])  # type: ignore[no-untyped-call]
     finally:
