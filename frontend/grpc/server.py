@@ -105,7 +105,8 @@ def _options(config: FrontendConfig, max_connections: int) -> list[tuple[str, in
         ("grpc.keepalive_time_ms", minutes),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 30_000),
+        # a silent call is closed for pings that come more often, three of them in all
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.max_connection_idle_ms", 10 * minutes),
         ("grpc.max_connection_age_ms", 30 * minutes),
         ("grpc.max_connection_age_grace_ms", int(config.max_timeout_seconds * 1000) + minutes),

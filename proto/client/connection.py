@@ -17,7 +17,7 @@ OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-"""A server allows pings every 30 s; answers with many logprobs are large."""
+"""A server allows pings every 5 s; answers with many logprobs are large."""
 
 
 def call_metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
