@@ -6,10 +6,14 @@ from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.spec import ModelSpec
 
 MOST_TOKENS = 128
-"""Tokens of the largest step that is taped, or rows if there may be more: beyond, layers take a hundred times longer
-than Python between them."""
+"""Tokens beyond which layers take a hundred times longer than Python between them."""
 OUTPUTS, INPUTS_OF_BF16 = 16, 32
 """Outputs of a product of our own come in whole blocks; and inputs too, in bfloat16."""
+
+
+def most_taped_tokens(max_tokens: int, max_rows: int) -> int:
+    """Tokens of the largest step that is taped: every step of decodes is, whatever their number."""
+    return min(max_tokens, max(MOST_TOKENS, max_rows))
 
 
 def untaped(config: WorkerConfig, spec: AnySpec, dtype: str) -> str:
@@ -51,4 +55,5 @@ def steps_in_words(config: WorkerConfig, spec: AnySpec, dtype: str, *, is_gpu: b
         eager = "enforce_eager" if config.enforce_eager else "an encoder" if isinstance(spec, EncoderSpec) else ""
         return f"call by call: {eager}" if eager else "as CUDA graphs"
     reason = untaped(config, spec, dtype)
-    return f"call by call: {reason}" if reason else f"up to {MOST_TOKENS} tokens as one tape of native calls"
+    most = most_taped_tokens(config.max_num_batched_tokens, config.max_num_seqs)
+    return f"call by call: {reason}" if reason else f"up to {most} tokens as one tape of native calls"

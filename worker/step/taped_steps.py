@@ -8,7 +8,7 @@ import torch
 from quire.kernels.cpu.tape import NotNativeError, Tape
 from quire.proto.process.sizes import format_bytes
 from quire.worker.device.device import Device
-from quire.worker.specs.tape import MOST_TOKENS
+from quire.worker.specs.tape import most_taped_tokens
 from quire.worker.step.inputs import Bucket
 
 _log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ class TapedSteps:
 
     def __init__(self, device: Device, max_tokens: int, max_rows: int) -> None:
         self._device = device
-        num_tokens = min(max_tokens, max(MOST_TOKENS, max_rows))
+        num_tokens = most_taped_tokens(max_tokens, max_rows)
         self._largest = Bucket(num_tokens, min(max_rows, num_tokens), True)
         self._tape: Tape | None = None
 

@@ -212,8 +212,10 @@ CPU = Place(False, 64 * GIB, "AMX")
     [
         (LARGE, {}, {}, "as CUDA graphs"),
         (LARGE, {}, {"enforce_eager": True}, "call by call: enforce_eager"),
-        (CPU, {}, {}, "up to 128 tokens as one tape of native calls"),
-        (CPU, {}, {"dtype": "float32"}, "up to 128 tokens as one tape of native calls"),
+        (CPU, {}, {}, "up to 256 tokens as one tape of native calls"),
+        (CPU, {}, {"max_num_seqs": 8}, "up to 128 tokens as one tape of native calls"),
+        (CPU, {}, {"max_num_seqs": 8, "max_num_batched_tokens": 64}, "up to 64 tokens as one tape of native calls"),
+        (CPU, {}, {"dtype": "float32"}, "up to 256 tokens as one tape of native calls"),
         (CPU, {}, {"enforce_eager": True}, "call by call: enforce_eager"),
         (CPU, {}, {"tensor_parallel_size": 2}, "call by call: ranks add up their products within a step"),
         (CPU, {}, {"dtype": "float16"}, "call by call: products of float16 are oneDNN's"),
@@ -230,8 +232,8 @@ CPU = Place(False, 64 * GIB, "AMX")
             {},
             "call by call: products of 14352 outputs or inputs, no multiple of 32, are oneDNN's",
         ),
-        (CPU, {"intermediate_size": 14_352}, {"dtype": "float32"}, "up to 128 tokens as one tape of native calls"),
-        (CPU, {"intermediate_size": 14_352}, {"quantization": "int8"}, "up to 128 tokens as one tape of native calls"),
+        (CPU, {"intermediate_size": 14_352}, {"dtype": "float32"}, "up to 256 tokens as one tape of native calls"),
+        (CPU, {"intermediate_size": 14_352}, {"quantization": "int8"}, "up to 256 tokens as one tape of native calls"),
     ],
 )
 def test_how_steps_run_is_known_before_the_start(tmp_path, place, changes, fields, steps):
