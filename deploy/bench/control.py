@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> Outcome:
         processes.wait_for("engine ready", lambda: ready([grpc for grpc, _ in targets]), START_SECONDS)
         begin = time.monotonic() + args.warmup
         window = (begin, begin + args.seconds)
-        clients = _start_clients(pool, args, vocabulary, targets, window)
-        newcomers = _start_newcomers(pool, args, vocabulary, targets, window)
+        options = _options(args, vocabulary, targets, window)
+        clients = _start_clients(pool, args, options)
+        newcomers = _start_newcomers(pool, args, options)
         before, after = (_cpu_at(processes, moment, started) for moment in window)
         read = _collect(processes, [*clients, newcomers], args)
         processes.stop()
@@ -140,14 +141,9 @@ def ready(targets: list[str]) -> bool | None:
 
 
 def _start_clients(
-    pool: ThreadPoolExecutor,
-    args: argparse.Namespace,
-    vocabulary: range,
-    targets: list[tuple[str, str]],
-    window: tuple[float, float],
+    pool: ThreadPoolExecutor, args: argparse.Namespace, options: dict[str, object]
 ) -> list["Future[dict[str, object]]"]:
     """The steady streams, shared by `args.clients` processes."""
-    options = _options(args, vocabulary, targets, window)
     return [
         pool.submit(
             measure,
@@ -159,20 +155,16 @@ def _start_clients(
 
 
 def _start_newcomers(
-    pool: ThreadPoolExecutor,
-    args: argparse.Namespace,
-    vocabulary: range,
-    targets: list[tuple[str, str]],
-    window: tuple[float, float],
+    pool: ThreadPoolExecutor, args: argparse.Namespace, options: dict[str, object]
 ) -> "Future[dict[str, object]]":
     """One stream of one token at a time: each is a new one."""
-    options = _options(args, vocabulary, targets, window)
     return pool.submit(measure, STREAMS, {**options, "streams": 1, "output_len": 1, "seed": args.seed + args.clients})
 
 
 def _options(
     args: argparse.Namespace, vocabulary: range, targets: list[tuple[str, str]], window: tuple[float, float]
 ) -> dict[str, object]:
+    """Options of a client process, but for its share of the streams."""
     return {
         "targets": [http if args.http else grpc for grpc, http in targets],
         "http": args.http,
