@@ -3,7 +3,6 @@
 Each row is run at N and 4 N; those of all parsers of a model's output stand in `parsing/test_growth.py`.
 """
 
-import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -37,7 +36,7 @@ from quire.proto.generated import quire_pb2 as pb
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from growth import Work, check_linear, seconds, written
+from growth import Work, check_linear, seconds, small_heap, written  # noqa: F401  # the fixture
 
 
 def names(num: int, extra: str = "") -> bytes:
@@ -244,15 +243,6 @@ ROWS: dict[str, tuple[Callable[[int], Work], int]] = {
     **{f"{parser}: {said}": (written(PARSERS[parser], text), 1_000) for said, (parser, text) in SAID.items()},
     **{f"{parser}, {given}": (tagged(parser, given), 200) for parser in TAGGED for given in ARGUMENTS},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap() -> Iterator[None]:
-    """What was there before is not looked through again for every figure."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def ratios() -> Iterator[tuple[str, float, float]]:

@@ -1,9 +1,8 @@
 """Work on a model's output grows with its length, in every format, whatever the model writes and never closes."""
 
-import gc
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from quire.proto.api import Tool
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from growth import check_linear, written
+from growth import check_linear, small_heap, written  # noqa: F401  # the fixture
 
 OBJECT, PARAMETERS = '{"name": "f", "arguments": {"a": "', '{"name": "f", "parameters": {"a": "'
 CODER = "<function=f>\n<parameter=a>\n"
@@ -85,15 +84,6 @@ def texts(name: str) -> dict[str, tuple[str, str]]:
 
 
 KINDS = list(texts("hermes"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap() -> Iterator[None]:
-    """What was there before is not looked through again for every figure."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def check(parser: Callable[[], object], begin: str, unit: str) -> None:
