@@ -33,7 +33,10 @@ class CallLimitInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
 
     def __init__(self, max_per_connection: int, slow_reader_seconds: float, metrics: Metrics) -> None:
         self.open: Counter[str] = Counter()
-        """Number of open calls of a connection, by its peer as the library names it; those without any are missing."""
+        """Number of open calls of a connection, by its peer as the library names it; those without any are missing.
+
+        Now and then the library knows no address: those calls have a name in common that holds none.
+        """
         self.ended_at: dict[str, float] = {}
         """Monotonic time at which a connection's newest call ended; `GrpcConnections` drops those that are gone."""
         self._max_per_connection = max_per_connection

@@ -7,6 +7,7 @@ all that is left. It names none of its sockets; they are found among this proces
 import asyncio
 import errno
 import ipaddress
+import logging
 import os
 import socket
 import stat
@@ -39,6 +40,8 @@ KEPT_SECONDS = 30.0
 
 Address = tuple[str, int]
 
+log = logging.getLogger("quire.frontend")
+
 
 class GrpcConnections:
     """`run` beside the server that listens on `port`."""
@@ -59,7 +62,12 @@ class GrpcConnections:
             hurried_until = 0.0
             while True:
                 began = time.monotonic()
-                found = await loop.run_in_executor(pool, _connected, port)
+                try:
+                    found = await loop.run_in_executor(pool, _connected, port)
+                except OSError as error:
+                    log.warning("connections were not counted: %s", error)
+                    await asyncio.sleep(LOOK_SECONDS)
+                    continue
                 ended = time.monotonic()
                 if self._look_after(found, ended):
                     hurried_until = ended + HURRIED_SECONDS
@@ -78,7 +86,7 @@ class GrpcConnections:
         if len(found) <= CROWDED * self._max_connections:
             return 0
         busy = {_address(peer) for peer in self._calls.open}
-        called = {address: at for address, (_, at) in ended.items()}
+        called = {address: at for address, (_, at) in ended.items() if address is not None}
         order = _closing_order({one: at for one, at in self._since.items() if one not in busy}, called, now)
         num_excess = len(found) - int(ROOMY * self._max_connections)
         closed = [one for one in order[:num_excess] if _close(found[one], one)]
@@ -102,7 +110,7 @@ def _closing_order(since: dict[Address, float], called: dict[Address, float], no
 
 
 def _connected(port: int) -> dict[Address, int]:
-    """The peers of this process' connections on a port -> their descriptors."""
+    """The peers of this process' connections on a port -> their descriptors. Raises `OSError`: none is left to look."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -136,10 +144,13 @@ def _copy(descriptor: int) -> socket.socket:
     return socket.socket(fileno=os.dup(descriptor))
 
 
-def _address(peer: str) -> Address:
-    """The address in the library's name of a peer: `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`."""
+def _address(peer: str) -> Address | None:
+    """The address in the library's name of a peer: `ipv4:127.0.0.1:80`, `ipv6:%5B::1%5D:80`; None where it has none."""
     host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
-    return _normal(host.strip("[]"), int(port))
+    try:
+        return _normal(host.strip("[]"), int(port))
+    except ValueError:
+        return None  # `unknown`
 
 
 def _normal(host: str, port: int) -> Address:

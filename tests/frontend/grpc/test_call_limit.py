@@ -1,7 +1,9 @@
 """Calls and connections of the gRPC server: what one client may have open, and what becomes of the excess."""
 
 import asyncio
+import errno
 import socket
+import time
 
 import grpc
 import grpc.aio
@@ -18,11 +20,6 @@ from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.generated import quire_pb2 as pb
 from quire.proto.generated import quire_pb2_grpc
 from quire.proto.grpc_status import from_status, to_status
-
-
-def figures(s) -> dict[tuple[str, ...], float]:
-    metrics = s.server.metrics_page.metrics
-    return {(sample.name, *(value for _, value in sample.labels)): sample.value for sample in metrics.samples()}
 
 
 def own_connection(target: str) -> grpc.aio.Channel:
@@ -47,12 +44,12 @@ def test_the_calls_of_a_connection_are_bounded_and_others_have_their_own(serving
             async with own_connection(s.target) as channel:
                 third = asyncio.ensure_future(generate(channel))
                 await s.scheduler.submitted(3)
-                assert figures(s)["grpc_calls",] == 3
+                assert s.figures()["grpc_calls",] == 3
                 for submit in s.scheduler.submits:
                     s.scheduler.answer(submit.number, [70])
                 await asyncio.gather(*open_calls, third)
-            await s.until(lambda: figures(s)["grpc_calls",] == 0)
-            assert figures(s)["grpc_calls_refused_total",] == 1
+            await s.until(lambda: s.figures()["grpc_calls",] == 0)
+            assert s.figures()["grpc_calls_refused_total",] == 1
             assert (await s.client.server_info()).state == "ready"
 
     asyncio.run(main())
@@ -72,7 +69,7 @@ def test_watchers_count_and_a_check_is_always_answered(serving):
                 check = await health.Check(health_pb2.HealthCheckRequest())
                 assert check.status == health_pb2.HealthCheckResponse.SERVING
             watching.cancel()
-            await s.until(lambda: figures(s)["grpc_calls",] == 0)
+            await s.until(lambda: s.figures()["grpc_calls",] == 0)
 
     asyncio.run(main())
 
@@ -100,13 +97,13 @@ def test_silent_connections_are_closed_before_busy_ones_and_the_longest_silent_f
         async with serving(max_connections=16) as s:  # without HTTP all of them are gRPC's
             call = asyncio.create_task(s.client.generate(GenerateRequest(input="x")))
             await s.scheduler.submitted()
-            await s.until(lambda: figures(s)["connections", "grpc"] == 1)
+            await s.until(lambda: s.figures()["connections", "grpc"] == 1)
             first = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(6)]
-            await s.until(lambda: figures(s)["connections", "grpc"] == 7)
+            await s.until(lambda: s.figures()["connections", "grpc"] == 7)
             later = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(6)]
-            await s.until(lambda: figures(s)["connections_closed_total", "grpc"] == 5)
-            await s.until(lambda: figures(s)["connections", "grpc"] == 8)
-            assert figures(s)["connections_limit", "grpc"] == 16
+            await s.until(lambda: s.figures()["connections_closed_total", "grpc"] == 5)
+            await s.until(lambda: s.figures()["connections", "grpc"] == 8)
+            assert s.figures()["connections_limit", "grpc"] == 16
             assert sum(map(is_closed, first)) == 5
             assert not any(map(is_closed, later))
             s.scheduler.answer(s.scheduler.submits[0].number, [70])
@@ -123,13 +120,13 @@ def test_who_opens_too_many_again_and_again_keeps_no_newcomer_out(serving, monke
             held: list[socket.socket] = []
 
             async def flood() -> None:
-                num_closed = figures(s)["connections_closed_total", "grpc"]
+                num_closed = s.figures()["connections_closed_total", "grpc"]
                 held.extend(socket.create_connection(("127.0.0.1", s.port)) for _ in range(40))
-                await s.until(lambda: figures(s)["connections_closed_total", "grpc"] > num_closed)
+                await s.until(lambda: s.figures()["connections_closed_total", "grpc"] > num_closed)
 
             await flood()
             monkeypatch.setattr("quire.frontend.grpc.connections.LOOK_SECONDS", 3600)  # in a hurry it does not matter
-            await s.until(lambda: figures(s)["connections", "grpc"] <= 8)
+            await s.until(lambda: s.figures()["connections", "grpc"] <= 8)
             await asyncio.sleep(0.5)  # a few looks that find nothing to close
             for number in range(3):
                 await flood()
@@ -154,7 +151,7 @@ def test_a_client_between_two_calls_outlives_those_that_never_made_one(serving):
             s.scheduler.answer(s.scheduler.submits[0].number, [70])
             await call
             held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(40)]  # all of them heard of later
-            await s.until(lambda: figures(s)["connections", "grpc"] == 8)
+            await s.until(lambda: s.figures()["connections", "grpc"] == 8)
             await s.until(lambda: sum(map(is_closed, held)) >= 33)
             assert channel.get_state() is grpc.ChannelConnectivity.READY
             for one in held:
@@ -203,40 +200,6 @@ def test_a_client_that_leaves_while_it_is_told_something_is_no_error_of_ours(cap
     assert not caplog.records
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header that no table holds (RFC 7541, section 6.2.2)."""
-    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def test_a_whole_answer_that_nobody_takes_is_given_up(serving):
-    settings = (4).to_bytes(2, "big") + (0).to_bytes(4, "big")  # INITIAL_WINDOW_SIZE 0: not one byte may be sent
-    told = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": "/quire.v1.Control/GetServerInfo",
-        ":authority": "x",
-        "te": "trailers",
-        "content-type": "application/grpc",
-    }
-    headers = b"".join(literal(name.encode(), value.encode()) for name, value in told.items())
-
-    async def main():
-        async with serving(slow_reader_seconds=0.5) as s:
-            _, writer = await asyncio.open_connection("127.0.0.1", s.port)
-            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, settings))
-            writer.write(frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5)))
-            await s.until(lambda: figures(s)["grpc_calls",] == 1)
-            await s.until(lambda: figures(s)["slow_readers_total",] == 1)
-            await s.until(lambda: figures(s)["grpc_calls",] == 0)
-            writer.close()
-
-    asyncio.run(main())
-
-
 def is_closed(one: socket.socket) -> bool:
     one.setblocking(False)
     try:
@@ -256,10 +219,48 @@ def is_closed(one: socket.socket) -> bool:
         ("ipv6:%5B::1%5D:80", ("::1", 80)),
         ("ipv6:%5B::ffff:10.0.0.1%5D:80", ("10.0.0.1", 80)),
         ("ipv6:%5Bfe80::1%25eth0%5D:80", ("fe80::1", 80)),
+        ("unknown", None),
+        ("", None),
     ],
 )
 def test_a_peer_is_found_by_its_address(peer, address):
     assert _address(peer) == address
+
+
+def test_calls_whose_peer_the_library_does_not_know_end_nothing(serving):
+    """Each such call ended the whole frontend at the next look."""
+
+    async def main():
+        async with serving(max_connections=16) as s:
+            calls = s.server._grpc._calls
+            calls.open["unknown"] += 1
+            calls.ended_at["unknown"] = time.monotonic()
+            held = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(14)]  # so many that all is looked at
+            await s.until(lambda: "unknown" not in calls.ended_at)
+            await s.until(lambda: s.figures()["connections_closed_total", "grpc"] > 0)
+            call = asyncio.create_task(s.client.generate(GenerateRequest(input="x")))
+            await s.scheduler.submitted()
+            s.scheduler.answer(s.scheduler.submits[0].number, [70])
+            assert (await call).outputs
+            for one in held:
+                one.close()
+
+    asyncio.run(main())
+
+
+def test_a_look_for_which_no_descriptor_is_left_ends_nothing(serving, monkeypatch, caplog):
+    def used_up(folder: str) -> list[str]:
+        raise OSError(errno.EMFILE, "Too many open files", folder)
+
+    async def main():
+        async with serving() as s:
+            with monkeypatch.context() as patch:
+                patch.setattr("quire.frontend.grpc.connections.os.listdir", used_up)
+                await s.until(lambda: "connections were not counted" in caplog.text)
+            await s.client.server_info()
+            await s.until(lambda: s.figures()["connections", "grpc"] == 1)
+
+    asyncio.run(main())
 
 
 def test_doors_share_the_descriptors_and_too_few_are_refused(monkeypatch):
