@@ -55,6 +55,9 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
             sequence = 0
             try:
                 while events := await self._next_events(stream, is_first=not sequence):
+                    if not sequence:
+                        # apart: no status could follow a first message that carries it and is stuck
+                        await context.send_initial_metadata(())
                     for event in events:
                         await context.write(grpc_map.event_message(sequence, event))
                         sequence += 1

@@ -1,5 +1,6 @@
 """The parts both clients share: channel options, keys, TLS, and failures as `RequestError`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -66,11 +67,16 @@ def request_errors() -> Iterator[None]:
 
 @asynccontextmanager
 async def async_request_errors() -> AsyncIterator[None]:
-    """`request_errors` for asyncio."""
+    """`request_errors` for asyncio. A call that ends with its client does not cancel the task that waits for it."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
         raise _request_error(error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise from_status(grpc.StatusCode.CANCELLED, "the client was closed before the call had ended", ()) from None
 
 
 def _request_error(error: Any) -> api.RequestError:

@@ -13,25 +13,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_ALONE = threading.Lock()
+"""Held within: of two threads at once the later one would put back, for good, what the other has put there."""
+
 
 @contextmanager
 def unblocked_poller() -> Iterator[None]:
     """Make servers and channels of `grpc.aio` within; the first of a process makes the socket pair."""
     module: Any = socket
-    make_pair = module.socketpair
     me = threading.get_ident()
     made: list[socket.socket] = []
 
-    def noted(*arguments: Any) -> tuple[socket.socket, socket.socket]:
-        read_end, write_end = make_pair(*arguments)
-        if threading.get_ident() == me:
-            made.append(write_end)
-        return read_end, write_end
+    with _ALONE:
+        make_pair = module.socketpair
 
-    module.socketpair = noted
-    try:
-        yield
-    finally:
-        module.socketpair = make_pair
+        def noted(*arguments: Any) -> tuple[socket.socket, socket.socket]:
+            read_end, write_end = make_pair(*arguments)
+            if threading.get_ident() == me:
+                made.append(write_end)
+            return read_end, write_end
+
+        module.socketpair = noted
+        try:
+            yield
+        finally:
+            module.socketpair = make_pair
     for write_end in made:
         write_end.setblocking(False)

@@ -86,10 +86,12 @@ class Answer:
 
     def _end(self, finished: api.Finished) -> Json:
         usage = finished.usage
+        parts = usage.queue_seconds + usage.prefill_seconds + usage.decode_seconds
         return {
             "done": True,
             "done_reason": finished.finish_reason,
-            "total_duration": nanoseconds(time.monotonic() - self._begin),
+            # the scheduler's clock is read once a turn: a request that comes late in one has begun earlier there
+            "total_duration": nanoseconds(max(time.monotonic() - self._begin, parts)),
             "load_duration": nanoseconds(usage.queue_seconds),
             "prompt_eval_count": usage.prompt_tokens,
             "prompt_eval_duration": nanoseconds(usage.prefill_seconds),

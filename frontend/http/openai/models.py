@@ -14,9 +14,9 @@ from quire.proto import api
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len`, and the width of the vocabulary.
+    """OpenAI's model object, with vLLM's `root`, `parent` and `max_model_len`, and what the model's workers found out.
 
-    Numbers are null until a worker is ready.
+    That is null until a worker is ready.
     """
 
     id: str
@@ -27,6 +27,9 @@ class ModelCard(msgspec.Struct, kw_only=True):
     parent: str | None
     max_model_len: int | None
     vocab_size: int | None
+    quantization: str | None
+    kv_dtype: str | None
+    """Type of the keys and values in the cache."""
     warnings: tuple[str, ...]
     """The points in which this model does less than its users may expect, such as calls that nobody parses."""
 
@@ -40,13 +43,16 @@ def routes(context: FrontendContext) -> list[Route]:
     created = int(time.time())
 
     def card(model: api.Model) -> ModelCard:
+        info = context.engine_info.server_info()
         return ModelCard(
             id=model.name,
             created=created,
             root=model.base or model.name,
             parent=model.base or None,
             max_model_len=model.max_model_len or None,
-            vocab_size=context.engine_info.server_info().vocab_size or None,
+            vocab_size=info.vocab_size or None,
+            quantization=info.quantization or None,
+            kv_dtype=info.kv_dtype or None,
             warnings=context.engine_info.warnings,
         )
 

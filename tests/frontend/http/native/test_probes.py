@@ -70,7 +70,9 @@ def test_models_and_adapters_are_listed_and_found_by_name(web):
             assert listed["object"] == "list"
             assert [model["id"] for model in listed["data"]] == ["org/tiny", "tiny", "poet"]
             assert listed["data"][2]["parent"] == "org/tiny"
-            assert (await w.client.get("/v1/models/org/tiny")).json()["max_model_len"] == 512
+            card = (await w.client.get("/v1/models/org/tiny")).json()
+            assert (card["max_model_len"], card["vocab_size"]) == (512, 420)
+            assert (card["quantization"], card["kv_dtype"]) == ("fp8 (f8 blocks)", "float8_e4m3fn")
             missing = await w.client.get("/v1/models/..%2Fetc")
             assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_model")
 

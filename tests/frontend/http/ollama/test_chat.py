@@ -7,6 +7,9 @@ import ollama
 import pytest
 
 from quire.frontend.http import sse
+from quire.frontend.http.ollama.generation import Answer, as_message
+from quire.proto import api
+from quire.proto.messages.message import Usage
 
 PARSERS = {"reasoning_parser": "qwen3", "tool_call_parser": "hermes"}
 LOOK = '<tool_call>{"name": "look", "arguments": {"a": 1}}</tool_call>'
@@ -203,3 +206,12 @@ def test_keep_alive_without_a_prompt_says_what_it_was_and_changes_nothing(web, p
             assert (await w.client.get("/api/ps")).json()["models"][0]["name"] == "tiny:latest"
 
     asyncio.run(main())
+
+
+def test_an_answer_took_no_less_than_its_parts():
+    """A request that comes late in a turn of the scheduler has begun earlier on the scheduler's clock than on ours."""
+    usage = Usage(1, 0, 1, queue_seconds=1.0, prefill_seconds=2.0, decode_seconds=3.0)
+    output = api.Output("a", [1], [], api.Finished(0, "stop", usage))
+    whole = Answer("tiny", as_message).whole(api.Generation("id", "tiny", 1, [output]))
+    assert whole["total_duration"] == 6_000_000_000
+    assert [whole[f"{part}_duration"] for part in ("load", "prompt_eval", "eval")] == [10**9, 2 * 10**9, 3 * 10**9]
