@@ -146,7 +146,7 @@ class Prefill:
         return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
 
     def _enter(self, sequence: Sequence, budget: int, parts: list[PartialPrefill]) -> PartialPrefill | None:
-        others = (part.sequence for part in parts)
+        others = (part.sequence for part in parts if part.left)  # what others have is planned, and found
         return self._part(sequence) if self._gate.enter(sequence, budget, others) else None
 
     def _grant(self, part: PartialPrefill, budget: int) -> int:

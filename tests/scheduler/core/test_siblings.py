@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from quire.proto.messages.introspection import ExplainQuery
+from quire.scheduler.core.siblings import Siblings
 
 BUDGET = 64
 
@@ -60,6 +61,29 @@ def test_a_hundred_prompts_behind_a_long_one_that_is_like_them_compute_it_once(r
     e.settle()
     assert computed(e) <= 800 + 100 * (4 + 4) + 100 * 4
     assert {e.reason(number) for number in range(100)} == {"length"}
+
+
+def test_prompts_that_end_in_the_step_they_enter_are_not_compared_with_each_other(roomy, monkeypatch):
+    """Comparisons of each with each took half a second of a step for 256 that come together."""
+    compared, num_common = [], Siblings._num_common
+
+    def counted(self, sequence, other):
+        compared.append((sequence.request.number, other.request.number))
+        return num_common(self, sequence, other)
+
+    monkeypatch.setattr(Siblings, "_num_common", counted)
+    e = roomy(max_num_seqs=256, max_num_batched_tokens=2048)
+    for number in range(256):
+        e.submit(number, prompt(0, number, 8), max_tokens=1)
+    assert len(admitted(e.plan())) == 256
+    assert not compared
+    e.settle()
+    e.submit(300, prompt(4000), max_tokens=1)
+    for number in range(301, 365):
+        e.submit(number, prompt(0, number, 8), max_tokens=1)
+    e.plan()
+    assert {other for _, other in compared} == {300}
+    assert len(compared) == 64, "each with the one that goes on"
 
 
 def test_nobody_waits_for_a_prompt_that_stands_still(roomy):
