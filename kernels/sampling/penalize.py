@@ -89,7 +89,14 @@ def _check_mask(logits: torch.Tensor, rows: torch.Tensor, bitmask: torch.Tensor)
     check_contiguous(bitmask=bitmask)
 
 
-penalize = Operation(penalize_reference, _check_penalize, {"cuda": "quire.kernels.gpu.sampling.penalize:penalize"})
+penalize = Operation(
+    penalize_reference,
+    _check_penalize,
+    {
+        "cuda": "quire.kernels.gpu.sampling.penalize:penalize",
+        "cpu": "quire.kernels.cpu.sampling.penalize:penalize",
+    },
+)
 mask_tokens = Operation(
     mask_tokens_reference,
     _check_mask,

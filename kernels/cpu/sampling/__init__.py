@@ -1,1 +1,1 @@
-"""Compiled and numpy forms of what follows the output head, for CPUs."""
+"""Compiled forms of what follows the output head, for CPUs."""

@@ -1,9 +1,8 @@
-"""Choosing on the CPU: greedy rows with numpy's vectorised search, ten times faster than torch's."""
+"""Choosing on the CPU: the draw is one native call, a row to a thread."""
 
 import torch
 
-from quire.kernels.cpu.sampling.score import argmax
-from quire.kernels.sampling.sample import draw
+from quire.kernels.cpu.native import dtype_code, native
 
 
 def sample(
@@ -15,11 +14,22 @@ def sample(
     output_index: torch.Tensor,
 ) -> torch.Tensor:
     """See `quire.kernels.sampling.sample.sample_reference`."""
-    token_ids = argmax(logits)
-    rows = (temperature > 0.0).nonzero().squeeze(1)
-    if len(rows):
-        columns = (column[rows] for column in (floor, temperature, seeds, positions, output_index))
-        token_ids[rows] = draw(logits[rows], *columns)
+    num_rows, vocab = logits.shape
+    token_ids = torch.empty(num_rows, dtype=torch.int64)
+    native().quire_sample(
+        dtype_code("logits", logits),
+        logits.data_ptr(),
+        logits.stride(0),
+        num_rows,
+        vocab,
+        floor.data_ptr(),
+        temperature.data_ptr(),
+        seeds.data_ptr(),
+        positions.data_ptr(),
+        output_index.data_ptr(),
+        token_ids.data_ptr(),
+        torch.get_num_threads(),
+    )
     return token_ids
 
 

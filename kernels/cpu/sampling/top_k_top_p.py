@@ -1,18 +1,27 @@
-"""Truncation with numpy's vectorised sort, row by row: what one row needs stays in the cache."""
+"""Truncation on the CPU: one native call, a row to a thread."""
 
 import torch
 
-from quire.kernels.sampling.top_k_top_p import least_kept, truncated_rows
+from quire.kernels.cpu.native import dtype_code, native
 
 
 def top_k_top_p(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
     """See `quire.kernels.sampling.top_k_top_p.top_k_top_p_reference`."""
-    floor = torch.full((logits.shape[0],), -torch.inf)
-    for row in truncated_rows(logits, temperature, top_k, top_p, min_p).tolist():
-        one = slice(row, row + 1)
-        falling = logits[one].float().neg()
-        falling.numpy().sort(axis=-1)  # numpy sorts upward only
-        floor[one] = least_kept(falling.neg_(), temperature[one], top_k[one], top_p[one], min_p[one])
+    num_rows, vocab = logits.shape
+    floor = torch.empty(num_rows, dtype=torch.float32)
+    native().quire_top_k_top_p(
+        dtype_code("logits", logits),
+        logits.data_ptr(),
+        logits.stride(0),
+        num_rows,
+        vocab,
+        temperature.data_ptr(),
+        top_k.data_ptr(),
+        top_p.data_ptr(),
+        min_p.data_ptr(),
+        floor.data_ptr(),
+        torch.get_num_threads(),
+    )
     return floor
