@@ -3,8 +3,8 @@
 import torch
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-CACHES = (*FLOATS, torch.float8_e4m3fn)
-"""Dtypes of a KV cache."""
+CACHES = (*FLOATS, torch.float8_e4m3fn, torch.int8)
+"""Dtypes of a KV cache; of 8-bit integers a row is that of int8_rows.py."""
 
 
 def check_tensor(
@@ -35,3 +35,10 @@ def check_contiguous(**tensors: torch.Tensor) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise ValueError(f"{name}: must be contiguous, got strides {list(tensor.stride())} of {list(tensor.shape)}")
+
+
+def check_bias(bias: torch.Tensor | None, outputs: int, x: torch.Tensor) -> None:
+    """Raise ValueError unless `bias` is None, or has a number for each of the outputs, like those of x."""
+    if bias is not None:
+        check_tensor("bias", bias, (outputs,), (x.dtype,), x.device)
+        check_contiguous(bias=bias)

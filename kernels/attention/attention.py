@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from quire.kernels.attention.int8_rows import dequantize_rows, row_width
 from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
@@ -79,7 +80,8 @@ def paged_attention_reference(
 ) -> torch.Tensor:
     """Causal attention of each row's last `query_len` tokens over its `seq_len` cached ones -> [T, H * D].
 
-    query [K, T, G, D], rows one after another; keys, values [num_blocks, block_size, K, D], this step's included.
+    query [K, T, G, D], rows one after another; keys, values [num_blocks, block_size, K, D], this step's included; in a
+    cache of int8 they are the rows of int8_rows.py.
     sinks float32 [H]: a logit per head that takes part in the softmax's denominator alone. key_scale, value_scale
     float32 [K]: what the cache holds is multiplied by them. Whatever lies in the cache beyond a row's length, NaN too,
     does not touch its result; tokens behind the last row are padding and come out undefined (here: zero).
@@ -103,7 +105,8 @@ def _gathered(cache: torch.Tensor, blocks: torch.Tensor, seq_len: int, scale: to
     """float32 [K, C, D] of one row's cache."""
     # index_select knows no 8-bit floats; their bytes move just as well
     raw = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
-    rows = raw.index_select(0, blocks).view(cache.dtype).flatten(0, 1)[:seq_len].float().transpose(0, 1)
+    rows = raw.index_select(0, blocks).view(cache.dtype).flatten(0, 1)[:seq_len].transpose(0, 1)
+    rows = dequantize_rows(rows) if cache.dtype == torch.int8 else rows.float()
     return rows if scale is None else rows * scale[:, None, None]
 
 
@@ -142,7 +145,7 @@ def _check(
     num_kv_heads, num_tokens, groups, head_dim = query.shape
     device = query.device
     check_tensor("query", query, (None, None, None, None), FLOATS, device)
-    check_tensor("keys", keys, (None, None, num_kv_heads, head_dim), CACHES, device)
+    check_tensor("keys", keys, (None, None, num_kv_heads, row_width(head_dim, keys.dtype)), CACHES, device)
     check_tensor("values", values, tuple(keys.shape), (keys.dtype,), device)
     if num_tokens < batch.num_tokens:
         raise ValueError(f"query: holds {num_tokens} tokens, the batch's rows run {batch.num_tokens}")

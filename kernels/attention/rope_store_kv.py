@@ -5,6 +5,7 @@ Shape legend: T tokens, K key-value heads, G query heads of each, H = K * G, D h
 
 import torch
 
+from quire.kernels.attention.int8_rows import head_dim_of, quantize_rows
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear.norm import rms_norm_reference
@@ -33,9 +34,9 @@ def rope_store_kv_reference(
     [T, half] turn the pairs (i, i + half) of a head in float32; elements from 2 * half on stay (partial rotary).
     keys, values [num_blocks, block_size, K, D] take token t at `slot_mapping[t]` = block * block_size + offset, int64
     [T], no two alike; a token of padding has a negative one, and nothing is written for it. A cache of float8_e4m3fn
-    needs scales, float32 [K], and holds `clamp(x / scale, -448, 448)`.
+    needs scales, float32 [K], and holds `clamp(x / scale, -448, 448)`; one of int8 makes the rows of int8_rows.py.
     """
-    num_tokens, (num_kv_heads, head_dim) = qkv.shape[0], keys.shape[2:]
+    num_tokens, num_kv_heads, head_dim = qkv.shape[0], keys.shape[2], head_dim_of(keys)
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     heads = qkv.view(num_tokens, num_heads + 2 * num_kv_heads, head_dim)
     query, key, value = heads.split_with_sizes((num_heads, num_kv_heads, num_kv_heads), dim=1)
@@ -62,7 +63,7 @@ def _store(x: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, sca
         x = (x.float() / scale[:, None]).clamp(-LARGEST_E4M3, LARGEST_E4M3)
     kept = slot_mapping >= 0
     # as bytes, because torch cannot index a tensor of 8-bit floats
-    rows = x[kept].to(cache.dtype).view(torch.uint8)
+    rows = (quantize_rows(x[kept]) if cache.dtype == torch.int8 else x[kept].to(cache.dtype)).view(torch.uint8)
     cache.view(torch.uint8).flatten(0, 1).index_copy_(0, slot_mapping[kept], rows)
 
 
@@ -84,7 +85,7 @@ def _check(
     check_tensor("keys", keys, (None, None, None, None), CACHES, device)
     check_tensor("values", values, tuple(keys.shape), (keys.dtype,), device)
     num_tokens, width = qkv.shape
-    num_kv_heads, head_dim = keys.shape[2:]
+    num_kv_heads, head_dim = keys.shape[2], head_dim_of(keys)
     num_heads, rest = divmod(width - 2 * num_kv_heads * head_dim, head_dim)
     if num_heads < num_kv_heads or num_heads % num_kv_heads or rest:
         raise ValueError(

@@ -18,7 +18,7 @@ INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: make venv), or run on a GPU"
 
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3}
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3, torch.int8: 4}
 """The library's numbers of the dtypes; see dtype.hpp."""
 
 
@@ -42,18 +42,29 @@ _KINDS: dict[str, type] = {
 # Every exported function that returns nothing, and its arguments as the headers declare them, a letter for each.
 _DECLARED = {
     "quire_add_rms_norm": "ippppptsfi",
+    "quire_all_gather": "ppspi",
+    "quire_all_reduce": "piptsi",
     "quire_best": "ipsssppi",
     "quire_embed_shard": "ppsssipti",
     "quire_gated_activation": "iipptsi",
     "quire_linear": "pppptsfppsippi",
     "quire_linear_bf16": "pppptsfppsippi",
+    "quire_linear_f8": "ipppptsfppspsipippi",
+    "quire_linear_groups": "ipppptsfpiipipspspsiippi",
     "quire_linear_int8": "ipppptsfpppsippi",
+    "quire_mask_tokens": "psspspsi",
+    "quire_pack_f8": "psspi",
     "quire_paged_attention": "ppppppppppprtssssssffiii",
+    "quire_penalize": "psspspssppppppi",
     "quire_prepare_inputs": "psppspsrsppssptppp",
-    "quire_replay": "pss",
+    "quire_replay": "pssi",
+    "quire_put_columns": "ptspsi",
     "quire_rms_norm": "ippptsfi",
     "quire_rope_angles": "psppfpptsi",
     "quire_rope_store_kv": "iippppppppppptssssfi",
+    "quire_sample": "ipsssppppppi",
+    "quire_score": "ipssspsppi",
+    "quire_top_k_top_p": "ipssspppppi",
 }
 
 ARGUMENTS: dict[str, list[type]] = {

@@ -2,6 +2,7 @@
 
 import torch
 
+from quire.kernels.attention.int8_rows import head_dim_of
 from quire.kernels.cpu.native import address, dtype_code, native
 
 
@@ -20,7 +21,7 @@ def rope_store_kv(
 ) -> torch.Tensor:
     """See kernels/attention/rope_store_kv.py."""
     num_tokens, width = qkv.shape
-    kv_heads, head_dim = keys.shape[2:]
+    kv_heads, head_dim = keys.shape[2], head_dim_of(keys)
     groups = (width // head_dim - 2 * kv_heads) // kv_heads
     query = qkv.new_empty((kv_heads, num_tokens, groups, head_dim))
     native().quire_rope_store_kv(

@@ -54,7 +54,7 @@ class Tape:
         """
         for (words, places), count in zip(self._counts, (num_tokens, num_rows), strict=True):
             words[places] = count
-        native.library().quire_replay(*self._arguments)
+        native.library().quire_replay(*self._arguments, torch.get_num_threads())
         return self._result[:num_tokens]
 
 

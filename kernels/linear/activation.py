@@ -19,6 +19,14 @@ GATES: Mapping[Gate, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
 )
 
 
+def check_gate(gate: Gate | None, outputs: int) -> None:
+    """Raise ValueError unless a layer of so many outputs can end in this activation; None: in none."""
+    if gate is not None and gate not in GATES:
+        raise ValueError(f"gate: expected None or one of {', '.join(GATES)}, got {gate!r}")
+    if gate is not None and outputs % 2:
+        raise ValueError(f"weight: holds gate rows and up rows, so an even number of outputs, got {outputs}")
+
+
 def gated_activation_reference(x: torch.Tensor, kind: Gate) -> torch.Tensor:
     """`kind(gate) * up` of the two halves of the last dimension: x [T, 2 * D] -> [T, D].
 
@@ -42,7 +50,7 @@ gated_activation = Operation(
     _check,
     {
         "cuda": "quire.kernels.gpu.linear.activation:gated_activation",
-        "cpu": "quire.kernels.cpu.activation:gated_activation",
+        "cpu": "quire.kernels.cpu.linear.activation:gated_activation",
     },
 )
 

@@ -32,5 +32,5 @@ def _check(token_ids: torch.Tensor, weight: torch.Tensor, first: int, count: int
 embed_shard = Operation(
     embed_shard_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.linear.embedding:embed_shard", "cpu": "quire.kernels.cpu.embedding:embed_shard"},
+    {"cuda": "quire.kernels.gpu.linear.embedding:embed_shard", "cpu": "quire.kernels.cpu.linear.embedding:embed_shard"},
 )

@@ -37,5 +37,5 @@ def _check(
 layer_norm = Operation(
     layer_norm_reference,
     _check,
-    {"cuda": "quire.kernels.gpu.linear.layer_norm:layer_norm", "cpu": "quire.kernels.cpu.layer_norm:layer_norm"},
+    {"cuda": "quire.kernels.gpu.linear.layer_norm:layer_norm", "cpu": "quire.kernels.cpu.linear.layer_norm:layer_norm"},
 )

@@ -3,10 +3,10 @@
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
+from quire.kernels.checks import FLOATS, check_bias, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
-from quire.kernels.linear.activation import GATES, Gate, gated_activation_reference
-from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
+from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 from quire.kernels.linear.pack import BLOCK, PAIR, num_outputs, unpack
 
 
@@ -29,10 +29,7 @@ def norm_linear_reference(
     Without a residual, total is x itself. With a gate, weight holds O / 2 gate rows and then O / 2 up rows, and the
     result is `gate(gate rows) * up rows`, [T, O / 2].
     """
-    if residual is None:
-        normed, total = rms_norm_reference(x, norm_weight, eps), x
-    else:
-        normed, total = add_rms_norm_reference(x, residual, norm_weight, eps)
+    normed, total = residual_norm_reference(x, residual, norm_weight, eps)
     wide = linear_reference(normed, weight, bias)
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
@@ -41,9 +38,7 @@ def _check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
     check_tensor("x", x, (None, None), FLOATS, x.device)
     check_tensor("weight", weight, _shape_of(weight.dim(), x.shape[1]), (x.dtype,), x.device)
     check_contiguous(x=x, weight=weight)
-    if bias is not None:
-        check_tensor("bias", bias, (num_outputs(weight),), (x.dtype,), x.device)
-        check_contiguous(bias=bias)
+    check_bias(bias, num_outputs(weight), x)
 
 
 def _shape_of(dims: int, inputs: int) -> tuple[int | None, ...]:
@@ -63,24 +58,15 @@ def _check_norm_linear(
     gate: Gate | None,
 ) -> None:
     _check_linear(x, weight, bias)
-    check_tensor("norm_weight", norm_weight, (x.shape[1],), (x.dtype,), x.device)
-    check_contiguous(norm_weight=norm_weight)
-    if eps <= 0.0:
-        raise ValueError(f"eps: must be positive, got {eps}")
-    if residual is not None:
-        check_tensor("residual", residual, tuple(x.shape), (x.dtype,), x.device)
-        check_contiguous(residual=residual)
-    if gate is not None and gate not in GATES:
-        raise ValueError(f"gate: expected None or one of {', '.join(GATES)}, got {gate!r}")
-    if gate is not None and num_outputs(weight) % 2:
-        raise ValueError(f"weight: holds gate rows and up rows, so an even number of them, got {weight.shape[0]}")
+    check_residual_norm(x, residual, norm_weight, eps)
+    check_gate(gate, num_outputs(weight))
 
 
 linear = Operation(
     linear_reference,
     _check_linear,
     {
-        "cpu": "quire.kernels.cpu.linear:linear",
+        "cpu": "quire.kernels.cpu.linear.linear:linear",
         "cuda": "quire.kernels.gpu.linear.linear:linear",
     },
 )
@@ -88,7 +74,7 @@ norm_linear = Operation(
     norm_linear_reference,
     _check_norm_linear,
     {
-        "cpu": "quire.kernels.cpu.linear:norm_linear",
+        "cpu": "quire.kernels.cpu.linear.linear:norm_linear",
         "cuda": "quire.kernels.gpu.linear.linear:norm_linear",
     },
 )

@@ -5,10 +5,10 @@ Rows know nothing of each other: a token's result does not depend on what else i
 
 import torch
 
-from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
+from quire.kernels.checks import FLOATS, check_bias, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
-from quire.kernels.linear.activation import GATES, Gate, gated_activation_reference
-from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
+from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
 BLOCK = 16
 """Outputs that lie together in a packed weight."""
@@ -37,22 +37,37 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pack(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """weight [O, I] -> (packed uint8 [ceil(O / 16), ceil(I / 4), 16, 4], scale float32 [O]).
-
-    Element (b, g, o, i) is the integer of output 16 b + o and input 4 g + i, plus 128; what lies beyond is 128.
-    """
+    """weight [O, I] -> (packed uint8 [ceil(O / 16), ceil(I / 4), 16, 4], scale float32 [O])."""
     outputs, inputs = weight.shape
-    shape = (-(-outputs // BLOCK), -(-inputs // GROUP), BLOCK, GROUP)
-    packed = torch.full(shape, ZERO_POINT, dtype=torch.uint8, device=weight.device)
+    packed = _empty(outputs, inputs, weight.device)
     scale = torch.empty(outputs, dtype=torch.float32, device=weight.device)
     for start in range(0, outputs, _PIECE):
         integers, scale[start : start + _PIECE] = quantize(weight[start : start + _PIECE])
-        rows = -(-integers.shape[0] // BLOCK)
-        padded = integers.new_zeros((rows * BLOCK, shape[1] * GROUP))
-        padded[: integers.shape[0], :inputs] = integers
-        blocks = padded.view(torch.uint8) ^ ZERO_POINT  # flips the sign bit, which is + 128
-        packed[start // BLOCK :][:rows] = blocks.view(rows, BLOCK, shape[1], GROUP).transpose(1, 2)
+        _lay(packed, start, integers)
     return packed, scale
+
+
+def pack_integers(integers: torch.Tensor) -> torch.Tensor:
+    """int8 [O, I] -> packed uint8 [ceil(O / 16), ceil(I / 4), 16, 4]."""
+    packed = _empty(integers.shape[0], integers.shape[1], integers.device)
+    for start in range(0, integers.shape[0], _PIECE):
+        _lay(packed, start, integers[start : start + _PIECE])
+    return packed
+
+
+def _empty(outputs: int, inputs: int, device: torch.device) -> torch.Tensor:
+    """Element (b, g, o, i) is the integer of output 16 b + o and input 4 g + i, plus 128; what lies beyond is 128."""
+    shape = (-(-outputs // BLOCK), -(-inputs // GROUP), BLOCK, GROUP)
+    return torch.full(shape, ZERO_POINT, dtype=torch.uint8, device=device)
+
+
+def _lay(packed: torch.Tensor, start: int, integers: torch.Tensor) -> None:
+    """Put integers int8 [N, I] into `packed` as its outputs from `start` on, a multiple of 16."""
+    rows, groups = -(-integers.shape[0] // BLOCK), packed.shape[1]
+    padded = integers.new_zeros((rows * BLOCK, groups * GROUP))
+    padded[: integers.shape[0], : integers.shape[1]] = integers
+    blocks = padded.view(torch.uint8) ^ ZERO_POINT  # flips the sign bit, which is + 128
+    packed[start // BLOCK :][:rows] = blocks.view(rows, BLOCK, groups, GROUP).transpose(1, 2)
 
 
 def unpack(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
@@ -89,10 +104,7 @@ def norm_linear_int8_reference(
 
     Like `norm_linear`: x and residual [T, I] -> ([T, O], or with a gate [T, O / 2]; total [T, I]).
     """
-    if residual is None:
-        normed, total = rms_norm_reference(x, norm_weight, eps), x
-    else:
-        normed, total = add_rms_norm_reference(x, residual, norm_weight, eps)
+    normed, total = residual_norm_reference(x, residual, norm_weight, eps)
     wide = linear_int8_reference(normed, weight, scale, bias)
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
@@ -105,9 +117,7 @@ def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: tor
     if inputs > MOST_INPUTS:
         raise ValueError(f"x: sums of {inputs} products do not fit 32 bits; at most {MOST_INPUTS} inputs")
     check_contiguous(x=x, weight=weight, scale=scale)
-    if bias is not None:
-        check_tensor("bias", bias, (outputs,), (x.dtype,), x.device)
-        check_contiguous(bias=bias)
+    check_bias(bias, outputs, x)
 
 
 def _check_norm(
@@ -121,20 +131,11 @@ def _check_norm(
     gate: Gate | None,
 ) -> None:
     _check(x, weight, scale, bias)
-    check_tensor("norm_weight", norm_weight, (x.shape[1],), (x.dtype,), x.device)
-    check_contiguous(norm_weight=norm_weight)
-    if eps <= 0.0:
-        raise ValueError(f"eps: must be positive, got {eps}")
-    if residual is not None:
-        check_tensor("residual", residual, tuple(x.shape), (x.dtype,), x.device)
-        check_contiguous(residual=residual)
-    if gate is not None and gate not in GATES:
-        raise ValueError(f"gate: expected None or one of {', '.join(GATES)}, got {gate!r}")
-    if gate is not None and scale.shape[0] % 2:
-        raise ValueError(f"scale: holds gate rows and up rows, so an even number of them, got {scale.shape[0]}")
+    check_residual_norm(x, residual, norm_weight, eps)
+    check_gate(gate, scale.shape[0])
 
 
-linear_int8 = Operation(linear_int8_reference, _check, {"cpu": "quire.kernels.cpu.linear_int8:linear_int8"})
+linear_int8 = Operation(linear_int8_reference, _check, {"cpu": "quire.kernels.cpu.linear.linear_int8:linear_int8"})
 norm_linear_int8 = Operation(
-    norm_linear_int8_reference, _check_norm, {"cpu": "quire.kernels.cpu.linear_int8:norm_linear_int8"}
+    norm_linear_int8_reference, _check_norm, {"cpu": "quire.kernels.cpu.linear.linear_int8:norm_linear_int8"}
 )

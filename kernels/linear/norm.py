@@ -24,6 +24,26 @@ def add_rms_norm_reference(
     return rms_norm_reference(total, weight, eps), total
 
 
+def residual_norm_reference(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of total, and total: residual + x, or without a residual x itself."""
+    if residual is None:
+        return rms_norm_reference(x, weight, eps), x
+    return add_rms_norm_reference(x, residual, weight, eps)
+
+
+def check_residual_norm(x: torch.Tensor, residual: torch.Tensor | None, norm_weight: torch.Tensor, eps: float) -> None:
+    """Raise ValueError unless these are arguments of a norm before a product; x itself is sound."""
+    check_tensor("norm_weight", norm_weight, (x.shape[1],), (x.dtype,), x.device)
+    check_contiguous(norm_weight=norm_weight)
+    if eps <= 0.0:
+        raise ValueError(f"eps: must be positive, got {eps}")
+    if residual is not None:
+        check_tensor("residual", residual, tuple(x.shape), (x.dtype,), x.device)
+        check_contiguous(residual=residual)
+
+
 def _check_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     check_tensor("x", x, (*x.shape[:-1], weight.shape[-1]), FLOATS, x.device)
     check_tensor("weight", weight, (x.shape[-1],), (x.dtype,), x.device)
@@ -41,10 +61,10 @@ def _check_add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tenso
 rms_norm = Operation(
     rms_norm_reference,
     _check_norm,
-    {"cuda": "quire.kernels.gpu.linear.norm:rms_norm", "cpu": "quire.kernels.cpu.norm:rms_norm"},
+    {"cuda": "quire.kernels.gpu.linear.norm:rms_norm", "cpu": "quire.kernels.cpu.linear.norm:rms_norm"},
 )
 add_rms_norm = Operation(
     add_rms_norm_reference,
     _check_add_norm,
-    {"cuda": "quire.kernels.gpu.linear.norm:add_rms_norm", "cpu": "quire.kernels.cpu.norm:add_rms_norm"},
+    {"cuda": "quire.kernels.gpu.linear.norm:add_rms_norm", "cpu": "quire.kernels.cpu.linear.norm:add_rms_norm"},
 )

@@ -48,4 +48,4 @@ def _check(weight: torch.Tensor) -> None:
     check_contiguous(weight=weight)
 
 
-pack = Operation(pack_reference, _check, {"cpu": "quire.kernels.cpu.linear:pack"})
+pack = Operation(pack_reference, _check, {"cpu": "quire.kernels.cpu.linear.linear:pack"})

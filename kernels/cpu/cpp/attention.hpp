@@ -57,7 +57,7 @@ inline std::vector<WorkItem> list_work(const Attention& a, int threads, int64_t&
 }
 
 inline void prefill(const Attention& a, const WorkItem& item) {
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
     if (in_tiles(a)) return prefill_in_tiles(a, item.row, item.first_head, item.part);
 #endif
     prefill_tile(a, item.row, item.first_head, item.part);
@@ -67,7 +67,7 @@ inline void paged_attention(const Attention& a, int threads) {
     int64_t num_states;
     const std::vector<WorkItem> items = list_work(a, threads, num_states);
     const int64_t size = state_size(a), per_split = a.kv_heads * a.groups * size;
-    float* const states = scratch<1>(num_states * size);
+    float* const states = common_scratch<1>(num_states * size);
     const auto merge = [&](const WorkItem& item) {
         for (int64_t k = item.first_head; k < item.last_head; k++)
             merge_splits(a, item.row, k, states + item.states * size + k * a.groups * size, item.parts, per_split);

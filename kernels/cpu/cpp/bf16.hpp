@@ -9,27 +9,30 @@ namespace quire {
 
 // Each output's weights of the even and the odd inputs become float32 vectors: any processor, the order of Float32.
 struct WidenedBf16 : Float32 {
+    using Tile = WidenedBf16;
+    using Wide = Float32;
     static constexpr int GROUP = 2, PARTS = 2;
 
-    static Floats part(int which, Floats stored) {
-        const Words pair = bits_of<Words>(stored);
-        return bits_of<Floats>(which == 0 ? pair << 16 : pair & 0xffff0000);
+    static Floats weights(int part, const int32_t* group, int v) {
+        const Words pair = load_vector<Words>(group + v * LANES);
+        return bits_of<Floats>(part == 0 ? pair << 16 : pair & 0xffff0000);
     }
 };
 
 #if defined(__AVX512BF16__)
 struct PairedBf16 : VectorTiles {
     using Vector = Floats;
+    using Tile = PairedBf16;
     static constexpr int GROUP = 2;
 
-    static Floats part(int, Floats weights) { return weights; }
+    static Floats weights(int, const int32_t* group, int v) { return load_vector<Floats>(group + v * LANES); }
     static Floats dot(Floats sum, Floats weights, Floats x) {
         return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weights, (__m512bh)x);
     }
 
     static void pack(const Bf16* x, int64_t n, int32_t* out, float*, int32_t*) { std::memcpy(out, x, n * sizeof *x); }
 
-    template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, const float*, int64_t) { return sum; }
+    template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, int64_t, int64_t) { return sum; }
 #if defined(__AMX_BF16__)
     template <int sums, int x, int weights> static void multiply() {  // intrinsics take no template's numbers
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(x), "i"(weights));

@@ -85,11 +85,13 @@ template <int most, class F> inline void by_queries(int64_t count, const F& f) {
 struct DecodeRow {
     const Attention& a;
     const Format cached;
+    const int64_t head_bytes;  // of a cached head
     int64_t row, first_head, last_head;  // key-value heads [first_head, last_head)
     float *zeros, *query, *scores, *factors, *wide;
 
     DecodeRow(const Attention& a, int64_t row, int64_t first_head, int64_t last_head)
-        : a(a), cached(format_of(a.cache_dtype)), row(row), first_head(first_head), last_head(last_head) {
+        : a(a), cached(format_of(a.cache_dtype)), head_bytes(cached.row_bytes(a.head_dim)), row(row), first_head(first_head),
+          last_head(last_head) {
         const int64_t dim = a.padded_dim(), heads = (last_head - first_head) * a.groups;
         zeros = scratch<0>((1 + heads + KEY_TILE) * dim + a.groups * (KEY_TILE + 1));
         query = zeros + dim;
@@ -114,8 +116,8 @@ struct KeyTile {
 
     void find(const DecodeRow& r, int64_t first, int64_t last) {
         count = last - first < KEY_TILE ? (last > first ? last - first : 0) : KEY_TILE;
-        locate(r.a, r.a.keys, r.row, r.first_head, first, count, KEY_TILE, r.cached.size, keys);
-        locate(r.a, r.a.values, r.row, r.first_head, first, count, KEY_TILE, r.cached.size, values);
+        locate(r.a, r.a.keys, r.row, r.first_head, first, count, KEY_TILE, r.head_bytes, keys);
+        locate(r.a, r.a.values, r.row, r.first_head, first, count, KEY_TILE, r.head_bytes, values);
     }
 };
 
@@ -123,11 +125,26 @@ struct KeyTile {
 template <class T> inline void open_rows(
     const DecodeRow& r, const char* const* places, int64_t count, int64_t head, bool copied, const T** rows
 ) {
-    const int64_t dim = r.a.padded_dim(), offset = (head - r.first_head) * r.a.head_dim * r.cached.size;
+    const int64_t dim = r.a.padded_dim(), offset = (head - r.first_head) * r.head_bytes;
     if (copied) r.cached.widen_rows(places, offset, count, r.wide, r.a.head_dim);
     for (int64_t j = 0; j < KEY_TILE; j++) {
         const void* const own = copied ? static_cast<const void*>(r.wide + j * dim) : places[j] + offset;
         rows[j] = static_cast<const T*>(j < count ? own : r.zeros);
+    }
+}
+
+// Multiplies numbers [groups, KEY_TILE] by the scales of their rows, which begin with 8-bit integers.
+template <class T> inline void times_row_scales(
+    const DecodeRow& r, const T* const* rows, int64_t count, float* numbers
+) {
+    if constexpr (HAS_SCALE<T>) {
+        alignas(64) float scales[KEY_TILE] = {};
+        for (int64_t j = 0; j < count; j++) scales[j] = row_scale(rows[j], r.a.head_dim);
+        for (int64_t g = 0; g < r.a.groups; g++)
+            for (int64_t j = 0; j < KEY_TILE; j += LANES) {
+                float* const to = numbers + g * KEY_TILE + j;
+                store(to, load_vector<Floats>(to) * load_vector<Floats>(scales + j));
+            }
     }
 }
 
@@ -140,7 +157,7 @@ template <class T> inline void decode_tile(
     const float* const query = r.query + (head - r.first_head) * a.groups * dim;
     const T* rows[KEY_TILE];
     // with each head a share of the next tile: its keys during the first product, its values during the second
-    const int64_t span = heads * a.head_dim * r.cached.size, share = (KEY_TILE + heads - 1) / heads;
+    const int64_t span = heads * r.head_bytes, share = (KEY_TILE + heads - 1) / heads;
     const int64_t begin = (head - r.first_head) * share, end = begin + share < next.count ? begin + share : next.count;
     const int64_t lines = share * ((span + 63) / 64), passes = (a.groups + QUERIES<T> - 1) / QUERIES<T>;
     Ahead keys{next.keys, begin, end, span}, values{next.values, begin, end, span};
@@ -156,12 +173,14 @@ template <class T> inline void decode_tile(
             for (int m = 0; m < together; m++) store(r.scores + (g++) * KEY_TILE + j, scores[m]);
         });
     }
+    times_row_scales(r, rows, tile.count, r.scores);
     for (int64_t g = 0; g < a.groups; g++) {
         float* const state = states + g * size + dim;
         float* const scores = r.scores + g * KEY_TILE;
         r.factors[g] = soften(a, scores, 1.0f, scores, 0, KEY_TILE, 0, tile.count, state[0], state[1]);
     }
     open_rows(r, tile.values, tile.count, head, copied, rows);
+    times_row_scales(r, rows, tile.count, r.scores);
     int64_t g = 0;
     by_queries<4>(a.groups, [&](auto together) {
         add_weighted_rows<together>(

@@ -15,9 +15,11 @@ namespace quire {
 
 struct Int8 : VectorTiles {
     using Vector = Ints;
+    using Tile = Int8;
     static constexpr int GROUP = 4;
+    const float* scale;  // [outputs]
 
-    static Ints part(int, Ints weights) { return weights; }
+    static Ints weights(int, const int32_t* group, int v) { return load_vector<Ints>(group + v * LANES); }
 
     // sum + 4 products in each lane: weights are 0 to 255, x is -127 to 127.
     static Ints dot(Ints sum, Ints weights, Ints x) {
@@ -40,15 +42,15 @@ struct Int8 : VectorTiles {
     // x [n] as round(x / scale), scale = max |x| / 127 (NaN where x holds one, or an infinity); and what the weights'
     // zero point of 128 will add to the sums, 128 times the sum of the row.
     template <class T> static void pack(const T* x, int64_t n, int32_t* out, float* scale, int32_t* excess) {
-        Ints most = {};  // bits of the magnitudes: they are ordered like the numbers, infinity and NaN above all
-        for (int64_t i = 0; i < n; i += LANES) {
-            const Ints bits = bits_of<Ints>(load(x + i, n - i)) & 0x7fffffff;
-            most = bits > most ? bits : most;
-        }
-        int32_t top = 0;
-        for (int lane = 0; lane < LANES; lane++) top = std::max(top, most[lane]);
+        const int32_t top = largest_magnitude(x, n);
         const bool finite = top < 0x7f800000;
         const float step = std::max(finite ? bits_of<float>(top) : 0.f, 1e-30f) / 127.f;
+        *excess = 128 * put(x, n, step, finite, out);
+        *scale = finite ? step : NAN;
+    }
+
+    // x [n] as round(x / step), or zeros -> their sum.
+    template <class T> static int32_t put(const T* x, int64_t n, float step, bool finite, int32_t* out) {
         Ints total = {};
         for (int64_t i = 0; i < n; i += LANES) {
             const Floats magic = splat(0x1.8p23f);  // adding it rounds to the nearest integer, half to even
@@ -59,14 +61,11 @@ struct Int8 : VectorTiles {
             const Small bytes = __builtin_convertvector(q, Small);
             std::memcpy(out + i / GROUP, &bytes, sizeof bytes);
         }
-        int32_t sum = 0;
-        for (int lane = 0; lane < LANES; lane++) sum += total[lane];
-        *excess = 128 * sum;
-        *scale = finite ? step : NAN;
+        return fold(total, [](Ints a, Ints b) { return a + b; });
     }
 
-    template <class Rows> static Floats real(Ints sum, const Rows& rows, int64_t r, const float* scale, int64_t left) {
-        return __builtin_convertvector(sum - rows.excess[r], Floats) * load(scale, left) * rows.scale[r];
+    template <class Rows> Floats real(Ints sum, const Rows& rows, int64_t r, int64_t column, int64_t left) const {
+        return __builtin_convertvector(sum - rows.excess[r], Floats) * load(scale + column, left) * rows.scale[r];
     }
 
 #if defined(__AMX_INT8__)
@@ -87,14 +86,18 @@ QUIRE_EXPORT void quire_linear_int8(
         quire::for_dtype(dtype, [=](auto* t) {
             using T = std::remove_pointer_t<decltype(t)>;
             quire::Linear<decltype(format), T>{
-                (const T*)x, (const T*)residual, (const T*)norm_weight, (T*)total, rows, inputs, eps,
-                (const int32_t*)weight, (const float*)scale, (const T*)bias, outputs, gate, (T*)out, threads
+                format, (const T*)x, (const T*)residual, (const T*)norm_weight, (T*)total, rows, inputs, eps,
+                (const int32_t*)weight, (const T*)bias, outputs, gate, (T*)out, threads
             }.run(scratch);
         });
     };
 #if defined(__AMX_INT8__)
     // a few rows leave the tiles' arithmetic idle; the sums are exact, so either way gives the same
-    if (rows > 8 && inputs % (quire::Int8::GROUP * quire::TILE) == 0) return run(quire::InTiles<quire::Int8>{});
+    if (rows > 8 && inputs % (quire::Int8::GROUP * quire::TILE) == 0) {
+        quire::InTiles<quire::Int8> format;
+        format.scale = (const float*)scale;
+        return run(format);
+    }
 #endif
-    run(quire::Int8{});
+    run(quire::Int8{{}, (const float*)scale});
 }

@@ -6,5 +6,7 @@
 // native.py; tape.hpp names it once more if a step calls it. setup.py finds new headers by itself.
 #pragma once
 
-#include "best.hpp"
+#include "penalize.hpp"
+#include "score.hpp"
 #include "tape.hpp"
+#include "top_k_top_p.hpp"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "amx.hpp"
@@ -15,18 +16,17 @@
 
 namespace quire {
 
-constexpr int64_t CHUNK_ROWS = 256;      // at most, that share one reading of the weights
-constexpr int64_t WIDENED_SEGMENT = 64;  // groups of weights that are widened once for all rows of a chunk
+constexpr int64_t CHUNK_ROWS = 256;  // at most, that share one reading of the weights
 
 template <class Format, class T> struct Linear {
+    Format format;
     // Inputs: x [rows, inputs]; with norm_weight they are normed first, with residual (and total) added before that.
     const T *x, *residual, *norm_weight;
     T* total;  // [rows, inputs]
     int64_t rows, inputs;
     float eps;
-    // The layer: weight [blocks, groups, 16] lanes, scale [outputs] or null, bias [outputs] or null.
+    // The layer: weight [blocks, groups + BEHIND, 16] lanes, bias [outputs] or null.
     const int32_t* weight;
-    const float* scale;
     const T* bias;
     int64_t outputs;
     int gate;
@@ -35,31 +35,44 @@ template <class Format, class T> struct Linear {
 
     static constexpr int64_t CHUNK_TILES = CHUNK_ROWS / Format::TILE_ROWS;
 
-    // scratch: 8 bytes for each row and 4 for each of its inputs
+    // scratch, for each row: 4 bytes, 4 for each of its scales, 4 for each of its inputs in whole groups
     void run(void* scratch) const {
-        const int64_t groups = (inputs + Format::GROUP - 1) / Format::GROUP;
+        if (rows == 0) return;
+        const int64_t groups = (inputs + Format::GROUP - 1) / Format::GROUP, row_scales = format.scales(inputs);
         float* scales = static_cast<float*>(scratch);
-        int32_t* excess = reinterpret_cast<int32_t*>(scales + rows);
-        const PackedRows<Format> packed{scales, excess, excess + rows, rows, groups};
+        int32_t* excess = reinterpret_cast<int32_t*>(scales + rows * row_scales);
+        const PackedRows<Format> packed{scales, excess, excess + rows, rows, groups, row_scales};
         for_rows(packed.tiles(), inputs * Format::TILE_ROWS, threads, [=](int64_t tile) { pack(packed, tile); });
         const int64_t blocks = (outputs + BLOCK - 1) / BLOCK, pairs = gate == NO_GATE ? (blocks + 1) / 2 : blocks / 2;
         const int64_t tiles = packed.tiles(), chunks = (tiles + CHUNK_TILES - 1) / CHUNK_TILES;
         const int64_t work = groups * 8 * BLOCK * std::max<int64_t>(1, std::min<int64_t>(tiles, CHUNK_TILES) / 2);
-        for_rows(chunks * pairs, work, threads, [=](int64_t item) {
-            const int64_t pair = item % pairs, chunk = item / pairs;
+        const auto blocks_of = [=](int64_t pair) {
             const int64_t first = gate == NO_GATE ? 2 * pair : pair;
-            const int64_t second = gate == NO_GATE ? std::min(first + 1, blocks - 1) : pair + pairs;
-            multiply(packed, chunk * tiles / chunks, (chunk + 1) * tiles / chunks, first, second);
+            return Pair{first, gate == NO_GATE ? std::min(first + 1, blocks - 1) : pair + pairs};
+        };
+        if constexpr (Format::FOUR_BLOCKS_ROWS > 0)
+            if (rows <= Format::FOUR_BLOCKS_ROWS)
+                return for_rows((pairs + 1) / 2, 2 * work, threads, [=](int64_t item) {
+                    multiply_four(packed, {blocks_of(2 * item), blocks_of(std::min(2 * item + 1, pairs - 1))});
+                });
+        for_rows(chunks * pairs, work, threads, [=](int64_t item) {
+            const int64_t chunk = item / pairs;
+            multiply(packed, chunk * tiles / chunks, (chunk + 1) * tiles / chunks, blocks_of(item % pairs));
         });
     }
+
+    // Two blocks of outputs.
+    struct Pair { int64_t first, second; };
 
     void pack(const PackedRows<Format>& packed, int64_t tile) const {
         static thread_local std::vector<int32_t> lanes;
         const int64_t first = packed.first(tile), count = packed.first(tile + 1) - first;
         const int64_t n = packed.groups * Format::PARTS, stride = (n + LANES - 1) / LANES * LANES;
         lanes.resize(count * stride);
-        for (int64_t r = first; r < first + count; r++)
-            Format::pack(prepared(r), inputs, lanes.data() + (r - first) * stride, packed.scale + r, packed.excess + r);
+        for (int64_t r = first; r < first + count; r++) {
+            int32_t* const row = lanes.data() + (r - first) * stride;
+            format.pack(prepared(r), inputs, row, packed.scale + r * packed.scales, packed.excess + r);
+        }
         Format::lay_out(lanes.data(), count, n, stride, packed.at(tile));
     }
 
@@ -82,77 +95,129 @@ template <class Format, class T> struct Linear {
 
     // Tiles from `begin` to before `end` with two blocks of outputs.
     void multiply(
-        const PackedRows<Format>& packed, int64_t begin, int64_t end, int64_t first, int64_t second
+        const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair
     ) const {
         alignas(64) int32_t sums[CHUNK_ROWS][2][BLOCK];
-        const int64_t origin = packed.first(begin), lanes = packed.groups * BLOCK;
-        const int32_t *left = weight + first * lanes, *right = weight + second * lanes;
-        std::memset(sums, 0, (packed.first(end) - origin) * sizeof sums[0]);
-        if constexpr (Format::IN_TILES) multiply_in_tiles(packed, begin, end, left, right, sums[0][0]);
-        else if constexpr (Format::PARTS == 1) multiply_in_vectors(packed, begin, end, left, right, sums[0][0]);
-        else if (end - begin == 1) multiply_in_vectors(packed, begin, end, left, right, sums[0][0]);
-        else multiply_widened(packed, begin, end, left, right, sums[0][0]);
-        for (int64_t r = origin; r < packed.first(end); r++)
-            for (int lane = 0; lane < BLOCK; lane += LANES) {
-                const int32_t* row = sums[r - origin][0] + lane;
-                finish(packed, r, first * BLOCK + lane, second * BLOCK + lane, row, row + BLOCK);
+        const int64_t origin = packed.first(begin), count = packed.first(end) - origin;
+        const int32_t* const block[2] = {weights(packed, pair.first), weights(packed, pair.second)};
+        for (int64_t r = 0; r < count; r++) begin_sums<2>(packed, block, sums[r][0]);
+        if constexpr (Format::GROUPED) {
+            const int next = gate == NO_GATE ? 2 : 1;
+            format.template add<2>(packed, begin, end, block, {pair.first, pair.second}, next, sums[0][0]);
+        } else if constexpr (Format::IN_TILES) multiply_in_tiles(packed, begin, end, block, sums[0][0]);
+        else if constexpr (Format::PARTS == 1) multiply_in_vectors(packed, begin, end, pair, block, sums[0][0]);
+        else if (count <= Format::FEW_ROWS) multiply_in_vectors(packed, begin, end, pair, block, sums[0][0]);
+        else multiply_widened(packed, begin, end, pair, block, sums[0][0]);
+        for (int64_t r = origin; r < origin + count; r++) finish(packed, r, pair, sums[r - origin][0]);
+    }
+
+    // All rows, which are few, with two pairs of blocks.
+    void multiply_four(const PackedRows<Format>& packed, const std::array<Pair, 2>& pairs) const {
+        alignas(64) int32_t sums[Format::FOUR_BLOCKS_ROWS][4][BLOCK];
+        const int32_t* block[4];
+        for (int b = 0; b < 4; b++) block[b] = weights(packed, b % 2 ? pairs[b / 2].second : pairs[b / 2].first);
+        for (int64_t r = 0; r < rows; r++) begin_sums<4>(packed, block, sums[r][0]);
+        if constexpr (Format::GROUPED) {
+            const std::array<int64_t, 4> numbers{pairs[0].first, pairs[0].second, pairs[1].first, pairs[1].second};
+            format.template add<4>(packed, 0, packed.tiles(), block, numbers, gate == NO_GATE ? 4 : 2, sums[0][0]);
+        } else
+            for (int64_t g = 0; g < packed.groups; g += Format::SEGMENT) {
+                const int64_t groups = std::min(Format::SEGMENT, packed.groups - g);
+                const auto counts = std::make_integer_sequence<int, Format::FOUR_BLOCKS_ROWS>{};
+                const Factors<2> factors{*this, packed, 0, rows, g, pairs};
+                const int32_t* const x = packed.lanes + g * Format::PARTS * rows;
+                sum_rows<typename Format::Tile, Format::SCALES_SEGMENTS, 4, 1>(rows, x, block, groups, factors.get(), sums[0][0], counts);
+                for (const int32_t*& one : block) one += groups * BLOCK;
             }
+        for (int64_t r = 0; r < rows; r++)
+            for (int one = 0; one < 2; one++) finish(packed, r, pairs[one], sums[r][2 * one]);
+    }
+
+    const int32_t* weights(const PackedRows<Format>& packed, int64_t block) const {
+        if constexpr (Format::GROUPED) return weight + block * format.lanes_of_block(inputs);
+        else return weight + block * (packed.groups + Format::BEHIND) * BLOCK;
+    }
+
+    // The sums of a row with so many blocks.
+    template <int blocks>
+    static void begin_sums(const PackedRows<Format>& packed, const int32_t* const* block, int32_t* sums) {
+        if constexpr (Format::BEHIND == 0) std::memset(sums, 0, blocks * BLOCK * sizeof *sums);
+        else
+            for (int b = 0; b < blocks; b++)
+                std::memcpy(sums + b * BLOCK, block[b] + packed.groups * BLOCK, BLOCK * sizeof *sums);
     }
 
     void multiply_in_vectors(
-        const PackedRows<Format>& packed, int64_t begin, int64_t end, const int32_t* left, const int32_t* right,
-        int32_t* sums
+        const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair, const int32_t* const* block, int32_t* sums
     ) const {
         const int64_t origin = packed.first(begin);
         for (int64_t g = 0; g < packed.groups; g += Format::SEGMENT)
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
-                sum_tile<Format>(
-                    count, packed.at(tile) + g * Format::PARTS * count, left + g * BLOCK, right + g * BLOCK,
-                    std::min(Format::SEGMENT, packed.groups - g), sums + (r - origin) * 2 * BLOCK
-                );
+                const int64_t groups = std::min(Format::SEGMENT, packed.groups - g);
+                const int32_t* const from[2] = {block[0] + g * BLOCK, block[1] + g * BLOCK};
+                int32_t* const to = sums + (r - origin) * 2 * BLOCK;
+                const Factors<1> factors{*this, packed, r, count, g, {pair}};
+                const int32_t* const x = packed.at(tile) + g * Format::PARTS * count;
+                sum_tile<typename Format::Tile, Format::SCALES_SEGMENTS>(count, x, from, groups, factors.get(), to);
             }
     }
 
     // The same in the same order, the parts of the weights laid out for all tiles.
     void multiply_widened(
-        const PackedRows<Format>& packed, int64_t begin, int64_t end, const int32_t* left, const int32_t* right,
-        int32_t* sums
+        const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair, const int32_t* const* block, int32_t* sums
     ) const {
         constexpr int parts = Format::PARTS;
-        alignas(64) int32_t wide[2][WIDENED_SEGMENT * parts * BLOCK];
+        alignas(64) int32_t wide[2][Format::WIDENED * parts * BLOCK];
+        const int32_t* const from[2] = {wide[0], wide[1]};
         const int64_t origin = packed.first(begin);
-        for (int64_t g = 0; g < packed.groups; g += WIDENED_SEGMENT) {
-            const int64_t groups = std::min(WIDENED_SEGMENT, packed.groups - g);
-            for (int64_t i = 0; i < groups * BLOCK; i += LANES) {
-                const int64_t to = (i / BLOCK * parts * BLOCK) + i % BLOCK;
-                widen(left + g * BLOCK + i, wide[0] + to);
-                widen(right + g * BLOCK + i, wide[1] + to);
-            }
+        for (int64_t g = 0; g < packed.groups; g += Format::WIDENED) {
+            const int64_t groups = std::min(Format::WIDENED, packed.groups - g);
+            for (int64_t i = 0; i < groups; i++)
+                for (int b = 0; b < 2; b++) widen(block[b] + (g + i) * BLOCK, wide[b] + i * parts * BLOCK);
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
-                sum_tile<Float32>(
-                    count, packed.at(tile) + g * parts * count, wide[0], wide[1], groups * parts,
+                const Factors<1> factors{*this, packed, r, count, g, {pair}};
+                sum_tile<typename Format::Wide, Format::SCALES_SEGMENTS>(
+                    count, packed.at(tile) + g * parts * count, from, groups * parts, factors.get(),
                     sums + (r - origin) * 2 * BLOCK
                 );
             }
         }
     }
 
+    // One group of a block.
     static void widen(const int32_t* from, int32_t* to) {
-        const Floats stored = load_vector<Floats>(from);
-        for (int part = 0; part < Format::PARTS; part++) {
-            const Floats weights = Format::part(part, stored);
-            std::memcpy(to + part * BLOCK, &weights, sizeof weights);
-        }
+        unrolled(std::make_integer_sequence<int, Format::PARTS * BLOCK_VECTORS>{}, [&](auto i) {
+            const auto weights = Format::weights(i / BLOCK_VECTORS, from, i % BLOCK_VECTORS);
+            std::memcpy(to + i * LANES, &weights, sizeof weights);
+        });
     }
+
+    // What sums of the segment at group g are multiplied with, for each row of a tile and each of the blocks.
+    template <int pairs> struct Factors {
+        float of[pairs == 1 ? Format::TALL_ROWS : Format::FOUR_BLOCKS_ROWS][2 * pairs];
+
+        Factors(
+            const Linear& linear, const PackedRows<Format>& packed, int64_t r, int64_t count, int64_t g,
+            const std::array<Pair, pairs>& blocks
+        ) {
+            if constexpr (Format::SCALES_SEGMENTS)
+                for (int64_t i = 0; i < count; i++)
+                    for (int one = 0; one < pairs; one++) {
+                        of[i][2 * one] = linear.format.factor(packed, r + i, g, blocks[one].first);
+                        of[i][2 * one + 1] = linear.format.factor(packed, r + i, g, blocks[one].second);
+                    }
+        }
+        const float* get() const { return Format::SCALES_SEGMENTS ? of[0] : nullptr; }
+    };
 
 #if defined(__AMX_TILE__)
     // Meanwhile the next segment, or that of the next pair of blocks, is asked for, each tile doing its share.
     void multiply_in_tiles(
-        const PackedRows<Format>& packed, int64_t begin, int64_t end, const int32_t* left, const int32_t* right,
-        int32_t* sums
+        const PackedRows<Format>& packed, int64_t begin, int64_t end, const int32_t* const* block, int32_t* sums
     ) const {
+        const int32_t *left = block[0], *right = block[1];
         const int64_t origin = packed.first(begin), next_pair = (gate == NO_GATE ? 2 : 1) * packed.groups * BLOCK;
         TileRegisters registers;
         for (int64_t g = 0; g < packed.groups; g += Format::SEGMENT)
@@ -170,7 +235,11 @@ template <class Format, class T> struct Linear {
     }
 #endif
 
-    // Two vectors of sums of row r to where they belong; at a layer's odd last block both are the same.
+    // The sums of row r with two blocks to where they belong; at a layer's odd last block both are the same.
+    void finish(const PackedRows<Format>& packed, int64_t r, Pair pair, const int32_t* sums) const {
+        for (int lane = 0; lane < BLOCK; lane += LANES)
+            finish(packed, r, pair.first * BLOCK + lane, pair.second * BLOCK + lane, sums + lane, sums + BLOCK + lane);
+    }
     void finish(
         const PackedRows<Format>& packed, int64_t r, int64_t first, int64_t second, const int32_t* left, const int32_t* right
     ) const {
@@ -187,7 +256,7 @@ template <class Format, class T> struct Linear {
     Floats product(const PackedRows<Format>& packed, int64_t r, int64_t column, const int32_t* sums) const {
         const int64_t left = std::max<int64_t>(0, outputs - column);
         const auto sum = load_vector<typename Format::Vector>(sums);
-        const Floats value = Format::real(sum, packed, r, scale + column, left);
+        const Floats value = format.real(sum, packed, r, column, left);
         return bias ? value + load(bias + column, left) : value;
     }
 
@@ -204,8 +273,7 @@ QUIRE_EXPORT void quire_linear(
     float eps, const void* weight, const float* bias, int64_t outputs, int gate, float* out, void* scratch, int threads
 ) {
     quire::Linear<quire::Float32, float>{
-        x, residual, norm_weight, total, rows, inputs, eps, (const int32_t*)weight, nullptr, bias, outputs, gate, out,
-        threads
+        {}, x, residual, norm_weight, total, rows, inputs, eps, (const int32_t*)weight, bias, outputs, gate, out, threads
     }.run(scratch);
 }
 
@@ -216,7 +284,6 @@ QUIRE_EXPORT void quire_linear_bf16(
     void* scratch, int threads
 ) {
     quire::Linear<quire::Bfloat16, quire::Bf16>{
-        x, residual, norm_weight, total, rows, inputs, eps, (const int32_t*)weight, nullptr, bias, outputs, gate, out,
-        threads
+        {}, x, residual, norm_weight, total, rows, inputs, eps, (const int32_t*)weight, bias, outputs, gate, out, threads
     }.run(scratch);
 }

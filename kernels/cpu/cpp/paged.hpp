@@ -18,7 +18,7 @@ constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
 struct Attention {
     const void* query;  // [K, T, G, D]
-    const void* keys;   // [num_blocks, block_size, K, D]
+    const void* keys;   // [num_blocks, block_size, K, D], rows of D elements as dtype.hpp says
     const void* values;
     void* out;  // [T, K * G * D]
     const int32_t* tables;
@@ -63,9 +63,17 @@ template <int tag> inline float* scratch(size_t floats) {
     return buffer.data;
 }
 
+// The same for all threads that make this call together: the memory of one of them.
+template <int tag> inline float* common_scratch(size_t floats) {
+    if (!member.team) return scratch<tag>(floats);
+    once([=] { member.team->common = scratch<tag>(floats); });
+    return member.team->common;
+}
+
 // ---- rows of memory as float32, whatever they hold ----
 
 template <class T> void widen_row(const void* from, float* to, int64_t n, float factor) {
+    factor *= row_scale(static_cast<const T*>(from), n);
     for (int64_t i = 0; i < n; i += LANES) store(to + i, load(static_cast<const T*>(from) + i, n - i) * factor);
 }
 
@@ -74,7 +82,11 @@ template <class T>
 void widen_rows(const char* const* places, int64_t offset, int64_t count, float* to, int64_t n) {
     for (int64_t j = 0; j < count; j++) {
         const T* const from = reinterpret_cast<const T*>(places[j] + offset);
-        for (int64_t i = 0; i < n; i += LANES, to += LANES) store(to, load(from + i, n - i));
+        const float scale = row_scale(from, n);
+        for (int64_t i = 0; i < n; i += LANES, to += LANES) {
+            const Floats x = load(from + i, n - i);
+            store(to, HAS_SCALE<T> ? x * scale : x);
+        }
     }
 }
 
@@ -84,6 +96,9 @@ template <class T> void narrow_row(const float* from, void* to, int64_t n, float
 
 // LANES rows of n elements -> their columns: element d of all rows at to + d * stride. Null rows count as zero.
 template <class T> void transpose_rows(const char* const* rows, float* to, int64_t n, int64_t stride) {
+    Floats scales{};
+    if constexpr (HAS_SCALE<T>)
+        for (int i = 0; i < LANES; i++) scales[i] = rows[i] ? row_scale(reinterpret_cast<const T*>(rows[i]), n) : 0.0f;
     for (int64_t d = 0; d < n; d += LANES) {
         Floats square[LANES];
 #pragma GCC unroll 16
@@ -91,12 +106,13 @@ template <class T> void transpose_rows(const char* const* rows, float* to, int64
             square[i] = rows[i] ? load(reinterpret_cast<const T*>(rows[i]) + d, n - d) : Floats{};
         transpose(square);
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) store(to + (d + i) * stride, square[i]);
+        for (int i = 0; i < LANES; i++) store(to + (d + i) * stride, HAS_SCALE<T> ? square[i] * scales : square[i]);
     }
 }
 
 struct Format {
-    int64_t size;
+    int64_t size;  // of an element
+    int64_t (*row_bytes)(int64_t);
     void (*widen)(const void*, float*, int64_t, float);
     void (*widen_rows)(const char* const*, int64_t, int64_t, float*, int64_t);
     void (*narrow)(const float*, void*, int64_t, float);
@@ -107,7 +123,7 @@ inline Format format_of(int dtype) {
     Format format;
     for_cache_dtype(dtype, [&](auto* t) {
         using T = std::remove_pointer_t<decltype(t)>;
-        format = {sizeof(T), widen_row<T>, widen_rows<T>, narrow_row<T>, transpose_rows<T>};
+        format = {sizeof(T), row_bytes<T>, widen_row<T>, widen_rows<T>, narrow_row<T>, transpose_rows<T>};
     });
     return format;
 }
@@ -115,11 +131,11 @@ inline Format format_of(int dtype) {
 // Addresses of `count` consecutive cached vectors of one key-value head; the places up to `padded` become null.
 inline void locate(
     const Attention& a, const void* cache, int64_t row, int64_t kv_head, int64_t first, int64_t count, int64_t padded,
-    int64_t element_size, const char** places
+    int64_t head_bytes, const char** places
 ) {
     const int32_t* table = a.tables + a.slots[row] * a.table_width;
-    const int64_t step = a.kv_heads * a.head_dim * element_size;
-    const char* base = static_cast<const char*>(cache) + kv_head * a.head_dim * element_size;
+    const int64_t step = a.kv_heads * head_bytes;
+    const char* base = static_cast<const char*>(cache) + kv_head * head_bytes;
     for (int64_t i = 0; i < count;) {
         const int64_t block = (first + i) / a.block_size, offset = (first + i) % a.block_size;
         const char* place = base + (table[block] * a.block_size + offset) * step;

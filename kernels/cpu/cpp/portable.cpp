@@ -16,9 +16,10 @@ static bool has_tiles() {
     return syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
 }
 
+// Products of bfloat16, and the bytes' permutations that widen codes to it.
 static bool has_bf16() {
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+    return __builtin_cpu_supports("avx512vbmi") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1);
 }
 
 // Ticks of twelve chains of products, by pairs of bfloat16 or of float32; the least of many tries, as others run here too.

@@ -43,9 +43,47 @@ struct QueryTile {
     }
 };
 
+// Keys of a context tile whose values are not finite. The queries of a micro-tile meet the values of all that one of them
+// sees, with weight zero for what they do not see themselves, and zero times infinity is not zero: a later token's NaN
+// would come to earlier tokens, whose blocks other requests share. So these values are zeros in the product, and are
+// added to who sees them.
+struct Apart {
+    float* value;  // room for one
+    int64_t count = 0, keys[CONTEXT_TILE];
+    const char* places[CONTEXT_TILE];
+
+    void take(int64_t key, const char* place) {
+        keys[count] = key;
+        places[count++] = place;
+    }
+
+    // To `rows` pairs from `pair` on with weights [rows, stride], of the tile that begins at token `start`.
+    template <class T>
+    void add(const QueryTile& tile, int64_t pair, int rows, int64_t start, const T* weights, int64_t stride) const {
+        const Attention& a = tile.a;
+        for (int64_t i = 0; i < count; i++) {
+            format_of(a.cache_dtype).widen(places[i], value, a.head_dim, 1.0f);
+            for (int m = 0; m < rows; m++) {
+                const int64_t position = tile.position(pair + m), key = start + keys[i];
+                if (key < a.first_seen(position) || key > position) continue;
+                const float weight = load(weights + m * stride + keys[i], 1)[0];
+                float* const sums = tile.sums + (pair + m) * a.padded_dim();
+                for (int64_t d = 0; d < a.head_dim; d++) sums[d] += weight * value[d];
+            }
+        }
+    }
+};
+
+inline bool all_finite(const float* x, int64_t n) {
+    Floats zeros{};  // or NaN: infinity times zero
+    for (int64_t i = 0; i < n; i += LANES) zeros += load_vector<Floats>(x + i) * 0.0f;
+    return sum_of(zeros) == 0.0f;
+}
+
 // Adds the keys [start, start + keys) to MICRO_ROWS pairs from `pair` on.
 inline void attend_micro_tile(
-    const QueryTile& tile, int64_t pair, int64_t start, int64_t keys, const float* packed, const float* const* values
+    const QueryTile& tile, int64_t pair, int64_t start, int64_t keys, const float* packed, const float* const* values,
+    const Apart& apart
 ) {
     const Attention& a = tile.a;
     const int64_t dim = a.padded_dim();
@@ -67,6 +105,7 @@ inline void attend_micro_tile(
         );
     }
     add_weighted_rows<MICRO_ROWS>(values, from, to, scores, CONTEXT_TILE, factors, tile.sums + pair * dim, dim, dim);
+    apart.add(tile, pair, MICRO_ROWS, start, scores, CONTEXT_TILE);
 }
 
 inline void finish(const QueryTile& tile) {
@@ -87,9 +126,9 @@ inline void finish(const QueryTile& tile) {
 inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
     const Format cached = format_of(a.cache_dtype), asked = format_of(a.query_dtype);
     const int64_t dim = a.padded_dim(), pairs = a.query_len(row) * a.groups - first;
-    const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE;
+    const int64_t head_bytes = cached.row_bytes(a.head_dim), count = pairs < QUERY_TILE ? pairs : QUERY_TILE;
     const int64_t rounded_count = (count + MICRO_ROWS - 1) / MICRO_ROWS * MICRO_ROWS;
-    float* const query = scratch<0>(2 * (QUERY_TILE + CONTEXT_TILE) * dim + 2 * QUERY_TILE);
+    float* const query = scratch<0>(2 * (QUERY_TILE + CONTEXT_TILE) * dim + 2 * QUERY_TILE + dim);
     float* const sums = query + QUERY_TILE * dim;
     float* const packed = sums + QUERY_TILE * dim;
     float* const wide = packed + CONTEXT_TILE * dim;
@@ -115,15 +154,21 @@ inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64
     for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
         const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
         const int64_t padded = (keys + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS;
-        locate(a, a.keys, row, kv_head, start, keys, padded, cached.size, places);
+        locate(a, a.keys, row, kv_head, start, keys, padded, head_bytes, places);
         for (int64_t j = 0; j < padded; j += LANES) {
             float* const panel = packed + j / PANEL_KEYS * PANEL_KEYS * dim + j % PANEL_KEYS;
             cached.transpose(places + j, panel, a.head_dim, PANEL_KEYS);
         }
-        locate(a, a.values, row, kv_head, start, keys, keys, cached.size, places);
+        locate(a, a.values, row, kv_head, start, keys, keys, head_bytes, places);
         cached.widen_rows(places, 0, keys, wide, a.head_dim);
+        Apart apart{largest + 2 * QUERY_TILE};
+        for (int64_t j = 0; j < keys; j++)
+            if (!all_finite(wide + j * dim, dim)) {
+                apart.take(j, places[j]);
+                std::memset(wide + j * dim, 0, dim * sizeof(float));
+            }
         for (int64_t pair = 0; pair < rounded_count; pair += MICRO_ROWS)
-            attend_micro_tile(tile, pair, start, keys, packed, values);
+            attend_micro_tile(tile, pair, start, keys, packed, values, apart);
     }
     finish(tile);
 }

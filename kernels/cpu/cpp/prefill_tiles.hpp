@@ -1,32 +1,114 @@
-// Attention of a row of several tokens in bfloat16, both products by tile registers: scores are sums in float32, weights
-// are rounded to bfloat16 on their way to the second product, and the outputs are sums in float32 again.
+// Attention of a row of several tokens in bfloat16, both products by tile registers or by products of pairs: scores are
+// sums in float32, weights are rounded to bfloat16 on their way to the second product, and the outputs are sums in
+// float32 again.
 #pragma once
 
 #include "amx.hpp"
 #include "bf16.hpp"
 #include "prefill.hpp"
 
-#if defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
 
 namespace quire {
 
-constexpr int64_t PAIRS = 2 * TILE;  // (token, head) pairs that go through together
-constexpr int64_t SCORE_STRIDE = CONTEXT_TILE + TILE;  // off a power of two: rows would share a place in the cache
-constexpr int64_t WEIGHT_STRIDE = CONTEXT_TILE + 2 * TILE;
+constexpr int64_t PAIRS = 2 * BLOCK;  // (token, head) pairs that go through together
+constexpr int64_t SCORE_STRIDE = CONTEXT_TILE + BLOCK;  // off a power of two: rows would share a place in the cache
+constexpr int64_t WEIGHT_STRIDE = CONTEXT_TILE + 2 * BLOCK;
+
+// Adds to sums [PAIRS, 2 blocks] the products of rows [PAIRS, 2 groups] with two blocks [groups, 16, 2]. Strides are in
+// elements.
+#if defined(__AMX_BF16__)
+class PairProducts {
+public:
+    void add(
+        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups, float* sums,
+        int64_t sum_stride
+    ) {
+        registers.set(PAIRS);
+        add_tile_products<Bfloat16, true>(
+            {rows, row_stride * 2, LINE_BYTES}, first, second, groups, {nullptr, nullptr, 0, 0}, sums,
+            sum_stride * sizeof(float)
+        );
+    }
+
+private:
+    TileRegisters registers;
+};
+#else
+class PairProducts {
+public:
+    void add(
+        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups, float* sums,
+        int64_t sum_stride
+    ) {
+        for (int64_t m = 0; m < PAIRS; m += ROWS)
+            add_rows(rows + m * row_stride, row_stride, first, second, groups, sums + m * sum_stride, sum_stride);
+    }
+
+private:
+    static constexpr int ROWS = 8;
+
+    static void add_rows(
+        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups, float* sums,
+        int64_t sum_stride
+    ) {
+        Floats left[ROWS], right[ROWS];
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; m++) {
+            left[m] = load_vector<Floats>(sums + m * sum_stride);
+            right[m] = load_vector<Floats>(sums + m * sum_stride + BLOCK);
+        }
+        for (int64_t g = 0; g < groups; g++) {
+            const Floats one = load_vector<Floats>(first + g * BLOCK), other = load_vector<Floats>(second + g * BLOCK);
+#pragma GCC unroll 8
+            for (int m = 0; m < ROWS; m++) {
+                int32_t pair;
+                std::memcpy(&pair, rows + m * row_stride + 2 * g, sizeof pair);
+                const Floats x = bits_of<Floats>(pair - Ints{});
+                left[m] = Bfloat16::dot(left[m], one, x);
+                right[m] = Bfloat16::dot(right[m], other, x);
+            }
+        }
+#pragma GCC unroll 8
+        for (int m = 0; m < ROWS; m++) {
+            store(sums + m * sum_stride, left[m]);
+            store(sums + m * sum_stride + BLOCK, right[m]);
+        }
+    }
+};
+#endif
 
 inline bool in_tiles(const Attention& a) {
     return a.query_dtype == BF16 && a.cache_dtype == BF16 && a.head_dim % PAIRS == 0;
 }
 
+// Bits 31 and 15 of a word say of which of its halves, as bfloat16, every bit of the exponent is set: NaN and infinity.
+inline Words not_finite(Words pairs) { return ((pairs & 0x7fff7fff) + 0x00800080) & 0x80008000; }
+
 // `count` cached values of n numbers (null places read as zero) -> [n / 16, keys / 2, 16, 2]: blocks like a weight's.
-inline void pair_rows(const char* const* places, int64_t count, Bf16* to, int64_t n) {
-    for (int64_t d = 0; d < n; d += TILE)
-        for (int64_t j = 0; j < count; j += 2, to += 2 * TILE) {
+// Returns whether all are finite.
+inline bool pair_rows(const char* const* places, int64_t count, Bf16* to, int64_t n) {
+    Words odd{};
+    for (int64_t d = 0; d < n; d += BLOCK)
+        for (int64_t j = 0; j < count; j += 2, to += 2 * BLOCK) {
             Words pair{};
             if (places[j]) pair = wide(load_vector<Halves>(places[j] + d * sizeof(Bf16)));
             if (places[j + 1]) pair |= wide(load_vector<Halves>(places[j + 1] + d * sizeof(Bf16))) << 16;
+            odd |= not_finite(pair);
             std::memcpy(to, &pair, sizeof pair);
         }
+    return !any(odd);
+}
+
+// Gives `apart` the values that are not finite, and null for their places.
+inline void take_apart(const char** places, int64_t count, int64_t n, Apart& apart) {
+    for (int64_t j = 0; j < count; j++) {
+        Words odd{};
+        for (int64_t d = 0; d < n; d += BLOCK) odd |= not_finite(wide(load_vector<Halves>(places[j] + d * sizeof(Bf16))));
+        if (!any(odd)) continue;
+        apart.take(j, places[j]);
+        places[j] = nullptr;
+    }
 }
 
 // The tile of keys and values that all pairs of a query tile meet: [keys / 16, dim / 2, 16, 2] and
@@ -36,12 +118,13 @@ struct ContextTile {
     int32_t *packed, *values;
 
     const int32_t* key_block(int64_t key, int64_t dim) const { return packed + key * dim / 2; }
-    const int32_t* value_block(int64_t d, int64_t key) const { return values + (d * padded + key * TILE) / 2; }
+    const int32_t* value_block(int64_t d, int64_t key) const { return values + (d * padded + key * BLOCK) / 2; }
 };
 
 // Adds a tile of keys to PAIRS pairs from `pair` on.
 inline void attend_pairs(
-    const QueryTile& tile, const Bf16* query, int64_t pair, const ContextTile& context, TileRegisters& registers
+    const QueryTile& tile, const Bf16* query, int64_t pair, const ContextTile& context, const Apart& apart,
+    PairProducts& products
 ) {
     const Attention& a = tile.a;
     const int64_t dim = a.head_dim, start = context.start, keys = context.keys;
@@ -51,13 +134,11 @@ inline void attend_pairs(
     const int64_t low = from / PAIRS * PAIRS, high = (to + PAIRS - 1) / PAIRS * PAIRS;
     alignas(64) float scores[PAIRS * SCORE_STRIDE];
     alignas(64) Bf16 weights[PAIRS * WEIGHT_STRIDE];
-    const AheadOfTiles nothing{nullptr, nullptr, 0, 0};
-    registers.set(PAIRS);
     for (int64_t m = 0; m < PAIRS; m++) std::memset(scores + m * SCORE_STRIDE + low, 0, (high - low) * sizeof(float));
-    for (int64_t key = low; key < high; key += 2 * TILE)
-        add_tile_products<Bfloat16, true>(
-            {query + pair * dim, dim * 2, LINE_BYTES}, context.key_block(key, dim), context.key_block(key + TILE, dim),
-            dim / 2, nothing, scores + key, SCORE_STRIDE * sizeof(float)
+    for (int64_t key = low; key < high; key += 2 * BLOCK)
+        products.add(
+            query + pair * dim, dim, context.key_block(key, dim), context.key_block(key + BLOCK, dim), dim / 2,
+            scores + key, SCORE_STRIDE
         );
     for (int64_t m = 0; m < PAIRS; m++) {
         const int64_t position = tile.position(pair + m);
@@ -69,19 +150,19 @@ inline void attend_pairs(
         float* const sums = tile.sums + (pair + m) * dim;
         for (int64_t d = 0; d < dim; d += LANES) store(sums + d, load(sums + d) * factor);
     }
-    for (int64_t d = 0; d < dim; d += 2 * TILE)
-        add_tile_products<Bfloat16, true>(
-            {weights + low, WEIGHT_STRIDE * 2, LINE_BYTES}, context.value_block(d, low),
-            context.value_block(d + TILE, low), (high - low) / 2, nothing, tile.sums + pair * dim + d,
-            dim * sizeof(float)
+    for (int64_t d = 0; d < dim; d += 2 * BLOCK)
+        products.add(
+            weights + low, WEIGHT_STRIDE, context.value_block(d, low), context.value_block(d + BLOCK, low),
+            (high - low) / 2, tile.sums + pair * dim + d, dim
         );
+    apart.add(tile, pair, PAIRS, start, weights, WEIGHT_STRIDE);
 }
 
 // prefill_tile of these dtypes.
 inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
     const int64_t dim = a.head_dim, pairs = a.query_len(row) * a.groups - first;
     const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE, rounded_count = (count + PAIRS - 1) / PAIRS * PAIRS;
-    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE) * dim + 2 * QUERY_TILE);
+    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE) * dim + 2 * QUERY_TILE + dim);
     Bf16* const query = reinterpret_cast<Bf16*>(sums + QUERY_TILE * dim);
     float* const packed = sums + (QUERY_TILE + QUERY_TILE / 2) * dim;
     int32_t* const values = reinterpret_cast<int32_t*>(packed) + CONTEXT_TILE * dim / 2;
@@ -99,17 +180,22 @@ inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, i
 
     const char* places[CONTEXT_TILE];
     const int64_t end = tile.position(count - 1) + 1;
-    TileRegisters registers;
+    PairProducts products;
     for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
         const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
         const int64_t padded = (keys + PAIRS - 1) / PAIRS * PAIRS;
         const ContextTile context{start, keys, padded, reinterpret_cast<int32_t*>(packed), values};
-        locate(a, a.keys, row, kv_head, start, keys, padded, sizeof(Bf16), places);
-        for (int64_t j = 0; j < padded; j += TILE)  // pairs of numbers move as one
-            transpose_rows<float>(places + j, packed + j * dim / 2, dim / 2, TILE);
-        locate(a, a.values, row, kv_head, start, keys, padded, sizeof(Bf16), places);
-        pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim);
-        for (int64_t pair = 0; pair < rounded_count; pair += PAIRS) attend_pairs(tile, query, pair, context, registers);
+        locate(a, a.keys, row, kv_head, start, keys, padded, dim * sizeof(Bf16), places);
+        for (int64_t j = 0; j < padded; j += BLOCK)  // pairs of numbers move as one
+            transpose_rows<float>(places + j, packed + j * dim / 2, dim / 2, BLOCK);
+        locate(a, a.values, row, kv_head, start, keys, padded, dim * sizeof(Bf16), places);
+        Apart apart{largest + 2 * QUERY_TILE};
+        if (!pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim)) {
+            take_apart(places, keys, dim, apart);
+            pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim);
+        }
+        for (int64_t pair = 0; pair < rounded_count; pair += PAIRS)
+            attend_pairs(tile, query, pair, context, apart, products);
     }
     finish(tile);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dtype.hpp"
+#include "parallel.hpp"
 
 QUIRE_EXPORT void quire_prepare_inputs(
     const int32_t* tokens, int64_t tokens_stride, const int64_t* known, const int32_t* block_tables,
@@ -14,18 +15,20 @@ QUIRE_EXPORT void quire_prepare_inputs(
         slot_mapping[t] = place;
         for (int64_t axis = 0; axis < num_axes; axis++) positions[axis * positions_stride + t] = position;
     };
-    int64_t t = 0;
-    for (int64_t r = 0; r < num_rows; r++) {
-        const int64_t slot = rows[r], left = rows[rows_stride + r], count = rows[2 * rows_stride + r];
-        const int64_t computed = known[slot] - left;
-        query_starts[r] = static_cast<int32_t>(t);
-        seq_lens[r] = static_cast<int32_t>(count > 0 ? computed + count : 0);
-        slots[r] = static_cast<int32_t>(slot);
-        for (int64_t position = computed; position < computed + count; position++) {
-            const int64_t block = block_tables[slot * tables_stride + position / block_size];
-            put(t++, tokens[slot * tokens_stride + position], position, block * block_size + position % block_size);
+    quire::once([=] {
+        int64_t t = 0;
+        for (int64_t r = 0; r < num_rows; r++) {
+            const int64_t slot = rows[r], left = rows[rows_stride + r], count = rows[2 * rows_stride + r];
+            const int64_t computed = known[slot] - left;
+            query_starts[r] = static_cast<int32_t>(t);
+            seq_lens[r] = static_cast<int32_t>(count > 0 ? computed + count : 0);
+            slots[r] = static_cast<int32_t>(slot);
+            for (int64_t position = computed; position < computed + count; position++) {
+                const int64_t block = block_tables[slot * tables_stride + position / block_size];
+                put(t++, tokens[slot * tokens_stride + position], position, block * block_size + position % block_size);
+            }
         }
-    }
-    query_starts[num_rows] = static_cast<int32_t>(t);
-    for (; t < num_tokens; t++) put(t, 0, 0, -1);
+        query_starts[num_rows] = static_cast<int32_t>(t);
+        for (; t < num_tokens; t++) put(t, 0, 0, -1);
+    });
 }

@@ -34,7 +34,13 @@ inline void turn_head(const RotateStore& p, int64_t token, const T* head, const 
     }
 }
 
+// 8-bit integers have a scale of this token's and head's own: the largest becomes 127. NaN is kept in the scale.
 template <class C> inline void store_cached(const float* row, C* to, int64_t n, float scale) {
+    if constexpr (HAS_SCALE<C>) {
+        const float own = bits_of<float>(largest_magnitude(row, n)) / 127.0f;
+        std::memcpy(to + n, &own, sizeof own);
+        scale = own > 0.0f ? own : 1.0f;
+    }
     for (int64_t i = 0; i < n; i += LANES) store(to + i, load(row + i) / scale, n - i);
 }
 
@@ -54,7 +60,7 @@ void rope_store_kv(
         }
         if (p.slots[token] < 0) return;
         for (int64_t k = 0; k < p.kv_heads; k++) {
-            const int64_t place = (p.slots[token] * p.kv_heads + k) * n;
+            const int64_t place = (p.slots[token] * p.kv_heads + k) * row_bytes<C>(n) / sizeof(C);
             turn_head(p, token, own + (heads + k) * n, key_weight, row);
             store_cached(row, keys + place, n, p.key_scale ? p.key_scale[k] : 1.0f);
             widen_row<T>(own + (heads + p.kv_heads + k) * n, row, n, 1.0f);

@@ -32,10 +32,11 @@ typedef uint8_t Bytes __attribute__((vector_size(VECTOR_BYTES / 4)));
 // Element types as they lie in memory.
 struct Bf16 { uint16_t bits; };
 struct F16 { uint16_t bits; };
+struct I8 { int8_t bits; };
 struct Fp8 { uint8_t bits; };  // e4m3fn: 4 exponent bits, 3 of mantissa, no infinity, NaN is 0x7f
 
 // What Python passes for a dtype; see native.py.
-enum Dtype : int { F32 = 0, BF16 = 1, FP16 = 2, FP8 = 3 };
+enum Dtype : int { F32 = 0, BF16 = 1, FP16 = 2, FP8 = 3, INT8 = 4 };
 
 template <class To, class From> inline To bits_of(From from) {
     static_assert(sizeof(To) == sizeof(From));
@@ -54,6 +55,12 @@ inline Floats splat(float x) { return x - Floats{}; }
 inline Words splat_bits(uint32_t x) { return x - Words{}; }
 inline Floats select(Ints mask, Floats yes, Floats no) { return mask ? yes : no; }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }  // b where either is NaN
+
+inline bool any(Words words) {
+    uint32_t all = 0;
+    for (int i = 0; i < LANES; i++) all |= words[i];
+    return all != 0;
+}
 
 // ---- integers of other widths, lane by lane ----
 
@@ -110,6 +117,14 @@ template <int mantissa, int bias> inline Words rounded_magnitude(Words magnitude
     return magnitude < splat_bits(rebias + (1u << 23)) ? subnormal : normal;
 }
 
+inline Floats widen(Bytes raw, I8*) { return __builtin_convertvector((Ints)(wide(raw) << 24) >> 24, Floats); }
+
+// Rounded to the nearest, half to even, and clamped to +-127; NaN becomes zero.
+inline Bytes narrow(Floats x, I8*) {
+    const Floats most = splat(127.f), magic = splat(0x1.8p23f);  // adding it leaves an integer in the lowest bits
+    return low_byte(bits_of<Words>((x > most ? most : x < -most ? -most : x) + magic));
+}
+
 // Clamped to the largest finite number, 448; NaN stays NaN.
 inline Bytes narrow(Floats x, Fp8*) {
     const Words w = bits_of<Words>(x), magnitude = w & 0x7fffffff;
@@ -118,6 +133,18 @@ inline Bytes narrow(Floats x, Fp8*) {
     body = magnitude > splat_bits(0x7f800000) ? splat_bits(0x7f) : body;
     return low_byte(body | ((w >> 24) & 0x80));
 }
+
+// x rounded to the nearest e4m3, half to even, saturating, as float32. NaN stays none.
+inline Floats rounded_to_f8(Floats x) {
+    const Floats most = splat(448.f), magic = splat(0x1.8p14f);  // adding it leaves multiples of the least subnormal
+    const Floats y = x > most ? most : x < -most ? -most : x;
+    const Words w = bits_of<Words>(y);
+    const Floats normal = bits_of<Floats>((w + 0x7ffff + ((w >> 20) & 1)) & 0xfff00000);
+    const Floats subnormal = (y + magic) - magic;
+    return (w & 0x7fffffff) < splat_bits(0x3c800000) ? subnormal : normal;  // 2^-6
+}
+
+inline Floats widen(Bytes raw, uint8_t*) { return __builtin_convertvector((Ints)wide(raw), Floats); }
 
 #if defined(__AVX512F__)
 inline Floats widen(Halves raw, F16*) { return (Floats)_mm512_cvtph_ps((__m256i)raw); }
@@ -147,6 +174,8 @@ template <> struct Raw<float> { using type = Floats; };
 template <> struct Raw<Bf16> { using type = Halves; };
 template <> struct Raw<F16> { using type = Halves; };
 template <> struct Raw<Fp8> { using type = Bytes; };
+template <> struct Raw<uint8_t> { using type = Bytes; };
+template <> struct Raw<I8> { using type = Bytes; };
 
 // ---- memory: `n` elements are left from here on; those beyond read as zero and are not written ----
 
@@ -171,15 +200,15 @@ template <class T> inline Floats rounded(Floats x) {
 
 // ---- across lanes ----
 
-template <int step, int... i> inline Floats swapped(Floats x, std::integer_sequence<int, i...>) {
+template <int step, class V, int... i> inline V swapped(V x, std::integer_sequence<int, i...>) {
     return __builtin_shufflevector(x, x, (i ^ step)...);
 }
 
-template <class Combine, int step = LANES / 2> inline float fold(Floats x, Combine combine) {
+template <int step = LANES / 2, class V, class Combine> inline auto fold(V x, Combine combine) {
     if constexpr (step == 0) return x[0];
     else {
-        const Floats other = swapped<step>(x, std::make_integer_sequence<int, LANES>{});
-        return fold<Combine, step / 2>(combine(x, other), combine);
+        const V other = swapped<step>(x, std::make_integer_sequence<int, LANES>{});
+        return fold<step / 2>(combine(x, other), combine);
     }
 }
 
@@ -188,6 +217,16 @@ inline float sum_of(Floats x) {
 }
 
 inline float max_of(Floats x) { return fold(x, larger); }
+
+// Bits of the largest magnitude of n elements: they are ordered like the numbers, infinity and NaN above all.
+template <class T> inline int32_t largest_magnitude(const T* x, int64_t n) {
+    Ints most = {};
+    for (int64_t i = 0; i < n; i += LANES) {
+        const Ints bits = bits_of<Ints>(load(x + i, n - i)) & 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    return fold(most, [](Ints a, Ints b) { return a > b ? a : b; });
+}
 
 // ---- functions ----
 

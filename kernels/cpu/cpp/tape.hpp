@@ -6,7 +6,11 @@
 
 #include "activation.hpp"
 #include "attention.hpp"
+#include "columns.hpp"
 #include "embedding.hpp"
+#include "exchange.hpp"
+#include "f8.hpp"
+#include "groups.hpp"
 #include "int8.hpp"
 #include "linear.hpp"
 #include "norm.hpp"
@@ -34,28 +38,37 @@ template <class... A> inline void call(void (*function)(A...), const int64_t* ar
 
 using Noted = void (*)(const int64_t* arguments);
 
+// At most: attention has its shared memory, its items and their merging; a sum of ranks its slot, the meeting and itself.
+constexpr int64_t LOOPS_PER_CALL = 3;
+
 }  // namespace quire
 
 // The form in which a tape calls a function.
 #define QUIRE_NOTED(function) \
     QUIRE_EXPORT void function##_noted(const int64_t* arguments) { quire::call(function, arguments); }
 
+QUIRE_NOTED(quire_all_reduce)
 QUIRE_NOTED(quire_embed_shard)
 QUIRE_NOTED(quire_gated_activation)
 QUIRE_NOTED(quire_paged_attention)
 QUIRE_NOTED(quire_linear)
 QUIRE_NOTED(quire_linear_bf16)
+QUIRE_NOTED(quire_linear_f8)
+QUIRE_NOTED(quire_linear_groups)
 QUIRE_NOTED(quire_linear_int8)
 QUIRE_NOTED(quire_prepare_inputs)
 QUIRE_NOTED(quire_rope_angles)
 QUIRE_NOTED(quire_rope_store_kv)
+QUIRE_NOTED(quire_put_columns)
 QUIRE_NOTED(quire_rms_norm)
 QUIRE_NOTED(quire_add_rms_norm)
 
 #undef QUIRE_NOTED
 
 // `count` calls, each a line of `width` words: the address of a function's noted form, then its arguments.
-QUIRE_EXPORT void quire_replay(const int64_t* calls, int64_t count, int64_t width) {
-    for (const int64_t* line = calls; line < calls + count * width; line += width)
-        reinterpret_cast<quire::Noted>(line[0])(line + 1);
+QUIRE_EXPORT void quire_replay(const int64_t* calls, int64_t count, int64_t width, int threads) {
+    quire::together(threads, count * quire::LOOPS_PER_CALL, [=] {
+        for (const int64_t* line = calls; line < calls + count * width; line += width)
+            reinterpret_cast<quire::Noted>(line[0])(line + 1);
+    });
 }

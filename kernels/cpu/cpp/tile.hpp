@@ -27,10 +27,16 @@ template <class F, int... i> inline __attribute__((always_inline)) void unrolled
 struct VectorTiles {
     static constexpr int TILE_ROWS = LANES == 16 ? 12 : LANES == 8 ? 2 : 1;  // what the registers hold of two blocks
     static constexpr int TALL_ROWS = LANES == 16 ? 24 : LANES == 8 ? 6 : 1;  // and of one block, if all rows are in it
-    static constexpr int GRAIN = 1;                                          // rows that cost as much as one
-    static constexpr int PARTS = 1;  // lanes of a row that one lane of a weight meets
+    static constexpr int FEW_ROWS = TALL_ROWS;  // up to so many, weights become Vectors in registers; else beforehand
+    static constexpr int FOUR_BLOCKS_ROWS = 0;  // up to so many, four blocks at once: their sums wait for each other less
+    static constexpr int GRAIN = 1;             // rows that cost as much as one
+    static constexpr int PARTS = 1;             // lanes of a row that one lane of a weight meets
     static constexpr int64_t SEGMENT = 512;  // groups at a time: their weights stay in the first cache, rows in the second
-    static constexpr bool IN_TILES = false;
+    static constexpr int64_t WIDENED = 64;   // and of those that become Vectors beforehand
+    static constexpr int64_t BEHIND = 0;     // groups behind a block's weights that are the sums to begin with
+    static constexpr bool IN_TILES = false, SCALES_SEGMENTS = false, GROUPED = false;
+
+    static int64_t scales(int64_t) { return 1; }  // of a row of so many inputs
 
     // rows [count, n] of lanes, `stride` apart -> a tile
     static void lay_out(const int32_t* rows, int64_t count, int64_t n, int64_t stride, int32_t* tile) {
@@ -41,10 +47,10 @@ struct VectorTiles {
 
 // Rows ready for the product, tile after tile, and what a Format keeps for each row besides.
 template <class Format> struct PackedRows {
-    float* scale;     // [rows]
+    float* scale;     // [rows, scales]
     int32_t* excess;  // [rows]
     int32_t* lanes;
-    int64_t rows, groups;
+    int64_t rows, groups, scales;
 
     // A second tile would follow one that waited for memory, and keep the memory waiting: a tall one does both at once.
     int64_t tiles() const {
@@ -59,9 +65,11 @@ template <class Format> struct PackedRows {
 
 struct Float32 : VectorTiles {
     using Vector = Floats;
+    using Tile = Float32;
     static constexpr int GROUP = 1;
 
-    static Floats part(int, Floats weights) { return weights; }
+    // Vector v of the block's weights that meet a row's lane `part` of a group.
+    static Floats weights(int, const int32_t* group, int v) { return load_vector<Floats>(group + v * LANES); }
     static Floats dot(Floats sum, Floats weights, Floats x) { return sum + weights * x; }
 
     // A row as lanes, with zeros to the next whole vector; here and in the other formats.
@@ -72,29 +80,36 @@ struct Float32 : VectorTiles {
         }
     }
 
-    template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, const float*, int64_t) { return sum; }
+    template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, int64_t, int64_t) { return sum; }
 };
 
-// Adds one tile's products: x [groups * PARTS, rows], one or two blocks [groups, 16] -> sums [rows, 2, 16].
-template <class Format, int rows, int blocks>
-void tile_sums(const int32_t* x, const int32_t* first, const int32_t* second, int64_t groups, int32_t* sums) {
+// Adds one tile's products: x [groups * PARTS, rows], blocks [groups, 16] -> sums [rows, 2 or 4, 16]. Scaled, by factors
+// [rows, 2 or 4], the products are summed apart, and added when they were multiplied by the factor of their row and block.
+template <class Format, int rows, int blocks, bool scaled>
+void tile_sums(const int32_t* x, const int32_t* const* block, int64_t groups, const float* factors, int32_t* sums) {
     using Vector = typename Format::Vector;
-    constexpr int vectors = blocks * BLOCK_VECTORS, stride = 2 * BLOCK, parts = Format::PARTS;
+    constexpr int vectors = blocks * BLOCK_VECTORS, columns = std::max(blocks, 2), stride = columns * BLOCK;
+    constexpr int parts = Format::PARTS;
     constexpr std::make_integer_sequence<int, rows> every_row{};
     constexpr std::make_integer_sequence<int, vectors> every_vector{};
+    const int32_t* at[blocks];
+    std::copy_n(block, blocks, at);
     Vector sum[rows][vectors];  // only ever indexed by constants, or it would lie in memory
     unrolled(every_row, [&](auto r) {
-        unrolled(every_vector, [&](auto v) { sum[r][v] = load_vector<Vector>(sums + r * stride + v * LANES); });
+        unrolled(every_vector, [&](auto v) {
+            if constexpr (scaled) sum[r][v] = Vector{};
+            else sum[r][v] = load_vector<Vector>(sums + r * stride + v * LANES);
+        });
     });
     for (int64_t g = 0; g < groups; g++) {
-        __builtin_prefetch(first + g * BLOCK + AHEAD_LANES * 2 / blocks);
-        if constexpr (blocks == 2) __builtin_prefetch(second + g * BLOCK + AHEAD_LANES);
-#pragma GCC unroll 2
+        // a loop and no lambda: GCC drops a call of one that does nothing but prefetch
+#pragma GCC unroll 4
+        for (int b = 0; b < blocks; b++) __builtin_prefetch(at[b] + g * BLOCK + AHEAD_LANES * 2 / blocks);
+#pragma GCC unroll 4
         for (int part = 0; part < parts; part++) {
             Vector weights[vectors];
             unrolled(every_vector, [&](auto v) {
-                const int32_t* block = v < BLOCK_VECTORS ? first : second;
-                weights[v] = Format::part(part, load_vector<Vector>(block + g * BLOCK + v % BLOCK_VECTORS * LANES));
+                weights[v] = Format::weights(part, at[v / BLOCK_VECTORS] + g * BLOCK, v % BLOCK_VECTORS);
             });
             unrolled(every_row, [&](auto r) {
                 const Vector lane = bits_of<Vector>(x[(g * parts + part) * rows + r] - Ints{});
@@ -103,33 +118,40 @@ void tile_sums(const int32_t* x, const int32_t* first, const int32_t* second, in
         }
     }
     unrolled(every_row, [&](auto r) {
-        unrolled(every_vector, [&](auto v) { std::memcpy(sums + r * stride + v * LANES, &sum[r][v], sizeof(Vector)); });
+        unrolled(every_vector, [&](auto v) {
+            int32_t* const to = sums + r * stride + v * LANES;
+            if constexpr (scaled)
+                sum[r][v] = load_vector<Floats>(to) + sum[r][v] * factors[r * columns + v / BLOCK_VECTORS];
+            std::memcpy(to, &sum[r][v], sizeof(Vector));
+        });
     });
 }
 
-template <class Format, int blocks, int least, int... i>
+template <class Format, bool scaled, int blocks, int least, int... i>
 inline void sum_rows(
-    int64_t rows, const int32_t* x, const int32_t* first, const int32_t* second, int64_t groups, int32_t* sums,
+    int64_t rows, const int32_t* x, const int32_t* const* block, int64_t groups, const float* factors, int32_t* sums,
     std::integer_sequence<int, i...>
 ) {
-    static constexpr void (*by_rows[])(const int32_t*, const int32_t*, const int32_t*, int64_t, int32_t*) = {
-        tile_sums<Format, least + i, blocks>...
+    static constexpr void (*by_rows[])(const int32_t*, const int32_t* const*, int64_t, const float*, int32_t*) = {
+        tile_sums<Format, least + i, blocks, scaled>...
     };
-    by_rows[rows - least](x, first, second, groups, sums);
+    by_rows[rows - least](x, block, groups, factors, sums);
 }
 
-template <class Format>
+// The same for any number of rows that a tile has, and two blocks.
+template <class Format, bool scaled>
 inline void sum_tile(
-    int64_t rows, const int32_t* x, const int32_t* first, const int32_t* second, int64_t groups, int32_t* sums
+    int64_t rows, const int32_t* x, const int32_t* const* block, int64_t groups, const float* factors, int32_t* sums
 ) {
-    constexpr int wide = Format::TILE_ROWS, tall = Format::TALL_ROWS;
-    if constexpr (tall > wide)
+    constexpr int wide = std::min(Format::TILE_ROWS, Format::FEW_ROWS);
+    if constexpr (Format::FEW_ROWS > wide)
         if (rows > wide) {
-            const auto counts = std::make_integer_sequence<int, tall - wide>{};
-            sum_rows<Format, 1, wide + 1>(rows, x, first, nullptr, groups, sums, counts);
-            return sum_rows<Format, 1, wide + 1>(rows, x, second, nullptr, groups, sums + BLOCK, counts);
+            const auto counts = std::make_integer_sequence<int, Format::FEW_ROWS - wide>{};
+            sum_rows<Format, scaled, 1, wide + 1>(rows, x, block, groups, factors, sums, counts);
+            const float* const others = scaled ? factors + 1 : nullptr;
+            return sum_rows<Format, scaled, 1, wide + 1>(rows, x, block + 1, groups, others, sums + BLOCK, counts);
         }
-    sum_rows<Format, 2, 1>(rows, x, first, second, groups, sums, std::make_integer_sequence<int, wide>{});
+    sum_rows<Format, scaled, 2, 1>(rows, x, block, groups, factors, sums, std::make_integer_sequence<int, wide>{});
 }
 
 }  // namespace quire

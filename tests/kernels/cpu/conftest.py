@@ -1,22 +1,34 @@
 """Every test here runs once for each instruction set that is compiled and that this processor runs."""
 
 import importlib
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from quire.kernels.attention.attention import PagedBatch
+from quire.kernels.attention.int8_rows import quantize_rows
 from quire.kernels.cpu.native import load, runnable_sets
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
 FORMS = (
-    "activation",
     "attention",
-    "embedding",
-    "norm",
+    "linear.activation",
+    "linear.embedding",
+    "linear.linear",
+    "linear.linear_f8",
+    "linear.linear_groups",
+    "linear.linear_int8",
+    "linear.norm",
     "prepare_inputs",
     "rope_angles",
     "rope_store_kv",
+    "sampling.penalize",
+    "sampling.sample",
     "sampling.score",
+    "sampling.top_k_top_p",
 )
 
 
@@ -74,6 +86,8 @@ def make_step():
             seq_lens_host=tuple(seq_lens),
             schedules={},
         )
+        if cache_dtype == torch.int8:
+            return query.to(dtype), quantize_rows(keys), quantize_rows(values), batch
         return query.to(dtype), keys.to(cache_dtype), values.to(cache_dtype), batch
 
     return make

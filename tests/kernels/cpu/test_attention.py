@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention_reference
+from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows
 from quire.kernels.cpu.attention import paged_attention
 from quire.kernels.cpu.native import UnsupportedDtypeError
 
@@ -24,6 +25,7 @@ row_lengths = st.integers(1, 90).flatmap(
 def expected(query, keys, values, batch, rule, sinks=None, key_scale=None, value_scale=None):
     """The reference, on float32 copies of what the arguments hold."""
     ones = torch.ones(keys.shape[2])
+    keys, values = (dequantize_rows(one) if one.dtype == torch.int8 else one for one in (keys, values))
     keys = keys.float() * (ones if key_scale is None else key_scale)[:, None]
     values = values.float() * (ones if value_scale is None else value_scale)[:, None]
     return paged_attention_reference(query.float(), keys, values, batch, rule, sinks)
@@ -47,7 +49,7 @@ def assert_follows_the_reference(query, keys, values, batch, rule, *options, ato
     soft_cap=st.sampled_from([None, 2.0]),
     with_sinks=st.booleans(),
     dtype=st.sampled_from(list(TOLERANCE)),
-    cache_dtype=st.sampled_from([None, torch.float32, torch.bfloat16, torch.float16, FP8]),
+    cache_dtype=st.sampled_from([None, torch.float32, torch.bfloat16, torch.float16, FP8, torch.int8]),
     seed=st.integers(0, 1000),
 )
 def test_any_ragged_batch_follows_the_reference_and_ignores_poison(
@@ -64,9 +66,10 @@ def test_any_ragged_batch_follows_the_reference_and_ignores_poison(
 
 @pytest.mark.parametrize("length", [15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1300])
 @pytest.mark.parametrize("window", [None, 300])
-def test_lengths_around_the_edges_of_blocks_tiles_and_splits_are_right(make_step, length, window):
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.int8])
+def test_lengths_around_the_edges_of_blocks_tiles_and_splits_are_right(make_step, length, window, cache_dtype):
     lengths = [(1, length), (length, length), (length // 2, length), (2, length)]
-    step = make_step(lengths, 16, 1, 2, 16, torch.float32, torch.float32, length)
+    step = make_step(lengths, 16, 1, 2, 16, torch.float32, cache_dtype, length)
     assert_follows_the_reference(*step, AttentionRule(0.25, window))
 
 
@@ -102,9 +105,10 @@ def alone(step, row):
     return query[:, start:stop].contiguous(), keys, values, batch
 
 
-def test_a_row_gives_the_same_bits_whatever_the_company_and_the_threads(make_step, threads):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_gives_the_same_bits_whatever_the_company_and_the_threads(make_step, threads, dtype):
     lengths = [(1, 9), (1, 700), (1, 513), (300, 600), (5, 40)]
-    step = make_step(lengths, 16, 3, 2, 64, torch.float32, torch.float32, 5)
+    step = make_step(lengths, 16, 3, 2, 64, dtype, dtype, 5)
     rule = AttentionRule(0.125)
     results = []
     for count in (1, 2, 3):
@@ -115,6 +119,18 @@ def test_a_row_gives_the_same_bits_whatever_the_company_and_the_threads(make_ste
         results.append(together)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("place", ["keys", "values"])
+@pytest.mark.parametrize("head_dim", [64, 20])
+def test_nan_of_a_row_of_integers_comes_out_of_its_decode(make_step, place, head_dim):
+    query, keys, values, batch = make_step([(1, 50), (1, 60)], 16, 2, 2, head_dim, torch.float32, torch.int8, 3)
+    clean = paged_attention(query, keys, values, batch, AttentionRule(0.25))
+    block = batch.block_tables[batch.slots[0], 2]
+    (keys if place == "keys" else values)[block, 3, 1] = quantize_rows(torch.full((1, head_dim), torch.nan))
+    first, second = paged_attention(query, keys, values, batch, AttentionRule(0.25)).view(2, 2, 2 * head_dim)
+    assert first[1].isnan().all()
+    assert torch.equal(torch.cat((first[0], second.flatten())), torch.cat((clean[0, : 2 * head_dim], clean[1])))
 
 
 @pytest.mark.parametrize("query_len", [1, 30])
@@ -132,6 +148,29 @@ def test_nan_of_a_row_stays_in_that_row(make_step, query_len, place):
     result = paged_attention(query, keys, values, batch, AttentionRule(0.25))
     assert result[:query_len].isnan().all()
     assert torch.equal(result[query_len:], clean[query_len:])
+
+
+@pytest.mark.parametrize("bad_value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("place", ["keys", "values"])
+@pytest.mark.parametrize("window", [None, 5])
+def test_nan_of_a_token_stays_in_those_that_see_it(make_step, window, place, dtype, bad_value):
+    asked = torch.float32 if dtype == torch.int8 else dtype
+    query, keys, values, batch = make_step([(300, 300)], 16, 2, 2, 64, asked, dtype, 3)
+    rule = AttentionRule(0.125, sliding_window=window)
+    clean = paged_attention(query, keys, values, batch, rule)
+    bad = 290
+    block = batch.block_tables[batch.slots[0], bad // 16]
+    poisoned = torch.full((2, 64), bad_value)
+    poisoned = quantize_rows(poisoned) if dtype == torch.int8 else poisoned
+    (keys if place == "keys" else values)[block, bad % 16] = poisoned
+    result = paged_attention(query, keys, values, batch, rule)
+    seen = slice(bad, bad + (window or 300))
+    assert torch.equal(result[:bad], clean[:bad])
+    # an infinite score may also be the end of a weight; of integers both are NaN
+    if place == "values" or bad_value is torch.nan or dtype == torch.int8:
+        assert not result[seen].isfinite().all(dim=-1).any()
+    assert torch.equal(result[seen.stop :], clean[seen.stop :])
 
 
 def test_tokens_of_padding_behind_the_rows_change_nothing(make_step):

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows, row_width
 from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
-from quire.kernels.cpu.activation import gated_activation
+from quire.kernels.cpu.linear.activation import gated_activation
+from quire.kernels.cpu.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.cpu.native import UnsupportedDtypeError
-from quire.kernels.cpu.norm import add_rms_norm, rms_norm
 from quire.kernels.cpu.rope_store_kv import rope_store_kv
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
@@ -102,7 +103,7 @@ def test_gates_at_the_ends_of_the_numbers_are_those_of_the_reference(kind):
     rotated=st.sampled_from([0.25, 0.5, 1.0]),
     with_norm=st.booleans(),
     dtype=dtypes,
-    cache_dtype=st.sampled_from([None, torch.float32, torch.bfloat16, torch.float16, FP8]),
+    cache_dtype=st.sampled_from([None, torch.float32, torch.bfloat16, torch.float16, FP8, torch.int8]),
     seed=seeds,
 )
 def test_rope_store_kv_follows_its_reference(
@@ -114,12 +115,17 @@ def test_rope_store_kv_follows_its_reference(
     angles = random((num_tokens, int(head_dim * rotated) // 2), torch.float32, seed + 1, 3.0)
     weights = random((2, head_dim), dtype, seed + 2) if with_norm else (None, None)
     scales = random((2, kv_heads), torch.float32, seed + 3).abs() / 50 + 1e-3 if cache_dtype == FP8 else (None, None)
-    caches = [torch.full((2, -(-32 // block_size), block_size, kv_heads, head_dim), 7.0).to(cache_dtype) for _ in "ab"]
+    shape = (2, -(-32 // block_size), block_size, kv_heads, row_width(head_dim, cache_dtype))
+    caches = [torch.full(shape, 7.0).to(cache_dtype) for _ in "ab"]
     mapping = torch.tensor(slots, dtype=torch.int64)
     step = (qkv, angles.cos(), angles.sin())
     query = rope_store_kv(*step, *caches[0], mapping, *weights, 1e-6, *scales)
     wanted = rope_store_kv_reference(*step, *caches[1], mapping, *weights, 1e-6, *scales)
     close(query, wanted)
+    if cache_dtype == torch.int8:  # a unit of the codes, where the two round differently
+        result, wanted = map(dequantize_rows, caches)
+        assert ((result - wanted).abs() <= 1.01 / 127 * wanted.abs().amax(-1, keepdim=True)).all()
+        return
     result, wanted = (cache.float() for cache in caches)
     if cache_dtype == FP8:  # a unit in the last place, where the two round differently
         torch.testing.assert_close(result, wanted, rtol=0.13, atol=2**-9)
@@ -145,6 +151,34 @@ def test_every_number_of_a_small_format_survives_and_every_rounding_is_that_of_t
         torch.testing.assert_close(
             cache.float().view(-1, 16), numbers.to(dtype).float(), rtol=0, atol=0, equal_nan=True
         )
+
+
+def stored_as_integers(numbers):
+    """Rows of a cache in int8 that these numbers [T, D] become, as keys and as values."""
+    count, head_dim = numbers.shape
+    caches = torch.full((2, count, 1, 1, row_width(head_dim, torch.int8)), 99, dtype=torch.int8)
+    none = torch.empty((count, 0))
+    qkv = numbers.repeat(1, 3)
+    rope_store_kv(qkv, none, none, *caches, torch.arange(count), None, None, 1.0, None, None)
+    return [cache.view(count, -1) for cache in caches]
+
+
+@pytest.mark.parametrize("head_dim", [8, 20, 64, 100])
+def test_a_row_of_integers_is_that_of_the_reference_to_the_bit(head_dim):
+    numbers = random((300, head_dim), torch.float32, head_dim) * torch.logspace(-12, 12, 300)[:, None]
+    numbers[:40] = torch.randint(-254, 255, (40, head_dim)) / 2  # halves between codes
+    numbers[:40, 3] = 127.0
+    for rows in stored_as_integers(numbers):
+        assert torch.equal(rows, quantize_rows(numbers))
+
+
+def test_a_row_of_zeros_has_none_and_one_with_nan_or_infinity_is_nan():
+    numbers = torch.zeros((4, 20))
+    numbers[1, 7], numbers[2, 19], numbers[3, 0] = torch.nan, torch.inf, -torch.inf
+    for rows in stored_as_integers(numbers):
+        zeros, *others = dequantize_rows(rows)
+        assert not zeros.any()
+        assert all(one.isnan().all() for one in others)
 
 
 def test_what_an_8_bit_cache_cannot_hold_is_clamped_and_nan_is_kept():

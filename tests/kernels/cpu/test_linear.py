@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.cpu import activation, norm
-from quire.kernels.cpu import linear as cpu
+from quire.kernels.cpu.linear import activation, norm
+from quire.kernels.cpu.linear import linear as cpu
 from quire.kernels.cpu.native import load, runnable_sets
 from quire.kernels.linear.activation import GATES
 from quire.kernels.linear.linear import linear, linear_reference, norm_linear, norm_linear_reference

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from quire.kernels.attention.rope_angles import rope_angles_reference
-from quire.kernels.cpu.embedding import embed_shard
+from quire.kernels.cpu.linear.embedding import embed_shard
 from quire.kernels.cpu.prepare_inputs import prepare_inputs
 from quire.kernels.cpu.rope_angles import rope_angles
 from quire.kernels.cpu.sampling.score import best

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from coded_layers import DTYPES, FORMS, coded_layer, random, same
 
+from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.cpu.arena import Arena
 from quire.kernels.cpu.tape import NotNativeError, record
 from quire.kernels.linear.activation import gated_activation
@@ -58,6 +60,35 @@ def test_a_call_over_another_number_of_tokens_is_refused():
         record(lambda: gated_activation(x[1:], "silu"), TOKENS, 1)
 
 
+@pytest.mark.parametrize("count", [2, 5])
+@torch.inference_mode()
+def test_threads_together_make_of_a_tape_what_one_makes_alone(make_step, threads, count):
+    """Five: more than there are cores, so that some lose theirs in the middle of a loop."""
+    lengths = [(1, 700), (1, 1100), (1, 300), (20, 600)]
+    step = make_step(lengths, 16, 2, 2, 64, torch.float32, torch.float32, 3)
+    queries, num_tokens, num_rows = step[0], sum(query for query, _ in lengths), len(step[3].slots)
+    generator = torch.Generator().manual_seed(5)
+    gain = torch.randn(256, generator=generator)
+    up = pack(torch.randn(1024, 256, generator=generator))
+    down = pack(torch.randn(256, 512, generator=generator))
+
+    def run():
+        x, residual = paged_attention(*step, AttentionRule(0.125)), None
+        for _ in range(6):
+            gated, residual = norm_linear(x, residual, gain, 1e-5, up, None, "silu")
+            x = linear(gated, down, None)
+        return x
+
+    threads(1)
+    given = [torch.randn(queries.shape, generator=generator) for _ in range(2)]
+    alone = [(queries.copy_(one), run())[1] for one in given]
+    threads(count)
+    tape = record(run, num_tokens, num_rows)
+    for turn in range(100):
+        queries.copy_(given[turn % 2])
+        assert torch.equal(tape.replay(num_tokens, num_rows), alone[turn % 2])
+
+
 def test_an_arena_gives_out_a_block_again_once_no_view_of_it_is_held():
     arena = Arena()
     first = arena.empty((4, 8), torch.float32)
@@ -74,3 +105,21 @@ def test_an_arena_gives_out_a_block_again_once_no_view_of_it_is_held():
 def test_layers_take_turns_in_the_memory_of_a_tape(layer):
     x = torch.randn(TOKENS, WIDTH)
     assert record(lambda: layer(x, 3), TOKENS, 1).num_bytes == record(lambda: layer(x, 12), TOKENS, 1).num_bytes
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@torch.inference_mode()
+def test_a_tape_gives_what_calls_give_with_every_form_of_weights(form, dtype):
+    up, down = coded_layer(form, 256, 128), coded_layer(form, 128, 128, 7)
+    gain, x = random(128, dtype=dtype), torch.full((24, 128), torch.nan, dtype=dtype)
+
+    def step(x):
+        gated, total = up.normed(x, None, gain, gate="silu")
+        return down.normed(down(gated), total, gain)[0]
+
+    tape = record(lambda: step(x), 24, 1)
+    assert len(tape) == 3
+    for seed, count in enumerate((24, 1, 7)):
+        x.copy_(random(24, 128, seed=seed, dtype=dtype))
+        assert same(tape.replay(count, 1), step(x[:count]))

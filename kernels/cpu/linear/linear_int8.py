@@ -3,8 +3,8 @@ and activation on the sums while they are in the first-level cache."""
 
 import torch
 
-from quire.kernels.cpu.activation import GATE_CODES, gated_activation
-from quire.kernels.cpu.linear import ROW_BYTES
+from quire.kernels.cpu.linear.activation import GATE_CODES, gated_activation
+from quire.kernels.cpu.linear.linear import ROW_BYTES
 from quire.kernels.cpu.native import address, dtype_code, native
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_int8 import BLOCK, GROUP
@@ -27,10 +27,10 @@ def norm_linear_int8(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See kernels/linear/linear_int8.py."""
     total = x if residual is None else torch.empty_like(x)
-    if gate is None or scale.shape[0] % (2 * BLOCK) == 0:
-        return _multiply(x, residual, total, norm_weight, eps, weight, scale, bias, gate), total
-    # gate and up share a block of outputs here, so the product cannot be joined with the activation
-    return gated_activation(_multiply(x, residual, total, norm_weight, eps, weight, scale, bias, None), gate), total
+    whole = gate is None or scale.shape[0] % (2 * BLOCK) == 0
+    # else gate and up share a block of outputs, and the product cannot be joined with the activation
+    out = _multiply(x, residual, total, norm_weight, eps, weight, scale, bias, gate if whole else None)
+    return (out if gate is None or whole else gated_activation(out, gate)), total
 
 
 def _multiply(

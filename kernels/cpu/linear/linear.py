@@ -4,9 +4,9 @@ product; float16, and what does not divide into blocks, through oneDNN."""
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.cpu.activation import GATE_CODES, gated_activation
+from quire.kernels.cpu.linear.activation import GATE_CODES, gated_activation
+from quire.kernels.cpu.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.cpu.native import address, native
-from quire.kernels.cpu.norm import add_rms_norm, rms_norm
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.pack import BLOCK, PAIR, is_blocked, num_outputs
 

@@ -1,0 +1,372 @@
+// Linear layers on codes of which the inputs of a group share a scale and an offset for each output; codes.hpp says how
+// they lie. Rows become integers: codes are multiplied about the middle of their range, sums of a side of inputs are
+// scaled for the output and the row, and what the offset is from the middle goes off them. Or rows stay as they are, and
+// codes become float32. A few rows have a loop for each number of bits, more share that of 8: it takes long to compile.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "codes.hpp"
+#include "int8.hpp"
+#include "linear.hpp"
+
+namespace quire {
+
+constexpr int64_t ROUNDED = 32;  // inputs of a row that share a scale
+
+// What the inputs of a side have in common.
+struct Side {
+    float scale, excess;  // excess: the sum of the inputs
+    int32_t start;        // of their sums with any codes: what takes the codes' middle off
+};
+constexpr int64_t SIDE_FLOATS = sizeof(Side) / sizeof(float);
+
+// A row's inputs become integers with a scale for each 32.
+struct IntegerGroups : VectorTiles, GroupScales {
+    using Vector = Floats;
+    static constexpr bool GROUPED = true;
+    static constexpr int GROUP = Int8::GROUP, FOUR_BLOCKS_ROWS = LANES == 16 ? 2 : 1;
+    // Up to so many rows, codes are taken apart in registers; beyond, as bytes in memory.
+    template <class C> static constexpr int IN_REGISTERS = C::BITS == 4 || TILE_ROWS < 4 ? TILE_ROWS : 4;
+    static constexpr int64_t SEGMENT = 128;
+
+    int64_t side() const { return side_of(bits); }
+    int64_t scales(int64_t n) const { return n / side() * SIDE_FLOATS; }
+
+    template <class T> void pack(const T* x, int64_t n, int32_t* out, float* scale, int32_t*) const {
+        for (int64_t i = 0; i < n; i += ROUNDED) {
+            const int32_t top = largest_magnitude(x + i, ROUNDED);
+            const bool finite = top < 0x7f800000;
+            const float most = bits_of<float>(top), step = finite && most >= 1e-30f ? most / 127.f : 1.f;
+            for (int64_t at = i; at < i + ROUNDED; at += side(), scale += SIDE_FLOATS) {
+                const int32_t sum = Int8::put(x + at, side(), step, finite, out + at / GROUP);
+                const Side one{finite ? step : NAN, finite ? step * float(sum) : NAN, -(sum << (bits - 1))};
+                std::memcpy(scale, &one, sizeof one);
+            }
+        }
+    }
+    template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, int64_t, int64_t) { return sum; }
+
+    // Adds the products of tiles [begin, end), which are `count` rows, with some blocks of outputs. A thread mostly goes
+    // on with those that are `next` blocks behind each.
+    template <int blocks> void add(
+        const PackedRows<IntegerGroups>& packed, int64_t begin, int64_t end, const int32_t* const* weights,
+        const std::array<int64_t, blocks>& numbers, int next, int32_t* sums
+    ) const {
+        const int64_t count = packed.first(end) - packed.first(begin);
+        const Tiles<blocks> tiles{packed, begin, end, count, numbers.data(), next};
+        for_bits(bits, [&](auto codes) {
+            using C = decltype(codes);
+            if constexpr (C::BITS < 8 && blocks == 2)
+                if (tiles.count > IN_REGISTERS<C>) return add_widened<C>(tiles, weights, sums);
+            for (int64_t g = 0; g < packed.groups; g += SEGMENT) {
+                const int32_t* from[blocks];
+                for (int b = 0; b < blocks; b++) from[b] = weights[b] + lanes_of_block(g * GROUP);
+                add_segment<C, blocks>(tiles, g, from, AHEAD_LANES * 2 / blocks, sums);
+            }
+        });
+    }
+
+private:
+    template <int blocks> struct Tiles {
+        const PackedRows<IntegerGroups>& packed;
+        int64_t begin, end, count;
+        const int64_t* numbers;  // of the blocks
+        int next;
+    };
+    template <int blocks> struct Piece {
+        const int32_t* x;    // [groups, rows]
+        const Side* inputs;  // [rows, stride]
+        int64_t stride;
+        const int32_t* const* weights;
+        const int64_t* numbers;
+        int64_t side, end, steps;  // steps of a side
+        int64_t ahead, jump;       // lanes: weights are asked for so early, and past the end of a block so much further
+
+        Piece<1> half(int b) const {
+            return {x, inputs, stride, weights + b, numbers + b, side, end, steps, ahead, jump};
+        }
+    };
+
+    // Segment by segment codes become bytes, for all tiles.
+    template <class C> void add_widened(const Tiles<2>& tiles, const int32_t* const* weights, int32_t* sums) const {
+        alignas(64) int32_t wide[2][SEGMENT * BLOCK];
+        const int32_t* const from[2] = {wide[0], wide[1]};
+        for (int64_t g = 0; g < tiles.packed.groups; g += SEGMENT) {
+            const int64_t steps = std::min(SEGMENT, tiles.packed.groups - g) / C::PARTS;
+            for (int b = 0; b < 2; b++) {
+                const int32_t* codes = weights[b] + lanes_of_block(g * GROUP);
+                for (int32_t* to = wide[b]; to < wide[b] + steps * C::PARTS * BLOCK; codes += C::WORDS * BLOCK)
+                    for (int part = 0; part < C::PARTS; part++)
+                        for (int v = 0; v < BLOCK_VECTORS; v++, to += LANES) {
+                            const Ints bytes = C::weights(part, codes, v);
+                            std::memcpy(to, &bytes, sizeof bytes);
+                        }
+            }
+            add_segment<Codes<8>, 2>(tiles, g, from, 0, sums);
+        }
+    }
+
+    template <class C, int blocks> void add_segment(
+        const Tiles<blocks>& tiles, int64_t g, const int32_t* const* weights, int64_t ahead, int32_t* sums
+    ) const {
+        const auto& packed = tiles.packed;
+        const int64_t groups = side() / GROUP, last = std::min(g + SEGMENT, packed.groups);
+        const int64_t origin = packed.first(tiles.begin), jump = ahead ? (tiles.next - 1) * lanes_of_block(inputs) : 0;
+        for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
+            const int64_t r = packed.first(tile), rows = packed.first(tile + 1) - r;
+            const auto* const inputs = reinterpret_cast<const Side*>(packed.scale + r * packed.scales);
+            const Piece<blocks> piece{
+                packed.lanes + r * packed.groups + g * rows, inputs, packed.groups / groups, weights, tiles.numbers,
+                g / groups, last / groups, side() / C::STEP, ahead, jump
+            };
+            int32_t* const to = sums + (r - origin) * blocks * BLOCK;
+            constexpr int most = blocks == 4 ? FOUR_BLOCKS_ROWS : C::BITS < 8 ? IN_REGISTERS<C> : TILE_ROWS;
+            if constexpr (blocks == 2 && C::BITS == 8 && TALL_ROWS > most)
+                if (rows > most) {
+                    constexpr std::make_integer_sequence<int, TALL_ROWS - most> counts{};
+                    by_rows<C, most + 1>(piece.half(0), rows, to, counts);
+                    by_rows<C, most + 1>(piece.half(1), rows, to + BLOCK, counts);
+                    continue;
+                }
+            by_rows<C, 1>(piece, rows, to, std::make_integer_sequence<int, most>{});
+        }
+    }
+
+    template <class C, int least, int blocks, int... i>
+    void by_rows(const Piece<blocks>& piece, int64_t rows, int32_t* sums, std::integer_sequence<int, i...>) const {
+        static constexpr void (IntegerGroups::*add[])(const Piece<blocks>&, int32_t*) const = {
+            &IntegerGroups::add_piece<C, least + i, blocks>...
+        };
+        (this->*add[rows - least])(piece, sums);
+    }
+
+    template <class C, int rows, int blocks> void add_piece(const Piece<blocks>& piece, int32_t* sums) const {
+        constexpr int vectors = blocks * BLOCK_VECTORS, stride = std::max(blocks, 2) * BLOCK;
+        constexpr std::make_integer_sequence<int, rows> every_row{};
+        constexpr std::make_integer_sequence<int, vectors> every_vector{};
+        const int32_t *at[blocks], *x = piece.x;
+        std::copy_n(piece.weights, blocks, at);
+        const GroupScales scales = *this;  // a copy: what is stored meanwhile cannot be a part of it
+        const int64_t sides = group_size() / side(), early = piece.ahead / (piece.steps * C::WORDS * BLOCK);
+        Floats together[rows][vectors] = {};  // of a group, where it has several sides
+        for (int64_t side = piece.side; side < piece.end;) {
+            const int64_t group = side / sides, last = std::min(piece.end, (group + 1) * sides);
+            const int64_t count = last - side;
+            const Side* const inputs = piece.inputs + side;
+            const Group columns = scales.group(group);
+            Floats factor[vectors], least[vectors];
+            unrolled(every_vector, [&](auto v) {
+                const int64_t block = piece.numbers[v / BLOCK_VECTORS];
+                factor[v] = scales.factors(block, columns, v % BLOCK_VECTORS * LANES);
+                least[v] = scales.excess(factor[v], block, columns, v % BLOCK_VECTORS * LANES);
+            });
+            const auto add = [&](auto r, auto v, Floats sum, float excess) {
+                int32_t* const to = sums + r * stride + v * LANES;
+                const Floats added = load_vector<Floats>(to) + sum * factor[v] - least[v] * excess;
+                std::memcpy(to, &added, sizeof added);
+            };
+            for (int64_t i = 0; i < count; i++) {
+                Ints sum[rows][vectors];
+                unrolled(every_row, [&](auto r) {
+                    const Ints start = inputs[r * piece.stride + i].start - Ints{};
+                    unrolled(every_vector, [&](auto v) { sum[r][v] = start; });
+                });
+                const bool ends = side + i + early >= piece.stride;
+                add_side<C, rows, blocks>(at, x, piece.ahead + (ends ? piece.jump : 0), piece.steps, sum);
+                if (sides == 1)
+                    unrolled(every_row, [&](auto r) {
+                        const Side& row = inputs[r * piece.stride];
+                        unrolled(every_vector, [&](auto v) { add(r, v, real_of(sum[r][v]) * row.scale, row.excess); });
+                    });
+                else
+                    unrolled(every_row, [&](auto r) {
+                        const float scale = inputs[r * piece.stride + i].scale;
+                        unrolled(every_vector, [&](auto v) { together[r][v] += real_of(sum[r][v]) * scale; });
+                    });
+            }
+            side = last;
+            if (sides == 1) continue;
+            unrolled(every_row, [&](auto r) {
+                float excess = 0;
+                for (int64_t i = 0; i < count; i++) excess += inputs[r * piece.stride + i].excess;
+                unrolled(every_vector, [&](auto v) {
+                    add(r, v, together[r][v], excess);
+                    together[r][v] = Floats{};
+                });
+            });
+        }
+    }
+
+    static Floats real_of(Ints sum) { return __builtin_convertvector(sum, Floats); }
+
+    // Products of a side; weights are asked for so many lanes ahead.
+    template <class C, int rows, int blocks> static inline __attribute__((always_inline)) void add_side(
+        const int32_t* (&at)[blocks], const int32_t*& x, int64_t ahead, int64_t steps,
+        Ints (&sum)[rows][blocks * BLOCK_VECTORS]
+    ) {
+        constexpr int vectors = blocks * BLOCK_VECTORS;
+        constexpr std::make_integer_sequence<int, rows> every_row{};
+        constexpr std::make_integer_sequence<int, vectors> every_vector{};
+#pragma GCC unroll 1
+        for (int64_t step = 0; step < steps; step++, x += C::PARTS * rows) {
+            // loops and no lambda: GCC drops a call of one that does nothing but prefetch
+#pragma GCC unroll 4
+            for (int b = 0; b < blocks; b++)
+#pragma GCC unroll 5
+                for (int word = 0; word < C::WORDS; word++) __builtin_prefetch(at[b] + ahead + word * BLOCK);
+#pragma GCC unroll 8
+            for (int part = 0; part < C::PARTS; part++) {
+                Ints weights[vectors];
+                unrolled(every_vector, [&](auto v) {
+                    weights[v] = C::weights(part, at[v / BLOCK_VECTORS], v % BLOCK_VECTORS);
+                });
+                unrolled(every_row, [&](auto r) {
+                    const Ints lane = x[part * rows + r] - Ints{};
+                    unrolled(every_vector, [&](auto v) { sum[r][v] = Int8::dot(sum[r][v], weights[v], lane); });
+                });
+            }
+#pragma GCC unroll 4
+            for (int b = 0; b < blocks; b++) at[b] += C::WORDS * BLOCK;
+        }
+    }
+};
+
+// Rows stay as they are: codes become the weights that are meant, in float32. One row has them in registers, more have
+// those of a few inputs laid out for all.
+struct FloatGroups : Float32, GroupScales {
+    static constexpr bool GROUPED = true;
+    static constexpr int FOUR_BLOCKS_ROWS = 1;
+    static constexpr int64_t SEGMENT = 128;
+
+    template <int blocks> void add(
+        const PackedRows<FloatGroups>& packed, int64_t begin, int64_t end, const int32_t* const* weights,
+        const std::array<int64_t, blocks>& numbers, int, int32_t* sums
+    ) const {
+        if constexpr (blocks == 4)
+            for_bits(bits, [&](auto codes) { add_row<decltype(codes)>(packed.lanes, weights, numbers, sums); });
+        else add_tiles(packed, begin, end, weights, numbers, sums);
+    }
+
+private:
+    void add_tiles(
+        const PackedRows<FloatGroups>& packed, int64_t begin, int64_t end, const int32_t* const* weights,
+        const std::array<int64_t, 2>& numbers, int32_t* sums
+    ) const {
+        alignas(64) int32_t wide[2][SEGMENT * BLOCK];
+        const int32_t* const from[2] = {wide[0], wide[1]};
+        const int64_t origin = packed.first(begin);
+        for (int64_t i = 0; i < inputs; i += SEGMENT) {
+            const int64_t count = std::min(SEGMENT, inputs - i);
+            for_bits(bits, [&](auto codes) {
+                for (int b = 0; b < 2; b++)
+                    for (int v = 0; v < BLOCK_VECTORS; v++) {
+                        const int32_t* const at = weights[b] + lanes_of_block(i);
+                        widen<decltype(codes)>(at, numbers[b], v, i, i + count, wide[b] + v * LANES);
+                    }
+            });
+            for (int64_t tile = begin; tile < end; tile++) {
+                const int64_t r = packed.first(tile), rows = packed.first(tile + 1) - r;
+                int32_t* const to = sums + (r - origin) * 2 * BLOCK;
+                sum_tile<Float32, false>(rows, packed.at(tile) + i * rows, from, count, nullptr, to);
+            }
+        }
+    }
+
+    // The weights of a vector of outputs.
+    struct Meant {
+        Floats factor, least;
+
+        Meant() = default;
+        Meant(const GroupScales& scales, int64_t block, Group group, int v)
+            : factor(scales.factors(block, group, v * LANES)), least(scales.minima(factor, block, group, v * LANES)) {}
+
+        Floats weights(Ints codes, int byte) const {
+            const Words code = (Words)codes >> (8 * byte) & 255;
+            return __builtin_convertvector((Ints)code, Floats) * factor - least;  // rounded once, where a scale is short
+        }
+    };
+
+    // Those of a block's inputs [i, end).
+    template <class C> void widen(const int32_t* codes, int64_t block, int v, int64_t i, int64_t end, int32_t* to) const {
+        while (i < end) {
+            const int64_t number = i / group_size(), last = std::min(end, (number + 1) * group_size());
+            const Meant meant(*this, block, group(number), v);
+            for (; i < last; i += C::STEP, codes += C::WORDS * BLOCK)
+                for (int part = 0; part < C::PARTS; part++)
+#pragma GCC unroll 4
+                    for (int byte = 0; byte < 4; byte++, to += BLOCK) {
+                        const Floats weights = meant.weights(C::weights(part, codes, v), byte);
+                        std::memcpy(to, &weights, sizeof weights);
+                    }
+        }
+    }
+
+    // The products of a row with four blocks, summed as a tile sums them.
+    template <class C> void add_row(
+        const int32_t* x, const int32_t* const* weights, const std::array<int64_t, 4>& numbers, int32_t* sums
+    ) const {
+        constexpr std::make_integer_sequence<int, 4> every_block{};
+        const GroupScales scales = *this;
+        const int64_t steps = group_size() / C::STEP;
+        for (int v = 0; v < BLOCK_VECTORS; v++) {
+            const int32_t *at[4], *lanes = x;
+            std::copy_n(weights, 4, at);
+            Floats sum[4] = {};
+            for (int64_t number = 0; number < scales.groups; number++) {
+                const Group columns = scales.group(number);
+                Meant meant[4];
+                unrolled(every_block, [&](auto b) { meant[b] = Meant(scales, numbers[b], columns, v); });
+                for (int64_t step = 0; step < steps; step++) {
+#pragma GCC unroll 4
+                    for (int b = 0; b < 4; b++)
+#pragma GCC unroll 5
+                        for (int word = 0; word < C::WORDS; word++) __builtin_prefetch(at[b] + AHEAD_LANES + word * BLOCK);
+#pragma GCC unroll 2
+                    for (int part = 0; part < C::PARTS; part++, lanes += 4) {
+                        Ints codes[4];
+                        unrolled(every_block, [&](auto b) { codes[b] = C::weights(part, at[b], v); });
+                        unrolled(every_block, [&](auto byte) {
+                            const Floats lane = splat(bits_of<float>(lanes[byte]));
+                            unrolled(every_block, [&](auto b) { sum[b] = dot(sum[b], meant[b].weights(codes[b], byte), lane); });
+                        });
+                    }
+#pragma GCC unroll 4
+                    for (int b = 0; b < 4; b++) at[b] += C::WORDS * BLOCK;
+                }
+            }
+            for (int b = 0; b < 4; b++) std::memcpy(sums + b * BLOCK + v * LANES, &sum[b], sizeof sum[b]);
+        }
+    }
+};
+
+// What becomes of activations; the order of Activations in kernels/linear/linear_groups.py.
+enum GroupActivations : int { AS_INTEGERS = 0, AS_FLOATS = 1 };
+
+}  // namespace quire
+
+// `groups`: columns of scale and offset; `kind`: see Offset; `units`: columns of unit, or 0.
+QUIRE_EXPORT void quire_linear_groups(
+    int dtype, const void* x, const void* residual, const void* norm_weight, void* total, int64_t rows, int64_t inputs,
+    float eps, const void* weight, int bits, int scale_dtype, const void* scale, int kind, const void* offset,
+    int64_t groups, const void* unit, int64_t units, const void* bias, int64_t outputs, int activations, int gate,
+    void* out, void* scratch, int threads
+) {
+    const quire::GroupScales scales{
+        scale, offset, scale_dtype, quire::Offset(kind), (const quire::F16*)unit, outputs, inputs, groups, units,
+        units ? groups / units : 1, bits
+    };
+    const auto run = [=](auto format) {
+        quire::for_dtype(dtype, [=](auto* t) {
+            using T = std::remove_pointer_t<decltype(t)>;
+            quire::Linear<decltype(format), T>{
+                format, (const T*)x, (const T*)residual, (const T*)norm_weight, (T*)total, rows, inputs, eps,
+                (const int32_t*)weight, (const T*)bias, outputs, gate, (T*)out, threads
+            }.run(scratch);
+        });
+    };
+    if (activations == quire::AS_INTEGERS) run(quire::IntegerGroups{{}, scales});
+    else run(quire::FloatGroups{{}, scales});
+}

@@ -1,0 +1,1 @@
+"""Linear layers, and what stands between them, on CPUs."""
