@@ -124,9 +124,13 @@ def add_parts_kernel(
     NORM: tl.constexpr,
     GATE: tl.constexpr,
     PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Program (token, tile): adds the parts of a split layer in their order. Floor: PARTS * T * O * 4 bytes."""
+    """Program (token, tile): adds the parts of a split layer in their order. ROWS: of a part.
+
+    Floor: PARTS * T * O * 4 bytes.
+    """
     token = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     width = size_out if GATE is None else size_out // 2
@@ -135,20 +139,31 @@ def add_parts_kernel(
     if NORM:
         square = 0.0
         for part in tl.static_range(PARTS):
-            square += tl.load(squares + part * _TOKENS + token)
+            square += tl.load(squares + part * ROWS + token)
         scale = tl.rsqrt(square / size_in + eps)
-    result = _column(sums, bias, token, columns, inside, scale, size_out, PARTS, BLOCK)
+    result = _column(sums, bias, token, columns, inside, scale, size_out, PARTS, ROWS, BLOCK)
     if GATE is not None:
-        up = _column(sums, bias, token, columns + width, inside, scale, size_out, PARTS, BLOCK)
+        up = _column(sums, bias, token, columns + width, inside, scale, size_out, PARTS, ROWS, BLOCK)
         result = activate(result, GATE) * up
     tl.store(out + token * width + columns, result.to(out.dtype.element_ty), inside)
 
 
 @triton.jit
-def _column(sums, bias, token, columns, inside, scale, size_out, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def _column(
+    sums,
+    bias,
+    token,
+    columns,
+    inside,
+    scale,
+    size_out,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     result = tl.zeros((BLOCK,), tl.float32)
     for part in tl.static_range(PARTS):
-        result += tl.load(sums + (part * _TOKENS + token) * size_out + columns, inside, 0.0)
+        result += tl.load(sums + (part * ROWS + token) * size_out + columns, inside, 0.0)
     result *= scale
     if bias is not None:
         result += tl.load(bias + columns, inside, 0.0).to(tl.float32)
@@ -218,6 +233,7 @@ def skinny_linear(
             NORM=norm is not None,
             GATE=gate,
             PARTS=parts,
+            ROWS=MOST_TOKENS,
             BLOCK=ADD_BLOCK,
             num_warps=4,
         )

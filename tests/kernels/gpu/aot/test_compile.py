@@ -201,7 +201,13 @@ def test_every_shipped_kernel_compiles_clean_for_every_chip(tmp_path, capsys):
     eight_bits = {(row["kernel"], row["capability"]) for row in rows if "fp8" in row["build"]}
     assert eight_bits == {
         (kernel, chip)
-        for kernel in ("attention.rope_store_kv", "attention.prefill", "attention.decode")
+        for kernel in (
+            "attention.rope_store_kv",
+            "attention.prefill",
+            "attention.decode",
+            "linear.product_f8",
+            "linear.quantize_f8",
+        )
         for chip in (89, 90, 100, 120)
     }
     newest = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.linear.skinny_linear import add_parts_kernel, skinny_linear_kernel
-from quire.kernels.gpu.linear.tiles import ADD_BLOCK, skinny_tiles
+from quire.kernels.gpu.linear.tiles import ADD_BLOCK, MOST_TOKENS, skinny_tiles
 
 
 def builds(capability: int) -> Iterator[Build]:
@@ -68,7 +68,7 @@ def _add_build(name, dtype, gate):
         f"{name} {dtype}",
         add_parts_kernel,
         {"sums": "*fp32", "squares": "*fp32", "out": f"*{dtype}", **dict.fromkeys(sizes, "i32"), "eps": "fp32"},
-        {"bias": None, "NORM": True, "GATE": gate, "PARTS": 4, "BLOCK": ADD_BLOCK},
+        {"bias": None, "NORM": True, "GATE": gate, "PARTS": 4, "ROWS": MOST_TOKENS, "BLOCK": ADD_BLOCK},
         4,
         divisible=("sums", "squares", "out", *sizes),
     )

@@ -1,0 +1,42 @@
+"""The tiles of products on codes of groups: what they take where nothing was measured."""
+
+import math
+
+import triton
+
+from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.linear.linear_group_words import WORDS, tile_inputs
+from quire.kernels.linear.linear_groups import Bits
+
+MOST_TOKENS = 64
+"""Tokens up to which codes become weights where they are multiplied; of more a weight is made once for all."""
+BLOCK_O = 64
+"""Outputs of a program: the rows of the widest matrix instruction; the words of a tile are 8 KB."""
+WORKSPACE = 64 << 20
+"""Bytes of weights that are made at once where there are many tokens: no layer needs more beside it."""
+PIECE_OUTPUTS, PIECE_WARPS = 32, 4
+"""Outputs of a program that makes weights, and its warps."""
+
+
+def group_tiles(num_tokens: int, size_in: int, size_out: int, bits: Bits) -> Tiles:
+    """Tiles for at most 64 tokens, some 24 KB of words on their way to each program; parts for at least 256 programs.
+
+    The parts do not depend on the tokens, so that a token's result does not either. `rows`: of the sums of a part; of
+    two kinds, so that a step of 17 tokens has compiled what one of 64 runs.
+    """
+    programs, tiles = triton.cdiv(size_out, BLOCK_O), triton.cdiv(size_in, tile_inputs(bits))
+    parts = 1
+    while programs * parts < 256 and tiles >= 4 * parts:
+        parts *= 2
+    tokens, rows, stages = (16, 16, 4) if num_tokens <= 16 else (32, MOST_TOKENS, 3)
+    return {"tokens": tokens, "rows": rows, "parts": parts, "num_warps": 4, "num_stages": stages}
+
+
+def run_of(size_in: int, groups: int, bits: Bits) -> int:
+    """Slices of 32 inputs, one after the other in a tile, that are sure to be of one group."""
+    return math.gcd(size_in // groups // WORDS, tile_inputs(bits) // WORDS)
+
+
+def piece_outputs(size_in: int, size_out: int, itemsize: int) -> int:
+    """Outputs whose weights are made at once."""
+    return min(size_out, max(PIECE_OUTPUTS, WORKSPACE // (size_in * itemsize) // PIECE_OUTPUTS * PIECE_OUTPUTS))
