@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 
-from quire.kernels.bench import attention, layers, sampling
+from quire.kernels.bench import attention, layers, quantized, sampling
 from quire.kernels.bench.case import Case
 from quire.kernels.bench.ceilings import Ceilings
 from quire.kernels.bench.ceilings import measure as measure_ceilings
@@ -52,6 +52,7 @@ def cases(shapes: Shapes, device_type: str) -> Iterator[Case]:
             *(case for tokens in shapes.tokens for case in layers.activations(layer, tokens)),
             *(case for tokens in shapes.tokens for case in layers.embeddings(layer, tokens)),
             *(case for tokens in shapes.linear_tokens for case in layers.linears(layer, tokens, device_type)),
+            *(case for tokens in shapes.word_tokens for case in quantized.words(layer, tokens)),
             *(attention.case(layer, batch) for batch in shapes.attention),
             *(case for rows in shapes.sampling_rows for case in sampling.cases(layer, rows)),
             *layers.steps(layer, shapes.decode_rows, device_type),
@@ -83,6 +84,7 @@ def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: i
         "gb_s": case.cost.num_bytes / ms / 1e6,
         "tflop_s": case.cost.num_flops / ms / 1e9,
         "share_of_limit": limit * 1e3 / ms,
+        "share_of_read": case.cost.num_bytes / ceilings.read_bytes_per_second * 1e3 / ms,
         "vs_torch": peer_ms / ms,
         "error": error,
         "cold": copies * case.cost.num_bytes > cold_bytes,

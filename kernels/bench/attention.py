@@ -6,7 +6,6 @@ Shape legend: K key-value heads, G query heads of each, H = K * G, D head dim, L
 import itertools
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
@@ -60,7 +59,7 @@ def _make(layer: Layer, attend: Attend, cache_dtype: torch.dtype, device: torch.
             .flatten(1, 2)
             .contiguous()
         )
-        bias = causal_lower_right(query_len, length) if 1 < query_len < length else None
+        bias = _causal(query_len, length) if 1 < query_len < length else None
         key, value = (_in_one_piece(cache, tables[rows], length, layer.dtype) for cache in (keys, values))
         whole.append((heads, key, value, bias))
         start += count
@@ -75,6 +74,14 @@ def _make(layer: Layer, attend: Attend, cache_dtype: torch.dtype, device: torch.
         return torch.cat([part.flatten(0, 1) for part in parts])
 
     return Pair(lambda: paged_attention(query, keys, values, batch, rule, None, scale, scale), peer)
+
+
+def _causal(query_len: int, length: int) -> torch.Tensor:
+    """A mask for queries that are the last of a row's positions; torch takes its kernels by the mask's class."""
+    from torch.nn.attention.bias import causal_lower_right  # brings torch's compiler, a second of imports
+
+    mask: torch.Tensor = causal_lower_right(query_len, length)
+    return mask
 
 
 def _in_one_piece(cache: torch.Tensor, tables: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:

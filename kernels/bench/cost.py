@@ -50,6 +50,15 @@ def linear(tokens: int, inputs: int, outputs: int, itemsize: int, weight_itemsiz
     )
 
 
+def linear_groups(
+    tokens: int, inputs: int, outputs: int, itemsize: int, bits: int, group_size: int, group_bytes: int
+) -> Cost:
+    """Like `linear`, on codes of so many bits; `group_bytes` are those of a group's scale and offset."""
+    weight = outputs * inputs * bits // 8 + outputs * inputs // group_size * group_bytes
+    plain = linear(tokens, inputs, outputs, itemsize, 0)
+    return Cost(weight + plain.num_bytes, plain.num_flops)
+
+
 def norm_linear(
     tokens: int, inputs: int, outputs: int, itemsize: int, weight_itemsize: int, *, residual: bool, gated: bool
 ) -> Cost:

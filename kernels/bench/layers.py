@@ -8,14 +8,13 @@ from torch.nn import functional
 from quire.kernels.attention.block_copy import copy_blocks, copy_blocks_reference
 from quire.kernels.attention.rope_store_kv import rope_store_kv, rope_store_kv_reference
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, fill_tile_schedule_reference
-from quire.kernels.bench import cost
+from quire.kernels.bench import cost, quantized
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
+from quire.kernels.catalog import OPERATIONS
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.linear import linear, norm_linear
-from quire.kernels.linear.linear_int8 import linear_int8
-from quire.kernels.linear.linear_int8 import pack as pack_int8
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.linear.pack import pack
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs, prepare_inputs_reference
@@ -95,7 +94,8 @@ def embeddings(layer: Layer, tokens: int) -> Iterator[Case]:
 
 
 def linears(layer: Layer, tokens: int, device_type: str) -> Iterator[Case]:
-    """`linear` and `norm_linear` of each layer, on weights packed for the device; on CPUs in 8 bits too."""
+    """`linear` and `norm_linear` of each layer, on weights packed for the device; and its quantized products."""
+    formed = {operation.name for operation in OPERATIONS if operation.has_form(device_type)}
     size = layer.dtype.itemsize
     alone = {
         "output": (layer.heads * layer.head_dim, layer.hidden),
@@ -106,12 +106,8 @@ def linears(layer: Layer, tokens: int, device_type: str) -> Iterator[Case]:
         shape = f"{tokens} x {inputs} -> {outputs}, {name}"
         bound = cost.linear(tokens, inputs, outputs, size, size)
         yield Case("linear", shape, bound, _linear(tokens, inputs, outputs, layer.dtype))
-        if device_type == "cpu":
-            bound = cost.linear(tokens, inputs, outputs, size, 1)
-            # the weights' rounding to 8 bits is in the result
-            yield Case(
-                "linear_int8", shape, bound, _linear_int8(tokens, inputs, outputs, layer.dtype), False, 0.05, int8=True
-            )
+        cases = quantized.linears(tokens, inputs, outputs, layer.dtype, shape)
+        yield from (case for case in cases if case.operation in formed)
     for name, outputs, gated in (("qkv", layer.qkv, False), ("gate and up", 2 * layer.intermediate, True)):
         shape = f"{tokens} x {layer.hidden} -> {outputs}, {name}"
         bound = cost.norm_linear(tokens, layer.hidden, outputs, size, size, residual=True, gated=gated)
@@ -123,15 +119,6 @@ def _linear(tokens: int, inputs: int, outputs: int, dtype: torch.dtype) -> Calla
         x, weight = normal(device, tokens, inputs, dtype=dtype), normal(device, outputs, inputs, dtype=dtype)
         packed = pack(weight)
         return Pair(lambda: linear(x, packed, None), lambda: functional.linear(x, weight))
-
-    return make
-
-
-def _linear_int8(tokens: int, inputs: int, outputs: int, dtype: torch.dtype) -> Callable[[torch.device], Pair]:
-    def make(device: torch.device) -> Pair:
-        x, weight = normal(device, tokens, inputs, dtype=dtype), normal(device, outputs, inputs, dtype=dtype)
-        packed, scale = pack_int8(weight)
-        return Pair(lambda: linear_int8(x, packed, scale, None), lambda: functional.linear(x, weight))
 
     return make
 

@@ -48,6 +48,8 @@ class Shapes:
     tokens: tuple[int, ...]
     """Tokens of norms, rotations, activations, embeddings."""
     linear_tokens: tuple[int, ...]
+    word_tokens: tuple[int, ...]
+    """Tokens of the products on words of codes, which only GPUs have."""
     attention: tuple[Attend, ...]
     sampling_rows: tuple[int, ...]
     decode_rows: int
@@ -60,6 +62,7 @@ CUDA = Shapes(
     layers=(LLAMA_8B, QWEN3_8B),
     tokens=(1, 4096),
     linear_tokens=(1, 4, 16),
+    word_tokens=(1, 16, 32, 64, 512),
     attention=(
         Attend("prefill 4k", ((1, 4096, 4096),)),
         Attend("prefill 8k", ((1, 8192, 8192),)),
@@ -79,6 +82,7 @@ CPU = Shapes(
     layers=(LLAMA_100M,),
     tokens=(1, 16, 1024),
     linear_tokens=(1, 16, 128),
+    word_tokens=(),
     attention=(
         Attend("prefill 1k", ((1, 1024, 1024),)),
         Attend("decode 1 x 1k", ((1, 1, 1024),)),

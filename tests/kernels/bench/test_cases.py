@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from quire.kernels.bench import attention
+from quire.kernels.bench import attention, quantized
 from quire.kernels.bench.__main__ import BenchOptions, cases, measure, run
 from quire.kernels.bench.ceilings import Ceilings
 from quire.kernels.bench.shapes import CPU, CUDA, Attend, Layer, Shapes
@@ -15,6 +15,7 @@ SMALL = Shapes(
     layers=(TINY,),
     tokens=(1, 5),
     linear_tokens=(1, 3),
+    word_tokens=(),
     attention=(
         Attend("prefill", ((1, 9, 9),), block_size=4),
         Attend("extend", ((2, 3, 11),), block_size=4),
@@ -24,15 +25,20 @@ SMALL = Shapes(
     decode_rows=3,
     cold_bytes=1 << 12,
 )
+WIDE = Layer("wide", 128, 4, 2, 32, 256, 160, True, torch.float32)
+"""Its inputs are whole groups of those that only GPUs measure."""
 RATES = Ceilings(1e9, 1e9, 1e9, 1e9)
 
 
-@pytest.mark.parametrize("case", list(cases(SMALL, "cpu")), ids=lambda case: f"{case.operation}, {case.shape}")
+@pytest.mark.parametrize(
+    "case", [*cases(SMALL, "cpu"), *quantized.words(WIDE, 3)], ids=lambda case: f"{case.operation}, {case.shape}"
+)
 def test_the_operation_agrees_with_torch_on_its_arguments(case) -> None:
     row = measure(case, BenchOptions(seconds=1e-6), RATES, SMALL.cold_bytes)
     assert row["ms"] > 0
     assert row["vs_torch"] > 0
     assert row["gb_s"] == pytest.approx(case.cost.num_bytes / row["ms"] / 1e6)
+    assert row["share_of_read"] == pytest.approx(row["gb_s"])  # at a gigabyte a second
 
 
 def test_an_operation_that_differs_from_torch_is_no_result() -> None:
@@ -67,6 +73,7 @@ def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention(
         "embed_shard",
         "linear",
         "norm_linear",
+        "linear_group_words",
         "paged_attention",
         "best",
         "sample",
