@@ -6,9 +6,16 @@ import math
 import torch
 from torch import nn
 
-from quire.worker.weights.load import fill, places
+from quire.worker.weights.load import CONVERTIBLE, fill, places
 from quire.worker.weights.names import NameMap, NameRule
 
+SCALES = ("scale", "input_scale")
+"""Names of parameters by which codes of 8 bits are multiplied."""
+UNITS = ("unit", "minima_unit")
+"""Names of what scales and minima are multiples of, where they are integers."""
+ZEROS, MINIMA = "zeros", "minima"
+"""Names of the parameters that are taken off codes without a sign: from the codes, or from their products."""
+SCALE = 1 / 64
 SAME_NAMES = NameMap((NameRule(r"(?P<path>.+)", "{path}"),))
 
 
@@ -32,14 +39,28 @@ class DummyWeights:
         return self._places[name].part.full_shape
 
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
-        """A region of a tensor that is drawn as a whole, float32."""
+        """A region of a tensor that is drawn as a whole: float32, or codes of a quantized weight."""
         owner, _, parameter, part = self._places[name]
+        dtype = self._places[name].parameter.dtype
+        step = 1 if dtype == torch.int8 else SCALE  # integers are multiples of a unit
+        if parameter in (*SCALES, *UNITS):
+            value = step if parameter in SCALES else SCALE
+            return torch.full(part.full_shape, value, dtype=dtype, device=self._device)[region]
+        half = self._places[name].module.levels.get(parameter, 0) // 2
+        if parameter == ZEROS:
+            return torch.full(part.full_shape, half, dtype=torch.uint8, device=self._device)[region]
+        if parameter == MINIMA:
+            return torch.full(part.full_shape, half * step, dtype=dtype, device=self._device)[region]
         key = f"{self._seed}/{owner}.{parameter}/{part.name}".encode()
         number = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
         generator = torch.Generator(self._device).manual_seed(number)
         values = torch.randn(part.full_shape, generator=generator, device=self._device)
         if len(part.axes) > 1:
-            return values.div_(math.sqrt(part.full_shape[-1]))[region]  # keeps the size of what flows through
+            values.div_(math.sqrt(part.full_shape[-1]))  # keeps the size of what flows through
+            if dtype in CONVERTIBLE:
+                return values[region]
+            most = min(half or 128, 128) - 1
+            return values.div_(SCALE).clamp_(-most, most).add_(half).to(dtype)[region]
         gain = 1.0 if parameter == "weight" else 0.0  # a norm's gain is near one, a bias near zero
         return (gain + 0.02 * values)[region]
 

@@ -5,9 +5,10 @@ The format (github.com/huggingface/safetensors): eight bytes of little-endian he
 """
 
 import json
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -40,7 +41,11 @@ ITEM_BYTES: Final = {
     "C64": 8,
 }
 """The library's types of whole bytes."""
-FLOATS: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+FLOATS: Final[dict[str, Literal["float32", "float16", "bfloat16"]]] = {
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+}
 
 
 class CheckpointError(ValueError):
@@ -133,6 +138,23 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         raise CheckpointError(f"{path}: damaged header: {error}") from error
     _check_offsets(path, infos, size - 8 - length)
     return infos
+
+
+def read_contents(path: Path, infos: Mapping[str, TensorInfo]) -> dict[str, bytes]:
+    """Bytes of these tensors of a file, by its header that was read."""
+    contents = {}
+    try:
+        with path.open("rb") as file:
+            data = 8 + int.from_bytes(file.read(8), "little")
+            for name, info in infos.items():
+                begin, end = info.data_offsets
+                file.seek(data + begin)
+                contents[name] = file.read(end - begin)
+                if len(contents[name]) != end - begin:
+                    raise CheckpointError(f"{path}: {name} is cut short; download it again")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    return contents
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -54,13 +54,12 @@ def places(model: nn.Module) -> Iterator[Place]:
                     yield Place(path, module, name, part)
 
 
-def materialise(module: ShardedModule, device: torch.device) -> None:
-    """Give a module's own parameters memory; what no part fills becomes zeros, all else is undefined."""
-    module.to_empty(device=device, recurse=False)
-    for name, parts in module.parts.items():
-        parameter = module.get_parameter(name)
-        if sum(part.num_elements for part in parts) < parameter.numel():
-            parameter.zero_()
+def materialise(module: ShardedModule, name: str, device: torch.device) -> None:
+    """Give a module's parameter memory; what no part fills becomes zeros, all else is undefined."""
+    empty = torch.empty_like(module.get_parameter(name), device=device)
+    if sum(part.num_elements for part in module.parts[name]) < empty.numel():
+        empty.zero_()
+    module.register_parameter(name, nn.Parameter(empty, requires_grad=False))
 
 
 def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, tuple[Piece, ...]]:
@@ -97,8 +96,9 @@ def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, t
 def fill(model: nn.Module, source: WeightSource, names: NameMap, device: torch.device) -> int:
     """Match, then read tensor after tensor, dtypes converted -> bytes read. Raises CheckpointError.
 
-    A module gets memory when its first tensor comes and is finished when its last one has: what it becomes lies beside
-    other modules that are finished, not beside the whole model as it is stored.
+    A parameter gets memory when its first tensor comes, and a module is finished when its last one has: what it becomes
+    lies beside other modules that are finished, not beside the whole model as it is stored. Files hold small tensors,
+    like scales, before all large ones.
     """
     matched = match(model, source, names)
     missing = Counter(place.module for place in places(model))
@@ -107,7 +107,7 @@ def fill(model: nn.Module, source: WeightSource, names: NameMap, device: torch.d
         for piece in pieces:
             module = piece.place.module
             if piece.place.parameter.is_meta:
-                materialise(module, device)
+                materialise(module, piece.place.name, device)
             num_bytes += _fill(source, name, piece)
             missing[module] -= 1
             if not missing[module]:

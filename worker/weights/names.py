@@ -1,10 +1,13 @@
 """The map from a checkpoint's tensor names to the parts of parameters they fill: anchored patterns, held as data."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quire.worker.weights.layout import Layout, side_by_side
+
+WEIGHT: Final = ".weight"
 
 
 class Targets(NamedTuple):
@@ -38,6 +41,8 @@ class NameMap:
     rules: tuple[NameRule, ...]
     ignored: tuple[str, ...] = ()
     """Patterns of tensors a checkpoint may hold that no parameter needs; they win over the rules."""
+    linear: tuple[str, ...] = ()
+    """Names of the linear layers, with {n} for the number of a block: quantizations call them so."""
 
     def ignoring(self, *patterns: str) -> "NameMap":
         """The same map, with more names ignored."""
@@ -49,3 +54,19 @@ class NameMap:
     def targets(self, name: str) -> Targets | None:
         """The parts that a tensor fills; None when no rule knows its name."""
         return next((targets for rule in self.rules if (targets := rule.apply(name)) is not None), None)
+
+    def linear_layers(self, num_blocks: int) -> dict[str, tuple[str, ...]]:
+        """Every linear layer by the name that a checkpoint usually has for it -> its paths in the model."""
+        names = dict.fromkeys(
+            name.format(n=n) for name in self.linear for n in range(num_blocks if "{n}" in name else 1)
+        )
+        return self.layers(names)
+
+    def layers(self, modules: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Those of these modules of the checkpoint that the model has -> their paths in it."""
+        found = {}
+        for module in modules:
+            weight = f"{module}{WEIGHT}"
+            if not self.ignores(weight) and (targets := self.targets(weight)) is not None:
+                found[module] = tuple(path.removesuffix(WEIGHT) for path in targets.paths)
+        return found

@@ -5,11 +5,17 @@ from pathlib import Path
 from typing import Final
 
 SAMPLE_BYTES: Final = 1 << 16
-CONFIGS: Final = ("config.json", "generation_config.json", "model.safetensors.index.json")
+CONFIGS: Final = (
+    "config.json",
+    "generation_config.json",
+    "hf_quant_config.json",
+    "model.safetensors.index.json",
+    "quantize_config.json",
+)
 
 
 def model_revision(folder: Path) -> str:
-    """Hex digest over the names and bytes of the configs and, of each safetensors file, name, size and samples.
+    """Hex digest over the names and bytes of the configs and, of each file of weights, name, size and samples.
 
     The samples are the file's first and last 64 KiB and 64 KiB at each sixteenth of its length: not all bytes of the
     weights, which would take as long as loading them. Two checkpoints that differ only elsewhere share a digest.
@@ -18,7 +24,7 @@ def model_revision(folder: Path) -> str:
     for name in CONFIGS:
         path = folder / name
         _add(digest, name.encode(), path.read_bytes() if path.exists() else b"")
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.gguf"))):
         size = path.stat().st_size
         _add(digest, path.name.encode(), str(size).encode())
         with path.open("rb") as file:

@@ -12,6 +12,8 @@ class ShardedModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.parts: dict[str, tuple[Part, ...]] = {}
+        self.levels: dict[str, int] = {}
+        """Parameter of codes without a sign -> how many there are."""
 
     def declare(
         self, name: str, dtype: torch.dtype, parts: tuple[Part, ...], shape: tuple[int, ...] | None = None

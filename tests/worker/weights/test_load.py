@@ -174,7 +174,7 @@ def test_dummy_weights_are_drawn_on_the_device_they_are_for(context, tiny_checkp
     monkeypatch.setattr(torch, "randn", noted)
     monkeypatch.setattr(torch, "Generator", lambda device: drawn.append((device.type, 0)) or generator("cpu"))
     model = build_model(read_spec(tiny_checkpoint()), context())
-    monkeypatch.setattr("quire.worker.weights.load.materialise", lambda module, _: materialise(module, CPU))
+    monkeypatch.setattr("quire.worker.weights.load.materialise", lambda module, name, _: materialise(module, name, CPU))
     fill_dummy(model, 3, torch.device("cuda"))
     assert {device for device, _ in drawn} == {"cuda"}
     assert sum(number for _, number in drawn) == sum(parameter.numel() for parameter in model.parameters())

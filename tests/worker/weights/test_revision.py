@@ -22,7 +22,10 @@ def test_other_weights_of_the_same_shape_have_another_revision(tiny_checkpoint):
     assert model_revision(tiny_checkpoint()) != model_revision(tiny_checkpoint(seed=1))
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "hf_quant_config.json", "model.safetensors", "quantize_config.json"],
+)
 def test_any_changed_file_changes_it(name, copy):
     before = model_revision(copy)
     with (copy / name).open("ab") as file:

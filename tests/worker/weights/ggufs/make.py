@@ -1,0 +1,367 @@
+"""Makes the GGUF files beside it, with the format's own package, and what the originals make of them.
+
+    python tests/worker/weights/ggufs/make.py
+
+Run once in an environment of gguf 0.19.0, sentencepiece 0.2.3, transformers 5.17.0, tokenizers 0.23.3 and tiktoken
+0.14.0. `blocks.json` has random blocks of each type, and the SHA-256 of what the package makes
+of them. `expected.json` has, for each model, the config of its original, the SHA-256 of every weight as the package
+dequantizes it (float32, under its name in a safetensors checkpoint), and the ids of the strings in `strings`.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+import sentencepiece
+from gguf import GGMLQuantizationType as Type
+from gguf import TokenType
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from transformers import GPT2Tokenizer, Qwen2Tokenizer
+from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[3]
+TEXT = (ROOT / "LICENSE").read_text() + "Grüße, naïve café — 東京の天気 привет мир 12345 it's we'll DON'T\n" * 20
+STRINGS = [
+    "",
+    " ",
+    "   three spaces   ",
+    "Hello, world! It's we'll DON'T they'Ve i'M",
+    "1 12 123 1234 12345 1,234.56 ²³ ½ Ⅷ ٣٤٥",
+    "tabs\tand\nnew\n\n lines \r\n\r\n  end  \n",
+    "naïve café Grüße ÅÅ ﬁ",
+    "cafe\u0301 e\u0301\u0301 A\u030a",
+    "東京の天気は? привет, мир! مرحبا שלום हिन्दी ไทย",
+    "👩‍👩‍👧‍👦 🇩🇪 🏳️‍🌈 🤷🏽",
+    "\u00a0\u2003\u200b\u3000 odd\u2028spaces\u0085",
+    "def f(x):\n    return {x['a']: [1, 2], **y}  # done!!! ...",
+    "a_b-c/d\\e|f&g==h!=i <|notspecial|> [INST] </s",
+    "\x00\x01\x7f control",
+    "\u017ftreng KELVIN \u212a's 'S '\u017f",
+    "x" * 40 + " " * 17 + "y",
+    "▁under▁score",
+    "\U0001d518\U0001d52b\U0001d526 \U0010ffff \ufffd \ue000",
+]
+TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}{{ eos_token }}{% endfor %}"
+K_TYPES = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
+"""Types that the package reads and does not write."""
+MIXED = {
+    "token_embd": Type.Q4_K, "output": Type.Q6_K, "attn_q": Type.Q4_K, "attn_k": Type.Q5_K, "attn_v": Type.Q6_K,
+    "attn_output": Type.Q5_0, "ffn_gate": Type.Q4_K, "ffn_up": Type.Q4_K, "ffn_down": Type.Q6_K,
+}  # fmt: skip
+"""As files of Q4_K_M mix them: rows that are no multiple of 256 are of another type."""
+WIDE = {"hidden_size": 256, "intermediate_size": 512}
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def trained(pre_tokenizer, size):
+    """Vocabulary and merges of a byte-level BPE."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return model["vocab"], [tuple(merge) for merge in model["merges"]]
+
+
+def byte_bpe(pre, specials):
+    """Keys of the metadata, and the original's ids of the strings."""
+    if pre == "gpt-2":
+        vocab, merges = trained(GPT2Tokenizer()._tokenizer.pre_tokenizer, 300)
+        original = GPT2Tokenizer(vocab={**vocab, specials[0]: len(vocab)}, merges=merges)._tokenizer
+    elif pre == "qwen2":
+        vocab, merges = trained(Qwen2Tokenizer()._tokenizer.pre_tokenizer, 300)
+        original = Qwen2Tokenizer(vocab=vocab, merges=merges)._tokenizer
+    else:
+        vocab, merges, original = llama3()
+    tokens = [*sorted(vocab, key=vocab.get), *specials]
+    types = [TokenType.NORMAL] * len(vocab) + [TokenType.CONTROL] * (len(specials) - 1) + [TokenType.USER_DEFINED]
+    keys = {
+        "model": "gpt2",
+        "pre": pre,
+        "tokens": tokens,
+        "token_type": types,
+        "merges": [" ".join(merge) for merge in merges],
+    }
+    return keys, {text: original.encode(text, add_special_tokens=False).ids for text in STRINGS}
+
+
+def llama3():
+    """As Meta's converter of Llama 3 makes its tokenizer: out of a list of tokens by rank."""
+    pattern = TikTokenConverter().pattern
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
+    words = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    vocab, _ = trained(words, 320)
+    of_char = {char: byte for byte, char in bytes_to_unicode().items()}
+    with tempfile.NamedTemporaryFile("wb", suffix=".tiktoken") as file:
+        for token in sorted(vocab, key=vocab.get):
+            file.write(base64.b64encode(bytes(of_char[char] for char in token)) + f" {vocab[token]}\n".encode())
+        file.flush()
+        converter = TikTokenConverter(file.name)
+        vocab, merges = converter.extract_vocab_merges_from_model(file.name)
+        return vocab, merges, converter.converted()
+
+
+def sentencepiece_bpe():
+    """Keys of the metadata, and SentencePiece's own ids of the strings."""
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.splitlines()),
+        model_writer=made,
+        model_type="bpe",
+        vocab_size=420,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        split_digits=True,
+        allow_whitespace_only_pieces=True,
+        character_coverage=0.99,
+    )
+    original = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
+    ids = range(original.get_piece_size())
+    types = [
+        TokenType.UNKNOWN
+        if original.is_unknown(token)
+        else TokenType.CONTROL
+        if original.is_control(token)
+        else TokenType.BYTE
+        if original.is_byte(token)
+        else TokenType.NORMAL
+        for token in ids
+    ]
+    keys = {
+        "model": "llama",
+        "pre": "default",
+        "tokens": [original.id_to_piece(token) for token in ids],
+        "scores": [original.get_score(token) for token in ids],
+        "token_type": types,
+    }
+    return keys, {text: original.encode(text) for text in STRINGS}
+
+
+def weights(arch, config, seed):
+    """Name in a GGUF file -> a matrix or a vector, its rows as transformers has them."""
+    random = np.random.default_rng(seed)
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    vocabulary = (config["vocab_size"], hidden)
+    shapes = {"token_embd.weight": vocabulary, "output_norm.weight": (hidden,)}
+    if not config["tie_word_embeddings"]:
+        shapes["output.weight"] = vocabulary
+    for n in range(config["num_hidden_layers"]):
+        layer = {
+            "attn_norm.weight": (hidden,), "attn_q.weight": (queries, hidden), "attn_k.weight": (keys, hidden),
+            "attn_v.weight": (keys, hidden), "attn_output.weight": (hidden, queries), "ffn_norm.weight": (hidden,),
+            "ffn_gate.weight": (inner, hidden), "ffn_up.weight": (inner, hidden), "ffn_down.weight": (hidden, inner),
+        }  # fmt: skip
+        if arch == "qwen2":
+            layer |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
+        if arch == "qwen3":
+            layer |= {"attn_q_norm.weight": (head,), "attn_k_norm.weight": (head,)}
+        shapes |= {f"blk.{n}.{name}": shape for name, shape in layer.items()}
+    return {
+        name: (random.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+def checkpoint_name(name):
+    top = {"token_embd.weight": "embed_tokens.weight", "output_norm.weight": "norm.weight"}
+    if name == "output.weight":
+        return "lm_head.weight"
+    if name in top:
+        return f"model.{top[name]}"
+    _, n, module, tensor = name.split(".")
+    return f"model.layers.{n}.{LAYER[module]}.{tensor}"
+
+
+def permuted(values, heads):
+    """`LlamaModel.permute` of llama.cpp's convert_hf_to_gguf.py."""
+    return (
+        values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+    )
+
+
+def llama3_divisors(theta, head_dim, factor):
+    """As `generate_extra_tensors` of the same."""
+    divisors = []
+    for freq in 1.0 / (theta ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim)):
+        wavelen = 2 * np.pi / freq
+        if wavelen < 8192 / 4.0:
+            divisors.append(1)
+        elif wavelen > 8192 / 1.0:
+            divisors.append(factor)
+        else:
+            smooth = (8192 / wavelen - 1.0) / (4.0 - 1.0)
+            divisors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(divisors, dtype=np.float32)
+
+
+def add_metadata(writer, config, tokenizer):
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model(tokenizer["model"])
+    writer.add_tokenizer_pre(tokenizer["pre"])
+    writer.add_token_list(tokenizer["tokens"])
+    writer.add_token_types(tokenizer["token_type"])
+    if "scores" in tokenizer:
+        writer.add_token_scores(tokenizer["scores"])
+        writer.add_unk_token_id(0)
+        writer.add_add_space_prefix(True)
+    if "merges" in tokenizer:
+        writer.add_token_merges(tokenizer["merges"])
+    writer.add_bos_token_id(tokenizer["bos"])
+    writer.add_eos_token_id(tokenizer["eos"])
+    writer.add_add_bos_token(tokenizer["adds_bos"])
+    writer.add_chat_template(TEMPLATE)
+
+
+def blocks(values, kind, random):
+    """The bytes of a matrix. Of a K type random blocks, of which the numbers are about as large as weights are."""
+    if kind not in K_TYPES:
+        return gguf.quantize(values, kind)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = random.integers(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
+    units = {Type.Q4_K: {0: 4e-4, 2: 3e-3}, Type.Q5_K: {0: 2e-4, 2: 3e-3}, Type.Q6_K: {208: 5e-5}}[kind]
+    for begin, unit in units.items():
+        drawn = (random.uniform(0.3, 1.7, raw.shape[:2]) * unit).astype("<f2")
+        raw[..., begin : begin + 2] = drawn[..., None].view(np.uint8)
+    return raw.reshape(values.shape[0], -1)
+
+
+def make(
+    name, arch, kind, tokenizer, *, num_layers=1, tied=True, stretched=False, files=1, head_dim=8, seed=0, sizes=SIZES
+):
+    """Writes the file or the files of a model. Returns what is expected of it.
+
+    `kind`: the type of its matrices, or of each by its module's name.
+    """
+    keys, ids = tokenizer
+    config = {
+        "architectures": [CLASSES[arch]],
+        "model_type": arch,
+        **sizes,
+        "head_dim": head_dim,
+        "vocab_size": len(keys["tokens"]),
+        "num_hidden_layers": num_layers,
+        "max_position_embeddings": 65536 if stretched else 256,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0 if stretched else 10000.0,
+        "tie_word_embeddings": tied,
+        "eos_token_id": [keys["eos"]],
+    }
+    if stretched:
+        config["rope_scaling"] = {**LLAMA3, "original_max_position_embeddings": 8192}
+    tensors = weights(arch, config, seed)
+    writer = gguf.GGUFWriter(
+        HERE / f"{name}.gguf", arch, split_max_tensors=-(-len(tensors) // files) if files > 1 else 0
+    )
+    add_metadata(writer, config, keys)
+    digests, random = {}, np.random.default_rng(seed)
+    for tensor, values in tensors.items():
+        module = tensor.split(".")[-2]
+        used = Type.F32 if values.ndim == 1 else kind[module] if isinstance(kind, dict) else kind
+        stored = blocks(values, used, random)
+        meant = gguf.dequantize(stored, used).astype("<f4")
+        digests[checkpoint_name(tensor)] = hashlib.sha256(meant.tobytes()).hexdigest()
+        if arch == "llama" and ".attn_q." in tensor:
+            stored = permuted(stored, config["num_attention_heads"])
+        if arch == "llama" and ".attn_k." in tensor:
+            stored = permuted(stored, config["num_key_value_heads"])
+        writer.add_tensor(tensor, stored, raw_dtype=used)
+    if stretched:
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(config["rope_theta"], config["head_dim"], 8.0))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return {"config": config, "digests": digests, "ids": [ids[text] for text in STRINGS]}
+
+
+def random_blocks():
+    """Type -> bytes of two rows of two random blocks, and the bits of what they mean; extreme scales are among them."""
+    random, found = np.random.default_rng(11), {}
+    halves = (0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x0000, 0x8000, 0x3C00, 0x0400)  # subnormal, largest, zero, one, least
+    for kind in (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, *K_TYPES):
+        _, size = gguf.GGML_QUANT_SIZES[kind]
+        raw = random.integers(0, 256, (16, size), dtype=np.uint8)
+        begins = {Type.Q6_K: (208,), Type.Q4_0: (0,), Type.Q5_0: (0,), Type.Q8_0: (0,)}.get(kind, (0, 2))
+        for number, begin in enumerate(begins):
+            drawn = random.uniform(-2, 2, 8).astype("<f2").view("<u2")
+            raw[:, begin : begin + 2] = np.array([*np.roll(halves, number), *drawn], dtype="<u2")[:, None].view(
+                np.uint8
+            )
+        meant = gguf.dequantize(raw.reshape(2, -1), kind).astype("<f4")
+        digest = hashlib.sha256(meant.tobytes()).hexdigest()
+        found[kind.name] = {"blocks": base64.b64encode(raw.tobytes()).decode(), "digest": digest}
+    return found
+
+
+def main():
+    for path in HERE.glob("*.gguf"):
+        path.unlink()
+    spm = sentencepiece_bpe()
+    spm[0].update(bos=1, eos=2, adds_bos=True)
+    by_bytes = {}
+    for pre, specials in {
+        "gpt-2": ["<|endoftext|>", "<|user|>"],
+        "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>"],
+        "llama-bpe": ["<|begin_of_text|>", "<|eot_id|>", "<extra>"],
+    }.items():
+        keys, ids = byte_bpe(pre, specials)
+        ends = {"gpt-2": "<|endoftext|>", "qwen2": "<|im_end|>", "llama-bpe": "<|eot_id|>"}
+        at = keys["tokens"].index
+        keys.update(bos=at(specials[0]), eos=at(ends[pre]), adds_bos=pre == "llama-bpe")
+        by_bytes[pre] = keys, ids
+    expected = {
+        "llama-spm-f16": make("llama-spm-f16", "llama", Type.F16, spm, num_layers=2, seed=1),
+        "llama3-f32": make("llama3-f32", "llama", Type.F32, by_bytes["llama-bpe"], stretched=True, seed=2),
+        "qwen2-bf16": make("qwen2-bf16", "qwen2", Type.BF16, by_bytes["qwen2"], tied=False, seed=3),
+        "qwen3-split": make("qwen3-split", "qwen3", Type.F16, by_bytes["qwen2"], files=2, seed=4),
+        "llama-q8_0": make("llama-q8_0", "llama", Type.Q8_0, by_bytes["gpt-2"], num_layers=2, head_dim=16, seed=5),
+        "llama-q4_0": make("llama-q4_0", "llama", Type.Q4_0, by_bytes["gpt-2"], seed=6),
+        "llama-q4_1": make("llama-q4_1", "llama", Type.Q4_1, by_bytes["gpt-2"], tied=False, head_dim=16, seed=7),
+        "llama-q5_0": make("llama-q5_0", "llama", Type.Q5_0, by_bytes["gpt-2"], seed=8),
+        "llama-q5_1": make("llama-q5_1", "llama", Type.Q5_1, by_bytes["gpt-2"], head_dim=16, seed=9),
+        "llama-q4_k_m": make(
+            "llama-q4_k_m", "llama", MIXED, by_bytes["gpt-2"], tied=False, head_dim=16, seed=10, sizes={**SIZES, **WIDE}
+        ),
+    }
+    (HERE / "blocks.json").write_text(json.dumps(random_blocks(), indent=1) + "\n")
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(model)}" for name, model in expected.items())
+    content = f'{{"strings": {json.dumps(STRINGS)},\n"models": {{\n{lines}\n}}}}\n'
+    (HERE / "expected.json").write_text(content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Blocks of GGUF files unpacked: what codes, scales and minima mean is what the format's own package reads."""
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from quire.worker.weights.gguf.blocks import LAYOUTS, codes, dequantized, minima, minima_unit, scale, unit
+from quire.worker.weights.gguf.header import read_header
+from quire.worker.weights.gguf.names import checkpoint_name, interleaved_heads
+
+MADE = Path(__file__).parent / "ggufs"
+EXPECTED = json.loads((MADE / "expected.json").read_text())["models"]
+BLOCKS = json.loads((MADE / "blocks.json").read_text())
+KINDS = {
+    "llama-q8_0": "Q8_0",
+    "llama-q4_0": "Q4_0",
+    "llama-q4_1": "Q4_1",
+    "llama-q5_0": "Q5_0",
+    "llama-q5_1": "Q5_1",
+}
+
+
+def blocks(path, tensor):
+    """A tensor's blocks, uint8 [O, blocks, bytes]."""
+    raw = np.fromfile(path, np.uint8, tensor.num_bytes, offset=tensor.offset)
+    return torch.from_numpy(raw).view(tensor.shape[0], -1, tensor.type.block_bytes)
+
+
+def meant(raw, layout):
+    """The weight that the form of groups means: the sums of a product are made of these."""
+    q, s = codes(raw, layout).float().unflatten(1, (-1, layout.size)), scale(raw, layout).float()
+    repeated = layout.block // layout.size
+    if layout.has_units:
+        s = s * unit(raw, layout).float().repeat_interleave(repeated, 1)
+    s = s[..., None]
+    if layout.has_minima:
+        m = minima(raw, layout).float()
+        m = m * minima_unit(raw).float().repeat_interleave(repeated, 1) if layout.has_units else m
+        return (q * s - m[..., None]).flatten(1)
+    return ((q - 2 ** (layout.bits - 1)) * s).flatten(1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_are_those_of_the_formats_own_package(name):
+    layout, seen = LAYOUTS[KINDS[name]], 0
+    header = read_header(MADE / f"{name}.gguf")
+    for stored, tensor in header.tensors.items():
+        if tensor.type.name != KINDS[name] or interleaved_heads(stored, header.metadata):
+            continue
+        raw = blocks(header.path, tensor)
+        digest = EXPECTED[name]["digests"][checkpoint_name(stored)]
+        for values in (meant(raw, layout), dequantized(raw, layout)):
+            assert values.shape == tensor.shape
+            assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest() == digest, stored
+        seen += 1
+    assert seen >= 6
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_random_blocks_mean_what_the_formats_own_package_reads(kind):
+    """To the bit, with scales that are subnormal, zero and as large as they get."""
+    layout, wanted = LAYOUTS[kind], BLOCKS[kind]
+    raw = torch.frombuffer(bytearray(base64.b64decode(wanted["blocks"])), dtype=torch.uint8).view(2, 8, -1)
+    for values in (meant(raw, layout), dequantized(raw, layout)):
+        assert values.shape == (2, 8 * layout.block)
+        assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest() == wanted["digest"]
+
+
+def test_every_type_has_random_blocks():
+    assert BLOCKS.keys() == LAYOUTS.keys()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_every_code_is_unpacked_to_its_place(kind):
+    layout = LAYOUTS[kind]
+    drawn = torch.Generator().manual_seed(0)
+    wanted = torch.randint(0, 1 << layout.bits, (3, 64), generator=drawn, dtype=torch.uint8)
+    wanted[0, :2] = torch.tensor([0, (1 << layout.bits) - 1])
+    grouped = wanted.view(3, 2, 32)
+    packed = (grouped ^ 0x80) if layout.bits == 8 else grouped[..., :16] | grouped[..., 16:] << 4
+    halves = torch.tensor([0.5, -2.0] if layout.has_minima else [0.5], dtype=torch.float16)
+    head = halves.view(torch.uint8).expand(3, 2, -1)
+    raw = torch.cat((head, packed), -1)
+    assert torch.equal(codes(raw, layout), wanted)
+    assert torch.equal(scale(raw, layout), torch.full((3, 2), 0.5, dtype=torch.float16))
+    if layout.has_minima:
+        assert torch.equal(minima(raw, layout), torch.full((3, 2), 2.0, dtype=torch.float16))

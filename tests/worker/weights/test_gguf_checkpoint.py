@@ -1,0 +1,264 @@
+"""GGUF checkpoints made by the format's own package: their weights, bit for bit, and the tokens of their models."""
+
+import hashlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gguf_bytes import LLAMA, TENSORS, gguf
+from gguf_meant import meant
+
+from quire.deploy.gguf.folder import make_folder
+from quire.worker.config import WorkerConfig
+from quire.worker.models.build import build_model
+from quire.worker.quant.form import Groups
+from quire.worker.quant.read.gguf import FORMS, read_gguf
+from quire.worker.quant.select import schemes_of
+from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.registry import checkpoint_names, read_spec
+from quire.worker.weights.gguf.blocks import LAYOUTS
+from quire.worker.weights.gguf.checkpoint import DTYPES, GgufCheckpoint, moved_rows
+from quire.worker.weights.gguf.files import read_model
+from quire.worker.weights.gguf.names import checkpoint_name
+from quire.worker.weights.gguf.types import TYPES
+from quire.worker.weights.header import CheckpointError
+from quire.worker.weights.load import fill
+from quire.worker.weights.open import open_checkpoint
+from quire.worker.weights.parts import ModelError
+from quire.worker.weights.revision import model_revision
+
+MADE = Path(__file__).parent / "ggufs"
+EXPECTED = json.loads((MADE / "expected.json").read_text())["models"]
+DENSE = ("llama-spm-f16", "llama3-f32", "qwen2-bf16", "qwen3-split")
+QUANTIZED = ("llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0", "llama-q5_1", "llama-q4_k_m")
+WHOLE = (slice(None), slice(None))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The directory that is made of a file."""
+
+    def make(name):
+        make_folder(next(MADE.glob(f"{name}*.gguf")), tmp_path / name, with_tokenizer=True)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_weights_are_those_of_the_formats_own_package(folder, name):
+    with open_checkpoint(folder(name)) as checkpoint:
+        assert set(checkpoint.names()) == set(EXPECTED[name]["digests"])
+        for tensor, digest in EXPECTED[name]["digests"].items():
+            values = checkpoint.read(tensor, WHOLE[: len(checkpoint.shape(tensor))])
+            assert hashlib.sha256(values.float().contiguous().numpy().tobytes()).hexdigest() == digest, tensor
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_weights_are_those_of_the_formats_own_package(folder, name):
+    """Also the queries and keys, whose rows were moved, and the embedding, which is handed out as it is meant."""
+    with open_checkpoint(folder(name)) as checkpoint:
+        for tensor, digest in EXPECTED[name]["digests"].items():
+            values = meant(checkpoint, tensor)
+            assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest() == digest, tensor
+        assert checkpoint.read("model.embed_tokens.weight", WHOLE).dtype == torch.float32
+        stored = torch.int8 if name == "llama-q4_k_m" else torch.float16
+        assert checkpoint.read("model.layers.0.self_attn.q_proj.scale", WHOLE).dtype == stored
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor"),
+    [
+        ("llama3-f32", "self_attn.q_proj.weight"),
+        ("llama3-f32", "mlp.down_proj.weight"),
+        ("llama-q4_1", "self_attn.k_proj.codes"),
+        ("llama-q8_0", "mlp.down_proj.codes"),
+        ("llama-q4_k_m", "self_attn.v_proj.codes"),
+        ("llama-q4_k_m", "self_attn.k_proj.scale"),
+    ],
+)
+def test_a_region_is_that_of_the_whole(folder, model, tensor):
+    with GgufCheckpoint(folder(model)) as checkpoint:
+        name = f"model.layers.0.{tensor}"
+        whole = checkpoint.read(name, WHOLE)
+        for rows in (slice(0, 8), slice(3, 13), slice(1, 15, 3), slice(8, 16)):
+            region = (rows, slice(4, 20, 2))
+            assert torch.equal(checkpoint.read(name, region), whole[region])
+
+
+@pytest.mark.parametrize("name", ["llama-spm-f16", "llama-q8_0", "llama-q4_1", "llama-q5_1", "llama-q4_k_m"])
+def test_two_ranks_hold_what_one_does(folder, context, put_together, name):
+    path = folder(name)
+    spec = read_spec(path)
+    schemes = schemes_of(read_plan(WorkerConfig(model=str(path)), spec), torch.device("cpu"))
+    held = []
+    for size in (1, 2):
+        contexts = (replace(context(rank, size), scheme_for=schemes) for rank in range(size))
+        ranks = [build_model(spec, one) for one in contexts]
+        with open_checkpoint(path) as checkpoint:
+            for rank in ranks:
+                fill(rank, checkpoint, checkpoint_names(spec), torch.device("cpu"))
+        held.append(put_together(ranks))
+    assert held[0].keys() == held[1].keys()
+    assert all(torch.equal(held[0][part], held[1][part]) for part in held[0])
+
+
+def test_rows_of_heads_come_back_as_they_were():
+    heads, half = 3, 4
+    rows = torch.arange(heads * 2 * half)
+    interleaved = rows.view(heads, 2, half).transpose(1, 2).flatten()  # as llama.cpp's conversion moves them
+    assert torch.equal(interleaved[moved_rows(len(rows), heads, "q")], rows)
+    with pytest.raises(CheckpointError, match="q: 24 rows are not 5 heads of pairs"):
+        moved_rows(24, 5, "q")
+
+
+def test_names_are_those_of_safetensors_checkpoints():
+    assert checkpoint_name("blk.11.ffn_norm.weight") == "model.layers.11.post_attention_layernorm.weight"
+    assert checkpoint_name("blk.0.attn_k.bias") == "model.layers.0.self_attn.k_proj.bias"
+    assert checkpoint_name("output.weight") == "lm_head.weight"
+    assert checkpoint_name("rope_freqs.weight") is None
+    for unknown in ("blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "position_embd.weight"):
+        assert checkpoint_name(unknown) == unknown
+
+
+def write(folder, metadata=None, tensors=None):
+    (folder / "model.gguf").write_bytes(gguf(LLAMA | (metadata or {}), TENSORS | (tensors or {})))
+    return folder
+
+
+def test_two_names_of_one_weight_are_refused(tmp_path):
+    write(tmp_path, tensors={"model.norm.weight": (32,)})
+    with pytest.raises(CheckpointError, match=r"model\.norm\.weight: is there under the name output_norm\.weight, too"):
+        GgufCheckpoint(tmp_path)
+
+
+@pytest.mark.parametrize("heads", [0, "4", [4]])
+def test_heads_that_are_no_number_are_refused(tmp_path, heads):
+    write(tmp_path, {"llama.attention.head_count_kv": heads})
+    with pytest.raises(CheckpointError, match=r"attn_k\.weight: llama\.attention\.head_count_kv must be a positive"):
+        GgufCheckpoint(tmp_path)
+
+
+def test_a_file_that_was_cut_meanwhile_is_refused(tmp_path):
+    checkpoint = GgufCheckpoint(write(tmp_path))
+    with (tmp_path / "model.gguf").open("r+b") as file:
+        file.truncate(4096)
+    with pytest.raises(CheckpointError, match=r"model\.gguf: was changed while it was read; start again"):
+        checkpoint.read("model.norm.weight", (slice(None),))
+    (tmp_path / "model.gguf").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.gguf: cannot be read"):
+        checkpoint.read("model.norm.weight", (slice(None),))
+
+
+@pytest.mark.parametrize("kind", [10])
+def test_other_types_are_refused_by_name_with_the_remedy(tmp_path, kind):
+    write(tmp_path, tensors={"blk.0.ffn_up.weight": (kind, (1, 256))})
+    with pytest.raises(
+        ModelError, match=r"model\.gguf: blk\.0\.ffn_up\.weight: is Q2_K, which is not read; use a file"
+    ):
+        read_gguf(read_model(tmp_path))
+    with pytest.raises(CheckpointError, match=r"blk\.0\.ffn_up\.weight: is Q2_K of 2 axes; that is not read"):
+        GgufCheckpoint(tmp_path).read("model.layers.0.mlp.up_proj.weight", WHOLE)
+
+
+def test_a_quantized_vector_is_refused(tmp_path):
+    write(tmp_path, tensors={"output_norm.weight": (8, (32,))})
+    with pytest.raises(ModelError, match=r"model\.gguf: output_norm\.weight: is Q8_0 and no matrix; use a file of F32"):
+        read_gguf(read_model(tmp_path))
+    with pytest.raises(CheckpointError, match=r"output_norm\.weight: is Q8_0 of 1 axes; that is not read"):
+        GgufCheckpoint(tmp_path).read("model.norm.codes", (slice(None),))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "part"), [("token_embd", "embed_tokens.weight"), ("blk.0.ffn_up", "layers.0.mlp.up_proj.scale")]
+)
+def test_scales_that_are_no_numbers_are_refused(tmp_path, tensor, part):
+    write(tmp_path, tensors={f"{tensor}.weight": (8, (32, 32))})
+    path = tmp_path / "model.gguf"
+    raw = bytearray(path.read_bytes())
+    at = read_model(tmp_path).tensors[f"{tensor}.weight"].offset
+    raw[at : at + 2] = b"\x00\x7e"  # NaN
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="holds a scale that nothing can be computed with"):
+        GgufCheckpoint(tmp_path).read(f"model.{part}", WHOLE)
+
+
+def test_the_plan_has_a_form_for_each_layer_and_names_the_embedding(folder):
+    forms = {"llama-q8_0": Groups(8, 32), "llama-q4_0": Groups(4, 32), "llama-q4_1": Groups(4, 32, "minima")}
+    for name, form in forms.items():
+        path = folder(name)
+        plan = read_plan(WorkerConfig(model=str(path), dtype="float32"), read_spec(path))
+        heads = {"head"} if name == "llama-q4_1" else set()
+        assert plan.forms.keys() >= {"blocks.0.attention.qkv.q", "blocks.0.mlp.down", *heads}
+        assert "embedding" not in plan.forms
+        assert (plan.method, set(plan.forms.values()), plan.embedding) == ("gguf", {form}, form_name(name))
+    for name in DENSE:
+        path = folder(name)
+        spec = read_spec(path)
+        assert read_plan(WorkerConfig(model=str(path)), spec).method == "none"
+        assert read_plan(WorkerConfig(model=str(path), quantization="int8"), spec).on_the_fly
+
+
+def test_blocks_are_unpacked_as_their_forms_are_stated():
+    groups = {kind: form for kind, form in FORMS.items() if isinstance(form, Groups)}
+    stated = {kind: (form.bits, form.offset == "minima", form.size, form.superblock) for kind, form in groups.items()}
+    assert stated == {kind: (*one[:3], one.block if one.has_units else None) for kind, one in LAYOUTS.items()}
+    assert all(form.scale == "float16" for form in groups.values())
+    sizes = {kind.name: (kind.block, kind.block_bytes) for kind in TYPES.values()}
+    for kind, form in groups.items():  # 5 and 6 bits too: no byte more than in the file, but for whole bytes of scales
+        block, size = sizes[kind]
+        assert LAYOUTS[kind].block == block
+        assert size <= form.num_bytes(1, 256) * block // 256 <= size * 1.03
+    assert FORMS.keys() - groups.keys() == DTYPES.keys()
+
+
+def form_name(name):
+    return name.removeprefix("llama-").upper()
+
+
+def test_a_quantization_beside_that_of_the_file_is_refused(folder):
+    path = folder("llama-q8_0")
+    with pytest.raises(ModelError, match="quantization: int8 is asked for, but the checkpoint is gguf"):
+        read_plan(WorkerConfig(model=str(path), quantization="int8"), read_spec(path))
+
+
+def test_a_folder_with_safetensors_is_no_gguf_folder(tmp_path):
+    write(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        open_checkpoint(tmp_path)
+
+
+def test_the_digest_of_a_model_is_that_of_its_files(folder):
+    paths = {name: folder(name) for name in ("llama3-f32", "qwen3-split")}
+    made = {name: model_revision(path) for name, path in paths.items()}
+    assert len(set(made.values())) == 2
+    second = paths["qwen3-split"] / "qwen3-split-00002-of-00002.gguf"
+    raw = bytearray(second.read_bytes())
+    second.unlink()
+    raw[-1] ^= 1
+    second.write_bytes(raw)
+    assert model_revision(paths["qwen3-split"]) != made["qwen3-split"]
+
+
+def test_parts_of_a_merged_layer_may_be_of_several_types(tmp_path, context):
+    kinds = {"attn_q": (2, (32, 32)), "attn_k": (8, (16, 32)), "attn_v": (1, (16, 32)), "ffn_up": (8, (32, 32))}
+    write(tmp_path, tensors={f"blk.0.{name}.weight": given for name, given in kinds.items()})
+    make_folder(tmp_path / "model.gguf", tmp_path / "made", with_tokenizer=True)
+    spec = read_spec(tmp_path / "made")
+    plan = read_plan(WorkerConfig(model=str(tmp_path / "made")), spec)
+    named = {path.removeprefix("blocks.0."): form.name for path, form in plan.forms.items()}
+    assert named == {
+        "attention.qkv.q": "4-bit groups",
+        "attention.qkv.k": "8-bit groups",
+        "mlp.gate_up.up": "8-bit groups",
+    }
+    model = build_model(spec, replace(context(), scheme_for=schemes_of(plan, torch.device("cpu"))))
+    with open_checkpoint(tmp_path / "made") as checkpoint:
+        assert fill(model, checkpoint, checkpoint_names(spec), torch.device("cpu")) > 0

@@ -1,0 +1,1 @@
+"""GGUF files: headers checked before anything is read, tensors under the names of safetensors checkpoints."""

@@ -1,0 +1,67 @@
+"""Names of tensors in GGUF files as safetensors checkpoints have them, and the rows that a conversion moved.
+
+Source: llama.cpp's gguf-py/gguf/tensor_mapping.py, and its conversion of Llama. No torch: deploy reads this.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from quire.worker.weights.gguf.header import Value
+from quire.worker.weights.header import CheckpointError
+
+ARCHITECTURE: Final = "general.architecture"
+ARCHITECTURES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""Architecture of a file -> the one that config.json names."""
+ROPE_FACTORS: Final = "rope_freqs.weight"
+"""Divisors of the angles, which config.json states in another way."""
+EMBEDDING: Final = "token_embd.weight"
+HEAD: Final = "output.weight"
+
+_MODEL: Final = {
+    EMBEDDING: "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    HEAD: "lm_head.weight",
+}
+_LAYER: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_IN_LAYER: Final = re.compile(r"blk\.(?P<n>\d+)\.(?P<module>\w+)\.(?P<tensor>weight|bias)", re.ASCII)
+_HEADS: Final = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
+_INTERLEAVED: Final = "llama"
+
+
+def checkpoint_name(name: str) -> str | None:
+    """The name in a safetensors checkpoint: the same if it is not known, None for what is no weight."""
+    if name == ROPE_FACTORS:
+        return None
+    match = _IN_LAYER.fullmatch(name)
+    if match is None or match["module"] not in _LAYER:
+        return _MODEL.get(name, name)
+    return f"model.layers.{match['n']}.{_LAYER[match['module']]}.{match['tensor']}"
+
+
+def interleaved_heads(name: str, metadata: Mapping[str, Value]) -> int:
+    """Heads whose rows a conversion moved, so that the two of a rotated pair are neighbours; 0: none were.
+
+    Rows [heads, 2, D / 2] became [heads, D / 2, 2], in the queries and keys of Llama. Raises CheckpointError where the
+    metadata does not say how many heads there are.
+    """
+    match = _IN_LAYER.fullmatch(name)
+    if metadata.get(ARCHITECTURE) != _INTERLEAVED or match is None or match["module"] not in _HEADS:
+        return 0
+    queries = metadata.get(f"{_INTERLEAVED}.{_HEADS['attn_q']}")
+    heads = metadata.get(f"{_INTERLEAVED}.{_HEADS[match['module']]}", queries)
+    if type(heads) is not int or heads < 1:
+        raise CheckpointError(f"{name}: {_INTERLEAVED}.{_HEADS[match['module']]} must be a positive number")
+    return heads
