@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quire.worker.specs.fields import DtypeName, Gate
+from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.spec import LayerKV
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 
 from quire.worker.config import WorkerConfig
+from quire.worker.quant.plan import Plan, refuse_device
 from quire.worker.specs import sizes
-from quire.worker.specs.needs import Fit, Place, needs_of, shortages, too_long
+from quire.worker.specs.needs import Fit, Place, needs_of, refuse_calculation, refuse_kv_dtype, shortages, too_long
+from quire.worker.specs.quantized import read_plan, read_stated
 from quire.worker.specs.registry import AnySpec, objections, read_config, read_spec
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
@@ -28,30 +30,48 @@ SHARES = tuple(hundredths / 100 for hundredths in range(50, 98))
 def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
     """The needs, as far as the config reads, and all that is refused, with fields as `WorkerConfig` names them."""
     folder, size = Path(config.model), config.tensor_parallel_size
+    device_type = "cuda" if place.is_gpu else "cpu"
     try:
-        found = objections(read_config(folder))
+        found = _objections(folder)
         if found:
             return None, [f"{folder}: {error}" for error in found]
         spec = read_spec(folder, config.task)
+        refusals = [str(error) for error in sizes.indivisible(spec, size)]
+        plan = read_plan(config, spec).on(device_type)
     except (ModelError, CheckpointError) as error:
         return None, [str(error)]
-    refusals = [str(error) for error in sizes.indivisible(spec, size)]
-    if config.quantization == "int8" and place.is_gpu:
-        refusals.append("quantization: int8 needs the CPU backend; choose quantization none, or device cpu")
+    if not refusals:
+        refusals += [str(error) for error in sizes.divided_blocks(spec, plan, size)]
+    if (unserved := refuse_device(plan, device_type)) is not None:
+        refusals.append(str(unserved) if plan.on_the_fly else f"{folder}: {unserved}")
     if config.max_model_len > spec.max_model_len:
         refusals.append(too_long(config.max_model_len, spec.max_model_len))
     if refusals:
         return None, refusals
-    needs = needs_of(config, spec, place)
+    needs = needs_of(config, spec, plan, place)
+    if refusal := refuse_kv_dtype(config.kv_cache_dtype, needs.dtype, is_gpu=place.is_gpu):
+        return None, [refusal]
+    if config.calculate_kv_scales and not (needs.kv_dtype == "fp8" and needs.token_bytes):
+        return None, [str(refuse_calculation(needs.kv_dtype if needs.token_bytes else ""))]
     short = shortages(config, needs, place)
-    return needs, [f"{why}; {_remedy(config, needs, place)}" for why in short]
+    return needs, [f"{why}; {_remedy(config, needs, plan, place)}" for why in short]
 
 
-def _remedy(config: WorkerConfig, needs: Fit, place: Place) -> str:
+def _objections(folder: Path) -> list[ModelError]:
+    config = read_config(folder)
+    found = objections(config)
+    try:
+        read_stated(folder, config)
+    except ModelError as error:
+        found.append(error)
+    return found
+
+
+def _remedy(config: WorkerConfig, needs: Fit, plan: Plan, place: Place) -> str:
     """All flags that alone would make it fit, each with its mildest value."""
     found = []
     for field, values in _knobs(config, needs, place):
-        enough = next((value for value in values if _fits(config, needs.spec, place, field, value)), None)
+        enough = next((value for value in values if _fits(config, needs.spec, plan, place, field, value)), None)
         if enough is not None:
             text = f"{int(enough) // MIB}MiB" if field == "kv_cache_memory_bytes" else enough
             found.append(f"{field}={text}")
@@ -74,17 +94,24 @@ def _knobs(config: WorkerConfig, needs: Fit, place: Place) -> Iterator[tuple[str
         yield "kv_cache_memory_bytes", [size for size in enough if size > 0]
     elif place.is_gpu:
         yield "gpu_memory_utilization", [share for share in SHARES if share > config.gpu_memory_utilization]
-    if config.kv_cache_dtype == "auto" and needs.token_bytes:
-        yield "kv_cache_dtype", ["fp8"]
+    if config.kv_cache_dtype == "auto" and needs.token_bytes and needs.kv_dtype != "fp8":
+        halved = not place.is_gpu and needs.kv_dtype == "float32"
+        yield "kv_cache_dtype", ["bfloat16", "fp8"] if halved else ["fp8"]
     if place.is_gpu:
         yield "tensor_parallel_size", [size for size in RANKS if size > config.tensor_parallel_size]
     else:
         yield "dtype", ["bfloat16"]
-        yield "quantization", ["int8"]
+        yield "quantization", ["int8", "int4"]
 
 
-def _fits(config: WorkerConfig, spec: AnySpec, place: Place, field: str, value: Value) -> bool:
+def _fits(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place, field: str, value: Value) -> bool:
     changed = msgspec.structs.replace(config, **{field: value})
-    if sizes.indivisible(spec, changed.tensor_parallel_size):
+    size = changed.tensor_parallel_size
+    if sizes.indivisible(spec, size) or sizes.divided_blocks(spec, plan, size):
         return False
-    return not shortages(changed, needs_of(changed, spec, place), place)
+    if field == "quantization" or plan.on_the_fly:  # groups are those of a rank's inputs
+        try:
+            plan = read_plan(changed, spec).on("cuda" if place.is_gpu else "cpu")
+        except ModelError:
+            return False  # the checkpoint has its own
+    return not shortages(changed, needs_of(changed, spec, plan, place), place)

@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 
 from quire.proto.process.sizes import format_bytes
-from quire.worker.config import Dtype, WorkerConfig
+from quire.worker.config import Dtype, KVDtype, WorkerConfig
+from quire.worker.fields import ITEM_BYTES, DtypeName
+from quire.worker.quant.form import DENSE, Form
+from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.fields import DtypeName
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.tape import steps_in_words
+from quire.worker.weights.parts import ModelError
 
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+KV_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
+"""Bytes of one number in the cache."""
+SCALE_BYTES = 4
+"""Behind each head of a token in a cache of 8-bit integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +37,21 @@ class Fit:
     spec: AnySpec
     num_parameters: int
     """Parameters of the whole model."""
+    quantization: str
+    """Name of the quantization."""
     dtype: str
-    """Type of weights and activations; with int8 that of what is not packed."""
+    """Type of weights and activations; of a quantized model that of what is not."""
     products: str
     """Name of the instructions that multiply this type on a processor, where it has one."""
     kv_dtype: str
-    weight_bytes: int
+    kv_scales: str
+    """The scales of a cache of 8 bits, in words; empty for any other."""
+    undivided: int
+    """Layers that are dense since their inputs divide into no groups."""
+    embedding: str
+    """Type of the embedding in the file, where it is quantized there and dense in memory."""
+    forms: tuple[tuple[Form, int], ...]
+    """The forms in which the weights lie, and the bytes of each, with its scales."""
     token_bytes: int
     """Keys and values of one token in all layers; 0: nothing is cached."""
     block_bytes: int
@@ -46,6 +61,10 @@ class Fit:
     """The way that the model's steps run, in words."""
     kv_bytes: int | None
     """Memory left for the KV cache, before what the largest step takes itself; None: not known."""
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(num_bytes for _, num_bytes in self.forms)
 
     @property
     def kv_tokens(self) -> int | None:
@@ -67,6 +86,12 @@ class Fit:
         return f"{self.dtype} by {self.products}" if self.products else self.dtype
 
     @property
+    def weight_types(self) -> str:
+        """The types of weights: the precision of dense ones, and the other forms."""
+        others = {form.name: None for form, _ in self.forms if form != DENSE}
+        return " and ".join((self.precision, *others))
+
+    @property
     def task(self) -> str:
         return "generate" if self.spec.pooling is None else f"embed, {self.spec.pooling} pooling"
 
@@ -80,31 +105,62 @@ def resolved_dtype(wanted: Dtype, checkpoint: DtypeName, place: Place) -> DtypeN
     return "float32"
 
 
-def needs_of(config: WorkerConfig, spec: AnySpec, place: Place) -> Fit:
+def refuse_kv_dtype(wanted: KVDtype, dtype: str, *, is_gpu: bool) -> str:
+    """The refusal of a cache in another type than that of the model, `dtype`; empty where it is served."""
+    if not is_gpu or wanted in ("auto", "fp8", dtype):
+        return ""
+    if wanted == "int8":
+        return "kv_cache_dtype: int8 needs the CPU backend; choose fp8"
+    return f"kv_cache_dtype: {wanted} beside {dtype} of the model needs the CPU backend; choose auto, or dtype {wanted}"
+
+
+def refuse_calculation(kv_dtype: str) -> ModelError:
+    """The error of scales that are to be calculated for a cache of this type; empty: for a model without one."""
+    cache = f"a KV cache in {kv_dtype}" if kv_dtype else "a model without a KV cache"
+    return ModelError("calculate_kv_scales", f"{cache} takes no scales; choose kv_cache_dtype fp8, or leave it out")
+
+
+def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> Fit:
     """The needs of a model that so many ranks can share. Raises `ModelError` where they cannot."""
     size = config.tensor_parallel_size
     dtype = resolved_dtype(config.dtype, spec.dtype, place)
-    weight_bytes = sizes.count(spec, size).num_bytes(ITEM_BYTES[dtype], config.quantization == "int8")
-    kv_item = 1 if config.kv_cache_dtype == "fp8" else ITEM_BYTES[dtype]
-    token_bytes = sum(2 * layer.num_kv_heads * layer.head_dim * kv_item for layer in spec.kv_layers(size))
+    forms = sizes.count(spec, size).bytes_by_form(ITEM_BYTES[dtype], plan)
+    asked = plan.kv_dtype(config.kv_cache_dtype)
+    kv_dtype = dtype if asked == "auto" else asked
+    kv_item, behind = KV_BYTES[kv_dtype], SCALE_BYTES if kv_dtype == "int8" else 0
+    layers = spec.kv_layers(size)
+    token_bytes = sum(2 * layer.num_kv_heads * (layer.head_dim * kv_item + behind) for layer in layers)
     kv_bytes: int | None = None
     if token_bytes and config.kv_cache_memory_bytes:
         kv_bytes = config.kv_cache_memory_bytes
     elif token_bytes and place.is_gpu and place.memory is not None:
-        kv_bytes = int(place.memory * config.gpu_memory_utilization) - weight_bytes
+        kv_bytes = int(place.memory * config.gpu_memory_utilization) - sum(forms.values())
     return Fit(
         spec=spec,
         num_parameters=sizes.count(spec, 1).num_parameters,
+        quantization=plan.method,
         dtype=dtype,
         products=place.bf16_products if dtype == "bfloat16" else "",
-        kv_dtype=dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
-        weight_bytes=weight_bytes,
+        kv_dtype=kv_dtype,
+        kv_scales=kv_scales_in_words(config, plan, kv_dtype) if token_bytes else "",
+        undivided=plan.undivided,
+        embedding=plan.embedding,
+        forms=tuple(forms.items()),
         token_bytes=token_bytes,
         block_bytes=config.block_size * token_bytes,
         max_model_len=config.max_model_len or spec.max_model_len,
-        steps=steps_in_words(config, spec, dtype, is_gpu=place.is_gpu),
+        steps=steps_in_words(config, spec, dtype, plan, is_gpu=place.is_gpu),
         kv_bytes=kv_bytes,
     )
+
+
+def kv_scales_in_words(config: WorkerConfig, plan: Plan, kv_dtype: str) -> str:
+    """The scales that keys and values are divided by; empty: none."""
+    if kv_dtype != "fp8":
+        return "a scale for each token and head" if kv_dtype == "int8" else ""
+    if config.calculate_kv_scales:
+        return "scales calculated at the start"
+    return "the checkpoint's scales" if plan.kv_cache or plan.kv_scales else "scales of 1"
 
 
 def shortages(config: WorkerConfig, needs: Fit, place: Place) -> list[str]:

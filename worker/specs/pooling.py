@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from quire.worker.specs.fields import shown
+from quire.worker.fields import shown
 from quire.worker.weights.parts import ModelError
 
 Pooling = Literal["cls", "mean", "last"]

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from quire.worker.config import AskedTask
+from quire.worker.fields import Config, dtype_name, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import bert, llama
-from quire.worker.specs.fields import Config, dtype_name, shown
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype
@@ -58,7 +58,7 @@ def read_spec(model_dir: Path, task: AskedTask = "auto") -> AnySpec:
     if not dtype_name(config):
         config["dtype"] = stored_dtype(model_dir)
     generation_file = model_dir / "generation_config.json"
-    generation = _read_json(generation_file) if generation_file.exists() else {}
+    generation = read_json(generation_file) if generation_file.exists() else {}
     try:
         spec = parse_spec(config, generation)
     except ModelError as error:  # which folder's; a field of its config.json is no field of ours
@@ -84,7 +84,7 @@ def parse_spec(config: Config, generation: Config) -> AnySpec:
 
 
 def objections(config: Config) -> list[ModelError]:
-    """Errors for all that no reader here can do: the architecture, code of the model's own, its quantization."""
+    """Errors for all that no reader here can do: the architecture, code of the model's own."""
     found = []
     if _architecture(config) not in ARCHITECTURES:
         stated = config.get("architectures")
@@ -94,11 +94,6 @@ def objections(config: Config) -> list[ModelError]:
     if config.get("auto_map") is not None:
         message = "the model brings its own code, which is never run; use a checkpoint without it"
         found.append(ModelError("auto_map", message))
-    if config.get("quantization_config") is not None:
-        stated = config["quantization_config"]
-        method = stated.get("quant_method", "unnamed") if isinstance(stated, dict) else stated
-        message = f"method {shown(method)} is not supported; use an unquantized checkpoint"
-        found.append(ModelError("quantization_config", message))
     return found
 
 
@@ -111,16 +106,17 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     """Checkpoint tensor -> parameter. Some checkpoints store a head that the model does without."""
     names = ARCHITECTURES[spec.architecture].names
     if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
-        return names.ignoring(r"lm_head\.weight")
+        return names.ignoring(r"lm_head\.\w+")
     return names
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
     """Fields of config.json. Raises ModelError where it is missing or does not read."""
-    return _read_json(model_dir / "config.json")
+    return read_json(model_dir / "config.json")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """An object of a file. Raises ModelError where it is missing or does not read."""
     if path.exists() and not path.is_file():  # to read a pipe or a device may never end
         raise ModelError(path.name, f"is no file in {path.parent}; give a folder in Hugging Face layout")
     try:

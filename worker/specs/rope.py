@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from quire.worker.specs.fields import Config, flag, integer, number, shown
+from quire.worker.fields import Config, flag, integer, number, shown
 from quire.worker.weights.parts import ModelError
 
 DEFAULT_THETA = 10000.0

@@ -1,34 +1,58 @@
 """Numbers of parameters, counted from a spec alone: what a model takes is known before any of its weights are here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
+from typing import Final
 
+from quire.worker.quant.form import BLOCK, DENSE, UNIT, F8Blocks, Form, Groups
+from quire.worker.quant.plan import Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.spec import LayerSpec, ModelSpec
-from quire.worker.weights.parts import ModelError, even, kv_head_share
+from quire.worker.weights.parts import ModelError, Slice, even, kv_head_share
+
+HEAD: Final = "head"
+EMBEDDING: Final = "embedding"
+"""Paths in the model."""
+BY_INPUTS: Final = (".output", ".down")
+"""Ends of the paths of layers whose inputs are divided among ranks; the outputs of all others are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Parameters of one rank: the first one's, which holds no fewer than any other."""
 
-    weights: int
-    """Elements of linear layers' matrices, those that a quantization packs; an output head of its own is one."""
+    matrices: Mapping[str, Shape]
+    """Each linear layer's matrix, by its path in the model, parts of merged layers apart; an output head of its own is
+    one. These a quantization packs."""
     others: int
     """Elements of everything else: embeddings, norms, biases."""
-    tied_head: int = 0
-    """Elements of the embedding where it is the output head, too: a quantization packs them beside it."""
+    tied_head: Shape | None = None
+    """The embedding where it is the output head, too: a quantization on the fly packs it beside it."""
+
+    @property
+    def weights(self) -> int:
+        """Elements of the matrices."""
+        return sum(outputs * inputs for outputs, inputs in self.matrices.values())
 
     @property
     def num_parameters(self) -> int:
         return self.weights + self.others
 
-    def num_bytes(self, item_bytes: int, quantized: bool) -> int:
-        """Memory of the weights; `quantized`: a byte for each weight of a linear layer, and the scales left out."""
-        if not quantized:
-            return self.num_parameters * item_bytes
-        return self.weights + self.tied_head + self.others * item_bytes
+    @property
+    def packable(self) -> dict[str, Shape]:
+        """All that a quantization may pack."""
+        return {**self.matrices, EMBEDDING: self.tied_head} if self.tied_head else {**self.matrices}
+
+    def bytes_by_form(self, item_bytes: int, plan: Plan) -> dict[Form, int]:
+        """Memory of the weights in each form; all that is no matrix is dense."""
+        packable = self.packable
+        if plan.form(EMBEDDING) == DENSE:
+            packable.pop(EMBEDDING, None)  # one tensor in two roles
+        found = plan.num_bytes(packable, item_bytes)
+        found[DENSE] = found.get(DENSE, 0) + self.others * item_bytes
+        return found
 
 
 def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
@@ -37,16 +61,27 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
         raise error
     if isinstance(spec, EncoderSpec):
         return _encoder(spec, group_size)
-    rows = -(-spec.vocab_size // group_size) * spec.hidden_size
+    vocabulary = (-(-spec.vocab_size // group_size), spec.hidden_size)
     layers = [_layer(layer, spec.hidden_size, group_size) for layer in spec.layers]
-    weights, others = sum(one for one, _ in layers), sum(other for _, other in layers)
+    matrices = {f"blocks.{n}.{path}": size for n, (one, _) in enumerate(layers) for path, size in one.items()}
     has_head = spec.pooling is None
-    apart = has_head and not spec.tied_embeddings
-    return Sizes(
-        weights + (rows if apart else 0),
-        others + rows + spec.hidden_size,
-        rows if has_head and spec.tied_embeddings else 0,
-    )
+    if has_head and not spec.tied_embeddings:
+        matrices[HEAD] = vocabulary
+    others = sum(other for _, other in layers) + prod(vocabulary) + spec.hidden_size
+    return Sizes(matrices, others, vocabulary if has_head and spec.tied_embeddings else None)
+
+
+def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:
+    """Paths of the linear layers that add a bias."""
+    if isinstance(spec, EncoderSpec):
+        return frozenset(count(spec, 1).matrices)
+    found: set[str] = set()
+    for number, layer in enumerate(spec.layers):
+        attention, mlp = f"blocks.{number}.attention", f"blocks.{number}.mlp"
+        found |= {f"{attention}.qkv.{name}" for name in "qkv" if layer.attention.qkv_bias}
+        found |= {f"{attention}.output"} if layer.attention.output_bias else set()
+        found |= {f"{mlp}.{name}" for name in ("gate_up.gate", "gate_up.up", "down") if layer.feed_forward.bias}
+    return frozenset(found)
 
 
 def indivisible(spec: ModelSpec | EncoderSpec, group_size: int) -> list[ModelError]:
@@ -63,6 +98,46 @@ def indivisible(spec: ModelSpec | EncoderSpec, group_size: int) -> list[ModelErr
     return [error for error in found if error is not None]
 
 
+def divided_blocks(spec: ModelSpec | EncoderSpec, plan: Plan, group_size: int) -> list[ModelError]:
+    """Errors for weights with a scale in common that so many ranks would divide between them."""
+    found: dict[str, ModelError] = {}
+    for path, share in _shares(spec, group_size):
+        together = _together(plan.form(path), share_of_inputs=path.endswith(BY_INPUTS))
+        error = _refusal(partial(share.grouped, together)) if group_size > 1 else None
+        if error is not None:
+            found[str(error)] = error
+    return list(found.values())
+
+
+def _together(form: Form, *, share_of_inputs: bool) -> int:
+    """Outputs, or inputs, that one rank must hold together."""
+    if isinstance(form, F8Blocks):
+        return BLOCK
+    if isinstance(form, Groups) and form.stored and not form.order and share_of_inputs:
+        return form.size or UNIT
+    return 1
+
+
+def _shares(spec: ModelSpec | EncoderSpec, group_size: int) -> Iterator[tuple[str, Slice]]:
+    """The paths that are divided among ranks, and the first one's share: of outputs, or of inputs."""
+    if isinstance(spec, EncoderSpec):
+        heads, inner = even("hidden_size", spec.hidden_size, 0, group_size), spec.intermediate_size
+        shapes = [(heads, heads, inner)] * spec.num_layers
+    else:
+        shapes = []
+        for layer in spec.layers:
+            size, attention = layer.attention.head_dim, layer.attention
+            queries = even("num_attention_heads", attention.num_heads * size, 0, group_size)
+            heads = kv_head_share(attention.num_kv_heads, 0, group_size)
+            keys = Slice(heads.full * size, heads.start * size, heads.stop * size)
+            shapes.append((queries, keys, layer.feed_forward.intermediate_size))
+    for number, (queries, keys, inner) in enumerate(shapes):
+        attended = {"qkv.q": queries, "qkv.k": keys, "qkv.v": keys, "output": queries}
+        yield from ((f"blocks.{number}.attention.{name}", share) for name, share in attended.items())
+        wide = even("intermediate_size", inner, 0, group_size)
+        yield from ((f"blocks.{number}.mlp.{name}", wide) for name in ("gate_up.gate", "gate_up.up", "up", "down"))
+
+
 def _refusal(share: Callable[[], object]) -> ModelError | None:
     try:
         share()
@@ -71,26 +146,36 @@ def _refusal(share: Callable[[], object]) -> ModelError | None:
     return None
 
 
-def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[int, int]:
-    """Elements of the layer's matrices, and of its biases and norms."""
+def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Shape], int]:
+    """The layer's matrices, by their paths in it, and the elements of its biases and norms."""
     attention, feed_forward = layer.attention, layer.feed_forward
     queries = attention.num_heads // group_size * attention.head_dim
     keys = kv_head_share(attention.num_kv_heads, 0, group_size).length * attention.head_dim
     inner = feed_forward.intermediate_size // group_size
-    weights = hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * inner
+    matrices = {
+        "attention.qkv.q": (queries, hidden),
+        "attention.qkv.k": (keys, hidden),
+        "attention.qkv.v": (keys, hidden),
+        "attention.output": (hidden, queries),
+        "mlp.gate_up.gate": (inner, hidden),
+        "mlp.gate_up.up": (inner, hidden),
+        "mlp.down": (hidden, inner),
+    }
     others = 2 * hidden
     others += queries + 2 * keys if attention.qkv_bias else 0
     others += hidden if attention.output_bias else 0
     others += 2 * attention.head_dim if attention.qk_norm else 0
     others += 2 * inner + hidden if feed_forward.bias else 0
-    return weights, others
+    return matrices, others
 
 
 def _encoder(spec: EncoderSpec, group_size: int) -> Sizes:
     hidden, share = spec.hidden_size, spec.hidden_size // group_size
     inner = spec.intermediate_size // group_size
-    weights = 4 * hidden * share + 2 * hidden * inner
+    matrices = {f"attention.qkv.{name}": (share, hidden) for name in "qkv"}
+    matrices |= {"attention.output": (hidden, share), "mlp.up": (inner, hidden), "mlp.down": (hidden, inner)}
     others = 3 * share + hidden + inner + hidden + 4 * hidden
     tables = (spec.num_positions + spec.num_token_types) * hidden
     rows = -(-spec.vocab_size // group_size) * hidden
-    return Sizes(spec.num_layers * weights, spec.num_layers * others + rows + tables + 2 * hidden)
+    blocks = {f"blocks.{n}.{path}": size for n in range(spec.num_layers) for path, size in matrices.items()}
+    return Sizes(blocks, spec.num_layers * others + rows + tables + 2 * hidden)

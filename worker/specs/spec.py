@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.worker.specs.fields import DtypeName, Gate
+from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.rope import RopeSpec
 from quire.worker.weights.parts import kv_head_share

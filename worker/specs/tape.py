@@ -1,6 +1,11 @@
 """Which steps a processor runs as a tape of native calls, as config.json and the configuration decide."""
 
+from collections.abc import Iterable, Mapping
+
 from quire.worker.config import WorkerConfig
+from quire.worker.quant.form import DENSE, ON_TAPES, F8Rows, Form, Groups
+from quire.worker.quant.plan import Plan, Shape
+from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.spec import ModelSpec
@@ -16,29 +21,61 @@ def most_taped_tokens(max_tokens: int, max_rows: int) -> int:
     return min(max_tokens, max(MOST_TOKENS, max_rows))
 
 
-def untaped(config: WorkerConfig, spec: AnySpec, dtype: str) -> str:
+def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
     """The reason why every step runs call by call on a processor; empty: small ones run as a tape."""
     if config.enforce_eager:
         return "enforce_eager"
-    if config.tensor_parallel_size > 1:
-        return "ranks add up their products within a step"
     if isinstance(spec, EncoderSpec):
         return "an encoder runs whole prompts"
-    if dtype == "float16":
-        return "products of float16 are oneDNN's"
     if any(layer.attention.rope.type == "dynamic" for layer in spec.layers):
         return "torch computes the angles of a dynamic rope"
     if any(layer.attention.output_bias or layer.feed_forward.bias for layer in spec.layers):
         return "torch adds the biases of outputs"
-    return "" if config.quantization == "int8" else _odd_width(spec, dtype)
+    size = config.tensor_parallel_size
+    matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
+    return (
+        _untaped_form(plan)
+        or _untaped_part(plan, matrices)
+        or (_untaped_dense(spec, dtype, size) if _has_dense(plan, matrices) else "")
+    )
 
 
-def _odd_width(spec: ModelSpec, dtype: str) -> str:
-    """A width for which the products are oneDNN's; empty: there is none."""
+def _has_dense(plan: Plan, paths: Iterable[str]) -> bool:
+    return any(plan.form(path) == DENSE for path in paths if path != sizes.HEAD)
+
+
+def _untaped_form(plan: Plan) -> str:
+    """A reason that a quantization gives; empty: there is none."""
+    for form in plan.kinds:
+        if form.name not in ON_TAPES:
+            return f"products of {form.name} are no native calls"
+        if isinstance(form, F8Rows) and form.bound is not None:
+            return "torch bounds the activations"
+        if isinstance(form, Groups) and form.order:
+            return "torch puts inputs into an order of their own"
+    return ""
+
+
+def _untaped_part(plan: Plan, matrices: Mapping[str, Shape]) -> str:
+    """A dense part of a merged layer that has a product of its own, and is too odd for ours; empty: there is none."""
+    merged: dict[str, set[Form]] = {}
+    for path in matrices:
+        merged.setdefault(path.rpartition(".")[0], set()).add(plan.form(path))
+    for path, (outputs, _) in matrices.items():
+        is_apart = plan.form(path) == DENSE and len(merged[path.rpartition(".")[0]]) > 1
+        if is_apart and path != sizes.HEAD and outputs % OUTPUTS:
+            return f"products of {outputs} outputs or inputs, no multiple of {OUTPUTS}, are oneDNN's"
+    return ""
+
+
+def _untaped_dense(spec: ModelSpec, dtype: str, size: int) -> str:
+    """The dtype or a width of one of `size` ranks for which the products are oneDNN's; empty: there is none."""
+    if dtype == "float16":
+        return "products of float16 are oneDNN's"
     for layer in spec.layers:
-        attention, inner = layer.attention, layer.feed_forward.intermediate_size
-        heads = attention.num_heads * attention.head_dim
-        qkv = heads + 2 * attention.num_kv_heads * attention.head_dim
+        attention, inner = layer.attention, layer.feed_forward.intermediate_size // size
+        heads = attention.num_heads // size * attention.head_dim
+        qkv = heads + 2 * max(1, attention.num_kv_heads // size) * attention.head_dim
         inputs = (spec.hidden_size, heads, inner) if dtype == "bfloat16" else ()
         for width, whole in (
             *((width, OUTPUTS) for width in (spec.hidden_size, qkv, 2 * inner)),
@@ -49,11 +86,11 @@ def _odd_width(spec: ModelSpec, dtype: str) -> str:
     return ""
 
 
-def steps_in_words(config: WorkerConfig, spec: AnySpec, dtype: str, *, is_gpu: bool) -> str:
+def steps_in_words(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan, *, is_gpu: bool) -> str:
     """The way that the steps of the model run."""
     if is_gpu:
         eager = "enforce_eager" if config.enforce_eager else "an encoder" if isinstance(spec, EncoderSpec) else ""
         return f"call by call: {eager}" if eager else "as CUDA graphs"
-    reason = untaped(config, spec, dtype)
+    reason = untaped(config, spec, dtype, plan)
     most = most_taped_tokens(config.max_num_batched_tokens, config.max_num_seqs)
     return f"call by call: {reason}" if reason else f"up to {most} tokens as one tape of native calls"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,27 +140,32 @@ def greedy() -> type[Greedy]:
 
 @pytest.fixture(scope="session")
 def reference() -> Callable[..., list[tuple[list[int], list[float]]]]:
-    """`reference(folder, prompts, num_tokens)`: (all tokens, logprobs of the new ones) by transformers, one by one."""
+    """`reference(folder, prompts, num_tokens)`: (all tokens, logprobs of the new ones) by transformers."""
 
     def generate(folder: Path, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
         import transformers
 
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         model.generation_config.eos_token_id = None
-        results = []
-        for prompt in prompts:
-            ids = torch.tensor([prompt])
-            output = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=num_tokens,
-                do_sample=False,
-                output_logits=True,
-                return_dict_in_generate=True,
-            )
-            logprobs = [float(scores[0].float().log_softmax(-1).max()) for scores in output.logits]
-            results.append((output.sequences[0].tolist(), logprobs))
-        return results
+        rope = getattr(model.config, "rope_parameters", None) or {}
+        # the frequencies of a dynamic rope hang on the longest sequence of a batch
+        batches = [[prompt] for prompt in prompts] if rope.get("rope_type") == "dynamic" else [prompts]
+        return [row for batch in batches for row in at_once(model, batch, num_tokens)]
+
+    def at_once(model: Any, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
+        width = max(map(len, prompts))
+        output = model.generate(
+            torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts]),
+            attention_mask=torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        logprobs = torch.stack(output.logits, dim=1).float().log_softmax(-1).amax(-1)
+        rows = zip(prompts, output.sequences.tolist(), logprobs.tolist(), strict=True)
+        return [(sequence[width - len(prompt) :], row) for prompt, sequence, row in rows]
 
     return generate
 

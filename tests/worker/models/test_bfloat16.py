@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from quire.kernels.cpu import activation, attention, linear, norm, rope_store_kv
+from quire.kernels.cpu import attention, rope_store_kv
+from quire.kernels.cpu.linear import activation, linear, norm
 from quire.kernels.cpu.native import load as load_library
 from quire.kernels.cpu.native import runnable_sets
 

@@ -138,7 +138,7 @@ def test_what_cannot_fit_is_refused(tmp_path: Path, place: Place, fields: dict, 
 
 
 def test_every_reason_is_said_at_once(tmp_path: Path) -> None:
-    config = {**EIGHT_B, "architectures": ["New"], "quantization_config": {"quant_method": "gptq"}, "auto_map": {}}
+    config = {**EIGHT_B, "architectures": ["New"], "quantization_config": {"quant_method": "mxfp4"}, "auto_map": {}}
     _, refusals = judged(tmp_path, config)
     assert [refusal.partition(": ")[2].partition(":")[0] for refusal in refusals] == [
         "architectures",
@@ -217,8 +217,27 @@ CPU = Place(False, 64 * GIB, "AMX")
         (CPU, {}, {"max_num_seqs": 8, "max_num_batched_tokens": 64}, "up to 64 tokens as one tape of native calls"),
         (CPU, {}, {"dtype": "float32"}, "up to 256 tokens as one tape of native calls"),
         (CPU, {}, {"enforce_eager": True}, "call by call: enforce_eager"),
-        (CPU, {}, {"tensor_parallel_size": 2}, "call by call: ranks add up their products within a step"),
+        (CPU, {}, {"tensor_parallel_size": 2}, "up to 256 tokens as one tape of native calls"),
+        (
+            CPU,
+            {},
+            {"tensor_parallel_size": 2, "enforce_eager": True},
+            "call by call: enforce_eager",
+        ),
+        (
+            CPU,
+            {"intermediate_size": 14_400},
+            {"tensor_parallel_size": 4},
+            "call by call: products of 3600 outputs or inputs, no multiple of 32, are oneDNN's",
+        ),
+        (
+            CPU,
+            {"num_attention_heads": 24, "head_dim": 72},
+            {"tensor_parallel_size": 8, "dtype": "float32"},
+            "call by call: products of 360 outputs or inputs, no multiple of 16, are oneDNN's",
+        ),
         (CPU, {}, {"dtype": "float16"}, "call by call: products of float16 are oneDNN's"),
+        (CPU, {}, {"dtype": "float16", "quantization": "int8"}, "up to 256 tokens as one tape of native calls"),
         (CPU, {"attention_bias": True}, {}, "call by call: torch adds the biases of outputs"),
         (
             CPU,
@@ -234,6 +253,25 @@ CPU = Place(False, 64 * GIB, "AMX")
         ),
         (CPU, {"intermediate_size": 14_352}, {"dtype": "float32"}, "up to 256 tokens as one tape of native calls"),
         (CPU, {"intermediate_size": 14_352}, {"quantization": "int8"}, "up to 256 tokens as one tape of native calls"),
+        (CPU, {"intermediate_size": 14_352}, {"quantization": "fp8"}, "up to 256 tokens as one tape of native calls"),
+        (
+            CPU,
+            {
+                "quantization_config": {
+                    "quant_method": "fp8",
+                    "activation_scheme": "dynamic",
+                    "weight_block_size": [128, 128],
+                }
+            },
+            {},
+            "up to 256 tokens as one tape of native calls",
+        ),
+        (
+            CPU,
+            {"quantization_config": {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}},
+            {},
+            "call by call: torch bounds the activations",
+        ),
     ],
 )
 def test_how_steps_run_is_known_before_the_start(tmp_path, place, changes, fields, steps):

@@ -16,12 +16,12 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
+from quire.worker.fields import ACTIVATIONS
 from quire.worker.layers.rotary import inverse_frequencies
 from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.fields import ACTIVATIONS
 from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, parse_spec, read_spec
 from quire.worker.weights.load import match
 from quire.worker.weights.parts import ModelError

@@ -1,24 +1,29 @@
 """Sizes counted from config.json are those of the modules that are built from it, on every rank count."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
+from quire.worker.layers.linear import Linear
 from quire.worker.models.build import build_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.registry import ARCHITECTURES, parse_spec
+from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, parse_spec
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from test_left_out_keys import full_config
+from test_left_out_keys import LIBRARY, full_config
+
+FAMILY = re.compile("|".join(sorted(LIBRARY, key=len, reverse=True)))
 
 
 class FirstRank(SingleGroup):
@@ -47,6 +52,42 @@ def test_counted_as_built(architecture: str, tied: bool, size: int) -> None:
         if parameter.dim() == 2 and not name.startswith(("embedding", "positions", "token_types"))
     )
     assert counted.weights == matrices
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_calls_them(architecture: str) -> None:
+    spec = spec_of(architecture, tie_word_embeddings=False)
+    context = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
+    built = {}
+    for path, module in build_model(spec, context).named_modules():
+        for part in module.parts["weight"] if isinstance(module, Linear) or path == sizes.HEAD else ():
+            built[f"{path}.{part.name}" if part.name else path] = part.full_shape
+    assert built == sizes.count(spec, 1).matrices
+    num_blocks = spec.num_layers if isinstance(spec, EncoderSpec) else len(spec.layers)
+    layers = checkpoint_names(spec).linear_layers(num_blocks)
+    assert {path for paths in layers.values() for path in paths} == built.keys()
+    with torch.device("meta"):
+        library = getattr(transformers, architecture)(
+            LIBRARY[FAMILY.match(architecture)[0]](**full_config(architecture))
+        )
+    theirs = [name for name, module in library.named_modules() if isinstance(module, torch.nn.Linear)]
+    assert {name.removeprefix("model.") for name in layers} <= {
+        re.sub(r"^(model|bert|roberta)\.", "", name) for name in theirs
+    }
+
+
+@pytest.mark.parametrize("fields", [{}, {"attention_bias": True}, {"mlp_bias": True}])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_layers_with_a_bias_are_known_by_their_paths(architecture: str, fields: dict[str, bool]) -> None:
+    spec = spec_of(architecture, **fields)
+    context = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
+    modules = {path: one for path, one in build_model(spec, context).named_modules() if isinstance(one, Linear)}
+    built = {
+        f"{path}.{part.name}" if part.name else path
+        for path, module in modules.items()
+        for part in module.parts.get("bias", ())
+    }
+    assert sizes.biased(spec) == built
 
 
 def test_everything_that_ranks_cannot_share_is_said_at_once() -> None:

@@ -170,7 +170,6 @@ def test_the_dtype_is_read_from_either_name(name):
         ({"architectures": []}, "architectures", "supported"),
         ({"architectures": "absent"}, "architectures", "supported"),
         ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map", "its own code, which is never run"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config", "'awq' is not supported"),
         ({"hidden_act": "relu"}, "hidden_act", "supported: silu"),
         ({"dtype": "float8_e4m3fn"}, "dtype", "not supported"),
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type", "default, linear, dynamic, llama3, yarn"),

@@ -1,4 +1,4 @@
-"""Two and four ranks in processes of their own, over Gloo: the tokens of one rank, each reading only its share."""
+"""Two and four ranks in processes of their own, on CPUs: the tokens of one rank, each reading only its share."""
 
 import json
 import os

@@ -2,13 +2,15 @@
 
 from typing import Final
 
+from quire.worker.fields import Config, activation, checkpoint_dtype, flag, integer, num_layers, number, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.fields import Config, activation, checkpoint_dtype, flag, integer, num_layers, number, shown
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
 _LAYER = r"(?:\w+\.)?encoder\.layer\.(?P<n>\d+)\."
 _LEARNED = r"\.(?P<tensor>weight|bias)"
+_STORED = r"\.(?P<tensor>\w+)"
+"""Any tensor of a linear layer: its scheme declares which."""
 NAMES: Final = NameMap(
     (
         NameRule(r"(?:\w+\.)?embeddings\.word_embeddings\.weight", "embedding.weight"),
@@ -18,18 +20,22 @@ NAMES: Final = NameMap(
         NameRule(r"(?:\w+\.)?embeddings\.LayerNorm\.gamma", "norm.weight"),
         NameRule(r"(?:\w+\.)?embeddings\.LayerNorm\.beta", "norm.bias"),
         NameRule(
-            _LAYER + r"attention\.self\.(?P<part>[qkv])(?:uery|ey|alue)" + _LEARNED,
+            _LAYER + r"attention\.self\.(?P<part>[qkv])(?:uery|ey|alue)" + _STORED,
             "blocks.{n}.attention.qkv.{part}.{tensor}",
         ),
-        NameRule(_LAYER + r"attention\.output\.dense" + _LEARNED, "blocks.{n}.attention.output.{tensor}"),
+        NameRule(_LAYER + r"attention\.output\.dense" + _STORED, "blocks.{n}.attention.output.{tensor}"),
         NameRule(_LAYER + r"attention\.output\.LayerNorm" + _LEARNED, "blocks.{n}.attention_norm.{tensor}"),
         NameRule(_LAYER + r"attention\.output\.LayerNorm\.gamma", "blocks.{n}.attention_norm.weight"),
         NameRule(_LAYER + r"attention\.output\.LayerNorm\.beta", "blocks.{n}.attention_norm.bias"),
-        NameRule(_LAYER + r"intermediate\.dense" + _LEARNED, "blocks.{n}.mlp.up.{tensor}"),
-        NameRule(_LAYER + r"output\.dense" + _LEARNED, "blocks.{n}.mlp.down.{tensor}"),
+        NameRule(_LAYER + r"intermediate\.dense" + _STORED, "blocks.{n}.mlp.up.{tensor}"),
+        NameRule(_LAYER + r"output\.dense" + _STORED, "blocks.{n}.mlp.down.{tensor}"),
         NameRule(_LAYER + r"output\.LayerNorm" + _LEARNED, "blocks.{n}.mlp_norm.{tensor}"),
         NameRule(_LAYER + r"output\.LayerNorm\.gamma", "blocks.{n}.mlp_norm.weight"),
         NameRule(_LAYER + r"output\.LayerNorm\.beta", "blocks.{n}.mlp_norm.bias"),
+    ),
+    linear=(
+        *(f"encoder.layer.{{n}}.attention.self.{name}" for name in ("query", "key", "value")),
+        *(f"encoder.layer.{{n}}.{name}.dense" for name in ("attention.output", "intermediate", "output")),
     ),
     ignored=(r"(?:\w+\.)?embeddings\.position_ids", r"(?:\w+\.)?pooler\..*", r"cls\..*", r"lm_head\..*"),
 )

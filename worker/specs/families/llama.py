@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from quire.worker.specs.fields import (
+from quire.worker.fields import (
     Config,
     activation,
     checkpoint_dtype,
@@ -43,6 +43,11 @@ NAMES: Final = NameMap(
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
     ),
     ignored=(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(model\.)?rotary_emb\.inv_freq"),
+    linear=(
+        *(f"model.layers.{{n}}.self_attn.{part}_proj" for part in "qkvo"),
+        *(f"model.layers.{{n}}.mlp.{part}_proj" for part in ("gate", "up", "down")),
+        "lm_head",
+    ),
 )
 """A checkpoint of the model without its head leaves out the prefix."""
 

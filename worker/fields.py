@@ -12,6 +12,7 @@ Gate = Literal["silu", "gelu", "gelu_tanh"]
 """Activation of a gate."""
 DtypeName = Literal["float32", "float16", "bfloat16"]
 DTYPES: Final[tuple[DtypeName, ...]] = get_args(DtypeName)
+ITEM_BYTES: Final[dict[DtypeName, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 ACTIVATIONS: Final[dict[str, Gate]] = {
     "silu": "silu",

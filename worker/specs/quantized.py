@@ -1,0 +1,108 @@
+"""The quantization of the model in a folder: what its files state, joined with what was asked for."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from quire.worker.config import WorkerConfig
+from quire.worker.fields import Config
+from quire.worker.quant.form import GroupActivations
+from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, without_empty_biases
+from quire.worker.quant.read.gguf import GgufStated, read_gguf
+from quire.worker.quant.read.headers import linear_modules
+from quire.worker.quant.read.kv_scales import stored_kv_scales
+from quire.worker.quant.read.packed_headers import is_read
+from quire.worker.quant.read.stated import FIELD, Stated
+from quire.worker.specs import sizes
+from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.registry import AnySpec, checkpoint_names, read_config, read_json
+from quire.worker.weights.gguf.files import is_gguf, read_model
+from quire.worker.weights.header import TensorInfo, checkpoint_files, read_contents, read_header
+from quire.worker.weights.parts import ModelError
+
+ASKED = "quantization"
+"""The field of the configuration."""
+OWN_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq"}
+"""Files beside a config.json that says nothing, and the method that they belong to."""
+
+
+def read_stated(folder: Path, config: Config) -> Stated | None:
+    """The quantization that the files state; None: there is none. Raises ModelError for what is not served.
+
+    CheckpointError for a GGUF file that does not read.
+    """
+    if is_gguf(folder):
+        return read_gguf(read_model(folder))
+    stated = stated_by(config)
+    beside = next((name for name in OWN_FILES if (folder / name).exists()), None)
+    return _stated_beside(folder / beside) if stated is None and beside is not None else stated
+
+
+def _stated_beside(path: Path) -> Stated | None:
+    """The quantization in a file of its own: the first tools for GPTQ wrote one, ModelOpt still does."""
+    try:
+        return stated_by({FIELD: {"quant_method": OWN_FILES[path.name], **read_json(path)}})
+    except ModelError as error:
+        raise ModelError(error.field.replace(FIELD, path.name, 1), error.message) from error
+
+
+def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
+    """The plan of the model at `config.model`. Of a quantized one the files' headers are read, where there are files.
+
+    Raises ModelError for what is not served, CheckpointError for headers that do not read.
+    """
+    folder = Path(config.model)
+    counted = sizes.count(spec, 1)
+    try:
+        stated = read_stated(folder, read_config(folder))
+        headers = None if stated is None or config.load_format == "dummy" else _headers(folder)
+        names = checkpoint_names(spec)
+        layers = (
+            names.linear_layers(_num_blocks(spec)) if headers is None else names.layers(linear_modules(headers.infos))
+        )
+        linear = {name: paths for name, paths in layers.items() if counted.matrices.keys() >= set(paths)}
+        activations: GroupActivations = "int8" if config.dtype == "auto" else "none"
+        plan = plan_of(stated, config.quantization, linear, _packable(config, spec), headers, activations)
+        if isinstance(stated, GgufStated):
+            plan = replace(plan, embedding=stated.embedding)
+        return plan if headers is None else _beside_weights(plan, config, spec, linear, headers)
+    except ModelError as error:
+        if error.field == ASKED:
+            raise
+        raise ModelError(f"{folder}: {error.field}", error.message) from error
+
+
+def _beside_weights(
+    plan: Plan, config: WorkerConfig, spec: AnySpec, linear: Mapping[str, tuple[str, ...]], headers: Headers
+) -> Plan:
+    """The plan with what else the files hold: biases that are none, and the scales of a cache that is to be."""
+    biased = sizes.biased(spec)
+    unbiased = {name for name, paths in linear.items() if not biased & set(paths)}
+    plan = without_empty_biases(plan, unbiased, headers)
+    if isinstance(spec, EncoderSpec) or plan.kv_dtype(config.kv_cache_dtype) != "fp8":
+        return plan
+    heads = {number: layer.attention.num_kv_heads for number, layer in enumerate(spec.layers)}
+    return replace(plan, kv_scales=stored_kv_scales(headers.infos, heads))
+
+
+def _packable(config: WorkerConfig, spec: AnySpec) -> dict[str, Shape]:
+    """The matrices of one rank; of the whole model where ranks cannot share it, which is refused beside this."""
+    size = config.tensor_parallel_size
+    return sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).packable
+
+
+def _num_blocks(spec: AnySpec) -> int:
+    return spec.num_layers if isinstance(spec, EncoderSpec) else len(spec.layers)
+
+
+def _headers(folder: Path) -> Headers | None:
+    """Every tensor of the files; None without any."""
+    if not any(folder.glob("*.safetensors")):
+        return None
+    infos: dict[str, TensorInfo] = {}
+    contents: dict[str, bytes] = {}
+    for path in checkpoint_files(folder)[0]:
+        held = read_header(path)
+        infos |= held
+        contents |= read_contents(path, {name: info for name, info in held.items() if is_read(name, info)})
+    return Headers(infos, contents)
