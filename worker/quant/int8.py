@@ -1,4 +1,4 @@
-"""Quantization when the model is loaded: 8-bit integers, one scale for each output and one for each row that is run."""
+"""8-bit integers, a scale for each output and for each row that is run: read, or made when the model is loaded."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from quire.kernels.linear.activation import Gate
-from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack
+from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack, pack_integers
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.parts import ModelError, Slice, consecutive
 from quire.worker.weights.shard import ShardedModule
@@ -16,19 +16,28 @@ from quire.worker.weights.shard import ShardedModule
 class Int8Scheme(Scheme):
     """Loads `weight` [outputs, inputs] as it is in the checkpoint, and keeps `packed` and `scale` of it instead."""
 
+    stored: bool = False
+    """The checkpoint holds integers and `scale` [outputs]; else floats."""
+
     def create(
         self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
     ) -> None:
         if inputs.length > MOST_INPUTS:
             raise ModelError("quantization", f"int8 sums at most {MOST_INPUTS} products, a layer has {inputs.length}")
-        layer.declare("weight", dtype, consecutive(outputs, inputs))
+        layer.declare("weight", torch.int8 if self.stored else dtype, consecutive(outputs, inputs))
+        if self.stored:
+            layer.declare("scale", torch.float32, consecutive(outputs))
 
     def finish(self, layer: ShardedModule) -> None:
-        packed, scale = pack(layer.stored("weight"))
+        weight = layer.stored("weight")
+        if self.stored:
+            packed = pack_integers(weight)
+        else:
+            packed, scale = pack(weight)
+            layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
+        layer.register_parameter("packed", nn.Parameter(packed, requires_grad=False))
         del layer.weight
         layer.parts.pop("weight", None)
-        layer.register_parameter("packed", nn.Parameter(packed, requires_grad=False))
-        layer.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
 
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return linear_int8(x, layer.stored("packed"), layer.stored("scale"), bias)

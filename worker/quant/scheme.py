@@ -28,6 +28,13 @@ class Scheme(ABC):
         into slices of what it stores, and refuses (ModelError) a slice that does not fall on its groups.
         """
 
+    def joins(self, outputs: tuple[tuple[str, Slice], ...]) -> bool:
+        """True where these parts of a merged layer can share one product; else each has its own.
+
+        Left out: they can.
+        """
+        return True
+
     def finish(self, layer: ShardedModule) -> None:
         """Turn what was loaded into what the product reads, and let go of the rest. The weight may be shared.
 

@@ -1,38 +1,56 @@
-"""What int8 costs in quality: the perplexity of the embedded model, on text that stands in every Python."""
+"""What a quantization costs in quality: the perplexity of the embedded model, on text that stands in every Python."""
 
 import json
 import math
+import shutil
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from quire.kernels.attention.attention import PagedBatch
+from quire.kernels.linear.linear_f8_blocks import SIDE
 from quire.worker.batch import ForwardBatch, GroupBatch
 from quire.worker.build_context import BuildContext
-from quire.worker.device.parallel import SingleGroup
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Groups, SingleGroup
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import kv_layout
+from quire.worker.memory.kv_scales import KVScales
 from quire.worker.models.build import load_model
 from quire.worker.quant.select import schemes_of
+from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
+from quire.worker.start import start
 
 MODEL = Path(__file__).parents[3] / "deploy" / "model"
 CPU = torch.device("cpu")
 BLOCK = 16
 TOKENS = 768
+Scales = list[KVScales] | None
 
 
-def perplexity(quantization: str, texts: list[str]) -> float:
-    """Of the first TOKENS tokens of each text together."""
+def perplexity(
+    folder: Path,
+    quantization: str,
+    texts: list[str],
+    cached: torch.dtype = torch.float32,
+    scales: Scales = None,
+    *,
+    dtype: str = "float32",
+) -> float:
+    """Of the first TOKENS tokens of each text together, with a cache in this type."""
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-    spec = read_spec(MODEL)
-    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(quantization, CPU))
-    decoder = load_model(MODEL, spec, context).model
-    cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, torch.float32), TOKENS // BLOCK, CPU)
+    spec = read_spec(folder)
+    plan = read_plan(WorkerConfig(model=str(folder), quantization=quantization, dtype=dtype), spec)
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, CPU))
+    decoder = load_model(folder, spec, context, plan=plan).model
+    cache = KVCache(kv_layout(spec.kv_layers(1), BLOCK, cached), TOKENS // BLOCK, CPU, scales)
     losses = []
     for text in texts:
         ids = torch.tensor(tokenizer.encode(text).ids[: TOKENS + 1])
@@ -59,9 +77,84 @@ def one_row(ids: torch.Tensor) -> ForwardBatch:
     return ForwardBatch(ids, torch.arange(count)[None], (GroupBatch(torch.arange(count), attention),))
 
 
-def test_int8_perplexity_is_within_one_percent_of_fp32() -> None:
-    texts = [Path(module.__file__).read_text(encoding="utf-8") for module in (textwrap, json.decoder)]
-    dense, quantized = (perplexity(quantization, texts) for quantization in ("none", "int8"))
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return [Path(module.__file__).read_text(encoding="utf-8") for module in (textwrap, json.decoder)]
+
+
+@pytest.fixture(scope="module")
+def dense(texts: list[str]) -> float:
+    """The perplexity in float32."""
+    return perplexity(MODEL, "none", texts)
+
+
+def in_blocks(folder: Path) -> Path:
+    """The embedded model as a checkpoint of fp8 with a scale for each 128 x 128 weights, rounded to the nearest."""
+    tensors = {}
+    for name, weight in load_file(MODEL / "model.safetensors").items():
+        tensors[name] = weight
+        if name.endswith("_proj.weight"):
+            outputs, inputs = weight.shape
+            grid = (
+                pad(weight.float(), (0, -inputs % SIDE, 0, -outputs % SIDE))
+                .unflatten(0, (-1, SIDE))
+                .unflatten(2, (-1, SIDE))
+            )
+            scale = grid.abs().amax((1, 3)).clamp(min=1e-12) / 448
+            codes = (grid / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+            tensors[name] = codes.flatten(2).flatten(0, 1)[:outputs, :inputs].contiguous()
+            tensors[f"{name}_scale_inv"] = scale
+    save_file(tensors, folder / "model.safetensors")
+    quantization = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [SIDE, SIDE]}
+    config = json.loads((MODEL / "config.json").read_text()) | {"quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(MODEL / "tokenizer.json", folder)
+    return folder
+
+
+@pytest.mark.parametrize(("quantization", "most"), [("int8", 0.01), ("fp8", 0.005)])
+def test_the_perplexity_of_weights_quantized_on_the_fly_is_near_that_of_fp32(texts, dense, quantization, most) -> None:
+    quantized = perplexity(MODEL, quantization, texts)
     assert 1.0 < dense < 30.0
-    assert quantized == pytest.approx(dense, rel=0.01)
+    assert quantized == pytest.approx(dense, rel=most)
     assert quantized != dense
+
+
+def test_the_perplexity_of_fp8_in_blocks_is_near_that_of_fp32(texts, dense, tmp_path) -> None:
+    quantized = perplexity(in_blocks(tmp_path), "none", texts)
+    assert quantized == pytest.approx(dense, rel=0.005)
+    assert quantized != dense
+
+
+def calculated() -> list[KVScales]:
+    """The scales that a start makes."""
+    config = WorkerConfig(
+        model=str(MODEL), device="cpu", dtype="float32", kv_cache_dtype="fp8", calculate_kv_scales=True,
+        max_num_seqs=2, max_num_batched_tokens=512, kv_cache_memory_bytes=16 << 20, num_threads=1,
+    )  # fmt: skip
+    runner = start(config, 0, Device("cpu", 0), Groups).executor
+    return [KVScales(layer.key_scale, layer.value_scale) for layer in runner._cache.layers]
+
+
+@pytest.mark.parametrize("scales", [lambda: None, calculated], ids=["of one", "calculated"])
+def test_the_perplexity_of_a_cache_of_8_bit_floats_is_near_that_of_fp32(texts, dense, scales) -> None:
+    cached = perplexity(MODEL, "none", texts, torch.float8_e4m3fn, scales())
+    assert cached == pytest.approx(dense, rel=0.003)
+    assert cached != dense
+
+
+def test_the_perplexity_of_a_cache_of_8_bit_integers_is_near_that_of_fp32(texts, dense) -> None:
+    cached = perplexity(MODEL, "none", texts, torch.int8)
+    assert cached == pytest.approx(dense, rel=0.002)
+    assert cached != dense
+
+
+def test_the_perplexity_of_a_cache_in_bfloat16_is_that_of_fp32_but_for_roundings(texts, dense) -> None:
+    assert perplexity(MODEL, "none", texts, torch.bfloat16) == pytest.approx(dense, rel=0.0005)
+
+
+def test_the_perplexity_of_4_bit_groups_is_near_that_of_fp32_with_and_without_rounded_activations(texts, dense) -> None:
+    exact, rounded = (perplexity(MODEL, "int4", texts, dtype=dtype) for dtype in ("float32", "auto"))
+    assert exact == pytest.approx(dense, rel=0.025)
+    assert rounded == pytest.approx(exact, rel=0.0015)
+    assert len({dense, exact, rounded}) == 3

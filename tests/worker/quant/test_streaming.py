@@ -1,14 +1,18 @@
-"""A module is finished when its last tensor has arrived: dense weights never lie beside each other for long."""
+"""A module is finished when its last tensor has arrived: weights as stored never lie beside each other for long."""
 
 import pytest
 import torch
 
 from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.linear import Linear
 from quire.worker.models.build import build_model
 from quire.worker.quant.int8 import Int8Scheme
+from quire.worker.quant.read.source import source_of
 from quire.worker.quant.scheme import everywhere
+from quire.worker.quant.select import schemes_of
+from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import checkpoint_names, read_spec
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import SAME_NAMES, DummyWeights
@@ -31,7 +35,7 @@ class Watched:
 
     def read(self, name, region):
         layers = [module for module in self._model.modules() if isinstance(module, Linear)]
-        dense = [layer.weight for layer in layers if "weight" in layer.parts]
+        dense = [layer.stored(name) for layer in layers for name in ("weight", "codes") if name in layer.parts]
         self.open.append(sum(not weight.is_meta for weight in dense))
         return self._source.read(name, region)
 
@@ -49,6 +53,25 @@ def test_quantized_layers_are_made_while_the_next_ones_are_read(dummy, tiny_chec
     assert len(watched.open) == len(watched.names())
     assert 1 <= max(watched.open) <= OPEN
     assert not any(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["fbgemm", "fp8_static", "ct_w8a8_tensor", "fp8_blocks", "awq", "gptq_asym"])
+def test_codes_of_a_checkpoint_are_packed_while_the_next_ones_are_read(made, name):
+    folder = made / name
+    spec = read_spec(folder)
+    plan = read_plan(WorkerConfig(model=str(folder)), spec)
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, CPU))
+    model = build_model(spec, context)
+    with Checkpoint(folder) as checkpoint:
+        watched = Watched(source_of(checkpoint, plan.stored, plan.unread), model)
+        fill(model, watched, checkpoint_names(spec), CPU)
+    assert len(watched.open) == len(watched.names())
+    assert 1 <= max(watched.open) <= OPEN
+    matrices = [layer for layer in model.modules() if "packed" in getattr(layer, "_parameters", {})]
+    assert len(matrices) > 2
+    assert all(
+        layer.packed.element_size() == 1 and not {"weight", "codes"} & {*layer._parameters} for layer in matrices
+    )
 
 
 def test_a_module_is_finished_once_when_all_of_its_own_parameters_are_filled():

@@ -1,0 +1,241 @@
+"""The embedded model as GGUF files: its tokenizer, and what each type costs in perplexity."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from gguf_bytes import gguf
+from test_quality import MODEL, perplexity
+
+from quire.deploy.gguf.folder import make_folder
+
+HALF = np.dtype("<f2")
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def q8_0(blocks):
+    """As ggml's `quantize_row_q8_0_ref`: blocks float32 [N, 32] -> bytes [N, 34]."""
+    scale = np.abs(blocks).max(1, keepdims=True) / 127
+    codes = np.rint(np.divide(blocks, scale, where=scale > 0, out=np.zeros_like(blocks))).astype(np.int8)
+    return np.hstack([scale.astype(HALF).view(np.uint8), codes.view(np.uint8)])
+
+
+def q4_0(blocks):
+    """As `quantize_row_q4_0_ref`."""
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)
+    scale = largest / -8
+    codes = np.divide(blocks, scale, where=scale != 0, out=np.zeros_like(blocks)) + 8.5
+    return np.hstack([scale.astype(HALF).view(np.uint8), nibbles(codes)])
+
+
+def q4_1(blocks):
+    """As `quantize_row_q4_1_ref`."""
+    least = blocks.min(1, keepdims=True)
+    scale = (blocks.max(1, keepdims=True) - least) / 15
+    codes = np.divide(blocks - least, scale, where=scale > 0, out=np.zeros_like(blocks)) + 0.5
+    return np.hstack([scale.astype(HALF).view(np.uint8), least.astype(HALF).view(np.uint8), nibbles(codes)])
+
+
+def nibbles(codes):
+    codes = np.minimum(codes, 15).astype(np.uint8)
+    return codes[:, :16] | codes[:, 16:] << 4
+
+
+def q5_0(blocks):
+    """As `quantize_row_q5_0_ref`."""
+    scale = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1) / -16
+    codes = np.divide(blocks, scale, where=scale != 0, out=np.zeros_like(blocks)) + 16.5
+    return np.hstack([scale.astype(HALF).view(np.uint8), fives(np.minimum(codes, 31).astype(np.uint8))])
+
+
+def q5_1(blocks):
+    """As `quantize_row_q5_1_ref`."""
+    least = blocks.min(1, keepdims=True)
+    scale = (blocks.max(1, keepdims=True) - least) / 31
+    codes = np.divide(blocks - least, scale, where=scale > 0, out=np.zeros_like(blocks)) + 0.5
+    halves = [one.astype(HALF).view(np.uint8) for one in (scale, least)]
+    return np.hstack([*halves, fives(np.minimum(codes, 31).astype(np.uint8))])
+
+
+def fives(codes):
+    return np.hstack([np.packbits(codes >> 4, axis=1, bitorder="little"), nibbles(codes & 15)])
+
+
+def of_minima(bits):
+    """Q4_K or Q5_K by the simplest rounding: each group from its least to its largest; ggml searches."""
+
+    def quantized(blocks):
+        groups, most = blocks.reshape(-1, 8, 32), (1 << bits) - 1
+        least = np.minimum(groups.min(2), 0)
+        steps, units = (groups.max(2) - least) / most, []
+        levels = []
+        for numbers in (steps, -least):
+            unit = (numbers.max(1, keepdims=True) / 63).astype(HALF)
+            wide = unit.astype(np.float32)
+            levels.append(np.rint(np.divide(numbers, wide, where=wide > 0, out=np.zeros_like(numbers))).clip(0, 63))
+            units.append(unit)
+        step, floor = (level * unit.astype(np.float32) for level, unit in zip(levels, units, strict=True))
+        codes = (groups + floor[..., None]) / np.where(step > 0, step, 1)[..., None]
+        codes = np.rint(np.where(step[..., None] > 0, codes, 0)).clip(0, most).astype(np.uint8)
+        scales, minima = (level.astype(np.uint8) for level in levels)
+        low, high = slice(0, 4), slice(4, 8)
+        packed = np.hstack([
+            scales[:, low] | scales[:, high] >> 4 << 6,
+            minima[:, low] | minima[:, high] >> 4 << 6,
+            scales[:, high] & 15 | (minima[:, high] & 15) << 4,
+        ])  # fmt: skip
+        halves = (codes & 15).reshape(-1, 4, 2, 32)
+        stored = [unit.view(np.uint8) for unit in units] + [packed]
+        if bits == 5:
+            stored.append(np.packbits(codes >> 4, axis=1, bitorder="little").reshape(-1, 32))
+        return np.hstack([*stored, (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(-1, 128)])
+
+    return quantized
+
+
+def q6_k(blocks):
+    """Q6_K by the simplest rounding: each group's largest magnitude is its end."""
+    groups = blocks.reshape(-1, 16, 16)
+    ends = np.take_along_axis(groups, np.abs(groups).argmax(2)[..., None], 2)[..., 0] / -32
+    unit = (np.abs(ends).max(1, keepdims=True) / 127).astype(HALF)
+    wide = unit.astype(np.float32)
+    levels = np.rint(np.divide(ends, wide, where=wide > 0, out=np.zeros_like(ends))).clip(-128, 127)
+    step = (levels * wide)[..., None]
+    codes = np.rint(np.divide(groups, step, where=step != 0, out=np.zeros_like(groups))).clip(-32, 31) + 32
+    codes = codes.astype(np.uint8).reshape(-1, 2, 4, 32)  # halves, quarters of one
+    low, tops = codes & 15, codes >> 4
+    halves = np.concatenate([low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4], 2)
+    upper = tops[:, :, 0] | tops[:, :, 1] << 2 | tops[:, :, 2] << 4 | tops[:, :, 3] << 6
+    scales = levels.astype(np.int8).view(np.uint8)
+    return np.hstack([halves.reshape(-1, 128), upper.reshape(-1, 64), scales, unit.view(np.uint8)])
+
+
+KINDS = {
+    "F32": (0, None),
+    "Q8_0": (8, q8_0),
+    "Q4_0": (2, q4_0),
+    "Q4_1": (3, q4_1),
+    "Q5_0": (6, q5_0),
+    "Q5_1": (7, q5_1),
+    "Q4_K": (12, of_minima(4)),
+    "Q5_K": (13, of_minima(5)),
+    "Q6_K": (14, q6_k),
+}
+FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+"""As llama.cpp has rows that are no multiple of 256."""
+
+
+def stored(weight, kind):
+    if weight.ndim == 2 and weight.shape[1] % 256:
+        kind = FALLBACK.get(kind, kind)
+    number, quantized = KINDS[kind]
+    if quantized is None or weight.ndim == 1:
+        return 0, weight.shape, weight.astype("<f4").tobytes()
+    return number, weight.shape, quantized(weight.reshape(-1, 256 if kind.endswith("K") else 32)).tobytes()
+
+
+def metadata():
+    """The embedded model's config and tokenizer, as keys."""
+    config = json.loads((MODEL / "config.json").read_text())
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    vocab, special = tokenizer["model"]["vocab"], {token["content"] for token in tokenizer["added_tokens"]}
+    tokens = sorted(vocab, key=vocab.get)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    return {
+        "general.architecture": "llama",
+        "llama.context_length": config["max_position_embeddings"],
+        "llama.embedding_length": config["hidden_size"],
+        "llama.block_count": config["num_hidden_layers"],
+        "llama.feed_forward_length": config["intermediate_size"],
+        "llama.attention.head_count": config["num_attention_heads"],
+        "llama.attention.head_count_kv": config["num_key_value_heads"],
+        "llama.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if token in special else 1 for token in tokens],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": config["eos_token_id"],
+    }
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """`file(kind)`: the embedded model with its matrices of a type, and the embedding, which is its head, of 8 bits.
+
+    Files of 4 bits are made so: the head decides between close tokens.
+    """
+    keys = metadata()
+    tensors = {}
+    for name, weight in load_file(MODEL / "model.safetensors").items():
+        values = weight.float().numpy()
+        if name.endswith(("q_proj.weight", "k_proj.weight")):
+            values = values.reshape(-1, 2, 32, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        _, _, rest = name.partition("model.layers.")
+        number, _, module = rest.removesuffix(".weight").partition(".")
+        top = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+        tensors[top.get(name) or f"blk.{number}.{NAMES[module]}.weight"] = values
+
+    def make(kind):
+        path = tmp_path_factory.mktemp(kind) / "model.gguf"
+        kinds = {"token_embd.weight": "F32" if kind == "F32" else "Q8_0"}
+        path.write_bytes(gguf(keys, {name: stored(one, kinds.get(name, kind)) for name, one in tensors.items()}))
+        make_folder(path, path.parent / "made", with_tokenizer=True)
+        return path.parent / "made"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [Path(module.__file__).read_text(encoding="utf-8") for module in (textwrap, json.decoder)]
+
+
+@pytest.fixture(scope="module")
+def dense(texts):
+    """The perplexity in float32."""
+    return perplexity(MODEL, "none", texts)
+
+
+def test_the_embedded_model_is_the_same_as_a_file(file, texts, dense):
+    folder = file("F32")
+    made, own = (Tokenizer.from_file(str(path / "tokenizer.json")) for path in (folder, MODEL))
+    for text in (*texts, "<|im_start|>user\n日本<|im_end|>"):
+        assert made.encode(text).ids == own.encode(text).ids
+    assert perplexity(folder, "none", texts) == pytest.approx(dense, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        ("Q8_0", 0.001), ("Q4_0", 0.015), ("Q4_1", 0.015), ("Q5_0", 0.005), ("Q5_1", 0.005),
+        ("Q4_K", 0.015), ("Q5_K", 0.005), ("Q6_K", 0.001),
+    ],
+)  # fmt: skip
+def test_the_perplexity_of_each_type_is_near_that_of_fp32(file, texts, dense, kind, most):
+    """With activations as they are, and with those of 8 bits."""
+    folder = file(kind)
+    exact, rounded = (perplexity(folder, "none", texts, dtype=dtype) for dtype in ("float32", "auto"))
+    print(f"{kind}: {exact / dense - 1:+.3%}, rounded activations {rounded / exact - 1:+.3%}")
+    assert exact == pytest.approx(dense, rel=most)
+    assert rounded == pytest.approx(exact, rel=0.0015)
+    assert len({dense, exact, rounded}) == 3

@@ -1,0 +1,156 @@
+"""Plans of ModelOpt's checkpoints: algorithms, what is skipped, both places of the statement, and refusals."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from stated import BLOCKS, MODEL, SHAPES, changed, headers, of_blocks, of_rows, plan, write
+
+from quire.worker.config import WorkerConfig
+from quire.worker.quant.form import DENSE, F8Blocks, F8Rows
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
+from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.registry import read_spec
+from quire.worker.weights.parts import ModelError
+
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}
+KV = {"dynamic": False, "num_bits": 8, "type": "float"}
+
+
+def with_inputs():
+    """Headers of weights with a scale each, and one for their activations."""
+    modules = [f"model.layers.{n}.{name}_proj" for n in range(2) for name in SHAPES]
+    return headers() | {f"{module}.input_scale": ("F32", ()) for module in modules}
+
+
+def of_four_dimensions(outputs, inputs):
+    _, dtype, (high, wide) = of_blocks(outputs, inputs)
+    return "weight_scale", dtype, (high, 1, wide, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stored", "form"),
+    [
+        ({}, with_inputs(), F8Rows("static")),
+        ({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, headers(scale=of_rows), F8Rows("token")),
+        ({"quant_algo": "fp8_pb_wo"}, headers(scale=of_four_dimensions), F8Blocks("none")),
+    ],
+)
+def test_every_algorithm_is_a_form(tmp_path, fields, stored, form):
+    stated = {**MODELOPT, **fields}
+    found = plan(tmp_path, stated, stored)
+    assert set(found.kinds) == {form}
+    assert len(found.forms) == 2 * len(SHAPES)
+    assert not found.kv_cache
+    assert plan(tmp_path, {"quant_method": "modelopt", "quantization": stated}, stored) == found
+
+
+def test_the_file_of_its_own_states_the_same(tmp_path):
+    stated = {"producer": {"name": "modelopt"}, "quantization": {**MODELOPT, "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(stated))
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    write(tmp_path / "model.safetensors", with_inputs())
+    found = read_plan(WorkerConfig(model=str(tmp_path)), read_spec(tmp_path))
+    assert (found.method, found.kinds, found.kv_cache) == ("modelopt", (F8Rows("static"),), True)
+    inside = plan(tmp_path, {**MODELOPT, "kv_cache_scheme": KV}, with_inputs())
+    assert (inside.forms, inside.kv_cache) == (found.forms, True)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "dense"),
+    [
+        ("model.layers.1.mlp*", {"1.mlp.gate", "1.mlp.up", "1.mlp.down"}),
+        ("model.layers.1.mlp", {"1.mlp.gate", "1.mlp.up", "1.mlp.down"}),
+        ("model.layers.0.self_attn.v_proj", {"0.self_attn.v"}),
+        ("*.0.*.[qk]_proj", {"0.self_attn.q", "0.self_attn.k"}),
+        ("model.layers.0.mlp.gat", set()),
+        ("MODEL.LAYERS.*", set()),
+    ],
+)
+@pytest.mark.parametrize("field", ["ignore", "exclude_modules"])
+def test_what_is_skipped_is_a_name_with_all_in_it_or_a_wildcard(tmp_path, field, skipped, dense):
+    stored = {}
+    for name, one in with_inputs().items():
+        module, _, tensor = name.rpartition(".")
+        if module.removeprefix("model.layers.").removesuffix("_proj") not in dense:
+            stored[name] = one
+        elif tensor == "weight":
+            stored[name] = ("BF16", one[1])
+    stated = {"quant_method": "modelopt", "quant_algo": "FP8", field: ["lm_head", skipped]}
+    assert len(plan(tmp_path, stated, stored).forms) == 2 * len(SHAPES) - len(dense)
+
+
+def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
+    layers = {
+        "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"},
+        "model.layers.0.mlp.down_proj": {"quant_algo": "fp8_pb_wo"},
+    }
+    stored = {name: ("BF16", shape) for name, (_, shape) in headers().items() if name.endswith(".weight")}
+    for module, scale in zip(layers, (of_rows, of_four_dimensions), strict=True):
+        shape = stored[f"{module}.weight"][1]
+        name, *rest = scale(*shape)
+        stored |= {f"{module}.weight": ("F8_E4M3", shape), f"{module}.{name}": tuple(rest)}
+    stated = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    found = plan(tmp_path, stated, stored)
+    assert set(found.forms.values()) == {F8Rows("token"), F8Blocks("none")}
+    assert len(found.forms) == 2
+    assert found.form("blocks.1.mlp.down") == DENSE
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("quant_algo", "NVFP4", "'NVFP4' is not supported; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO; use "),
+        ("quant_algo", None, "None is not supported"),
+        ("quant_algo", ["FP8"], "['FP8'] is not supported"),
+        ("quant_algo", "x" * 10**6, "is not supported"),
+        ("kv_cache_quant_algo", "NVFP4", "'NVFP4' is not supported; supported: FP8"),
+        ("kv_cache_scheme", {**KV, "num_bits": 4}, "4 is not supported"),
+        ("kv_cache_scheme", {**KV, "type": "int"}, "'int' is not supported"),
+        ("kv_cache_scheme", {**KV, "dynamic": True}, "True is not supported"),
+        ("kv_cache_scheme", "FP8", "must be an object, got 'FP8'"),
+        ("ignore", "lm_head", "must be a list of names"),
+        (
+            "ignore",
+            [f"*{n}" for n in range(1025)],
+            "has 1025 wildcards, and may have 1024; name",
+        ),
+        ("ignore", ["*a" * 9], "could take for ever to match"),
+        ("exclude_modules", ["?" * 257], "could take for ever to match"),
+        ("quantization", [], "must be an object, got []"),
+        ("quantization", {"quant_algo": "W4A8_AWQ"}, "'W4A8_AWQ' is not supported"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_its_field(tmp_path, path, value, said):
+    stated = {**MODELOPT, path: value}
+    (tmp_path / "config.json").write_text(json.dumps({**MODEL, "quantization_config": stated}))
+    needs, (refusal,) = fit(WorkerConfig(model=str(tmp_path)), Place(False, None))
+    assert needs is None
+    assert f"{tmp_path}: quantization_config.{path}" in refusal
+    assert said in refusal
+    assert len(refusal) < 600
+
+
+def test_a_layer_of_mixed_precision_that_is_not_served_is_named(tmp_path):
+    stated = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a.b": {}}}
+    with pytest.raises(ModelError, match=r"quantized_layers\.'a\.b'\.quant_algo: None is not supported"):
+        plan(tmp_path, stated)
+    with pytest.raises(ModelError, match=r"quantized_layers\.a\.b: must be an object, got 4"):
+        plan(tmp_path, changed(stated, "quantized_layers", {"a.b": 4}))
+
+
+def test_scales_of_four_dimensions_that_fit_no_blocks_are_refused(tmp_path):
+    stated = {**MODELOPT, "quant_algo": "FP8_PB_WO"}
+    with pytest.raises(ModelError, match=r"weight_scale: has shape \[2, 2, 1, 1\], but quantization_config makes it"):
+        plan(tmp_path, stated, headers(scale=lambda o, i: ("weight_scale", "F32", (o // 128, i // 128, 1, 1))))
+
+
+def test_a_name_asked_for_must_be_the_checkpoints(tmp_path):
+    assert plan(tmp_path, MODELOPT, with_inputs(), quantization="modelopt").method == "modelopt"
+    with pytest.raises(ModelError, match="modelopt is asked for, but the checkpoint is fp8; leave it out"):
+        plan(tmp_path, BLOCKS, quantization="modelopt")

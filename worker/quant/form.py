@@ -1,0 +1,164 @@
+"""The forms in which weights lie in memory, into which every format is read. No torch: deploy reads this.
+
+w is the weight that is meant, q the stored code.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from quire.worker.fields import ITEM_BYTES, DtypeName
+
+Activations = Literal["token", "static", "none"]
+"""The numbers that a product takes beside codes of 8 bits: quantized with a scale of each token's own, with the
+checkpoint's, or as they are."""
+
+BLOCK: Final = 128
+"""Outputs, and inputs, that share a scale of blocks."""
+UNIT: Final = 32
+"""Inputs whose activations share a scale beside codes of groups: a group is one of them, or several."""
+Bits = Literal[4, 5, 6, 8]
+Offset = Literal["none", "zeros", "minima"]
+"""The second number of a group: none where codes are symmetric, a zero point, or what is taken off."""
+GroupActivations = Literal["int8", "none"]
+"""The numbers that a product takes beside codes of groups: 8-bit integers, each UNIT with a scale, or as they are."""
+F32_BYTES: Final = ITEM_BYTES["float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """The weight itself, in the model's dtype."""
+
+    name = "dense"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class F8Rows:
+    """e4m3 codes and a scale s for each output: w[o, i] = q[o, i] s[o]."""
+
+    activations: Activations = "token"
+    bound: float | None = None
+    """Largest magnitude that an activation is taken for, before its scale is made."""
+    stored: bool = True
+    """The checkpoint holds the codes; else they are made when it is loaded."""
+
+    name = "f8 rows"
+
+    def num_bytes(self, outputs: int, inputs: int) -> int:
+        return outputs * (inputs + F32_BYTES)
+
+    def __str__(self) -> str:
+        bound = "" if self.bound is None else f" up to {self.bound:g}"
+        return f"{self.name}, {_IN_WORDS[self.activations]}{bound}"
+
+
+@dataclass(frozen=True, slots=True)
+class F8Blocks:
+    """e4m3 codes and a scale s for each 128 outputs by 128 inputs: w[o, i] = q[o, i] s[o / 128, i / 128].
+
+    Activations of a token have a scale for each 128 inputs.
+    """
+
+    activations: Literal["token", "none"] = "token"
+
+    name = "f8 blocks"
+
+    def num_bytes(self, outputs: int, inputs: int) -> int:
+        return outputs * inputs + -(-outputs // BLOCK) * -(-inputs // BLOCK) * F32_BYTES
+
+    def __str__(self) -> str:
+        apart = "" if self.activations == "none" else f" and {BLOCK} inputs by {BLOCK}"
+        return f"{self.name} of {BLOCK} x {BLOCK}, {_IN_WORDS[self.activations]}{apart}"
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rows:
+    """8-bit integers and a scale s for each output: w[o, i] = q[o, i] s[o]. Activations have a scale for each token."""
+
+    stored: bool = True
+    """The checkpoint holds the integers; else they are made when it is loaded."""
+
+    name = "int8 rows"
+
+    def num_bytes(self, outputs: int, inputs: int) -> int:
+        return outputs * (inputs + F32_BYTES)
+
+    def __str__(self) -> str:
+        return f"{self.name}, {_IN_WORDS['token']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Codes q of 4 to 8 bits, without a sign, and a scale s for each output and group g of inputs.
+
+    w[o, i] = (q[o, i] - z[o, g]) s[o, g] with a zero point, which is half the range where codes are symmetric; or
+    w[o, i] = q[o, i] s[o, g] - m[o, g].
+    """
+
+    bits: Bits
+    size: int | None
+    """Inputs of a group, a multiple of UNIT, or with 6 bits its half; None: all inputs of an output."""
+    offset: Offset = "none"
+    activations: GroupActivations = "none"
+    scale: DtypeName = "float16"
+    """Type of the scales, and of what is taken off; of what they are multiples of, in superblocks."""
+    order: str = ""
+    """Digest of the inputs' groups where they do not lie one after the other: equal ones share an order."""
+    stored: bool = True
+    """The checkpoint holds the codes; else they are made when it is loaded."""
+    superblock: int | None = None
+    """Inputs whose groups' scales are int8 and multiples of one number, minima of another; None: they are of none."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.bits}-bit {'superblocks' if self.superblock else 'groups'}"
+
+    def num_bytes(self, outputs: int, inputs: int) -> int:
+        groups = outputs * (1 if self.size is None else -(-inputs // self.size))
+        item_bytes = ITEM_BYTES[self.scale]
+        if self.superblock:
+            numbers = 2 if self.offset == "minima" else 1
+            beside = numbers * (groups + outputs * (inputs // self.superblock) * item_bytes)
+        else:
+            beside = groups * {"none": item_bytes, "zeros": item_bytes + 1, "minima": 2 * item_bytes}[self.offset]
+        return outputs * inputs * self.bits // 8 + beside
+
+    def __str__(self) -> str:
+        size = "all inputs" if self.size is None else f"{self.size}"
+        if self.superblock:
+            size = f"{self.superblock} with groups of {size}"
+        order = ", inputs in an order of their own" if self.order else ""
+        return f"{self.name} of {size}{_OFFSETS[self.offset]}{order}, {_BESIDE_GROUPS[self.activations]}"
+
+
+Form = Dense | F8Rows | F8Blocks | Int8Rows | Groups
+
+DENSE: Final = Dense()
+GROUPS: Final = (Groups(4, None).name, Groups(8, None).name)
+ODD_GROUPS: Final = (
+    *(Groups(bits, None).name for bits in (5, 6)),
+    *(Groups(bits, UNIT, superblock=8 * UNIT).name for bits in (4, 5, 6)),
+)
+"""Forms that GGUF files alone have."""
+SERVED: Final = {
+    "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, *ODD_GROUPS}),
+    "cuda": frozenset({Dense.name, F8Rows.name, *GROUPS}),
+}
+"""Names of the forms that have a product on a type of device."""
+ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})
+"""Types of devices that may round the activations beside codes of groups."""
+ON_TAPES: Final[frozenset[str]] = SERVED["cpu"]
+"""Names of the forms whose products on a processor are native calls, which a tape can note."""
+
+_IN_WORDS: Final[dict[Activations, str]] = {
+    "token": "activations quantized token by token",
+    "static": "activations quantized by the checkpoint's scales",
+    "none": "activations as they are",
+}
+_BESIDE_GROUPS: Final[dict[GroupActivations, str]] = {
+    "int8": f"activations quantized to 8 bits {UNIT} by {UNIT}",
+    "none": _IN_WORDS["none"],
+}
+_OFFSETS: Final[dict[Offset, str]] = {"none": "", "zeros": " with zero points", "minima": " with minima"}

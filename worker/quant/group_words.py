@@ -1,0 +1,41 @@
+"""Groups of codes on a GPU: the words that its product reads, and activations as they are."""
+
+from dataclasses import dataclass
+
+import torch
+
+from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words, pack_words
+from quire.worker.quant.groups import GroupsScheme, taken
+from quire.worker.quant.scheme import Scheme
+from quire.worker.weights.shard import ShardedModule
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWordsScheme(GroupsScheme):
+    """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; and `columns` like its base."""
+
+    def kept(self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        kept = {"words": pack_words(codes, self.form.bits), "scale": scale.T.contiguous()}
+        return kept if offset is None else {**kept, "offset": offset.T.contiguous()}
+
+    def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if self.form.order:
+            x = taken(x, layer.stored("columns"))
+        words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
+        return linear_group_words(x, words, scale, offset, bias, self.form.bits)
+
+    def apply_normed(
+        self,
+        layer: ShardedModule,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm_weight: torch.Tensor,
+        eps: float,
+        bias: torch.Tensor | None,
+        gate: Gate | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.form.order:
+            return Scheme.apply_normed(self, layer, x, residual, norm_weight, eps, bias, gate)
+        words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
+        return norm_linear_group_words(x, residual, norm_weight, eps, words, scale, offset, bias, gate, self.form.bits)

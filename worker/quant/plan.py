@@ -1,0 +1,229 @@
+"""The plan of a quantization: by config.json and headers, the form of every layer. No torch: deploy reads this.
+
+A checkpoint names its layers as they were before merging; the plan has their paths in the model.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from quire.worker.config import KVDtype, Quantization
+from quire.worker.fields import Config
+from quire.worker.quant.form import (
+    DENSE,
+    ROUNDS_BESIDE_GROUPS,
+    SERVED,
+    UNIT,
+    Dense,
+    F8Rows,
+    Form,
+    GroupActivations,
+    Groups,
+    Int8Rows,
+)
+from quire.worker.quant.read.awq import read_awq
+from quire.worker.quant.read.compressed_tensors import read_compressed_tensors
+from quire.worker.quant.read.fp8 import read_fbgemm, read_fp8
+from quire.worker.quant.read.gptq import read_gptq
+from quire.worker.quant.read.headers import StoredLayer, stored_layer
+from quire.worker.quant.read.kv_scales import StoredKVScales, kv_scale_names
+from quire.worker.quant.read.modelopt import read_modelopt
+from quire.worker.quant.read.packed_headers import PackedLayer
+from quire.worker.quant.read.refused import refuse_method
+from quire.worker.quant.read.stated import FIELD, Stated
+from quire.worker.weights.header import TensorInfo
+from quire.worker.weights.parts import ModelError
+
+READERS: Final[Mapping[str, Callable[[Config], Stated]]] = {
+    "fp8": read_fp8,
+    "fbgemm_fp8": read_fbgemm,
+    "compressed-tensors": read_compressed_tensors,
+    "awq": read_awq,
+    "gptq": read_gptq,
+    "modelopt": read_modelopt,
+}
+FIELDS: Final = (FIELD, "compression_config")
+"""Names of the section in config.json; the second is that of the first exports of compressed-tensors."""
+Shape = tuple[int, int]
+"""Outputs and inputs of a matrix."""
+ON_THE_FLY: Final[dict[str, Form]] = {
+    "int8": Int8Rows(stored=False),
+    "fp8": F8Rows(stored=False),
+    "int4": Groups(4, 128, "zeros", scale="bfloat16", stored=False),
+}
+KEPT: Final = {"int8": (), "fp8": ("head", "embedding"), "int4": ("head", "embedding")}
+"""Layers whose weights are not quantized on the fly: the output head decides between close tokens."""
+SAME: Final[dict[str, str]] = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
+"""Names that other engines have for a method beside a kernel of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """A checkpoint's files as far as they are known before its weights are read."""
+
+    infos: Mapping[str, TensorInfo]
+    contents: Mapping[str, bytes]
+    """Bytes of the tensors that hold the group of each input, and of biases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The form of every linear layer. What no layer of the model is stays as it is."""
+
+    method: str = "none"
+    """Name of the quantization."""
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    """Path in the model of a linear layer, or of one part of a merged layer -> form; the others are dense."""
+    stored: Mapping[str, StoredLayer | PackedLayer] = field(default_factory=dict)
+    """Name in the checkpoint of a layer that is quantized there -> where its tensors lie."""
+    unread: frozenset[str] = frozenset()
+    """Tensors of the checkpoint that are no part of the model: the scales for a cache of 8-bit floats."""
+    kv_cache: bool = False
+    """config.json states a cache of 8-bit floats."""
+    kv_scales: Mapping[int, StoredKVScales] = field(default_factory=dict)
+    """Number of a layer -> where its scales for such a cache lie; empty where the cache is another."""
+    on_the_fly: bool = False
+    """The checkpoint is not quantized: its weights are, while it is loaded."""
+    embedding: str = ""
+    """Type of the embedding in the file, where it is quantized there and dense in memory; empty: it is what it was."""
+    undivided: int = 0
+    """Layers that were to be quantized in groups and are dense, since their inputs divide into none."""
+
+    def form(self, path: str) -> Form:
+        return self.forms.get(path, DENSE)
+
+    def kv_dtype(self, asked: KVDtype) -> KVDtype:
+        """auto: what config.json states, if it does."""
+        return "fp8" if asked == "auto" and self.kv_cache else asked
+
+    def on(self, device_type: str) -> "Plan":
+        """The plan as a type of device serves it: on GPUs what groups of codes are multiplied by stays as it is."""
+        if device_type in ROUNDS_BESIDE_GROUPS:
+            return self
+        plain = {
+            path: replace(form, activations="none") if isinstance(form, Groups) else form
+            for path, form in self.forms.items()
+        }
+        return replace(self, forms=plain)
+
+    @property
+    def kinds(self) -> tuple[Form, ...]:
+        """The forms there are beside dense weights, each once."""
+        return tuple(dict.fromkeys(self.forms.values()))
+
+    @property
+    def name(self) -> str:
+        """The quantization in a word or two, for clients: its name, and what the checkpoint's weights are."""
+        stored = "" if self.on_the_fly else ", ".join(dict.fromkeys(form.name for form in self.kinds))
+        return f"{self.method} ({stored})" if stored else self.method
+
+    def num_bytes(self, weights: Mapping[str, Shape], item_bytes: int) -> dict[Form, int]:
+        """Bytes of each form, of the matrices at these paths; `item_bytes`: of an element of a dense one."""
+        total: dict[Form, int] = {}
+        for path, (outputs, inputs) in weights.items():
+            form = self.form(path)
+            size = outputs * inputs * item_bytes if isinstance(form, Dense) else form.num_bytes(outputs, inputs)
+            total[form] = total.get(form, 0) + size
+        return total
+
+
+NO_PLAN: Final = Plan()
+
+
+def refuse_device(plan: Plan, device_type: str) -> ModelError | None:
+    """The error of a plan with a form that has no fast product on the device; None: all have one."""
+    missing = next((form for form in plan.kinds if form.name not in SERVED[device_type]), None)
+    if missing is None:
+        return None
+    if not plan.on_the_fly:
+        return ModelError(FIELD, f"{missing.name} need the CPU backend; choose device cpu, or another checkpoint")
+    return ModelError("quantization", f"{plan.method} needs the CPU backend; choose quantization none, or device cpu")
+
+
+def stated_by(config: Config) -> Stated | None:
+    """The quantization that config.json states; None: there is none. Raises ModelError for what is not served."""
+    for name in FIELDS:
+        section = config.get(name)
+        if section is None:
+            continue
+        method = section.get("quant_method") if isinstance(section, dict) else section
+        if not isinstance(section, dict) or not isinstance(method, str) or method not in READERS:
+            raise refuse_method(method)
+        return READERS[method](section)
+    return None
+
+
+def plan_of(
+    stated: Stated | None,
+    asked: Quantization,
+    layers: Mapping[str, tuple[str, ...]],
+    packable: Mapping[str, Shape],
+    headers: Headers | None,
+    activations: GroupActivations,
+) -> Plan:
+    """The plan of one model.
+
+    `layers`: name of each linear layer in the checkpoint -> the paths that it fills; `packable`: what a quantization on
+    the fly may pack, as one rank holds it; `headers`: None without files; `activations`: what groups of codes are
+    multiplied by. Raises ModelError where the files contradict what is stated, and for a quantization that was asked
+    for and does not fit.
+    """
+    if stated is None:
+        return _on_the_fly(asked, packable, activations)
+    if asked != "none" and SAME.get(asked, asked) != stated.method:
+        raise ModelError(
+            "quantization", f"{asked} is asked for, but the checkpoint is {stated.method}; leave it out to serve that"
+        )
+    forms: dict[str, Form] = {}
+    stored: dict[str, StoredLayer | PackedLayer] = {}
+    for module, targets in layers.items():
+        layer = stated.layer(module)
+        form = layer.form
+        if headers is not None:
+            found = stored_layer(module, layer, headers.infos, headers.contents)
+            if found is None:
+                continue
+            stored[module] = found
+            form = found.form if isinstance(found, PackedLayer) else form
+        elif layer.may_be_dense:
+            continue
+        if isinstance(form, Groups):
+            form = replace(form, activations=activations)
+        if form != DENSE:
+            forms |= dict.fromkeys(targets, form)
+    names = kv_scale_names(headers.infos if headers else ())
+    return Plan(stated.method, forms, stored, names, stated.kv_cache)
+
+
+def without_empty_biases(plan: Plan, unbiased: Collection[str], headers: Headers) -> Plan:
+    """The plan without the biases of zeros that the first tools for GPTQ gave to layers that have none.
+
+    `unbiased`: names in the checkpoint of the layers that have none in the model.
+    """
+    names = {f"{module}.bias" for module in unbiased if isinstance(plan.stored.get(module), PackedLayer)}
+    empty = {name for name in names & headers.contents.keys() if not any(headers.contents[name])}
+    return replace(plan, unread=plan.unread | empty)
+
+
+def _on_the_fly(asked: Quantization, packable: Mapping[str, Shape], activations: GroupActivations) -> Plan:
+    if asked == "none":
+        return NO_PLAN
+    if asked not in ON_THE_FLY:
+        raise ModelError("quantization", f"{asked} is asked for, but the checkpoint states none; leave it out")
+    form = ON_THE_FLY[asked]
+    shapes = {path: shape for path, shape in packable.items() if path not in KEPT[asked]}
+    if not isinstance(form, Groups):
+        return Plan(asked, dict.fromkeys(shapes, form), on_the_fly=True)
+    form = replace(form, activations=activations)
+    forms: dict[str, Form] = {
+        path: replace(form, size=size) for path, (_, inputs) in shapes.items() if (size := _group(form, inputs))
+    }
+    return Plan(asked, forms, on_the_fly=True, undivided=len(shapes) - len(forms))
+
+
+def _group(form: Groups, inputs: int) -> int | None:
+    """The largest half, or half of a half, of a form's groups that so many inputs divide into; None: not one."""
+    size = form.size
+    while size is not None and inputs % size:
+        size = size // 2 if size > UNIT else None
+    return size

@@ -1,0 +1,59 @@
+"""GGUF: every tensor says itself of which type it is; the forms of those that are read, the remedy for all others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from quire.worker.quant.form import DENSE, Form, Groups
+from quire.worker.quant.read.stated import LayerStated, Stated
+from quire.worker.weights.gguf.files import GgufModel
+from quire.worker.weights.gguf.names import EMBEDDING, checkpoint_name
+from quire.worker.weights.gguf.types import DENSE_TYPES
+from quire.worker.weights.parts import ModelError
+
+FORMS: Final[dict[str, Form]] = {
+    **dict.fromkeys(DENSE_TYPES, DENSE),
+    "Q8_0": Groups(8, 32),
+    "Q4_0": Groups(4, 32),
+    "Q4_1": Groups(4, 32, "minima"),
+    "Q5_0": Groups(5, 32),
+    "Q5_1": Groups(5, 32, "minima"),
+    "Q4_K": Groups(4, 32, "minima", superblock=256),
+    "Q5_K": Groups(5, 32, "minima", superblock=256),
+    "Q6_K": Groups(6, 16, superblock=256),
+}
+OTHERWISE: Final = (
+    f"use a file of {', '.join(FORMS)} alone, or the safetensors checkpoint with quantization int8, fp8 or int4"
+)
+METHOD: Final = "gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class GgufStated:
+    """Implements `quire.worker.quant.read.stated.Stated`: the headers state everything."""
+
+    forms: Mapping[str, Form]
+    """Name of a module's weight -> its form."""
+    embedding: str
+    """Type of the embedding, where that is quantized: its rows are looked up, and no product takes them so."""
+    method: str = METHOD
+    kv_cache: bool = False
+
+    def layer(self, module: str) -> LayerStated:
+        return LayerStated(self.forms.get(f"{module}.weight", DENSE))
+
+
+def read_gguf(model: GgufModel) -> Stated | None:
+    """None: nothing is quantized. Raises ModelError for a type that is not read."""
+    forms: dict[str, Form] = {}
+    for stored, tensor in model.tensors.items():
+        kind, file = tensor.type.name, model.headers[stored].path.name
+        if kind not in FORMS:
+            raise ModelError(f"{file}: {stored}", f"is {kind}, which is not read; {OTHERWISE}")
+        if FORMS[kind] != DENSE and len(tensor.shape) != 2:
+            raise ModelError(f"{file}: {stored}", f"is {kind} and no matrix; {OTHERWISE}")
+        forms[checkpoint_name(stored) or stored] = FORMS[kind]
+    if all(form == DENSE for form in forms.values()):
+        return None
+    embedding = model.tensors[EMBEDDING].type.name if EMBEDDING in model.tensors else ""
+    return GgufStated(forms, "" if embedding in DENSE_TYPES else embedding)

@@ -1,0 +1,111 @@
+"""`quant_method` modelopt: 8-bit floats with a scale for the tensor, for each output, or for blocks.
+
+Source: nvidia-modelopt's torch/export (convert_hf_config.py, unified_export_hf.py), vLLM's quantization/modelopt.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from quire.worker.fields import Config, shown
+from quire.worker.quant.form import F8Blocks, F8Rows
+from quire.worker.quant.read.stated import FIELD, OTHERWISE, LayerStated, expect, names, section
+from quire.worker.weights.parts import ModelError
+
+LAYERS: Final[Mapping[str, LayerStated]] = {
+    "FP8": LayerStated(F8Rows("static"), "tensor", ("weight_scale",), ("input_scale",)),
+    "FP8_PER_CHANNEL_PER_TOKEN": LayerStated(F8Rows("token"), "rows", ("weight_scale",)),
+    "FP8_PB_WO": LayerStated(F8Blocks("none"), "blocks", ("weight_scale",)),
+}
+"""Algorithms that are served; the tool writes the last one in small letters."""
+MIXED: Final = "MIXED_PRECISION"
+"""The algorithm under which each layer has one of its own."""
+MOST_WILDCARDS: Final = 1024
+MOST_CHARACTERS: Final = 256
+"""Characters of a wildcard."""
+MOST_STARS: Final = 8
+"""Stars of a wildcard: each may take a walk through the name."""
+PLAIN: Final = str.maketrans("", "", "*?[")
+"""Takes out what makes a wildcard of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptStated:
+    """Implements `quire.worker.quant.read.stated.Stated`."""
+
+    whole: LayerStated
+    """The statement about layers that are not named."""
+    own: Mapping[str, LayerStated]
+    """Names of layers with an algorithm of their own."""
+    skipped: frozenset[str]
+    wildcards: tuple[str, ...]
+    """Shell wildcards for names that are skipped."""
+    kv_cache: bool
+    method: str = "modelopt"
+
+    def layer(self, module: str) -> LayerStated:
+        """A module is skipped with everything in it."""
+        components = module.split(".")
+        if not self.skipped.isdisjoint(".".join(components[:n]) for n in range(1, len(components) + 1)):
+            return LayerStated()
+        if any(fnmatchcase(module, wildcard) for wildcard in self.wildcards):
+            return LayerStated()
+        return self.own.get(module, self.whole)
+
+
+def read_modelopt(config: Config) -> ModelOptStated:
+    """The section of config.json, or all of hf_quant_config.json. Raises ModelError for what is not served."""
+    inside = FIELD
+    if "quantization" in config:  # the layout of the file of its own, which is also found in config.json
+        config, inside = section(config, "quantization", FIELD), f"{FIELD}.quantization"
+    own: dict[str, LayerStated] = {}
+    if _algorithm(config) == MIXED:
+        layers = section(config, "quantized_layers", inside)
+        for name in layers:
+            within = f"{inside}.quantized_layers.{shown(name)}"
+            own[name] = _layer(section(layers, name, f"{inside}.quantized_layers"), within)
+        whole = LayerStated()
+    else:
+        whole = _layer(config, inside)
+    skipped = (*names(config, "exclude_modules", inside), *names(config, "ignore", inside))
+    plain = frozenset(name for name in skipped if name == name.translate(PLAIN))
+    wildcards = tuple(dict.fromkeys(name for name in skipped if name not in plain))
+    if len(wildcards) > MOST_WILDCARDS:
+        message = f"has {len(wildcards)} wildcards, and may have {MOST_WILDCARDS}; name the modules themselves"
+        raise ModelError(f"{inside}.{_skips(config)}", message)
+    if long := [one for one in wildcards if len(one) > MOST_CHARACTERS or one.count("*") > MOST_STARS]:
+        message = f"{shown(long[0])} could take for ever to match; name the modules themselves"
+        raise ModelError(f"{inside}.{_skips(config)}", message)
+    return ModelOptStated(whole, own, plain, wildcards, _kv_cache(config, inside))
+
+
+def _layer(config: Config, inside: str) -> LayerStated:
+    algorithm = _algorithm(config)
+    if algorithm not in LAYERS:
+        known = ", ".join(LAYERS)
+        message = f"{shown(config.get('quant_algo'))} is not supported; supported: {known}; {OTHERWISE}"
+        raise ModelError(f"{inside}.quant_algo", message)
+    return LAYERS[algorithm]
+
+
+def _algorithm(config: Config) -> str:
+    """Its name in capitals; empty: there is none."""
+    value = config.get("quant_algo")
+    return value.upper() if isinstance(value, str) else ""
+
+
+def _skips(config: Config) -> str:
+    """Which of its names the list of skipped modules has."""
+    return "exclude_modules" if "exclude_modules" in config else "ignore"
+
+
+def _kv_cache(config: Config, inside: str) -> bool:
+    """The algorithm of the cache: its name in the file of its own, its numbers in config.json."""
+    by_name = expect(config, "kv_cache_quant_algo", inside, ("FP8", None)) is not None
+    scheme, within = section(config, "kv_cache_scheme", inside), f"{inside}.kv_cache_scheme"
+    if scheme:
+        expect(scheme, "type", within, ("float",))
+        expect(scheme, "num_bits", within, (8,))
+        expect(scheme, "dynamic", within, (False, None))
+    return by_name or bool(scheme)
