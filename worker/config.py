@@ -8,10 +8,23 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 MOST_THREADS = 1024
 ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
 """`model_type` of the models that read a whole prompt in one step, so that a step must hold the longest."""
-KVDtype = Literal["auto", "fp8"]
+KVDtype = Literal["auto", "bfloat16", "float16", "fp8", "int8"]
 AskedTask = Literal["auto", "generate", "embed"]
 PrefillBody = Literal["auto", "plain", "specialized"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal[
+    "none",
+    "int8",
+    "fp8",
+    "int4",
+    "compressed-tensors",
+    "fbgemm_fp8",
+    "awq",
+    "awq_marlin",
+    "gptq",
+    "gptq_marlin",
+    "modelopt",
+    "gguf",
+]
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,9 +41,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """auto: by the checkpoint."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     dtype: Dtype = "auto"
-    """auto: the checkpoint's on CUDA; on CPU bfloat16 where checkpoint and processor have it, else float32."""
+    """auto: the checkpoint's on CUDA; on CPU bfloat16 where checkpoint and processor have it, else float32, and
+    activations of 8 bits beside weights in groups, which any other name leaves as they are."""
     quantization: Quantization = "none"
-    """int8: the linear layers, when they are loaded; CPU only."""
+    """none: what the checkpoint states. int8, fp8, int4: the linear layers of an unquantized one, when they are loaded.
+
+    A name that the checkpoint states means that.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tensor_parallel_size: int = 1
     max_model_len: int = 0
@@ -39,7 +56,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_batched_tokens: int = 2048
     block_size: int = 16
     kv_cache_dtype: KVDtype = "auto"
-    """auto: the model's; fp8: 8-bit floats (e4m3), half the memory and the reading of 16-bit ones."""
+    """auto: what the checkpoint states, else the model's; fp8: 8-bit floats (e4m3) and scales; int8: 8-bit integers
+    with a scale for each token and head, CPU only.
+
+    Others than the model's halve what attention reads: 8 bits of 16, and on CPUs 16 of float32.
+    """
+    calculate_kv_scales: bool = False
+    """Make the scales of a cache of 8-bit floats at the start; the checkpoint's are left out."""
     gpu_memory_utilization: float = 0.92
     kv_cache_memory_bytes: int = 0
     """0: measured on CUDA; on CPU 4 GiB or a quarter of the free memory, whichever is less."""
@@ -51,6 +74,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
     seed: int = 0
     """Seed of dummy weights."""
+    mlock: bool = False
+    """Keep the weights in memory, CPU only: the system may not write them to swap."""
     num_threads: int = 0
     """CPU threads of one rank; 0: the machine's cores divided by the ranks."""
     flags: dict[str, str] = {}

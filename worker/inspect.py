@@ -21,11 +21,13 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import build_model
-from quire.worker.quant.select import schemes_of
+from quire.worker.quant.read.source import source_of
+from quire.worker.quant.select import kept_activations, schemes_of
+from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, read_spec
-from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.load import match
+from quire.worker.weights.open import open_checkpoint
 from quire.worker.weights.parts import ModelError
 
 Section = dict[str, str | int]
@@ -93,13 +95,17 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
     """
     spec = read_spec(Path(config.model), config.task)
     dtype = device.dtype(config.dtype, spec.dtype)
-    schemes, group = schemes_of(config.quantization, device.torch), FirstRank(config.tensor_parallel_size)
+    plan = read_plan(config, spec)
+    schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)
     model = build_model(spec, BuildContext(group, torch.device("meta"), dtype, schemes))
-    with Checkpoint(Path(config.model)) as checkpoint:
-        match(model, checkpoint, checkpoint_names(spec))
+    with open_checkpoint(Path(config.model)) as checkpoint:
+        match(model, source_of(checkpoint, plan.stored, plan.unread), checkpoint_names(spec))
         names = checkpoint.names()
-    device.kv_dtype(config.kv_cache_dtype, dtype)
-    return {"tensors": len(names), "fit": "every tensor has its place and its shape"}
+    device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
+    section: Section = {"tensors": len(names), "fit": "every tensor has its place and its shape"}
+    if kept := kept_activations(plan, device.capability):
+        section["activations"] = kept
+    return section
 
 
 def main(arguments: list[str]) -> int:

@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from quire.kernels.gpu import prefill_switch
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.process.sizes import format_bytes
+from quire.worker import calibrate
 from quire.worker.build_context import BuildContext
+from quire.worker.build_runner import build_runner
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import Groups, connect
@@ -26,24 +28,21 @@ from quire.worker.memory.budget import (
 )
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import KVLayout, kv_layout
+from quire.worker.memory.kv_scales import KVScales, load_kv_scales
 from quire.worker.memory.shortage import refusing
 from quire.worker.memory.usage import MemoryUsage
-from quire.worker.models.build import load_model
-from quire.worker.quant.select import schemes_of
-from quire.worker.sampling.grammar_masks import GrammarMatchers
-from quire.worker.sampling.head import Head
-from quire.worker.sampling.pooler import Pooler
-from quire.worker.sampling.sampler import Sampler
-from quire.worker.specs.registry import read_spec
+from quire.worker.models.build import LoadedModel, load_model
+from quire.worker.quant.plan import Plan
+from quire.worker.quant.scheme import SchemeFor
+from quire.worker.quant.select import kept_activations, schemes_of
+from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.needs import refuse_calculation
+from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.registry import AnySpec, read_spec
 from quire.worker.specs.spec import Spec
-from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
-from quire.worker.step.inputs import Inputs
 from quire.worker.step.runner import InFlight, Model, Runner
-from quire.worker.step.taped_steps import TapedSteps
-from quire.worker.tables.sampling_table import SamplingTable
-from quire.worker.tables.slot_table import SlotTable
-from quire.worker.tables.upload import Upload
 from quire.worker.warm_up import run_worst, warm_up, warm_up_embeddings, worst_lengths
+from quire.worker.weights.parts import kv_head_share
 from quire.worker.weights.revision import model_revision
 
 _log = logging.getLogger(__name__)
@@ -68,22 +67,26 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     set_prefill_body(config, device)
     folder = Path(config.model)
     spec = read_spec(folder, config.task)
+    plan = read_plan(config, spec)
+    schemes = _schemes(plan, device)
     dtype = device.dtype(config.dtype, spec.dtype)
-    kv_dtype = device.kv_dtype(config.kv_cache_dtype, dtype)
+    kv_dtype = device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
     # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
     layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, kv_dtype)
+    scales = _stored_scales(config, spec, plan, layout, rank)
     usage = MemoryUsage(device)
     share = memory_share(config, device, usage, paged=not spec.whole_prompts)
     groups = join()
     phases.end("group")
-    context = BuildContext(groups.tensor, device.torch, dtype, schemes_of(config.quantization, device.torch))
-    with refusing(device, "loading the weights", "weights"):
-        loaded = load_model(folder, spec, context, config.load_format, config.seed)
+    context = BuildContext(groups.tensor, device.torch, dtype, schemes)
+    loaded = _load(config, spec, context, plan, device)
     revision = model_revision(folder)
     phases.end("weights")
+    if config.calculate_kv_scales:
+        scales = calibrate.calculate(config, spec, loaded.model, dtype, device, groups)
     capacity = _capacity(config, groups, spec, loaded.model, layout, dtype, device, share)
     with refusing(device, f"a KV cache of {format_bytes(capacity.num_blocks * layout.block_bytes)}", "cache"):
-        cache = KVCache(layout, capacity.num_blocks, device.torch)
+        cache = KVCache(layout, capacity.num_blocks, device.torch, scales)
         runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, groups.reports)
     phases.end("memory")
     run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
@@ -106,12 +109,39 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         device=device.name,
         dtype=str(dtype).removeprefix("torch."),
         kv_dtype=str(kv_dtype).removeprefix("torch."),
-        quantization=config.quantization,
+        quantization=plan.name,
         num_ranks=groups.facts.world_size,
         revision=revision,
         **_stated(spec),
     )
-    return Started(runner, facts, groups.facts, digest(config, facts), phases.ended, memory)
+    calculated = calibrate.in_digest(scales) if scales and config.calculate_kv_scales else ()
+    return Started(runner, facts, groups.facts, digest(config, facts, calculated), phases.ended, memory)
+
+
+def _load(config: WorkerConfig, spec: AnySpec, context: BuildContext, plan: Plan, device: Device) -> LoadedModel:
+    with refusing(device, "loading the weights", "weights"):
+        loaded = load_model(Path(config.model), spec, context, config.load_format, config.seed, plan)
+    if config.mlock:
+        device.lock(loaded.model.parameters())
+    return loaded
+
+
+def _stored_scales(
+    config: WorkerConfig, spec: AnySpec, plan: Plan, layout: KVLayout, rank: int
+) -> list[KVScales] | None:
+    """The scales of this rank's heads, by layers; None for a cache that has none, or where they will be calculated.
+
+    Raises CheckpointError, and ModelError for a calculation of what the cache does not have.
+    """
+    if isinstance(spec, EncoderSpec) or not layout.groups[0].is_scaled:
+        if config.calculate_kv_scales:
+            raise refuse_calculation("" if isinstance(spec, EncoderSpec) else layout.groups[0].dtype_name)
+        return None
+    if config.calculate_kv_scales:
+        return None
+    size = config.tensor_parallel_size
+    heads = [kv_head_share(layer.attention.num_kv_heads, rank, size) for layer in spec.layers]
+    return load_kv_scales(Path(config.model), plan.kv_scales, heads)
 
 
 def _stated(spec: Spec) -> dict[str, Any]:
@@ -125,6 +155,13 @@ def _stated(spec: Spec) -> dict[str, Any]:
         "whole_prompts": spec.whole_prompts,
         "shares_prefixes": not spec.whole_prompts and spec.pooling != "mean",
     }
+
+
+def _schemes(plan: Plan, device: Device) -> SchemeFor:
+    """The scheme at each path, with a warning where the chip does less than the plan says. Raises ModelError."""
+    if plan.kinds and (kept := kept_activations(plan, device.capability)):
+        _log.warning("quantization: %s", kept)
+    return schemes_of(plan, device.torch)
 
 
 def set_prefill_body(config: WorkerConfig, device: Device) -> None:
@@ -150,55 +187,6 @@ def set_prefill_body(config: WorkerConfig, device: Device) -> None:
         prefill_switch.trust(config.prefill_body == "specialized")
 
 
-def build_runner(
-    config: WorkerConfig,
-    spec: Spec,
-    model: Model,
-    cache: KVCache,
-    max_model_len: int,
-    device: Device,
-    reports: bool,
-) -> Runner:
-    """Tables and runner around a model and its cache."""
-    sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device)
-    slots = SlotTable(
-        config.max_num_seqs,
-        max_model_len,
-        cache.num_blocks,
-        cache.layout.block_sizes,
-        sampling,
-        device.torch,
-        spec.vocab_size,
-    )
-    upload = Upload(device, config.max_num_seqs)
-    tokens = config.max_num_batched_tokens
-    inputs = Inputs(slots, upload.rows, tokens, cache.layout.groups, spec.num_position_axes)
-    # an encoder's attention reads the host's lengths, which a graph could not
-    graphs = Graphs(device) if spec.whole_prompts else captured_steps(config, device)
-    output: Pooler | Sampler
-    if spec.pooling is not None:
-        output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
-    else:
-        matchers = GrammarMatchers(
-            Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
-        )
-        output = Sampler(slots, cast(Head, model), device, reports=reports, matchers=matchers)
-    return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output)
-
-
-def captured_steps(config: WorkerConfig, device: Device) -> CapturedSteps:
-    """The steps that will be captured: none with `enforce_eager`, or where ranks meet and the device has no graphs."""
-    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
-    if config.enforce_eager:
-        return Graphs(device)
-    if device.records_graphs:
-        mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
-        return Graphs(device, decode_buckets(rows), mixed)
-    if device.records_tapes and config.tensor_parallel_size == 1:
-        return TapedSteps(device, config.max_num_batched_tokens, rows)
-    return Graphs(device)
-
-
 def _capture(
     runner: Runner,
     config: WorkerConfig,
@@ -213,7 +201,7 @@ def _capture(
     Raises MemoryTaken.
     """
     held = device.held_memory()
-    with refusing(device, "capturing graphs", "graphs"):
+    with refusing(device, "capturing graphs" if device.records_graphs else "recording a tape", "graphs"):
         runner.capture(spec.hidden_size, dtype)
     graph_bytes = device.held_memory() - held
     if unproven is not None:

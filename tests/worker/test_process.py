@@ -63,6 +63,24 @@ def test_two_ranks_agree_draw_the_models_tokens_and_end_cleanly_when_terminated(
     assert workers.exit_codes() == [0, 0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_ranks_run_their_steps_as_a_tape_which_draws_the_same_tokens(group, scribe, tiny_checkpoint, dtype):
+    shape = {"model": str(tiny_checkpoint(hidden_size=64, intermediate_size=128, head_dim=16)), "dtype": dtype}
+    drawn = []
+    for epoch, enforced in enumerate((False, True), 1):
+        workers, writer = group(2, epoch, enforce_eager=enforced, **shape), scribe(8, epoch)
+        workers.join()
+        writer.admit(0, list(range(40, 61)))
+        writer.admit(1, list(range(5, 11)))
+        frames = [writer.plan([(0, 21), (1, 6)])[1], *(writer.plan([(0, 1), (1, 1)])[1] for _ in range(8))]
+        drawn.append([workers.step(one).token_ids for one in frames])
+        assert ("one tape of" in workers.log.read_text()) or enforced
+        assert workers.stop() == [0, 0]
+        workers.close()
+    assert drawn[0] == drawn[1]
+    assert workers.log.read_text().count("one tape of") == 2
+
+
 @pytest.mark.parametrize("how", ["stop", "sigterm"])
 def test_a_worker_that_still_compiles_grammars_leaves_without_a_word(how, group, scribe):
     """It ended by SIGSEGV or SIGABRT: the interpreter was taken apart beneath the compiling threads."""

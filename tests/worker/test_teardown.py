@@ -28,8 +28,9 @@ def told(monkeypatch):
     """What happened, in order."""
     told = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _=None: told.append("synchronize"))
-    monkeypatch.setattr(parallel.dist, "FileStore", lambda *_: None)
+    monkeypatch.setattr(parallel.dist, "FileStore", lambda *_: parallel.dist.HashStore())
     monkeypatch.setattr(parallel.dist, "init_process_group", lambda *_, **__: told.append("group made"))
+    monkeypatch.setattr(parallel.ProcessGroup, "all_gather", lambda _, tensor: torch.cat([tensor, tensor]))
     monkeypatch.setattr(parallel.dist, "is_initialized", lambda: True)
     monkeypatch.setattr(parallel.dist, "destroy_process_group", lambda: told.append("group destroyed"))
     return told

@@ -3,7 +3,8 @@
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import resource
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
@@ -11,16 +12,19 @@ import torch
 
 from quire.kernels import chips
 from quire.kernels.cpu.tape import Tape, record
+from quire.proto.process.sizes import format_bytes
 from quire.worker.config import Dtype, KVDtype
 from quire.worker.device.cpu_affinity import share_of_cores
+from quire.worker.device.host_memory import lock
 from quire.worker.device.machine import bf16_products, machine_bytes
 from quire.worker.device.marks import CudaMark, HostMark, Mark, Start
-from quire.worker.specs.fields import DtypeName
-from quire.worker.specs.needs import Place, resolved_dtype
+from quire.worker.fields import DtypeName
+from quire.worker.specs.needs import Place, refuse_kv_dtype, resolved_dtype
 
 _log = logging.getLogger(__name__)
 
 _NAMES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_KV_NAMES = {**_NAMES, "int8": torch.int8}
 
 
 class DeviceError(ValueError):
@@ -116,11 +120,15 @@ class Device:
         return _NAMES[wanted]
 
     def kv_dtype(self, wanted: KVDtype, model: torch.dtype) -> torch.dtype:
-        """auto: the model's. Raises `DeviceError` where the chip has no 8-bit floats."""
+        """auto: the model's. Raises `DeviceError` for what this device has no kernels for."""
         if wanted == "auto":
             return model
+        if refusal := refuse_kv_dtype(wanted, str(model).removeprefix("torch."), is_gpu=self.is_cuda):
+            raise DeviceError(refusal)
+        if wanted in _KV_NAMES:
+            return _KV_NAMES[wanted]
         if self.capability is not None and self.capability < 89:
-            raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats (compute capability 8.9); use auto")
+            raise DeviceError(f"kv_cache_dtype: {self.name} has no 8-bit floats (compute capability 8.9); use bfloat16")
         return torch.float8_e4m3fn
 
     def set_threads(self, wanted: int, rank: int, num_ranks: int) -> int:
@@ -218,6 +226,20 @@ class Device:
         Raises NotNativeError for what is no such call.
         """
         return record(run, num_tokens, num_rows)
+
+    def lock(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Keep tensors in the memory of the host. Raises `DeviceError` on CUDA, and where the process may not."""
+        if self.is_cuda:
+            raise DeviceError("mlock: the weights lie in the memory of a GPU, which nothing swaps; leave it out")
+        try:
+            lock(tensors)
+        except OSError as error:
+            limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+            allowed = "no limit" if limit == resource.RLIM_INFINITY else f"a limit of {format_bytes(limit)}"
+            raise DeviceError(
+                f"mlock: the weights cannot be kept in memory ({error.strerror}; this process has {allowed}); raise it "
+                "(ulimit -l, LimitMEMLOCK= of a systemd unit, --ulimit memlock= of a container), or leave mlock out"
+            ) from error
 
     def total_memory(self) -> int:
         """Bytes of the device (CUDA) or of the machine."""

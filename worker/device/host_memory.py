@@ -4,6 +4,8 @@ import contextlib
 import ctypes
 import math
 import mmap
+import os
+from collections.abc import Iterable
 
 import torch
 
@@ -25,6 +27,15 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     with contextlib.suppress(OSError):  # a hint, which a kernel may not know
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def lock(tensors: Iterable[torch.Tensor]) -> None:
+    """Keep the pages of these CPU tensors in memory, mlock(2). Raises OSError where the process may not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for tensor in tensors:
+        if libc.mlock(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes)):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def release_freed() -> None:

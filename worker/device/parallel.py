@@ -1,6 +1,9 @@
 """The groups of a rank: rank, size and three collectives each, the same code over NCCL, Gloo or nothing."""
 
+import mmap
 import os
+import select
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,8 +11,11 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
+from quire.kernels.cpu.exchange import Exchange, memory_bytes
 from quire.proto.messages.plans import GroupFacts
+from quire.worker.device.shared_memory import shared_memory
 
 
 class Group(Protocol):
@@ -77,6 +83,34 @@ class ProcessGroup:
         return int(tensor.item())
 
 
+class HostGroup(ProcessGroup):
+    """Ranks on the processors of one machine: what a step adds up and gathers goes through memory that they share."""
+
+    def __init__(self, rank: int, size: int, handle: dist.ProcessGroup | None, memory: mmap.mmap) -> None:
+        super().__init__(rank, size, torch.device("cpu"), handle)
+        self._exchange = Exchange(memory, rank, size)
+        pids = super().all_gather(torch.tensor([os.getpid()])).tolist()
+        peers = [os.pidfd_open(pid) for place, pid in enumerate(pids) if place != rank]
+        threading.Thread(target=self._watch, args=(peers,), name="peers", daemon=True).start()
+
+    def _watch(self, peers: list[int]) -> None:
+        """Wait until one of these processes ends. A socket would say it by itself."""
+        poll = select.poll()
+        for peer in peers:
+            poll.register(peer, select.POLLIN)
+        poll.poll()
+        self._exchange.lose()
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() != 2 or not tensor.is_floating_point() or not tensor.is_contiguous():
+            return super().all_reduce(tensor)
+        self._exchange.all_reduce(tensor)
+        return tensor
+
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self._exchange.all_gather(tensor.contiguous()).unbind(), dim=-1)
+
+
 @dataclass(frozen=True, slots=True)
 class Groups:
     """The two groups of a rank: rank `stage * tensor.size + tensor.rank` of all. Without arguments: one rank alone."""
@@ -117,7 +151,10 @@ def connect(
     rendezvous: str,
     timeout_seconds: float = 600.0,
 ) -> Groups:
-    """Meet all ranks over NCCL (CUDA) or Gloo (CPU), at a file in the private run directory: no fixed port."""
+    """Meet all ranks over NCCL (CUDA) or Gloo (CPU), at a file in the private run directory: no fixed port.
+
+    On CPUs Gloo is for what is not a step's. Raises OSError where ranks may not share memory.
+    """
     world_size = tensor_size * num_stages
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(rendezvous, world_size)  # type: ignore[attr-defined]  # public, but not in __all__
@@ -131,15 +168,18 @@ def connect(
     )
     stages = [range(first, first + tensor_size) for first in range(0, world_size, tensor_size)]
     places = [range(place, world_size, tensor_size) for place in range(tensor_size)]
-    return Groups(_member_of(stages, rank, device), _member_of(places, rank, device))
+    return Groups(_member_of(stages, rank, device, store), _member_of(places, rank, device, store))
 
 
-def _member_of(partition: Sequence[range], rank: int, device: torch.device) -> Group:
+def _member_of(partition: Sequence[range], rank: int, device: torch.device, store: Store) -> Group:
     """The part that has this rank. Every rank calls it with the same parts in the same order."""
-    if len(partition) == 1:
-        return ProcessGroup(rank, len(partition[0]), device)
-    handles = [dist.new_group(list(part)) if len(part) > 1 else None for part in partition]
-    mine = next(number for number, part in enumerate(partition) if rank in part)
-    if handles[mine] is None:
+    mine = next(part for part in partition if rank in part)
+    handles = [None] * len(partition)  # of all ranks together
+    if len(partition) > 1:
+        handles = [dist.new_group(list(part)) if len(part) > 1 else None for part in partition]
+    if len(mine) == 1:
         return SingleGroup()
-    return ProcessGroup(partition[mine].index(rank), len(partition[mine]), device, handles[mine])
+    place, handle = mine.index(rank), handles[partition.index(mine)]
+    if device.type == "cuda":
+        return ProcessGroup(place, len(mine), device, handle)
+    return HostGroup(place, len(mine), handle, shared_memory(store, str(mine), place == 0, memory_bytes(len(mine))))

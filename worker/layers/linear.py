@@ -24,7 +24,8 @@ class Linear(ShardedModule):
         self, context: BuildContext, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, bias: bool
     ) -> None:
         super().__init__()
-        self.scheme = merged({name: (context.at(name) if name else context).scheme for name, _ in outputs})
+        schemes = {name: (context.at(name) if name else context).scheme for name, _ in outputs}
+        self.scheme = merged(schemes, outputs)
         self.delta: Delta | None = None
         """Added to the product: before the sum over ranks, and before the gate."""
         self.bias: torch.Tensor | None

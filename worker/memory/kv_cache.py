@@ -1,11 +1,13 @@
 """The paged KV cache: allocated once, in pages that any group of layers may hold."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from quire.worker.device.host_memory import zeros
 from quire.worker.memory.kv_layout import KVLayout
+from quire.worker.memory.kv_scales import KVScales, ones
 
 
 class LayerCache(NamedTuple):
@@ -23,7 +25,10 @@ class LayerCache(NamedTuple):
 class KVCache:
     """Never grows. The first layers of all groups lie in the same memory, then the second ones, and so on."""
 
-    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: KVLayout, num_blocks: int, device: torch.device, scales: Sequence[KVScales] | None = None
+    ) -> None:
+        """`scales`: of each layer of the model, for groups of 8-bit floats; left out: 1, which is enough to measure."""
         self.layout = layout
         self.num_blocks = num_blocks
         first = layout.groups[0]
@@ -34,12 +39,13 @@ class KVCache:
         parts: dict[int, LayerCache] = {}
         for number, group in enumerate(layout.groups):
             shape = (num_blocks, group.block_size, *group.head_shape)
-            # without a calibration in the checkpoint the scales are 1: e4m3 holds values up to 448
-            is_scaled = group.dtype == torch.float8_e4m3fn
-            scale = torch.ones(group.head_shape[0], device=device) if is_scaled else None
             for layer, page in zip(group.numbers, self.pages, strict=True):
                 keys, values = (cells.view(torch.uint8).view(group.dtype).view(shape) for cells in page)
-                parts[layer] = LayerCache(keys, values, scale, scale, number)
+                own: KVScales | tuple[None, None] = (None, None)
+                if group.is_scaled:
+                    own = ones(group.head_shape[0]) if scales is None else scales[layer]
+                key_scale, value_scale = (None if scale is None else scale.to(device) for scale in own)
+                parts[layer] = LayerCache(keys, values, key_scale, value_scale, number)
         self.layers = [parts[layer] for layer in sorted(parts)]
         """Parts of the model's layers, in their order."""
 

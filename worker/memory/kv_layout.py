@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from quire.kernels.attention.int8_rows import row_width
 from quire.worker.specs.spec import LayerKV
 
 
@@ -26,8 +27,18 @@ class KVGroup:
 
     @property
     def head_shape(self) -> tuple[int, int]:
-        """Heads and elements of one, of the keys or the values of one token."""
-        return (self.layers[0].num_kv_heads, self.layers[0].head_dim) if self.layers else (0, 0)
+        """Heads and elements of a row of one, of the keys or the values of one token."""
+        first = self.layers[0] if self.layers else None
+        return (first.num_kv_heads, row_width(first.head_dim, self.dtype)) if first else (0, 0)
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def is_scaled(self) -> bool:
+        """8-bit floats, which are multiplied by the scales of their layer and head."""
+        return self.dtype == torch.float8_e4m3fn
 
     @property
     def layer_bytes(self) -> int:

@@ -20,6 +20,7 @@ _CPU_KNOBS: dict[Place, str] = _KNOBS | {
     "weights": "choose a smaller model, dtype bfloat16 or quantization int8",
     "cache": "lower kv_cache_memory_bytes",
     "step": "lower max_num_batched_tokens, max_num_seqs or kv_cache_memory_bytes",
+    "graphs": "lower max_num_batched_tokens, max_num_seqs or kv_cache_memory_bytes, or do without it: enforce_eager",
 }
 _TEXTS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Words of RuntimeErrors: of torch's allocators for either device, the driver, Triton, and a library of products."""

@@ -8,11 +8,13 @@ from quire.worker.build_context import BuildContext
 from quire.worker.device.host_memory import release_freed
 from quire.worker.models.decoder import Decoder
 from quire.worker.models.encoder import Encoder
+from quire.worker.quant.plan import NO_PLAN, Plan
+from quire.worker.quant.read.source import source_of
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.registry import AnySpec, checkpoint_names
-from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill
+from quire.worker.weights.open import open_checkpoint
 
 AnyModel = Decoder | Encoder
 
@@ -32,9 +34,11 @@ def load_model(
     context: BuildContext,
     load_format: Literal["auto", "safetensors", "dummy"] = "auto",
     seed: int = 0,
+    plan: Plan = NO_PLAN,
 ) -> LoadedModel:
     """Build the model for this rank and fill it from `model_dir`, or from `seed` alone with load_format "dummy".
 
+    `plan`: by which the schemes of `context` were chosen, and the checkpoint is read.
     ModelError if it cannot be divided among the ranks, CheckpointError if the files do not fit the model.
     """
     model = build_model(spec, context)
@@ -42,8 +46,9 @@ def load_model(
         fill_dummy(model, seed, context.device)
         bytes_read = 0
     else:
-        with Checkpoint(model_dir) as checkpoint:
-            bytes_read = fill(model, checkpoint, checkpoint_names(spec), context.device)
+        with open_checkpoint(model_dir) as checkpoint:
+            source = source_of(checkpoint, plan.stored, plan.unread)
+            bytes_read = fill(model, source, checkpoint_names(spec), context.device)
     release_freed()  # weights as they were stored lay between those that stay
     return LoadedModel(model, model.weight_bytes, bytes_read)
 

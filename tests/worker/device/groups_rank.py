@@ -12,11 +12,13 @@ from quire.worker.device.parallel import Group, connect
 
 
 def seen(group: Group, rank: int) -> dict[str, object]:
-    """Place in the group, the ranks that are in it, and a sum over them."""
+    """Place in the group, the ranks that are in it, a sum over them, and what does not lie as it reads."""
+    turned = torch.tensor([[rank, 10], [rank + 1, 20]]).T
     return {
         "rank": group.rank,
         "size": group.size,
         "members": group.all_gather(torch.tensor([rank])).tolist(),
+        "turned": group.all_gather(turned).tolist(),
         "sum": int(group.all_reduce(torch.tensor(10**rank))),
         "least": group.minimum(5 - rank),
     }

@@ -57,7 +57,9 @@ def test_four_ranks_in_two_stages_have_the_right_peers(tmp_path):
         for group, at, members in (("tensor", place, mates), ("pipeline", stage, peers)):
             total = sum(10**member for member in members)
             least = 5 - members[-1]
-            assert report[group] == {"rank": at, "size": 2, "members": members, "sum": total, "least": least}
+            turned = [[members[0], members[0] + 1, members[1], members[1] + 1], [10, 20] * 2]
+            of_members = {"members": members, "turned": turned, "sum": total, "least": least}
+            assert report[group] == {"rank": at, "size": 2, **of_members}
         assert report["facts"] == [4, 2, 2, 3]
         assert report["reports"] == (rank == 2)
         assert report["least"] == 4

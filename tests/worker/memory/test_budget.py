@@ -113,5 +113,6 @@ def test_the_digest_differs_with_what_must_agree_and_only_with_that():
         revision="r",
     )
     same = digest(config(), facts)
+    assert same == digest(config(), facts, ()) != digest(config(), facts, (0.5,)) != digest(config(), facts, (0.25,))
     assert digest(config(log_level="debug", num_threads=3), facts) == same
     assert digest(config(max_num_seqs=9), facts) != same

@@ -12,12 +12,12 @@ import torch
 
 from quire.kernels.sampling.score import best
 from quire.proto.messages.params import SamplingParams, Structured
+from quire.worker.build_runner import build_runner
 from quire.worker.config import WorkerConfig
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.specs.spec import LayerKV
-from quire.worker.start import build_runner
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 

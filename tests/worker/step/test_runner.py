@@ -1,29 +1,15 @@
 """A runner on the tiny checkpoint agrees with transformers, however the work is cut into steps and blocks."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
-from quire.kernels.sampling.score import best
 from quire.proto.messages.params import SamplingParams
 from quire.proto.transport.wire import ints
-from quire.worker.config import WorkerConfig
-from quire.worker.device.device import Device
-from quire.worker.device.parallel import Groups
-from quire.worker.memory.budget import Capacity
-from quire.worker.memory.kv_cache import KVCache
-from quire.worker.memory.kv_layout import kv_layout
-from quire.worker.specs.spec import LayerKV
-from quire.worker.start import build_runner, start
-from quire.worker.step.runner import Runner
 from quire.worker.tables.slot_table import PlanError
-from quire.worker.warm_up import held_lengths, run_worst, worst_lengths
 
 PROMPTS = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 19, 33, 1))]
 BLOCK = 8
-LAYOUT = kv_layout([LayerKV(1, 1, 8, None)], BLOCK, torch.float32)
 
 
 def expected(reference, prompt, count):
@@ -187,45 +173,6 @@ def test_drafts_are_refused(driver):
         driver.run([(0, 5)], num_tokens=ints([6]), num_draft=ints([1]))
 
 
-class Toy:
-    """A model whose logits are known: row t of `table` for token t. Counts how many rows are asked for at a time."""
-
-    def __init__(self, table):
-        self.table = table
-        self.asked = []
-
-    def forward(self, batch, cache, embedded=None):
-        return batch.token_ids[:, None].float()
-
-    def logits(self, hidden):
-        self.asked.append(len(hidden))
-        return self.table[hidden[:, 0].long()]
-
-    def best(self, hidden):
-        values, ids = best(self.logits(hidden))
-        return ids, values.isfinite()
-
-
-@pytest.fixture
-def toy(settings, drive):
-    """`toy(table) -> (model, driver)` on a cache of one tiny layer."""
-
-    def make(table):
-        config = WorkerConfig(**{**settings, "max_num_batched_tokens": 512})
-        spec = SimpleNamespace(
-            vocab_size=table.shape[1],
-            eos_token_ids=(0,),
-            num_position_axes=1,
-            whole_prompts=False,
-            pooling=None,
-        )
-        cache = KVCache(LAYOUT, 200, torch.device("cpu"))
-        model = Toy(table)
-        return model, drive(build_runner(config, spec, model, cache, 400, Device("cpu", 0), True), 8)
-
-    return make
-
-
 def test_a_bad_row_is_named_in_the_result_and_its_neighbours_are_right(toy):
     table = torch.randn(50, 50, generator=torch.Generator().manual_seed(0))
     likeliest = table.argmax(dim=1).tolist()
@@ -253,45 +200,6 @@ def test_prompt_logprobs_of_a_long_chunk_never_need_more_than_64_rows_of_logits(
     (part,) = result.logprobs
     assert (part.prompt, part.first_position, len(part.entries)) == (True, 1, 299)
     assert [entry.token_id for entry in part.entries] == prompt[1:]
-
-
-def test_the_memory_profile_runs_the_worst_step(settings, toy):
-    config = WorkerConfig(**{**settings, "max_num_batched_tokens": 300, "max_num_seqs": 8})
-    assert worst_lengths(config) == [37] * 4 + [38] * 4
-    model, driver = toy(torch.randn(50, 50))
-    run_worst(driver.runner, config, LAYOUT)
-    assert model.asked == [8]
-
-
-@pytest.mark.parametrize(
-    ("num_blocks", "max_model_len", "lengths"),
-    [
-        (40, 256, [37] * 4 + [38] * 4),
-        (39, 256, [40] * 7 + [20]),
-        (40, 30, [29] * 8),
-        (6, 256, [8] * 6),
-        (1, 8, [7]),
-    ],
-)
-def test_the_worst_step_of_a_cache_is_the_largest_that_it_can_hold(settings, num_blocks, max_model_len, lengths):
-    config = WorkerConfig(**{**settings, "max_num_batched_tokens": 300, "max_num_seqs": 8})
-    assert held_lengths(worst_lengths(config), LAYOUT, Capacity(num_blocks, max_model_len)) == lengths
-
-
-@pytest.mark.parametrize("num_bytes", [4 << 20, 100 << 10], ids=["all", "what the cache holds"])
-def test_a_device_with_a_cache_of_a_given_size_runs_the_worst_step_before_it_is_ready(settings, num_bytes, monkeypatch):
-    monkeypatch.setattr(Device, "has_own_memory", True)
-    monkeypatch.setattr(Device, "reset_peak", lambda _: None)
-    sizes, launch = [], Runner.launch
-
-    def noting(runner, plan):
-        sizes.append((len(plan.slots) // 4, sum(np.frombuffer(plan.num_tokens, np.int32))))
-        return launch(runner, plan)
-
-    monkeypatch.setattr(Runner, "launch", noting)
-    config = WorkerConfig(**{**settings, "kv_cache_memory_bytes": num_bytes, "max_model_len": 64})
-    facts = start(config, 0, Device("cpu", 0), Groups).facts
-    assert max(sizes) == (8, min(256, 8 * facts.num_blocks))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
+from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
 from quire.worker.specs.tape import MOST_TOKENS, untaped
 from quire.worker.start import start
@@ -61,10 +62,28 @@ def random_steps(seed, num_steps):
         ({"dtype": "float32"}, {}),
         ({"dtype": "bfloat16"}, {}),
         ({"dtype": "float32", "quantization": "int8"}, {}),
+        ({"dtype": "float32", "quantization": "fp8"}, {}),
+        ({"dtype": "bfloat16", "quantization": "fp8"}, {}),
+        ({"dtype": "float32", "quantization": "int4"}, {}),
+        ({"dtype": "auto", "quantization": "int4"}, {}),
         ({"dtype": "bfloat16", "kv_cache_dtype": "fp8"}, {}),
+        ({"dtype": "float32", "kv_cache_dtype": "bfloat16"}, {}),
+        ({"dtype": "bfloat16", "kv_cache_dtype": "int8"}, {}),
         ({"dtype": "float32", "num_threads": 2}, {"tie_word_embeddings": True}),
     ],
-    ids=["float32", "bfloat16", "int8", "fp8 cache", "tied, two threads"],
+    ids=[
+        "float32",
+        "bfloat16",
+        "int8",
+        "fp8",
+        "fp8 bfloat16",
+        "int4",
+        "int4 int8",
+        "fp8 cache",
+        "bfloat16 cache",
+        "int8 cache",
+        "tied, two threads",
+    ],
 )
 def test_taped_steps_equal_eager_ones_bit_for_bit(settings, drive, tiny_checkpoint, fields, changes):
     folder = tiny_checkpoint(**SHAPE, **changes)
@@ -93,6 +112,12 @@ def test_a_step_beyond_the_tape_runs_as_it_is(settings, drive, tiny_checkpoint):
     assert taped.driver.generate(0, prompt, 8) == eager.driver.generate(0, prompt, 8)
 
 
+def reason(settings, folder, fields):
+    """The reason that the plan has against a tape."""
+    config, spec = WorkerConfig(**{**settings, "model": str(folder), **fields}), read_spec(folder)
+    return untaped(config, spec, fields.get("dtype", "float32"), read_plan(config, spec))
+
+
 @pytest.mark.parametrize(
     ("changes", "fields"),
     [
@@ -109,7 +134,7 @@ def test_what_the_plan_says_runs_call_by_call_has_no_tape_and_the_log_says_why(
     settings, drive, tiny_checkpoint, caplog, changes, fields
 ):
     folder = tiny_checkpoint(**changes)
-    assert untaped(WorkerConfig(**settings, **fields), read_spec(folder), fields["dtype"])
+    assert reason(settings, folder, fields)
     with caplog.at_level(logging.WARNING):
         side = Side(settings, drive, folder, **fields)
     assert side.steps.fitting(1, 1) is None
@@ -118,9 +143,21 @@ def test_what_the_plan_says_runs_call_by_call_has_no_tape_and_the_log_says_why(
     assert len(side.driver.generate(0, [5, 6, 7], 4)) == 4
 
 
-@pytest.mark.parametrize("fields", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dtype": "float32"},
+        {"dtype": "bfloat16"},
+        {"quantization": "int8"},
+        {"dtype": "float16", "quantization": "int8"},
+        {"quantization": "fp8"},
+        {"dtype": "float16", "quantization": "fp8"},
+        {"quantization": "int4"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("architecture", MODEL_TYPES)
 def test_every_family_is_taped_where_the_plan_says_so(settings, drive, tiny_checkpoint, architecture, fields):
     folder = tiny_checkpoint(architecture)
-    assert untaped(WorkerConfig(**settings, **fields), read_spec(folder), fields.get("dtype", "float32")) == ""
+    assert reason(settings, folder, fields) == ""
     assert Side(settings, drive, folder, **fields).steps.fitting(1, 1) is not None

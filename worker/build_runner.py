@@ -1,0 +1,69 @@
+"""Builds the runner of one rank: tables, inputs and recorded steps around a model and its cache."""
+
+from pathlib import Path
+from typing import cast
+
+from quire.worker.config import WorkerConfig
+from quire.worker.device.device import Device
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.sampling.grammar_masks import GrammarMatchers
+from quire.worker.sampling.head import Head
+from quire.worker.sampling.pooler import Pooler
+from quire.worker.sampling.sampler import Sampler
+from quire.worker.specs.spec import Spec
+from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
+from quire.worker.step.inputs import Inputs
+from quire.worker.step.runner import Model, Runner
+from quire.worker.step.taped_steps import TapedSteps
+from quire.worker.tables.sampling_table import SamplingTable
+from quire.worker.tables.slot_table import SlotTable
+from quire.worker.tables.upload import Upload
+
+
+def build_runner(
+    config: WorkerConfig,
+    spec: Spec,
+    model: Model,
+    cache: KVCache,
+    max_model_len: int,
+    device: Device,
+    reports: bool,
+) -> Runner:
+    """Tables and runner around a model and its cache."""
+    sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device)
+    slots = SlotTable(
+        config.max_num_seqs,
+        max_model_len,
+        cache.num_blocks,
+        cache.layout.block_sizes,
+        sampling,
+        device.torch,
+        spec.vocab_size,
+    )
+    upload = Upload(device, config.max_num_seqs)
+    tokens = config.max_num_batched_tokens
+    inputs = Inputs(slots, upload.rows, tokens, cache.layout.groups, spec.num_position_axes)
+    # an encoder's attention reads the host's lengths, which a graph could not
+    graphs = Graphs(device) if spec.whole_prompts else captured_steps(config, device)
+    output: Pooler | Sampler
+    if spec.pooling is not None:
+        output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
+    else:
+        matchers = GrammarMatchers(
+            Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
+        )
+        output = Sampler(slots, cast(Head, model), device, reports=reports, matchers=matchers)
+    return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output)
+
+
+def captured_steps(config: WorkerConfig, device: Device) -> CapturedSteps:
+    """The steps that will be captured: none with `enforce_eager`."""
+    rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    if config.enforce_eager:
+        return Graphs(device)
+    if device.records_graphs:
+        mixed = mixed_buckets(config.max_num_batched_tokens, config.max_num_seqs)
+        return Graphs(device, decode_buckets(rows), mixed)
+    if device.records_tapes:
+        return TapedSteps(device, config.max_num_batched_tokens, rows)
+    return Graphs(device)
