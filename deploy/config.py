@@ -38,7 +38,7 @@ FLAGS: Final = {spec.field: f"--{spec.name}" for spec in specs()}
 FLAGS.update({field: FLAGS[option] for field, option in RENAMED.items()})
 """Field or option -> the flag that sets it, for messages."""
 
-KV_DTYPES: Final[dict[str, KVDtype]] = {"fp8_e4m3": "fp8"}
+KV_DTYPES: Final[dict[str, KVDtype]] = {"fp8_e4m3": "fp8", "int8_per_token_head": "int8"}
 _DTYPES: Final[dict[str, Dtype]] = {"half": "float16", "float": "float32"}
 
 

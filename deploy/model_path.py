@@ -1,4 +1,7 @@
-"""MODEL to a directory: the embedded model, a local directory, or a hub id. A fast first look; the worker decides."""
+"""MODEL to a directory: the embedded model, a local directory, a GGUF file or a hub id.
+
+A fast first look; the worker decides.
+"""
 
 import json
 import re
@@ -8,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from quire.deploy.flags.arguments import UsageError
+from quire.deploy.gguf.folder import NAME, make_folder
 from quire.worker.config import ENCODER_TYPES
+from quire.worker.weights.gguf.files import SUFFIX, is_gguf, models_in
+from quire.worker.weights.header import CheckpointError
+from quire.worker.weights.parts import ModelError
 
 EMBEDDED = Path(__file__).parent / "model"
 EMBEDDED_NAME = "quire-default"
@@ -22,7 +29,8 @@ _HUB_ID = re.compile(r"(?P<repository>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MOST_NAME_BYTES = 255
 """Most bytes of a name: the system refuses to look for a longer one."""
-_REMEDY = "give the path of a local directory with config.json, tokenizer.json and *.safetensors"
+MOST_LISTED = 8
+_REMEDY = "give the path of a GGUF file, or of a local directory with config.json, tokenizer.json and *.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +43,23 @@ class Model:
 
 
 def resolve(
-    given: str, load_format: str, tokenizer: str = "", look: Callable[[Path], None] = lambda directory: None
+    given: str,
+    load_format: str,
+    run_dir: Path,
+    tokenizer: str = "",
+    look: Callable[[Path], None] = lambda directory: None,
 ) -> Model:
     """The checked model directory of MODEL ("" is the embedded one). Raises `UsageError`.
 
     It needs no tokenizer.json where `tokenizer` is the directory of another one. `look` sees the directory of a hub id
-    before its weights are fetched, and raises for a model that nobody can serve.
+    before its weights are fetched, and raises for a model that nobody can serve. The directory of a GGUF file is made
+    in `run_dir`.
     """
     if tokenizer and not (Path(tokenizer) / "tokenizer.json").is_file():
         raise UsageError(f"--tokenizer {tokenizer}: must be a directory with tokenizer.json")
     if is_hub_id(given):
-        look(find(given, CONFIG_ONLY).directory)
-    model = find(given, WANTED)
+        look(find(given, CONFIG_ONLY, run_dir, tokenizer).directory)
+    model = find(given, WANTED, run_dir, tokenizer)
     check(model.directory, load_format, Path(tokenizer) if tokenizer else model.directory)
     return replace(model, step_tokens=_step_tokens(model.directory))
 
@@ -55,18 +68,43 @@ def is_hub_id(given: str) -> bool:
     return bool(_HUB_ID.fullmatch(given)) and not Path(given).expanduser().exists()
 
 
-def find(given: str, wanted: Sequence[str]) -> Model:
-    """The directory of MODEL, as it is; of a hub id with the files of these patterns. Raises `UsageError`."""
+def find(given: str, wanted: Sequence[str], run_dir: Path, tokenizer: str) -> Model:
+    """The directory of MODEL, as it is; of a hub id with the files of these patterns. Raises `UsageError`.
+
+    That of a GGUF file is made in `run_dir`, without a tokenizer.json where `tokenizer` names another one.
+    """
     if not given:
         return Model(EMBEDDED, EMBEDDED_NAME)
-    if Path(given).expanduser().is_dir():
-        return Model(Path(given).expanduser().absolute(), given.rstrip("/"))
-    if Path(given).expanduser().is_file():
-        single = "; a single file such as GGUF is not read" if given.endswith(".gguf") else ""
-        raise UsageError(f"MODEL {given!r}: a file, and no directory{single}; {_REMEDY}")
+    path = Path(given).expanduser()
+    if (file := _gguf_file(given, path)) is not None:
+        try:
+            make_folder(file, run_dir / NAME, with_tokenizer=not tokenizer)
+        except (ModelError, CheckpointError) as error:
+            raise UsageError(f"MODEL {given!r}: {str(error).removeprefix(f'{file}: ')}") from error
+        except OSError as error:
+            raise UsageError(f"{run_dir / NAME}: cannot be written: {error.strerror}; make room there") from error
+        return Model(run_dir / NAME, given.rstrip("/"))
+    if path.is_dir():
+        return Model(path.absolute(), given.rstrip("/"))
+    if path.is_file():
+        raise UsageError(f"MODEL {given!r}: a file, and neither a directory nor *{SUFFIX}; {_REMEDY}")
     if match := _HUB_ID.fullmatch(given):
         return Model(_download(match["repository"], match["revision"], list(wanted)), given)
     raise UsageError(f"MODEL {given!r}: no such directory, and not a hub id like organisation/name; {_REMEDY}")
+
+
+def _gguf_file(given: str, path: Path) -> Path | None:
+    """The GGUF file that is meant, itself or by its directory. Raises `UsageError` for a directory of several."""
+    if path.is_file() and path.suffix == SUFFIX:
+        return path
+    if not path.is_dir() or not is_gguf(path):
+        return None
+    models = models_in(path)
+    if len(models) > 1:
+        shown = ", ".join(file.name for file in models[:MOST_LISTED])
+        more = f" and {len(models) - MOST_LISTED} more" if len(models) > MOST_LISTED else ""
+        raise UsageError(f"MODEL {given!r}: holds several GGUF models; give the path of one: {shown}{more}")
+    return models[0]
 
 
 def _step_tokens(directory: Path) -> int:
@@ -91,7 +129,7 @@ def check(directory: Path, load_format: str, tokenizer: Path) -> None:
             f"MODEL {directory}: tokenizer.json is missing; save it with the fast tokenizer of the model, or name the "
             "directory of one with --tokenizer"
         )
-    if load_format == "dummy":
+    if load_format == "dummy" or (load_format == "auto" and is_gguf(directory)):
         return
     if (directory / "model.safetensors.index.json").is_file():
         _check_shards(directory)

@@ -91,7 +91,7 @@ def start(
         frontends=args.frontends,
     )
     options = replace(options, **changes)  # type: ignore[arg-type]
-    model = resolve("", options.load_format)
+    model = resolve("", options.load_format, processes.run_dir.path)
     special = json.loads((model.directory / "tokenizer.json").read_text())["added_tokens"]
     vocab_size = json.loads((model.directory / "config.json").read_text())["vocab_size"]
     vocabulary = range(max((int(token["id"]) for token in special), default=-1) + 1, vocab_size)

@@ -1,7 +1,8 @@
 """`quire bench kernels`: every operation beside the limits of its device and torch's own form of it.
 
 `share_of_limit` is the least time the bytes and operations need, at the copy bandwidth and the matrix rate measured in
-the same run, over the time taken; `vs_torch` is torch's time over ours. Caches are cold unless `cold` is false.
+the same run, over the time taken; `share_of_read` is that of the bytes at the read bandwidth, which is the limit of a
+product with a few rows; `vs_torch` is torch's time over ours. Caches are cold unless `cold` is false.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from quire.deploy.bench.report.measuring_process import measure
 from quire.deploy.bench.report.report import Figure, Outcome
 from quire.worker.config import MOST_THREADS
 
-KEYS = ("ms", "gb_s", "tflop_s", "share_of_limit", "vs_torch", "error", "cold")
+KEYS = ("ms", "gb_s", "tflop_s", "share_of_limit", "share_of_read", "vs_torch", "error", "cold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,12 +43,12 @@ def run(args: argparse.Namespace) -> Outcome:
         if getattr(args, option) < least:
             raise BenchError(f"--{option.replace('_', '-')}: must be at least {least}, got {getattr(args, option)}")
     given_model, options = gather(args)
-    model = resolve(given_model, options.load_format, options.tokenizer)
     options = replace(options, max_num_seqs=max(options.max_num_seqs, args.batch_size))
     random = np.random.default_rng(options.seed)
     prefill: list[float] = []
     decode: list[float] = []
     with BenchProcesses() as processes:
+        model = resolve(given_model, options.load_format, processes.run_dir.path, options.tokenizer)
         start_engine(processes, options, model)
         peer = EnginePeer(processes)
         try:
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> Outcome:
         finally:
             peer.close()
         processes.stop()
+        weight_bytes = weight_bytes_per_step(model, facts, options.tensor_parallel_size)
     bandwidth = _bandwidth(facts)
-    weight_bytes = weight_bytes_per_step(model, facts, options.tensor_parallel_size)
     step_ms = percentile(decode, 50)
     limit_ms = weight_bytes / bandwidth * 1e3
     figures: dict[str, Figure] = {

@@ -32,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Outcome:
     given_model, options = gather(args)
-    model = resolve(given_model, options.load_format, options.tokenizer)
     options = replace(options, max_num_queued_reqs=max(options.max_num_queued_reqs, args.num_prompts + 1))
     before = device_bytes_in_use()
     with BenchProcesses() as processes:
+        model = resolve(given_model, options.load_format, processes.run_dir.path, options.tokenizer)
         workers = start_engine(processes, options, model)
         peer = EnginePeer(processes)
         try:

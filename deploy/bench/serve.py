@@ -1,5 +1,7 @@
 """`quire bench serve`: a load generator against a running server, over gRPC or HTTP.
 
+Over HTTP any server of OpenAI's completions will do that takes token ids as a prompt, as those of vLLM and llama.cpp.
+
 `--concurrency` keeps so many requests under way (a closed loop); `--rate` sends them as a Poisson process whatever the
 server does (an open loop, which alone shows overload). Every request generates exactly its output length.
 """
@@ -29,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--concurrency", type=int, default=16, metavar="N", help="requests under way at a time")
     mode.add_argument("--rate", type=float, metavar="R", help="requests sent per second, Poisson")
     prompts.add_arguments(parser, num_prompts=64)
+    parser.add_argument("--vocab-size", type=int, metavar="N", help="of the prompts' ids; default: the server's")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default="", help="served name; default: the server's")
     parser.add_argument("--api-key-file", default="", metavar="FILE", help="its first line is sent as the API key")
@@ -66,7 +69,7 @@ async def _run(args: argparse.Namespace) -> tuple[Server, list[RequestRecord]]:
     target = args.target or (HTTP_TARGET if args.http else GRPC_TARGET)
     width = args.num_prompts if args.rate is not None else args.concurrency
     async with (open_http if args.http else open_grpc)(target, key, width) as api:
-        drawn = prompts.draw(args, vocab_size=api.server.vocab_size, seed=args.seed)
+        drawn = prompts.draw(args, vocab_size=_vocab_size(args.vocab_size, api.server), seed=args.seed)
         inputs = [await api.text(prompt.token_ids) if args.text else prompt.token_ids for prompt in drawn]
         requests = [
             api.request(given, prompt.output_len, args.temperature, args.model, index)
@@ -76,6 +79,16 @@ async def _run(args: argparse.Namespace) -> tuple[Server, list[RequestRecord]]:
             arrivals = poisson_arrivals(args.rate, len(requests), args.seed)
             return api.server, await open_loop(api.send, requests, arrivals)
         return api.server, await closed_loop(api.send, requests, args.concurrency)
+
+
+def _vocab_size(given: int | None, server: Server) -> int:
+    """Raises `BenchError` where neither the user nor the server says it."""
+    if given is not None and given < 1:
+        raise BenchError(f"--vocab-size: must be at least 1, got {given}")
+    size = given or server.vocab_size
+    if size is None:
+        raise BenchError("--vocab-size: this server does not say how many ids its model has; give the number")
+    return size
 
 
 def _key(api_key_file: str) -> str:

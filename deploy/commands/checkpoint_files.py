@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from quire.worker.weights.gguf.files import is_gguf
+
 SUMS = "SHA256SUMS"
 LICENSE = re.compile(r"^license(?:_name)?:[ \t]*(\S.*)$", re.MULTILINE)
 MOST_CARD_BYTES = 64 << 10
@@ -14,7 +16,7 @@ _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 
 
 def has_weights(directory: Path) -> bool:
-    return any(directory.glob("*.safetensors"))
+    return any(directory.glob("*.safetensors")) or is_gguf(directory)
 
 
 def missing(directory: Path, tokenizer: str) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import msgspec
 
 from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, has_weights, licence, missing, tokenizer_faults
 from quire.deploy.commands.gpu_needs import lacking
-from quire.deploy.commands.start_plan import memory_in_words
+from quire.deploy.commands.start_plan import memory_in_words, quantization_in_words
 from quire.deploy.config import FLAGS, faults, inspected
 from quire.deploy.flags.arguments import UsageError, add_other_flags, add_serve_arguments, gather, notices
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
+from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.sizes import parse_bytes
+from quire.deploy.gguf.folder import NAME
 from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
@@ -28,6 +31,7 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.machine import bf16_products
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Fit, Place
+from quire.worker.weights.gguf.files import models_in
 
 PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
 CPU_FEATURES = (
@@ -53,6 +57,7 @@ ASKED = (
     "dtype",
     "quantization",
     "kv_cache_dtype",
+    "calculate_kv_scales",
     "tensor_parallel_size",
     "max_model_len",
     "block_size",
@@ -94,11 +99,21 @@ def run(arguments: argparse.Namespace) -> int:
     given, options = gather(arguments)
     if taken := notices(arguments):
         _section("flags", {line.split()[0]: line.partition(" ")[2] for line in taken})
+    with tempfile.TemporaryDirectory(prefix="quire-") as made:
+        refusals = _judge(arguments, given, options, Path(made))
+    print("refused:" if refusals else "refused: nothing")
+    for refusal in dict.fromkeys(refusals):
+        print(f"  {refusal}")
+    return exit_codes.FAILED if refusals else exit_codes.SUCCESS
+
+
+def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, made: Path) -> list[str]:
+    """Print what is found of device and model; everything that is refused. `made`: for the directory of a GGUF file."""
     refusals: list[str] = []
     directory: Path | None = None
     by_headers = False
     try:
-        directory = find(given, CONFIG_ONLY).directory
+        directory = find(given, CONFIG_ONLY, made, options.tokenizer).directory
         by_headers = options.load_format != "dummy" and has_weights(directory)
         if by_headers:
             check(directory, options.load_format, Path(options.tokenizer or directory))
@@ -126,10 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         refusals += digest_faults(directory) if arguments.digest else ()
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
         refusals += found["refusals"]
-    print("refused:" if refusals else "refused: nothing")
-    for refusal in dict.fromkeys(refusals):
-        print(f"  {refusal}")
-    return exit_codes.FAILED if refusals else exit_codes.SUCCESS
+    return refusals
 
 
 def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:
@@ -145,16 +157,21 @@ def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:
 def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Path) -> dict[str, str]:
     """The lines of what config.json says of the model and its memory on such a device."""
     lines = {"directory": str(directory)}
+    if directory.name == NAME:
+        lines = {"file": str(models_in(directory)[0].resolve())}
     if needs is not None:
         lines |= {
             "architecture": needs.spec.architecture,
             "task": needs.task,
             "parameters": f"{format_count(needs.num_parameters)} ({needs.num_parameters})",
             "dtype": needs.precision,
+            "quantization": quantization_in_words(needs),
             "steps": needs.steps,
             "context length": str(needs.spec.max_model_len),
             "memory": memory_in_words(needs, config),
         }
+    if needs is not None and needs.quantization == "none":
+        del lines["quantization"]
     if needs is not None and needs.kv_tokens is not None and place.memory is not None:
         shown, length = format_bytes(max(0, needs.kv_bytes or 0)), needs.max_model_len
         if not config.max_model_len and 0 < needs.kv_tokens < length:

@@ -169,7 +169,8 @@ def run(namespace: argparse.Namespace) -> int:
     given_model, options = gather(namespace)
     if namespace.print_config:
         with closing(RunDir(options.run_dir)) as run_dir:
-            out(show(compose(options, resolve(given_model, options.load_format, options.tokenizer), run_dir)))
+            model = resolve(given_model, options.load_format, run_dir.path, options.tokenizer)
+            out(show(compose(options, model, run_dir)))
         return exit_codes.SUCCESS
     for line in notices(namespace):
         log(line)
@@ -212,7 +213,7 @@ def run_engine(
             http_port = held.enter_context(closing(PortClaim(options.host, options.http_port, "--http-port"))).number
         options = replace(options, grpc_port=grpc_port, http_port=http_port)
         # behind the ports: a download may take an hour
-        model = resolve(given_model, options.load_format, options.tokenizer, partial(refuse, options))
+        model = resolve(given_model, options.load_format, run_dir.path, options.tokenizer, partial(refuse, options))
         composed = compose(options, model, run_dir)
         for line in plan(composed, run_dir):
             log(line)

@@ -1,5 +1,6 @@
 """The plan of a start: what will be served and what it takes, or why it cannot be, before any process is there."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def plan(composed: Composed, run_dir: RunDir) -> Iterator[str]:
     written = run_dir.write("config.yaml", f"{show(composed)}\n".encode())
     yield f"model: {in_words(needs)}"
     yield f"memory: {memory_in_words(needs, composed.worker)}"
+    if needs.quantization != "none":
+        yield f"quantization: {quantization_in_words(needs)}"
     yield f"steps: {needs.steps}"
     if place_of(composed.worker).is_gpu:
         yield from doubts(composed.worker.tensor_parallel_size)
@@ -71,14 +74,27 @@ def in_words(needs: Fit) -> str:
     )
 
 
+def quantization_in_words(needs: Fit) -> str:
+    """The plan of a quantization: each form with its bytes on a rank, those that read alike together."""
+    alike: Counter[str] = Counter()
+    for form, num_bytes in needs.forms:
+        alike[str(form)] += num_bytes
+    forms = [f"{format_bytes(num_bytes)} {form}" for form, num_bytes in alike.items()]
+    if needs.undivided:
+        forms.append(f"of that {needs.undivided} layers whose inputs divide into no groups")
+    if needs.embedding:
+        forms.append(f"of dense ones the embedding, which is {needs.embedding} in the file")
+    return f"{needs.quantization}: {', '.join(forms)}"
+
+
 def memory_in_words(needs: Fit, config: WorkerConfig) -> str:
     """Memory of one rank, as config.json says."""
     each = " on each rank" if config.tensor_parallel_size > 1 else ""
-    precision = f"{needs.precision} and int8" if config.quantization == "int8" else needs.precision
-    text = f"weights {format_bytes(needs.weight_bytes)} in {precision}{each}"
+    text = f"weights {format_bytes(needs.weight_bytes)} in {needs.weight_types}{each}"
     if not needs.token_bytes:
         return f"{text}, no KV cache"
     text += f", KV cache {format_bytes(needs.token_bytes)} a token in {needs.kv_dtype}"
+    text += f" with {needs.kv_scales}" if needs.kv_scales else ""
     if needs.kv_tokens is not None:
         text += f": {needs.kv_tokens} tokens"
     return text

@@ -95,14 +95,14 @@ def add_other_flags(parser: argparse.ArgumentParser, flags: Mapping[str, VllmFla
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """MODEL, and `--model MODEL` as most commands for vLLM spell it; absent, it leaves no trace in the namespace."""
     how: dict[str, Any] = {"action": ModelWord, "type": _argparse_type(_model), "default": argparse.SUPPRESS}
-    text = "model directory or hub id (default: the small model that ships with quire)"
+    text = "model directory, GGUF file or hub id (default: the small model that ships with quire)"
     parser.add_argument(MODEL_KEY, nargs="?", metavar="MODEL", help=text, **how)
     parser.add_argument("--model", metavar="MODEL", help="the same, as a flag", **how)
 
 
 def _model(text: str) -> str:
     if not text:
-        raise ValueError("expected a directory or hub id, got ''; leave it out for the embedded model")
+        raise ValueError("expected a directory, GGUF file or hub id, got ''; leave it out for the embedded model")
     return text
 
 
@@ -137,7 +137,7 @@ def _add_flag(group: "argparse._ActionsContainer", spec: Spec, shown: bool) -> N
     if spec.kind == "switch":
         common["action"] = argparse.BooleanOptionalAction
     elif spec.kind == "choice":
-        common["choices"] = spec.choices
+        common |= {"choices": spec.choices, "type": _argparse_type(spec.parse)}
     else:
         common["type"] = _argparse_type(spec.parse)
         common["metavar"] = spec.flag.metavar or None
@@ -228,7 +228,9 @@ def _text(value: object) -> str:
 
 def _yaml_model(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"expected a directory or hub id, got {value!r}; leave the key out for the embedded model")
+        raise ValueError(
+            f"expected a directory, GGUF file or hub id, got {value!r}; leave the key out for the embedded model"
+        )
     return _model(value)
 
 
@@ -243,7 +245,7 @@ def _yaml_value(spec: Spec, value: object) -> Any:
         return json.dumps(value)
     if isinstance(value, (bool, list, dict)) or value is None:
         raise ValueError(f"expected a single value, got {value!r}")
-    text = str(value)
-    if spec.kind == "choice" and text not in spec.choices:
-        raise ValueError(f"expected one of {', '.join(spec.choices)}, got {text!r}")
-    return spec.parse(text)
+    parsed = spec.parse(str(value))
+    if spec.kind == "choice" and parsed not in spec.choices:
+        raise ValueError(f"expected one of {', '.join(spec.choices)}, got {parsed!r}")
+    return parsed

@@ -16,7 +16,6 @@ LLAMA_FLAGS: dict[str, VllmFlag] = {
     "cache-reuse": speed("equal beginnings of prompts are always shared; see --enable-prefix-caching"),
     "cont-batching": speed("requests always share steps", "-cb", bare=True),
     "flash-attn": speed("attention is always computed in tiles", "-fa"),
-    "mlock": speed("weights are read into memory once and stay", bare=True),
     "no-mmap": speed("weights are read into memory once and stay", bare=True),
     "no-warmup": speed("a first step is always run before requests are taken", bare=True),
     "numa": speed("each worker is pinned to its share of the cores"),

@@ -3,8 +3,9 @@
 Names, meanings and defaults follow vLLM where quire has the same thing.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from quire.deploy.flags.sizes import (
@@ -17,6 +18,7 @@ from quire.deploy.flags.sizes import (
     parse_port,
     parse_seed,
 )
+from quire.worker.config import Quantization
 
 Parse = Callable[[str], Any]
 
@@ -34,6 +36,8 @@ class Flag:
     """Other spellings of the flag."""
     default: str = ""
     """Words for the help text when the default value itself says nothing."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Values of other engines that are not served -> why, and what to use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +146,12 @@ class ServeOptions:
         ),
     ] = "auto"
     quantization: Annotated[
-        Literal["none", "int8"],
+        Quantization,
         Flag(
             "model",
-            "int8: 8-bit weights and activations in linear layers, made when the model is loaded; CPU only",
+            "none: what the checkpoint states, as does its name; int8, fp8: 8-bit weights and activations in linear "
+            "layers, int4: 4-bit weights in groups of 128 inputs, made when an unquantized model is loaded; "
+            "int8 on CPUs alone",
             also=("-q",),
         ),
     ] = "none"
@@ -177,9 +183,21 @@ class ServeOptions:
     enable_prefix_caching: Annotated[bool, Flag("memory", "reuse the KV of equal prompt beginnings")] = True
     block_size: Annotated[int, Flag("memory", "tokens of one KV block: a power of two up to 256", "N")] = 16
     kv_cache_dtype: Annotated[
-        Literal["auto", "fp8", "fp8_e4m3"],
-        Flag("memory", "auto: the model's; fp8: 8-bit floats (e4m3), half the memory of 16-bit ones"),
+        Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8", "int8_per_token_head"],
+        Flag(
+            "memory",
+            "auto: what the checkpoint states, else the model's; fp8: 8-bit floats (e4m3) and scales, half the memory "
+            "of 16-bit ones; on CPUs bfloat16, float16: half of a float32 model's, and int8: 8-bit integers with a "
+            "scale for each token and head",
+            refused={
+                "fp8_e5m2": "it rounds to two bits of mantissa; use fp8, whose scales give it the range",
+                "fp8_per_token_head": "8-bit floats have scales of tensors or heads; use fp8, or int8 on a CPU",
+            },
+        ),
     ] = "auto"
+    calculate_kv_scales: Annotated[
+        bool, Flag("memory", "make the scales of an fp8 KV cache at the start, from a fixed sequence of tokens")
+    ] = False
     gpu_memory_utilization: Annotated[float, Flag("memory", "this engine's own share of device memory", "X")] = 0.92
     kv_cache_memory_bytes: Annotated[
         int, Flag("memory", "KV cache of one rank, like 8GiB", "SIZE", parse_bytes, default="measured")
@@ -197,6 +215,9 @@ class ServeOptions:
         ),
     ] = "auto"
     num_threads: Annotated[int, Flag("device", "CPU threads of one worker", "N", default="cores / workers")] = 0
+    mlock: Annotated[bool, Flag("device", "weights on the CPU are never written to swap, or the start is refused")] = (
+        False
+    )
 
     vllm_metric_names: Annotated[bool, Flag("observing", "/metrics also has vLLM's names")] = False
     log_stats_interval: Annotated[
@@ -262,11 +283,18 @@ def specs() -> tuple[Spec, ...]:
     return tuple(_spec(field.name, field.default, *get_args(hints[field.name])) for field in fields(ServeOptions))
 
 
+def _served(refused: Mapping[str, str], text: str) -> str:
+    """Raises ValueError for a value that is known and not served."""
+    if text in refused:
+        raise ValueError(f"{text} is not served: {refused[text]}")
+    return text
+
+
 def _spec(name: str, default: object, annotation: Any, flag: Flag) -> Spec:
     if annotation is bool:
         return Spec(name, flag, "switch", default, str)
     if get_origin(annotation) is Literal:
-        return Spec(name, flag, "choice", default, str, get_args(annotation))
+        return Spec(name, flag, "choice", default, partial(_served, flag.refused), get_args(annotation))
     if get_origin(annotation) is tuple:
         return Spec(name, flag, "names", default, parse_names)
     return Spec(name, flag, "value", default, flag.parse or _PARSE_BY_TYPE[annotation])

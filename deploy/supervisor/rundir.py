@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from quire.deploy.flags.arguments import UsageError
+from quire.deploy.gguf.folder import NAME, clear
 from quire.proto.transport.channel import ChannelError, ipc_address
 
 LOCK_NAME = "lock"
@@ -88,6 +89,7 @@ class RunDir:
         for pattern in ("*.sock", "*.json", "*.ready", "rendezvous*", "metrics/*.bin", "metrics/*.partial"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
+        clear(self.path / NAME)
 
     def address(self, name: str) -> str:
         return ipc_address(str(self.path), name)

@@ -79,12 +79,14 @@ CHANGED: dict[str, Any] = {
     "block_size": 32,
     "gpu_memory_utilization": 0.5,
     "kv_cache_dtype": "fp8",
+    "calculate_kv_scales": True,
     "kv_cache_memory_bytes": 17,
     "device": "cpu",
     "tensor_parallel_size": 3,
     "enforce_eager": True,
     "prefill_body": "plain",
     "num_threads": 18,
+    "mlock": True,
     "startup_timeout": 19.0,
     "drain_timeout": 20.0,
     "max_restarts": 21,
@@ -123,7 +125,7 @@ def test_addresses_and_shared_values_agree(run_dir: RunDir) -> None:
 def test_two_words_for_one_type_mean_it(run_dir: RunDir) -> None:
     for word, meant in (("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")):
         assert composed(run_dir, dtype=word).worker.dtype == meant
-    for word, meant in (("fp8_e4m3", "fp8"), ("fp8", "fp8"), ("auto", "auto")):
+    for word, meant in (("fp8_e4m3", "fp8"), ("fp8", "fp8"), ("auto", "auto"), ("int8_per_token_head", "int8")):
         assert composed(run_dir, kv_cache_dtype=word).worker.kv_cache_dtype == meant
 
 

@@ -25,11 +25,23 @@ CONNECT_SECONDS = 10.0
 class Server:
     """Facts of a server; None where this API does not report them."""
 
-    version: str
+    version: str | None
     models: list[str]
-    vocab_size: int
+    vocab_size: int | None
     device: str | None = None
     dtype: str | None = None
+
+
+class _ModelMeta(msgspec.Struct):
+    """llama.cpp's server says its vocabulary here."""
+
+    n_vocab: int | None = None
+
+
+class _ModelCard(msgspec.Struct):
+    id: str
+    vocab_size: int | None = None
+    meta: _ModelMeta | None = None
 
 
 class ApiClient(Protocol):
@@ -110,22 +122,39 @@ async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[ApiClien
 
 @asynccontextmanager
 async def open_http(target: str, key: str, width: int) -> AsyncIterator[ApiClient]:
-    """Open an HTTP client, a connection per stream as needed. Raises `BenchError` when no ready server answers."""
+    """Open an HTTP client, a connection per stream as needed. Raises `BenchError` when no ready server answers.
+
+    Any server of OpenAI's API will do: only `/v1/models` must be there.
+    """
     client = HttpClient([target], {"authorization": f"Bearer {key}"} if key else {})
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             ready, version, models = [
-                msgspec.json.decode(await client.ask("GET", path)) for path in ("/ready", "/version", "/v1/models")
+                _object(await client.ask("GET", path)) for path in ("/ready", "/version", "/v1/models")
             ]
     except (OSError, ValueError) as error:
         found = unreached(target, "HTTP")
         raise BenchError(f"--target {target}: {found or error or 'does not answer'}") from error
-    if "data" not in models:
-        raise BenchError(f"--target {target}: {models.get('error', {}).get('message', models)}")
-    if ready.get("status") != "ready":
+    if not models.get("data"):
+        why = models.get("error", "its /v1/models lists no model")
+        raise BenchError(f"--target {target}: {why.get('message', why) if isinstance(why, dict) else why}")
+    if ready.get("status", "ready") != "ready":
         raise BenchError(f"--target {target}: the server is {ready.get('status')!r}; wait until it is ready")
-    cards = models["data"]
     try:
-        yield HttpApiClient(Server(version["version"], [card["id"] for card in cards], cards[0]["vocab_size"]), client)
+        cards = msgspec.convert(models["data"], list[_ModelCard])
+    except msgspec.ValidationError as error:
+        raise BenchError(f"--target {target}: its /v1/models is not OpenAI's: {error}") from error
+    vocab_size = cards[0].vocab_size or (cards[0].meta.n_vocab if cards[0].meta else None)
+    try:
+        yield HttpApiClient(Server(version.get("version"), [card.id for card in cards], vocab_size), client)
     finally:
         client.close()
+
+
+def _object(answer: bytes) -> dict[str, Any]:
+    """A JSON object, empty where the answer is none: a path that this server does not have."""
+    try:
+        found = msgspec.json.decode(answer)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -14,16 +14,20 @@ GOOD_ENDS = ("length", "stop")
 
 
 class _Choice(msgspec.Struct):
-    token_ids: list[int] = []
+    text: str = ""
+    token_ids: list[int] | None = None
+    """None in every chunk of a server that does not know `return_token_ids`."""
     finish_reason: str | None = None
 
 
 class _Usage(msgspec.Struct):
     completion_tokens: int
+    prompt_tokens: int = 0
 
 
 class _Error(msgspec.Struct):
-    code: str = "unknown"
+    code: str | int | None = None
+    """A name; other servers repeat the HTTP status."""
 
 
 class _Item(msgspec.Struct):
@@ -42,6 +46,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_open = True
+        self.has_answered = False
+        """Something came since the last request."""
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[bytes] | None = None
@@ -54,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._done = asyncio.get_running_loop().create_future()
         self._record = record
         self._rest = b""
+        self.has_answered = False
         self._transport.write(request)
         return await self._done
 
@@ -71,6 +78,7 @@ class Connection(asyncio.Protocol):
             self._done.set_exception(ConnectionError("the server closed the connection within an answer"))
 
     def data_received(self, data: bytes) -> None:
+        self.has_answered = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -91,7 +99,7 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self._record is not None and status != 200:
             error = _item(self._rest).error if self._rest.startswith(b"{") else None
-            self._record.status = error.code.upper() if error is not None else f"HTTP {status}"
+            self._record.status = _status(error, f"HTTP {status}")
         self.is_open = self.is_open and self._parser.should_keep_alive()
         # a parser serves one answer: the next may follow only when this one is complete
         self._parser = httptools.HttpResponseParser(self)
@@ -102,15 +110,25 @@ class Connection(asyncio.Protocol):
 def note(record: RequestRecord, item: _Item) -> None:
     """Take one item of a stream."""
     if item.error is not None:
-        record.status = item.error.code.upper()
-    if item.usage is not None:
-        record.completion_tokens = item.usage.completion_tokens
+        record.status = _status(item.error, "UNKNOWN")
     for choice in item.choices:
-        if choice.token_ids:
+        if choice.text and choice.token_ids is None:
+            record.names_tokens = False
+        count = len(choice.token_ids or ()) if record.names_tokens else int(choice.text != "")
+        if count:
             record.moments.append(time.monotonic())
-            record.counts.append(len(choice.token_ids))
+            record.counts.append(count)
         if choice.finish_reason is not None:
             record.status = OK if choice.finish_reason in GOOD_ENDS else choice.finish_reason.upper()
+    if item.usage is not None:
+        record.prompt_tokens = item.usage.prompt_tokens
+        record.completion_tokens = item.usage.completion_tokens
+        if record.counts and not record.names_tokens:
+            record.counts[-1] += record.completion_tokens - record.num_tokens  # texts of several tokens, and of none
+
+
+def _status(error: _Error | None, default: str) -> str:
+    return error.code.upper() if error is not None and isinstance(error.code, str) else default
 
 
 class HttpClient:
@@ -133,18 +151,30 @@ class HttpClient:
         return record
 
     async def ask(self, method: str, path: str, body: bytes = b"", record: RequestRecord | None = None) -> bytes:
-        """The answer's body. Raises `OSError` when no server answers."""
+        """The answer's body. Raises `OSError` when no server answers.
+
+        A server may close a kept connection while the next request is on its way to it: that one is sent again.
+        """
         target = self._targets[next(self._turns) % len(self._targets)]
         head = f"{method} {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: application/json\r\n{self._headers}"
         idle = self._idle[target]
+        request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
         connection = next((one for one in iter(lambda: idle.pop() if idle else None, None) if one.is_open), None)
-        if connection is None:
-            host, _, port = target.rpartition(":")
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port))
-        answer = await connection.ask(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body, record)
+        if connection is not None:
+            try:
+                return await self._ask(connection, target, request, record)
+            except ConnectionError:
+                if connection.has_answered:
+                    raise
+        host, _, port = target.rpartition(":")
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(Connection, host.strip("[]"), int(port))
+        return await self._ask(connection, target, request, record)
+
+    async def _ask(self, connection: Connection, target: str, request: bytes, record: RequestRecord | None) -> bytes:
+        answer = await connection.ask(request, record)
         if connection.is_open:
-            idle.append(connection)
+            self._idle[target].append(connection)
         return answer
 
     def close(self) -> None:

@@ -29,8 +29,11 @@ class RequestRecord:
     """Arrivals of the messages that carried tokens."""
     counts: list[int] = field(default_factory=list)
     """Tokens in each."""
+    prompt_tokens: int = 0
     completion_tokens: int = 0
     """Tokens as the server counted them."""
+    names_tokens: bool = True
+    """False for a server that sends text alone: each message then counts as one token."""
 
     @property
     def num_tokens(self) -> int:
@@ -55,6 +58,7 @@ async def stream(
                     record.counts.append(len(event.delta.token_ids))
             elif event.HasField("finished"):
                 finished = event.finished
+                record.prompt_tokens = finished.usage.prompt_tokens
                 record.completion_tokens = finished.usage.completion_tokens
                 wanted = finished.finish_reason in (quire_pb2.FINISH_REASON_LENGTH, quire_pb2.FINISH_REASON_STOP)
                 record.status = OK if wanted else quire_pb2.FinishReason.Name(finished.finish_reason)
@@ -81,6 +85,7 @@ def summarize(records: Sequence[RequestRecord]) -> dict[str, Figure]:
     """The figures of `quire bench serve`, over the requests that succeeded; `errors` counts the others by status.
 
     Rates count from the first request sent to the last one ended. `tpot` is the mean time per token after the first.
+    `input_tokens` is what the server counted.
     """
     done = [record for record in records if record.status == OK and record.num_tokens]
     seconds = max(record.ended for record in records) - min(record.sent for record in records)
@@ -92,6 +97,7 @@ def summarize(records: Sequence[RequestRecord]) -> dict[str, Figure]:
         **percentiles("e2e_ms", [(record.ended - record.sent) * 1e3 for record in done], (50, 99)),
         "output_tokens_per_s": tokens / seconds,
         "requests_per_s": len(done) / seconds,
+        "input_tokens": sum(record.prompt_tokens for record in done),
         "output_tokens": tokens,
         "completed": len(done),
         "seconds": seconds,

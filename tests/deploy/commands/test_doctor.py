@@ -101,16 +101,63 @@ def test_what_would_make_it_fit_is_named_in_flags(capsys, eight_b: Path) -> None
         ("Mixtral-8x7B", ["architectures"]),
         ("Qwen3-30B-A3B", ["architectures"]),
         ("gpt-oss-20b", ["architectures", "quantization_config"]),
-        ("DeepSeek-V3", ["architectures", "auto_map", "quantization_config"]),
+        ("DeepSeek-V3", ["architectures", "auto_map"]),
         ("Phi-3-mini-128k", ["architectures", "auto_map"]),
         ("Qwen3-8B-FP8", ["quantization_config"]),
-        ("Qwen2.5-7B-AWQ", ["quantization_config"]),
     ],
 )
 def test_of_a_published_model_that_is_not_served_doctor_says_what_is_not(capsys, model: str, names: list[str]) -> None:
     assert main(["doctor", str(PUBLISHED / model), "--device-memory", "80GiB"]) == 1
     refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
     assert [line.split(": ")[1] for line in refused] == names
+
+
+def test_doctor_and_the_plan_of_a_start_name_the_forms_of_a_quantized_model_with_their_bytes(capsys) -> None:
+    fp8 = str(PUBLISHED / "Qwen3-8B-FP8")
+    assert main(["doctor", fp8, "--device", "cpu", "--device-memory", "64GiB", "--dtype", "bfloat16"]) == 0
+    out = capsys.readouterr().out
+    (line,) = (line.split(maxsplit=1)[1] for line in out.splitlines() if "quantization" in line)
+    assert line == (
+        "fp8: 6.47 GiB f8 blocks of 128 x 128, activations quantized token by token and 128 inputs by 128, "
+        "2.32 GiB dense"
+    )
+    assert "memory          weights 8.79 GiB in bfloat16 and f8 blocks, KV cache" in out
+    bf16 = str(PUBLISHED / "Qwen3-8B")
+    assert main(["doctor", bf16, "--device", "cpu", "--device-memory", "64GiB", "--dtype", "bfloat16"]) == 0
+    assert "quantization" not in capsys.readouterr().out
+    assert (
+        main(["doctor", bf16, "--device", "cpu", "--device-memory", "12GiB", "-q", "fp8", "--dtype", "bfloat16"]) == 0
+    )
+    assert "fp8: 6.47 GiB f8 rows, activations quantized token by token, 2.32 GiB dense" in capsys.readouterr().out
+
+
+def test_doctor_names_the_groups_of_a_model_and_the_activations_that_its_dtype_takes(capsys) -> None:
+    awq = ["doctor", str(PUBLISHED / "Qwen2.5-7B-AWQ"), "--device", "cpu", "--device-memory", "64GiB"]
+    for dtype, activations in (("auto", "quantized to 8 bits 32 by 32"), ("bfloat16", "as they are")):
+        assert main([*awq, "--dtype", dtype]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "quantization" in line)
+        assert "awq: 3.18 GiB 4-bit groups of 128 with zero points, activations " + activations in line
+    assert main([*awq[:2], "--device-memory", "80GiB"]) == 0
+    assert "4-bit groups of 128 with zero points, activations as they are" in capsys.readouterr().out, "on a GPU"
+    int4 = ["doctor", str(PUBLISHED / "Qwen3-8B"), "--device", "cpu", "--device-memory", "8GiB", "-q", "int4"]
+    assert main([*int4, "--kv-cache-memory-bytes", "256MiB", "--dtype", "bfloat16"]) == 0
+    assert "int4: 3.39 GiB 4-bit groups of 128 with zero points, activations as they are, 2.32 GiB dense\n" in (
+        capsys.readouterr().out
+    )
+
+
+def test_doctor_names_a_form_once_whatever_the_order_of_inputs_and_layers_without_groups(capsys, tmp_path) -> None:
+    made = Path(__file__).parents[2] / "worker" / "quant" / "checkpoints" / "gptq_order"
+    main(["doctor", str(made), "--device", "cpu", "--dtype", "float32"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  quantization"))
+    assert line.split(maxsplit=1)[1] == (
+        "gptq: 42.8 KiB 4-bit groups of 32 with zero points, inputs in an order of their own, activations as they are, "
+        "25.2 KiB dense"
+    )
+    config = json.loads((PUBLISHED / "Qwen3-8B" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 12_296}))
+    main(["doctor", str(tmp_path), "--device", "cpu", "--device-memory", "64GiB", "-q", "int4"])
+    assert "dense, of that 36 layers whose inputs divide into no groups\n" in capsys.readouterr().out
 
 
 def test_every_reason_is_given_at_once(capsys, eight_b: Path) -> None:

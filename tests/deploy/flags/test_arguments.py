@@ -201,7 +201,7 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("override-generation-config: temperature", "expected a JSON object"),
         ("enforce-eager: yes please", "expected true or false"),
         ("dtype: int3", "expected one of auto"),
-        ("model:", "expected a directory or hub id"),
+        ("model:", "expected a directory, GGUF file or hub id"),
         ("max-num-seqs: 3\nmax_num_seqs: 4", "there twice"),
         ("port: 3\nhttp-port: 4", "there twice"),
         ("port: 3\nport: 4", "'port' is there twice"),

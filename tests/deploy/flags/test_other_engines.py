@@ -31,7 +31,7 @@ def taken(*arguments: str) -> list[str]:
         (["--flash-attn", "on"], "in tiles"),
         (["-fa", "auto"], "in tiles"),
         (["--ubatch-size", "512"], "--max-num-batched-tokens"),
-        (["--mlock"], "stay"),
+        (["--no-mmap"], "stay"),
         (["--stream-interval", "4"], "as they come"),
         (["--disable-overlap-schedule"], "always overlap"),
     ],
@@ -44,7 +44,7 @@ def test_what_can_only_change_speed_is_taken_with_a_line(arguments: list[str], w
 
 def test_a_configuration_file_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
-    file.write_text("swap_space: 4\ncont-batching: true\nmlock: false\ndisable-log-requests: true\n")
+    file.write_text("swap_space: 4\ncont-batching: true\nno-mmap: false\ndisable-log-requests: true\n")
     lines = taken("--config", str(file))
     assert [line.partition(" ")[0] for line in lines] == ["--swap-space", "--cont-batching"]
     file.write_text("ctx-size: 4096\n")

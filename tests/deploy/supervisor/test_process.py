@@ -1,10 +1,18 @@
-"""A process that writes more than anybody reads."""
+"""What a process gets of its supervisor, and one that writes more than anybody reads."""
 
 import re
 import sys
 import time
 
-from quire.deploy.supervisor.process import KEPT_LINES, LINES_PER_SECOND, SupervisedProcess
+import pytest
+
+from quire.deploy.supervisor.process import (
+    KEPT_LINES,
+    LINES_PER_SECOND,
+    WORKER_ENVIRONMENT,
+    ProcessRole,
+    SupervisedProcess,
+)
 
 NUM_LINES = 200_000
 FLOOD = f"for number in range({NUM_LINES}): print('line', number)"
@@ -49,3 +57,27 @@ def test_a_process_that_writes_without_end_does_not_keep_its_reader():
     finally:
         process.kill()
         process.close()
+
+
+def environment_of(role: ProcessRole, *names: str) -> list[str]:
+    """What a process of this role finds under these names."""
+    lines: list[str] = []
+    code = f"import os; print(*(os.environ.get(name, 'unset') for name in {names!r}))"
+    process = SupervisedProcess(role, 0, [sys.executable, "-c", code], lines.append)
+    try:
+        while process.log_open:
+            process.relay_log()
+            time.sleep(0.001)
+    finally:
+        process.kill()
+        process.close()
+    return lines[0].removeprefix(f"[{process.name}]").split()
+
+
+def test_only_workers_get_settings_of_their_threads_and_memory_and_the_users_own_win(monkeypatch: pytest.MonkeyPatch):
+    for name in WORKER_ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    assert environment_of("worker", *WORKER_ENVIRONMENT) == list(WORKER_ENVIRONMENT.values())
+    assert environment_of("frontend", *WORKER_ENVIRONMENT) == ["unset"] * len(WORKER_ENVIRONMENT)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert environment_of("worker", "GOMP_SPINCOUNT") == ["7"]

@@ -1,0 +1,105 @@
+"""config.json out of a GGUF file's metadata and the shapes of its tensors."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from quire.deploy.gguf.metadata import REMEDY, Metadata
+from quire.deploy.gguf.rope import rope_parameters
+from quire.worker.weights.gguf.files import GgufModel
+from quire.worker.weights.gguf.names import ARCHITECTURE, ARCHITECTURES, EMBEDDING, HEAD, ROPE_FACTORS
+from quire.worker.weights.parts import ModelError
+
+DTYPES: Final = {"F16": "float16", "BF16": "bfloat16"}
+"""Type of the embedding -> dtype of the model; of all others it is float32, which holds each of them."""
+ENDS: Final = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+BEGIN: Final = "tokenizer.ggml.bos_token_id"
+KNOWN: Final = (
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "vocab_size",
+    "tensor_data_layout",
+    "attention.causal",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "expert_count",
+    "expert_used_count",
+)
+"""Keys of an architecture that are read, or that change nothing."""
+
+
+def config_of(model: GgufModel) -> dict[str, Any]:
+    """Fields of config.json. ModelError names what is not served."""
+    metadata = Metadata(model.metadata)
+    arch = metadata.text(ARCHITECTURE)
+    if arch not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ModelError(ARCHITECTURE, f"{arch[:64]!r} is not supported; supported in GGUF: {known}; {REMEDY}")
+    _refuse_unread(metadata, arch)
+    heads = metadata.integer(f"{arch}.attention.head_count")
+    hidden = metadata.integer(f"{arch}.embedding_length")
+    head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if metadata.integer(f"{arch}.{name}", head_dim) != head_dim:
+            raise ModelError(f"{arch}.{name}", f"must be that of keys, {head_dim}; {REMEDY}")
+    ends = dict.fromkeys(token for key in ENDS if (token := metadata.token(key)) is not None)
+    return {
+        "architectures": [ARCHITECTURES[arch]],
+        "model_type": arch,
+        "dtype": DTYPES.get(model.tensors[EMBEDDING].type.name, "float32") if EMBEDDING in model.tensors else "float32",
+        "vocab_size": _vocab_size(model),
+        "hidden_size": hidden,
+        "intermediate_size": metadata.integer(f"{arch}.feed_forward_length"),
+        "num_hidden_layers": metadata.integer(f"{arch}.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.integer(f"{arch}.attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "attention_bias": arch == "llama" and "blk.0.attn_q.bias" in model.tensors,
+        "max_position_embeddings": metadata.integer(f"{arch}.context_length"),
+        "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": HEAD not in model.tensors,
+        "bos_token_id": metadata.token(BEGIN),
+        "eos_token_id": list(ends) or None,
+        **rope_parameters(metadata, arch, head_dim, _divisors(model, head_dim)),
+    }
+
+
+def _refuse_unread(metadata: Metadata, arch: str) -> None:
+    """A key that nothing here reads may change what the weights mean."""
+    if metadata.integer(f"{arch}.expert_count", 0, least=0):
+        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are not supported; {REMEDY}")
+    if not metadata.flag(f"{arch}.attention.causal", True):
+        raise ModelError(f"{arch}.attention.causal", f"decoders that see what follows are not supported; {REMEDY}")
+    known = {f"{arch}.{name}" for name in KNOWN}
+    if unread := [key for key in metadata.under(f"{arch}.") if key not in known]:
+        raise ModelError(unread[0], f"is not read; {REMEDY}")
+
+
+def _vocab_size(model: GgufModel) -> int:
+    if EMBEDDING not in model.tensors:
+        raise ModelError(EMBEDDING, f"is not there; {REMEDY}")
+    return model.tensors[EMBEDDING].shape[0]
+
+
+def _divisors(model: GgufModel, head_dim: int) -> list[float] | None:
+    """The divisors of the ropes' angles, if the file has them."""
+    tensor = model.tensors.get(ROPE_FACTORS)
+    if tensor is None:
+        return None
+    if tensor.type.name != "F32" or tensor.shape != (head_dim // 2,):
+        raise ModelError(ROPE_FACTORS, f"must be F32 of {head_dim // 2}, is {tensor.type.name} of {list(tensor.shape)}")
+    path = model.headers[ROPE_FACTORS].path
+    values: list[float] = np.fromfile(path, "<f4", head_dim // 2, offset=tensor.offset).tolist()
+    return values
