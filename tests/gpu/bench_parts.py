@@ -94,7 +94,8 @@ def _peer(report: Report, given: Given, bench: workloads.Bench) -> None:
 
 TO_COMPILE = (
     ("linear",),
-    ("norm_linear",),
+    ("norm_linear", "linear_f8"),
+    ("linear_group_words",),
     ("paged_attention",),
     ("top_k_top_p", "sample", "best", "score"),
     ("rms_norm", "add_rms_norm", "rope_store_kv", "gated_activation", "penalize", "mask_tokens", "append_tokens"),

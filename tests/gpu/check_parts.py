@@ -1,6 +1,7 @@
 """What each part of `check.py` does. Each imports only what it needs."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 import chip
 from report import Case, Given, Report
@@ -20,10 +21,17 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             import engine_checks
 
             return getattr(engine_checks, part)(report, folder, device, few)
-        case "layers" | "linears":
+        case "layers":
             import kernel_checks
 
-            return getattr(kernel_checks, part)(report, chip.ask(device).torch, small)
+            return kernel_checks.layers(report, chip.ask(device).torch, small)
+        case "linears":
+            import group_checks
+            import kernel_checks
+            import quantized_checks
+
+            forms = kernel_checks.linears, quantized_checks.linears, group_checks.groups
+            return chain.from_iterable(one(report, chip.ask(device).torch, small) for one in forms)
         case "decode" | "prefill" | "specialized":
             import attention_checks
 

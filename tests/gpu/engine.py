@@ -98,7 +98,7 @@ def engine(folder: Path, seconds: float, **options: object) -> Iterator[Engine]:
     chosen = ServeOptions(load_format="dummy", startup_timeout=seconds, **options)
     begun = time.monotonic()
     with BenchProcesses() as processes:
-        start_engine(processes, chosen, resolve(str(folder), "dummy"))
+        start_engine(processes, chosen, resolve(str(folder), "dummy", processes.run_dir.path))
         peer = Peer(processes)
         try:
             facts = peer.join(seconds)

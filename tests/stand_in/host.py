@@ -110,7 +110,8 @@ def _finish_unfilled(model, _, device):
     """Large numbers are not computed, so none are drawn."""
     for module in list(model.modules()):
         if isinstance(module, ShardedModule):
-            materialise(module, device)
+            for name in module.parts:
+                materialise(module, name, device)
             module.finish()
 
 

@@ -14,6 +14,8 @@ from quire.kernels.linear.activation import GATES, activation, gated_activation
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
+from quire.kernels.linear.linear_f8 import linear_f8, norm_linear_f8
+from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.kernels.sampling.append_tokens import append_tokens
@@ -39,6 +41,8 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         yield "rows", _rows
         yield "norms", _norms
         yield "linear", _linear
+        yield "groups", _groups
+    yield "linear f8", _linear_f8
     for forms in _attention_forms(capability):
         query, cache, head_dim, page, options = forms
         name = f"attention d{head_dim} {query} to {cache} page {page}{' options' if options else ''}"
@@ -127,6 +131,31 @@ def _linear() -> None:
                 linear(x, weight, bias)
                 norm_linear(x, None, gain, 1e-5, weight, None, None)
                 norm_linear(x, x, gain, 1e-5, weight, None, "silu")
+
+
+def _groups() -> None:
+    """Codes of groups of every kind, in layers that are split and not: few tokens, more, and many in pieces."""
+    kinds = (4, 128, torch.uint8, F16), (8, 32, None, F16), (4, 32, BF16, BF16), (8, 4096, F32, F32)
+    for (bits, size, offset_type, scale_type), size_out in itertools.product(kinds, (1024, 16640)):
+        words = torch.zeros((4096 * bits // 1024, size_out, 32), dtype=torch.int32)
+        scale = torch.zeros((4096 // size, size_out), dtype=scale_type)
+        offset = None if offset_type is None else torch.zeros(scale.shape, dtype=offset_type)
+        for rows in (1, 17, 65):
+            x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
+            linear_group_words(x, words, scale, offset, bias, bits)
+            norm_linear_group_words(x, x, x[0], 1e-5, words, scale, offset, None, "silu", bits)
+
+
+def _linear_f8() -> None:
+    """Layers split over their inputs and not, odd ones, of codes and of numbers as they are."""
+    for size_in, size_out, dtype in ((4096, 1024, BF16), (2880, 16400, BF16), (70, 33, F16), (256, 48, F32)):
+        weight, gain = torch.zeros((size_out, size_in)).to(F8), torch.ones(size_in, dtype=dtype)
+        scale, bias = torch.ones(size_out), torch.zeros(size_out, dtype=dtype)
+        for rows in (1, 17, 64, 65):
+            x = torch.zeros((rows, size_in), dtype=dtype)
+            for activations, static in (("token", None), ("static", torch.ones(1)), ("none", None)):
+                linear_f8(x, weight, scale, bias, activations, static)
+            norm_linear_f8(x, x, gain, 1e-5, weight, scale, None, None, "token", None)
 
 
 def _steps() -> None:

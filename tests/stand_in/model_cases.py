@@ -45,7 +45,10 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         "llama 8b pages of 64",
         lambda launches: _layers(launches, llama, block_size=64, kv_cache_memory_bytes=96 << 20),
     )
+    yield "llama f8 rows", lambda launches: _layers(launches, llama, quantization="fp8")
+    yield "small f8 rows", lambda launches: _served(launches, models.SMALL, "bfloat16", quantization="fp8")
     yield "qwen3 8b", lambda launches: _layers(launches, qwen)
+    yield "llama int4", lambda launches: _layers(launches, llama, quantization="int4")
     yield "small", lambda launches: _served(launches, models.SMALL, "float32")
     yield "encoder", lambda launches: _encoded(launches)
 
@@ -93,10 +96,10 @@ def _layers(launches: list[Launch], model: dict, **changes) -> Layers:
     return found
 
 
-def _served(launches: list[Launch], model: dict, dtype: str) -> Layers:
+def _served(launches: list[Launch], model: dict, dtype: str, **changes) -> Layers:
     """Start-up, graphs and steps with every way to sample."""
     with tempfile.TemporaryDirectory() as folder:
-        runner = _engine(model, folder, dtype=dtype, max_num_seqs=24, kv_cache_memory_bytes=8 << 20)
+        runner = _engine(model, folder, dtype=dtype, max_num_seqs=24, kv_cache_memory_bytes=8 << 20, **changes)
     hand = Hand(runner, 16)
     for slot, (params, length) in enumerate(_requests()):
         hand.admit(slot, [5] * length, params, room=4)

@@ -16,6 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 CHIP, HOST = torch.device("cuda", 0), torch.device("cpu")
 _DEVICE, _IS_CUDA = Tensor.device, Tensor.is_cuda
+_DESCRIBING = {
+    Tensor.data_ptr, Tensor.dim, Tensor.element_size, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.numel,
+    Tensor.size, Tensor.storage_offset, Tensor.stride,
+}  # fmt: skip
+"""Three calls of four: they answer alike wherever a tensor lies, and make none."""
 _ACROSS = {
     Tensor.copy_, Tensor.to, Tensor.cpu, Tensor.__getitem__, Tensor.__setitem__,
     torch._has_compatible_shallow_copy_type,
@@ -39,6 +44,8 @@ class OnHost(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if type(func) is MethodWrapperType and func.__name__ in ("__get__", "__set__"):
             return _attribute(func, args)
+        if func in _DESCRIBING:
+            return func(*args, **(kwargs or {}))
         if func is torch.device:  # names a place, and makes nothing
             return func(*args, **(kwargs or {}))
         if func is Tensor.pin_memory:
@@ -66,8 +73,8 @@ class OnHost(TorchFunctionMode):
 
 def _attribute(func: Any, args: Any) -> Any:
     attribute = func.__self__
-    if attribute is _DEVICE and is_placed(args[0]):
-        return CHIP
+    if attribute is _DEVICE:
+        return CHIP if is_placed(args[0]) else func(*args)
     return is_placed(args[0]) if attribute is _IS_CUDA else func(*args)
 
 

@@ -48,6 +48,14 @@ def launched(path: Path) -> set[str]:
     }
 
 
+GROUPS = [
+    "norm_rows_kernel", "linear_group_words_kernel", "add_parts_kernel", "rope_store_kv_kernel", "decode_kernel",
+    "merge_splits_kernel", "linear_group_words_kernel", "add_parts_kernel", "norm_rows_kernel",
+    "linear_group_words_kernel", "add_parts_kernel", "linear_group_words_kernel", "add_parts_kernel",
+]  # fmt: skip
+"""Of weights in groups, up to 64 tokens: with more, weights are made and multiplied piece by piece."""
+
+
 @pytest.fixture(scope="module")
 def rows(compiled: Path) -> list[dict]:
     """Every case on every chip, run."""
@@ -89,6 +97,15 @@ def test_a_layer_of_the_8b_model_launches_7_10_and_11_kernels(rows) -> None:
     assert (len(FEW), len(MANY), len(MANY) + 1) == (7, 10, 11)
 
 
+def test_a_layer_of_weights_in_groups_launches_13_kernels(rows) -> None:
+    (found,) = [row["layers"] for row in rows if row["case"] == "llama int4"]
+    assert found["decode 1"] == found["decode 16"] == GROUPS
+    assert len(GROUPS) == 13
+    many = found["decode 128"]
+    assert many.count("dequantize_words_kernel") == many.count("torch.mm") == 8
+    assert "linear_group_words_kernel" not in many
+
+
 def test_the_record_is_what_the_compiler_makes(rows, compiled: Path) -> None:
     """Of those that this run compiled. With the pinned Triton all that is launched is on record."""
     on_record = compile_record.read()
@@ -97,6 +114,18 @@ def test_the_record_is_what_the_compiler_makes(rows, compiled: Path) -> None:
         missing = sorted({kernel["name"] for key, kernel in found.items() if key not in on_record})
         assert missing == [], "these have changed: run `make compiled`"
     assert [kernel for key, kernel in found.items() if key in on_record and kernel != on_record[key]] == []
+
+
+def test_a_layer_of_8_bit_rows_rounds_its_activations_before_each_product(rows) -> None:
+    """Today's counts: 15 launches of few tokens, of which three add the parts of a split product, and 12 of many."""
+    (layers,) = [row["layers"] for row in rows if row["case"] == "llama f8 rows"]
+    attention = ["rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel"]
+    whole, split = ["quantize_f8_kernel", "product_f8_kernel"], ["add_f8_parts_kernel"]
+    few = [*whole, *split, *attention, *whole, *split, *whole, "gated_activation_kernel", *whole, *split]
+    many = ["quantize_f8_kernel", "torch._scaled_mm"]
+    assert layers["decode 1"] == layers["decode 16"] == few
+    assert layers["decode 128"] == [*many, *attention, *many, *many, "gated_activation_kernel", *many]
+    assert (len(few), len(layers["decode 128"])) == (15, 12)
 
 
 @pytest.fixture(scope="module")
