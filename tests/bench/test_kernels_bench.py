@@ -8,7 +8,7 @@ def test_one_operation_prints_the_agreed_keys_for_each_shape(bench) -> None:
     rows = result["gated_activation"]
     assert set(rows) == {"1 x 2048", "16 x 2048", "1024 x 2048"}
     for row in rows.values():
-        assert set(row) == {"ms", "gb_s", "tflop_s", "share_of_limit", "vs_torch", "error", "cold"}
+        assert set(row) == {"ms", "gb_s", "tflop_s", "share_of_limit", "share_of_read", "vs_torch", "error", "cold"}
         assert row["ms"] > 0
     assert result["copy_bytes_per_second"] > 0
     assert result["seed"] == 4

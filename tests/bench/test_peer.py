@@ -33,7 +33,7 @@ class Commands:
 def scheduler() -> Iterator[SchedulerConfig]:
     """The configuration of a bench's scheduler."""
     processes = Commands()
-    start_engine(processes, ServeOptions(), resolve("", "auto"))
+    start_engine(processes, ServeOptions(), resolve("", "auto", processes.run_dir.path))
     yield msgspec.json.decode(Path(processes.by_role["scheduler"][-1]).read_bytes(), type=SchedulerConfig)
     processes.run_dir.close()
 
