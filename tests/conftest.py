@@ -62,12 +62,21 @@ MODEL_TYPES = {
 }
 
 
+def is_integration(folder: Path) -> bool:
+    return any(folder.is_relative_to(HERE / one) for one in INTEGRATION)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make check` does not even import what it leaves out: the clients of `system/agents` alone take seconds."""
+    without = "not integration" in config.option.markexpr
+    return True if without and collection_path.is_dir() and is_integration(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     begin = {HERE / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: begin.get(item.path, len(begin)))
     for item in items:
-        folder = item.path.parent.relative_to(HERE).as_posix()
-        if any(folder == one or folder.startswith(f"{one}/") for one in INTEGRATION):
+        if is_integration(item.path.parent):
             item.add_marker(pytest.mark.integration)
 
 

@@ -27,6 +27,11 @@ DEPLOY_MAY_READ = {
     "quire.worker.device.machine",
     "quire.worker.specs.fit",
     "quire.worker.specs.needs",
+    "quire.worker.weights.gguf.files",
+    "quire.worker.weights.gguf.header",
+    "quire.worker.weights.gguf.names",
+    "quire.worker.weights.header",
+    "quire.worker.weights.parts",
 }
 
 MOST_FLOORS = 8
@@ -87,13 +92,13 @@ FLOORS = {
     ),
     "worker": (
         {"__main__", "start", "bench", "inspect"},
-        {"loop", "warm_up"},
+        {"build_runner", "calibrate", "loop", "warm_up"},
         {"models", "step"},
         {"layers", "sampling"},
         {"build_context", "memory", "tables"},
-        {"device", "digest", "quant"},
-        {"specs"},
-        {"batch", "config", "weights"},
+        {"device", "digest", "specs"},
+        {"quant"},
+        {"batch", "config", "fields", "weights"},
     ),
     "deploy": (
         {"container"},
@@ -102,7 +107,7 @@ FLOORS = {
         {"commands"},
         {"config"},
         {"batch", "model_path", "supervisor"},
-        {"bundle", "flags", "package", "training"},
+        {"bundle", "flags", "gguf", "package", "training"},
     ),
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},

@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant("a block of a failed step is proven", 12, "state/prefix.py",
         "        self._poisoned[block] = 1\n        self._unlist(block)\n",
         "        self._poisoned[block] = 1\n"),
-    Mutant("an output waits for what is not there to wait for", 3, "core/siblings.py",
+    Mutant("an output waits for what is not there to wait for", 82, "core/siblings.py",
         "if num_common > max(num_shared, self._memory.num_planned(other)):",
         "if num_common:"),
     Mutant("a bad row counts as good", 1, "core/accept.py",

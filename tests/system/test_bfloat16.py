@@ -72,8 +72,6 @@ def test_greedy_text_is_that_of_transformers_up_to_ties(name, serve, judges):
         for prompt, (tokens, logprobs) in zip(prompts, made, strict=True):
             assert len(tokens) == len(logprobs) == NUM_TOKENS
             judge(judges, prompt, tokens, logprobs)
-    if name == "no prefix cache, chunks":
-        assert rounds[0] == rounds[1]  # the same arithmetic, whatever else is in a step
     assert engine.idle()
     assert engine.stop() == 0
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ import pytest
 from quire.proto.api import Delta, Event, Finished, GenerateRequest, RequestError
 
 LONG_ENOUGH = 1000
+LONG_ENOUGH_OF_TWO_RANKS = 400
+"""Whose steps take several times as long as those of one."""
 PROMPTS = [[5, 6, 7], [8, 9], list(range(10, 50)), [3]]
 
 
@@ -27,7 +31,9 @@ def request(prompt: list[int], max_tokens: int, **more: object) -> GenerateReque
 
 
 def drawn(prompt: list[int], temperature: float) -> GenerateRequest:
-    return GenerateRequest(input=prompt, temperature=temperature, seed=11, max_tokens=LONG_ENOUGH, ignore_eos=True)
+    return GenerateRequest(
+        input=prompt, temperature=temperature, seed=11, max_tokens=LONG_ENOUGH_OF_TWO_RANKS, ignore_eos=True
+    )
 
 
 class Reader(threading.Thread):
@@ -71,6 +77,18 @@ def engine(serve, model):
 
 
 @pytest.fixture(scope="module")
+def of_one_rank(serve, model):
+    """Its workers may be as slow as they like."""
+    return serve(str(model), "--drain-timeout", "60")
+
+
+@pytest.fixture(scope="module")
+def impatient(serve, model, tmp_path_factory):
+    """One rank, which must answer within 4 s, and a run directory that the user chose."""
+    return serve(str(model), "--step-timeout", "4", "--run-dir", str(tmp_path_factory.mktemp("engine") / "run"))
+
+
+@pytest.fixture(scope="module")
 def undisturbed(engine) -> dict[int, list[list[int]]]:
     """Greedy and seeded tokens of the four prompts when nothing happens."""
     readers = {
@@ -87,9 +105,23 @@ def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, eventually, t
     os.kill(engine.pids("worker")[temperature], signal.SIGKILL)  # either rank
     assert [reader.result() for reader in readers] == undisturbed[temperature]
     assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
-    assert all(reader.finished[0].usage.completion_tokens == LONG_ENOUGH for reader in readers)
+    assert all(reader.finished[0].usage.completion_tokens == LONG_ENOUGH_OF_TWO_RANKS for reader in readers)
     engine.wait_for_line("ready again", after=seen)
     eventually(engine.idle, 20)
+
+
+def test_streams_survive_the_kill_of_a_worker_that_calculates_the_scales_of_its_cache(serve, model, eventually):
+    engine = serve(str(model), "--kv-cache-dtype=fp8", "--calculate-kv-scales", "--max-num-seqs=16")
+    undisturbed = [Reader(engine, request(prompt, LONG_ENOUGH)).result() for prompt in PROMPTS]
+    readers = start_readers(engine, eventually, LONG_ENOUGH)
+    os.kill(engine.pids("worker")[0], signal.SIGKILL)
+    assert [reader.result() for reader in readers] == undisturbed
+    assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
+    calculated = [line.partition("scales of the KV cache by ")[2] for line in engine.lines]
+    first, second = filter(None, calculated)
+    assert first == second
+    assert engine.client.server_info().kv_dtype == "float8_e4m3fn"
+    assert engine.stop() == 0
 
 
 def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies(engine, eventually):
@@ -99,7 +131,9 @@ def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies
     def together(salt: str) -> list[Reader]:
         return [Reader(engine, request(prompt, 120, cache_salt=salt)) for prompt in prompts]
 
-    alone = [Reader(engine, request(prompt, 120, cache_salt=f"alone {prompt[-1]}")).result() for prompt in prompts]
+    strangers = [Reader(engine, request(prompt, 120, cache_salt=f"alone {prompt[-1]}")) for prompt in prompts]
+    alone = [reader.result() for reader in strangers]
+    assert {reader.finished[0].usage.cached_tokens for reader in strangers} == {0}
     readers = together("undisturbed")
     assert [reader.result() for reader in readers] == alone
     assert sorted(reader.finished[0].usage.cached_tokens for reader in readers) == [0] + [512] * 7
@@ -112,7 +146,7 @@ def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies
 
 
 def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventually):
-    readers = start_readers(engine, eventually, LONG_ENOUGH)
+    readers = start_readers(engine, eventually, LONG_ENOUGH_OF_TWO_RANKS)
     seen = len(engine.lines)
     os.kill(engine.pids("scheduler")[0], signal.SIGKILL)
     assert [reader.result() for reader in readers] == undisturbed[0]
@@ -120,8 +154,8 @@ def test_streams_survive_the_kill_of_the_scheduler(engine, undisturbed, eventual
     eventually(engine.idle, 20)
 
 
-def test_streams_survive_a_worker_that_hangs(serve, model, eventually):
-    engine = serve(str(model), "--step-timeout", "4")
+def test_streams_survive_a_worker_that_hangs(impatient, eventually):
+    engine = impatient
     readers = start_readers(engine, eventually, LONG_ENOUGH)
     os.kill(engine.pids("worker")[0], signal.SIGSTOP)
     engine.wait_for_line("no answer to step")
@@ -130,8 +164,8 @@ def test_streams_survive_a_worker_that_hangs(serve, model, eventually):
     eventually(engine.idle, 20)
 
 
-def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(serve, model, eventually):
-    engine = serve(str(model))
+def test_streams_survive_a_scheduler_that_was_stopped_for_a_while(of_one_rank, eventually):
+    engine = of_one_rank
     readers = start_readers(engine, eventually, LONG_ENOUGH)
     (scheduler,) = engine.pids("scheduler")
     os.kill(scheduler, signal.SIGSTOP)
@@ -194,8 +228,9 @@ def test_a_call_deadline_becomes_the_schedulers(engine, eventually):
     eventually(engine.idle, 5)
 
 
-def test_sigterm_drains_and_leaves_nothing(serve, model, eventually, alive):
-    engine = serve(str(model), "--drain-timeout", "60")
+def test_sigterm_drains_and_leaves_nothing(of_one_rank, eventually, alive):
+    """The last one of this engine."""
+    engine = of_one_rank
     readers = start_readers(engine, eventually, 1500)
     pids = engine.all_pids()
     engine.process.send_signal(signal.SIGTERM)
@@ -220,25 +255,22 @@ def test_a_drain_that_takes_too_long_ends_the_streams_with_a_terminal_event(serv
     assert engine.process.wait(30) == 0
 
 
-def test_nothing_outlives_a_killed_supervisor(serve, model, eventually, alive):
-    engine = serve(str(model))
-    pids = engine.all_pids()
-    engine.process.kill()
-    eventually(lambda: not [pid for pid in pids if alive(pid)], 10)
-
-
-def test_two_engines_on_one_run_directory_are_refused(serve, model, tmp_path):
-    import subprocess
-    import sys
-
-    engine = serve(str(model), "--run-dir", str(tmp_path / "run"))
+def test_two_engines_on_one_run_directory_are_refused(impatient, model):
+    run_dir = impatient.wait_for_line(r"configuration: (\S+)/config.yaml").group(1)
     second = subprocess.run(
-        [sys.executable, "-P", "-m", "quire.deploy", "serve", str(model), "--run-dir", str(tmp_path / "run")],
+        [sys.executable, "-P", "-m", "quire.deploy", "serve", str(model), "--run-dir", run_dir],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert second.returncode == 2
-    assert str(engine.process.pid) in second.stderr
-    assert engine.client.generate(request([5], 2)).outputs[0].token_ids
+    assert str(impatient.process.pid) in second.stderr
+    assert impatient.client.generate(request([5], 2)).outputs[0].token_ids
+
+
+def test_nothing_outlives_a_killed_supervisor(impatient, eventually, alive):
+    """The last one of this engine."""
+    pids = impatient.all_pids()
+    impatient.process.kill()
+    eventually(lambda: not [pid for pid in pids if alive(pid)], 10)
 
 
 def test_a_crash_loop_ends_with_the_reason(serve, model, eventually):

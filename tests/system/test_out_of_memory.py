@@ -41,13 +41,13 @@ def test_each_place_of_a_running_engine_says_what_to_change(memory_ends, serve, 
     assert engine.process.wait(60) == 1
     engine.wait_for_line("stopped", 10)
     assert "Traceback" not in engine.log
-    knob = "lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-bytes, or end what else uses it$"
-    graphs = "capturing graphs " + SIZES + "lower --gpu-memory-utilization, or do without them: --enforce-eager, or end"
+    lower = "lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-bytes, or "
+    tape = f"recording a tape {SIZES}{lower}do without it: --enforce-eager, or end"
     for pattern in (
-        rf"\[worker 0\] .* ERROR worker rank=0 epoch=1 failed at step 4: a step {SIZES}{knob}",
+        rf"\[worker 0\] .* ERROR worker rank=0 epoch=1 failed at step 4: a step {SIZES}{lower}end what else uses it$",
         rf"epoch=2 failed at step 0: a KV cache of [\d.]+ \w+ {SIZES}lower --kv-cache-memory-bytes, or end",
         r"worker 0 was killed by SIGKILL \(by the kernel for want of memory, most likely: .* are free now; lower --kv-",
-        rf"epoch=4 failed at step 0: {graphs}",
-        rf"stopped, exit code 1: .* {graphs}",
+        rf"epoch=4 failed at step 0: {tape}",
+        rf"stopped, exit code 1: .* {tape}",
     ):
         assert re.search(pattern, engine.log, re.MULTILINE), f"{pattern}\n{engine.log}"

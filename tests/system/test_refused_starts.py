@@ -45,8 +45,8 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
         ((), {"architectures": ["GPT2LMHeadModel"]}, ["architectures: ['GPT2LMHeadModel'] is not supported"]),
         (
             (),
-            {"quantization_config": {"quant_method": "awq"}, "auto_map": {"AutoModel": "x.py"}},
-            ["auto_map: the model brings its own code", "quantization_config: method 'awq' is not supported"],
+            {"quantization_config": {"quant_method": "mxfp4"}, "auto_map": {"AutoModel": "x.py"}},
+            ["auto_map: the model brings its own code", "quantization_config: method 'mxfp4' is not supported"],
         ),
         ((), {"rope_scaling": {"rope_type": "longrope"}}, ["rope_type: 'longrope' is not supported"]),
         ((), {"vocab_size": 1 << 33}, ["vocab_size: "]),
@@ -81,7 +81,7 @@ YAML = "{0}/serve.yaml"
         (["/no/such/model"], "MODEL '/no/such/model': no such directory, and not a hub id"),
         (
             [GGUF],
-            "a file, and no directory; a single file such as GGUF is not read; give the path of a local directory",
+            "model.gguf': is not a GGUF file, or it is cut short",
         ),
         (["--config", YAML], "serve.yaml: unknown key 'max-num-sequences'; did you mean 'max-num-seqs'?"),
         (["--config", "/no/such.yaml"], "--config /no/such.yaml: No such file or directory"),

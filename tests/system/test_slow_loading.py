@@ -17,7 +17,7 @@ from quire.proto.api import Delta, Finished, GenerateRequest, RequestError
 
 NUM_TOKENS = 250
 NUM_RUNNING = 4
-NUM_WAITING = 8
+NUM_WAITING = 4
 PROMPTS = [list(range(start, start + 3 + start % 4)) for start in range(5, 5 + NUM_RUNNING + NUM_WAITING)]
 LONGER_THAN_A_SCHEDULER_MAY_BE_MISSING = 16.0
 """Seconds; of the frontends' true default, 15."""

@@ -1,9 +1,13 @@
 """The thread that collects the completions of `grpc.aio` never waits for the event loop, in a process of its own."""
 
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from quire.proto.transport.grpc_poller import unblocked_poller
 
 PROGRAM = """
 import asyncio, socket, sys, time
@@ -62,3 +66,22 @@ def test_what_is_complete_is_taken_in_few_turns_of_the_loop_however_much_it_is()
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) < 60, "a thread that waits leaves more than a hundred completions, one for each turn"
+
+
+def test_threads_that_make_channels_at_once_leave_the_module_of_sockets_as_it_was():
+    make_pair = socket.socketpair
+    is_within, may_leave = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with unblocked_poller():
+            is_within.set()
+            may_leave.wait()
+
+    thread = threading.Thread(target=second)
+    with unblocked_poller():
+        thread.start()
+        is_within.wait(0.5)  # where it does not wait for its turn
+    may_leave.set()
+    thread.join()
+    assert is_within.is_set()
+    assert socket.socketpair is make_pair

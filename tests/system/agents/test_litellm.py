@@ -2,14 +2,11 @@
 
 import asyncio
 import json
+from types import ModuleType
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network for prices
-    import litellm
 
 QUESTION = {"role": "user", "content": "Return the last item of a list."}
 PROVIDERS = ["openai", "hosted_vllm", "anthropic"]
@@ -34,13 +31,22 @@ def through(provider: str, url: str, model: str) -> dict[str, Any]:
     return {"model": f"{provider}/{model}", "api_base": base, "api_key": "none", "temperature": 0}
 
 
+@pytest.fixture(scope="module")
+def litellm() -> ModuleType:
+    """Its import takes four seconds: of the process that runs these tests, not of each that collects them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network for prices
+        import litellm
+    return litellm
+
+
 @pytest.fixture(params=PROVIDERS)
 def fields(request, shared_engine) -> dict[str, Any]:
     """The embedded model through each provider."""
     return {**through(request.param, f"http://{shared_engine.http}", "quire-default"), "messages": [QUESTION]}
 
 
-def test_whole_streamed_and_async_it_says_the_same(fields):
+def test_whole_streamed_and_async_it_says_the_same(litellm, fields):
     fields["max_tokens"] = 12
     whole = litellm.completion(**fields)
     text = whole.choices[0].message.content
@@ -56,7 +62,7 @@ def test_whole_streamed_and_async_it_says_the_same(fields):
     assert asyncio.run(streamed()) == text
 
 
-def test_a_forced_call_comes_whole_and_streamed(fields):
+def test_a_forced_call_comes_whole_and_streamed(litellm, fields):
     fields |= {"max_tokens": 60, "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
     (call,) = litellm.completion(**fields).choices[0].message.tool_calls
     assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
@@ -65,13 +71,13 @@ def test_a_forced_call_comes_whole_and_streamed(fields):
     assert (streamed.function.name, streamed.function.arguments) == ("weather", call.function.arguments)
 
 
-def test_a_class_is_answered_by_any_model(fields):
+def test_a_class_is_answered_by_any_model(litellm, fields):
     answer = litellm.completion(**fields, max_tokens=120, response_format=Choice)
     assert Choice.model_validate_json(answer.choices[0].message.content)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_tool_is_called_and_its_result_goes_back(scripted, calls, provider):
+def test_a_tool_is_called_and_its_result_goes_back(litellm, scripted, calls, provider):
     scripted.answers(("weather", calls("weather", city="Oslo")), ("7 degrees", "It is cold in Oslo."))
     messages: list[Any] = [{"role": "user", "content": "How is the weather in Oslo?"}]
     fields = {**through(provider, scripted.url, "scripted"), "tools": [TOOL], "max_tokens": 120}
@@ -81,7 +87,7 @@ def test_a_tool_is_called_and_its_result_goes_back(scripted, calls, provider):
     assert litellm.completion(messages=messages, **fields).choices[0].message.content == "It is cold in Oslo."
 
 
-def test_responses_and_plain_completions(shared_engine):
+def test_responses_and_plain_completions(litellm, shared_engine):
     url, prompt = f"http://{shared_engine.http}", "def add(a, b):"
     (item,) = litellm.responses(**through("openai", url, "quire-default"), input=prompt, max_output_tokens=8).output
     assert item.content[0].text
@@ -90,7 +96,7 @@ def test_responses_and_plain_completions(shared_engine):
 
 
 @pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
-def test_texts_become_vectors_and_are_ranked(embedding_engine, provider):
+def test_texts_become_vectors_and_are_ranked(litellm, embedding_engine, provider):
     base = f"http://{embedding_engine.http}/v1"
     fields = {"model": f"{provider}/minilm", "api_base": base, "api_key": "none"}
     assert len(litellm.embedding(input=["one", "another"], **fields).data[1]["embedding"]) == 384
