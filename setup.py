@@ -15,7 +15,7 @@ FLAGS = ["-O3", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math
 FLAGS += ["-fvisibility=hidden", "-Wall", "-Wno-maybe-uninitialized", "-g0"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"]
-AVX512_BF16 = [*AVX512, "-mavx512bf16"]
+AVX512_BF16 = [*AVX512, "-mavx512bf16", "-mavx512vbmi"]
 AMX = [*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 
 INSTRUCTION_SETS: dict[str, list[str]] = {"portable": []}
@@ -34,5 +34,6 @@ setup(
             optional=True,
         )
         for name, flags in INSTRUCTION_SETS.items()
-    ]
+    ],
+    options={"build_ext": {"parallel": True}},  # a compiler for each processor: a set takes up to a minute
 )
