@@ -27,7 +27,7 @@ from quire.worker.quant.read.fp8 import read_fbgemm, read_fp8
 from quire.worker.quant.read.gptq import read_gptq
 from quire.worker.quant.read.headers import StoredLayer, stored_layer
 from quire.worker.quant.read.kv_scales import StoredKVScales, kv_scale_names
-from quire.worker.quant.read.modelopt import read_modelopt
+from quire.worker.quant.read.modelopt import is_modelopt, read_modelopt
 from quire.worker.quant.read.packed_headers import PackedLayer
 from quire.worker.quant.read.refused import refuse_method
 from quire.worker.quant.read.stated import FIELD, Stated
@@ -147,6 +147,8 @@ def stated_by(config: Config) -> Stated | None:
         if section is None:
             continue
         method = section.get("quant_method") if isinstance(section, dict) else section
+        if method is None and is_modelopt(section):
+            method = "modelopt"
         if not isinstance(section, dict) or not isinstance(method, str) or method not in READERS:
             raise refuse_method(method)
         return READERS[method](section)

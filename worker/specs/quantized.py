@@ -11,6 +11,7 @@ from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, wi
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
 from quire.worker.quant.read.headers import linear_modules
 from quire.worker.quant.read.kv_scales import stored_kv_scales
+from quire.worker.quant.read.modelopt import leaves_layers_out
 from quire.worker.quant.read.packed_headers import is_read
 from quire.worker.quant.read.stated import FIELD, Stated
 from quire.worker.specs import sizes
@@ -22,7 +23,8 @@ from quire.worker.weights.parts import ModelError
 
 ASKED = "quantization"
 """The field of the configuration."""
-OWN_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq"}
+MODELOPT_FILE = "hf_quant_config.json"
+OWN_FILES = {MODELOPT_FILE: "modelopt", "quantize_config.json": "gptq"}
 """Files beside a config.json that says nothing, and the method that they belong to."""
 
 
@@ -33,8 +35,10 @@ def read_stated(folder: Path, config: Config) -> Stated | None:
     """
     if is_gguf(folder):
         return read_gguf(read_model(folder))
-    stated = stated_by(config)
+    section = config.get(FIELD)
     beside = next((name for name in OWN_FILES if (folder / name).exists()), None)
+    is_elsewhere = beside == MODELOPT_FILE and isinstance(section, dict) and leaves_layers_out(section)
+    stated = None if is_elsewhere else stated_by(config)
     return _stated_beside(folder / beside) if stated is None and beside is not None else stated
 
 

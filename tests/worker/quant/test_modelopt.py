@@ -39,6 +39,11 @@ def of_four_dimensions(outputs, inputs):
         ({}, with_inputs(), F8Rows("static")),
         ({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, headers(scale=of_rows), F8Rows("token")),
         ({"quant_algo": "fp8_pb_wo"}, headers(scale=of_four_dimensions), F8Blocks("none")),
+        (
+            {"quant_algo": "fp8_pb_real"},
+            headers(scale=lambda o, i: ("weight_scale", *of_blocks(o, i)[1:])),
+            F8Blocks("none"),
+        ),
     ],
 )
 def test_every_algorithm_is_a_form(tmp_path, fields, stored, form):
@@ -59,6 +64,33 @@ def test_the_file_of_its_own_states_the_same(tmp_path):
     assert (found.method, found.kinds, found.kv_cache) == ("modelopt", (F8Rows("static"),), True)
     inside = plan(tmp_path, {**MODELOPT, "kv_cache_scheme": KV}, with_inputs())
     assert (inside.forms, inside.kv_cache) == (found.forms, True)
+
+
+def test_what_the_first_releases_that_wrote_it_into_config_json_left_out_is_known(tmp_path):
+    """Those of 2025 up to 0.33: no `quant_method`, and the cache's algorithm by its name."""
+    stated = {
+        "config_groups": {"group_0": {"weights": KV, "input_activations": KV}},
+        "ignore": ["lm_head"],
+        "quant_algo": "FP8",
+        "kv_cache_scheme": "FP8",
+        "producer": {"name": "modelopt", "version": "0.31.0"},
+    }
+    found = plan(tmp_path, stated, with_inputs())
+    assert (found.method, found.kinds, found.kv_cache) == ("modelopt", (F8Rows("static"),), True)
+    for producer in ({"name": "another"}, "modelopt", None):
+        with pytest.raises(ModelError, match="method None is not supported"):
+            plan(tmp_path, {**stated, "producer": producer})
+
+
+@pytest.mark.parametrize("scheme", [KV, "FP8"])
+def test_a_cache_of_8_bit_floats_may_be_all_that_is_stated(tmp_path, scheme):
+    stored = {name: ("BF16", shape) for name, (_, shape) in headers().items() if name.endswith(".weight")}
+    stored |= {f"model.layers.{n}.self_attn.{part}_proj.{part}_scale": ("F32", ()) for n in range(2) for part in "kv"}
+    stated = {"quant_method": "modelopt", "ignore": [], "kv_cache_scheme": scheme}
+    found = plan(tmp_path, stated, stored)
+    assert (found.kinds, found.kv_cache, len(found.kv_scales)) == ((), True, 2)
+    with pytest.raises(ModelError, match="is F8_E4M3, but quantization_config leaves it as it is"):
+        plan(tmp_path, stated, headers(scale=of_rows))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +137,11 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("quant_algo", "NVFP4", "'NVFP4' is not supported; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO; use "),
+        (
+            "quant_algo",
+            "NVFP4",
+            "'NVFP4' is not supported; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, FP8_PB_REAL; ",
+        ),
         ("quant_algo", None, "None is not supported"),
         ("quant_algo", ["FP8"], "['FP8'] is not supported"),
         ("quant_algo", "x" * 10**6, "is not supported"),
@@ -113,7 +149,8 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
         ("kv_cache_scheme", {**KV, "num_bits": 4}, "4 is not supported"),
         ("kv_cache_scheme", {**KV, "type": "int"}, "'int' is not supported"),
         ("kv_cache_scheme", {**KV, "dynamic": True}, "True is not supported"),
-        ("kv_cache_scheme", "FP8", "must be an object, got 'FP8'"),
+        ("kv_cache_scheme", "NVFP4", "'NVFP4' is not supported; supported: FP8; use "),
+        ("kv_cache_scheme", ["FP8"], "must be an object, got ['FP8']"),
         ("ignore", "lm_head", "must be a list of names"),
         (
             "ignore",
@@ -142,6 +179,25 @@ def test_a_layer_of_mixed_precision_that_is_not_served_is_named(tmp_path):
         plan(tmp_path, stated)
     with pytest.raises(ModelError, match=r"quantized_layers\.a\.b: must be an object, got 4"):
         plan(tmp_path, changed(stated, "quantized_layers", {"a.b": 4}))
+
+
+def test_layers_of_mixed_precision_may_be_named_in_the_file_of_its_own_alone(tmp_path):
+    """As of releases up to 0.41."""
+    stated = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "ignore": []}
+    stored = headers(scale=of_rows)
+    with pytest.raises(ModelError, match=r"quantization_config\.quantized_layers: names no layer.*hf_quant_config"):
+        plan(tmp_path, stated, stored)
+    modules = [name.removesuffix(".weight_scale") for name in stored if name.endswith(".weight_scale")]
+    layers = {module: {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"} for module in modules}
+    beside = {"producer": {"name": "modelopt"}, "quantization": {**stated, "quantized_layers": layers}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    assert plan(tmp_path, stated, stored).kinds == (F8Rows("token"),)
+    beside["quantization"]["quantized_layers"] = {"a.b": {"quant_algo": "NVFP4"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    with pytest.raises(
+        ModelError, match=r"hf_quant_config\.json\.quantization\.quantized_layers\.'a\.b'\.quant_algo: 'NV"
+    ):
+        plan(tmp_path, stated, stored)
 
 
 def test_scales_of_four_dimensions_that_fit_no_blocks_are_refused(tmp_path):

@@ -17,8 +17,9 @@ LAYERS: Final[Mapping[str, LayerStated]] = {
     "FP8": LayerStated(F8Rows("static"), "tensor", ("weight_scale",), ("input_scale",)),
     "FP8_PER_CHANNEL_PER_TOKEN": LayerStated(F8Rows("token"), "rows", ("weight_scale",)),
     "FP8_PB_WO": LayerStated(F8Blocks("none"), "blocks", ("weight_scale",)),
+    "FP8_PB_REAL": LayerStated(F8Blocks("none"), "blocks", ("weight_scale",)),
 }
-"""Algorithms that are served; the tool writes the last one in small letters."""
+"""Algorithms that are served; the tool writes the last two in small letters: blocks that it had packed, or not yet."""
 MIXED: Final = "MIXED_PRECISION"
 """The algorithm under which each layer has one of its own."""
 MOST_WILDCARDS: Final = 1024
@@ -54,17 +55,34 @@ class ModelOptStated:
         return self.own.get(module, self.whole)
 
 
+def is_modelopt(config: Config) -> bool:
+    """A section of config.json that names no method is the tool's: releases before 0.35 named themselves alone."""
+    producer = config.get("producer")
+    return isinstance(producer, dict) and producer.get("name") == "modelopt"
+
+
+def leaves_layers_out(config: Config) -> bool:
+    """A section of mixed precision without its layers: releases up to 0.41 named them in hf_quant_config.json alone."""
+    return _algorithm(config) == MIXED and not config.get("quantized_layers")
+
+
 def read_modelopt(config: Config) -> ModelOptStated:
     """The section of config.json, or all of hf_quant_config.json. Raises ModelError for what is not served."""
     inside = FIELD
     if "quantization" in config:  # the layout of the file of its own, which is also found in config.json
         config, inside = section(config, "quantization", FIELD), f"{FIELD}.quantization"
     own: dict[str, LayerStated] = {}
+    kv_cache = _kv_cache(config, inside)
     if _algorithm(config) == MIXED:
         layers = section(config, "quantized_layers", inside)
+        if not layers:
+            message = f"names no layer; {MIXED} has one algorithm for each: download hf_quant_config.json too"
+            raise ModelError(f"{inside}.quantized_layers", message)
         for name in layers:
             within = f"{inside}.quantized_layers.{shown(name)}"
             own[name] = _layer(section(layers, name, f"{inside}.quantized_layers"), within)
+        whole = LayerStated()
+    elif kv_cache and config.get("quant_algo") is None:  # the cache is all that was calibrated
         whole = LayerStated()
     else:
         whole = _layer(config, inside)
@@ -77,7 +95,7 @@ def read_modelopt(config: Config) -> ModelOptStated:
     if long := [one for one in wildcards if len(one) > MOST_CHARACTERS or one.count("*") > MOST_STARS]:
         message = f"{shown(long[0])} could take for ever to match; name the modules themselves"
         raise ModelError(f"{inside}.{_skips(config)}", message)
-    return ModelOptStated(whole, own, plain, wildcards, _kv_cache(config, inside))
+    return ModelOptStated(whole, own, plain, wildcards, kv_cache)
 
 
 def _layer(config: Config, inside: str) -> LayerStated:
@@ -101,8 +119,10 @@ def _skips(config: Config) -> str:
 
 
 def _kv_cache(config: Config, inside: str) -> bool:
-    """The algorithm of the cache: its name in the file of its own, its numbers in config.json."""
+    """The algorithm of the cache: its name in the file of its own, its name or its numbers in config.json."""
     by_name = expect(config, "kv_cache_quant_algo", inside, ("FP8", None)) is not None
+    if isinstance(config.get("kv_cache_scheme"), str):  # as releases before 0.35 write it
+        return expect(config, "kv_cache_scheme", inside, ("FP8",)) is not None
     scheme, within = section(config, "kv_cache_scheme", inside), f"{inside}.kv_cache_scheme"
     if scheme:
         expect(scheme, "type", within, ("float",))
