@@ -6,6 +6,10 @@ under -O.
 """
 
 from collections import Counter
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
 
 from quire.proto.prefix_key import block_contents
 from quire.scheduler.core.core import Core
@@ -36,6 +40,10 @@ def check(core: Core) -> None:
 def _require(rule: str, holds: bool, detail: str) -> None:
     if not holds:
         raise InvariantError(rule, detail)
+
+
+def _few(blocks: npt.NDArray[np.int64]) -> list[int]:
+    return [int(block) for block in blocks[:8]]
 
 
 def _name(sequence: Sequence) -> str:
@@ -120,14 +128,18 @@ def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
 def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
     pool = group_epoch.memory.pool
     readers = Counter(block for sequence in live for table in sequence.tables for block in table)
-    places = Counter([*pool.free, *pool.idle, *readers.keys(), *pool.fenced])
-    twice = [block for block, count in places.items() if count > 1]
-    _require("I1", not twice, f"blocks {twice[:8]} are in two places")
-    missing = [block for block in range(pool.num_blocks) if block not in places]
-    _require("I1", not missing, f"blocks {missing[:8]} are nowhere")
-    _require("I1", len(places) == pool.num_blocks, f"{len(places)} blocks in a pool of {pool.num_blocks}")
-    wrong = [block for block in range(pool.num_blocks) if pool.refs[block] != readers[block]]
-    _require("I2", not wrong, f"blocks {wrong[:8]}: counts {[pool.refs[b] for b in wrong[:8]]} are not their readers")
+    placed = np.fromiter(chain(pool.free, pool.idle, readers, pool.fenced), np.int64)
+    strange = placed[(placed < 0) | (placed >= pool.num_blocks)]
+    _require("I1", not strange.size, f"blocks {_few(strange)} in a pool of {pool.num_blocks}")
+    places = np.bincount(placed, minlength=pool.num_blocks)  # a pool may have millions of blocks: no loop over them
+    twice, missing = np.flatnonzero(places > 1), np.flatnonzero(places == 0)
+    _require("I1", not twice.size, f"blocks {_few(twice)} are in two places")
+    _require("I1", not missing.size, f"blocks {_few(missing)} are nowhere")
+    expected = np.zeros(pool.num_blocks, np.int64)
+    expected[list(readers)] = list(readers.values())
+    counted = pool.readers(pool.num_blocks)
+    wrong = np.flatnonzero(counted != expected)
+    _require("I2", not wrong.size, f"blocks {_few(wrong)}: counts {_few(counted[wrong])} are not their readers")
     for sequence in live:
         holds = len(set().union(*sequence.tables)) == sequence.num_blocks
         _require("I2", holds, f"{_name(sequence)} names a block twice: {sequence.tables}")

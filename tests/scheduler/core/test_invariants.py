@@ -83,8 +83,18 @@ def run_a_slot_twice(e):
     plan.slots = plan.slots * 0
 
 
+def free_a_block_of_another_pool(e):
+    e.core.group_epoch.memory.pool.free.append(10**9)
+
+
+def free_what_is_no_block(e):
+    e.core.group_epoch.memory.pool.free[-1] = -1
+
+
 BROKEN = {
     leak: "I1",
+    free_a_block_of_another_pool: "I1",
+    free_what_is_no_block: "I1",
     duplicate: "I1",
     miscount: "I2",
     share_a_block_in_writing: "I3",
