@@ -64,6 +64,11 @@ class Reader(threading.Thread):
         assert len(self.finished) == 1
         return self.tokens
 
+    @property
+    def was_resumed(self) -> bool:
+        """At least once: a machine that stalls for seconds lets frontends take the scheduler for lost, too."""
+        return self.finished[0].usage.num_restarts >= 1
+
 
 def start_readers(engine, eventually, num_tokens: int, **more: object) -> list[Reader]:
     readers = [Reader(engine, request(prompt, num_tokens, **more)) for prompt in PROMPTS]
@@ -104,7 +109,7 @@ def test_streams_survive_the_kill_of_a_worker(engine, undisturbed, eventually, t
     seen = len(engine.lines)
     os.kill(engine.pids("worker")[temperature], signal.SIGKILL)  # either rank
     assert [reader.result() for reader in readers] == undisturbed[temperature]
-    assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
+    assert all(reader.was_resumed for reader in readers)
     assert all(reader.finished[0].usage.completion_tokens == LONG_ENOUGH_OF_TWO_RANKS for reader in readers)
     engine.wait_for_line("ready again", after=seen)
     eventually(engine.idle, 20)
@@ -116,7 +121,7 @@ def test_streams_survive_the_kill_of_a_worker_that_calculates_the_scales_of_its_
     readers = start_readers(engine, eventually, LONG_ENOUGH)
     os.kill(engine.pids("worker")[0], signal.SIGKILL)
     assert [reader.result() for reader in readers] == undisturbed
-    assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
+    assert all(reader.was_resumed for reader in readers)
     calculated = [line.partition("scales of the KV cache by ")[2] for line in engine.lines]
     first, second = filter(None, calculated)
     assert first == second
@@ -141,7 +146,7 @@ def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies
     eventually(lambda: any(reader.tokens for reader in readers), 60)
     os.kill(engine.pids("worker")[0], signal.SIGKILL)
     assert [reader.result() for reader in readers] == alone
-    assert {reader.finished[0].usage.num_restarts for reader in readers} == {1}
+    assert all(reader.was_resumed for reader in readers)
     eventually(engine.idle, 20)
 
 
@@ -160,7 +165,7 @@ def test_streams_survive_a_worker_that_hangs(impatient, eventually):
     os.kill(engine.pids("worker")[0], signal.SIGSTOP)
     engine.wait_for_line("no answer to step")
     assert all(len(reader.result()) == LONG_ENOUGH for reader in readers)
-    assert all(reader.finished[0].usage.num_restarts == 1 for reader in readers)
+    assert all(reader.was_resumed for reader in readers)
     eventually(engine.idle, 20)
 
 
