@@ -18,7 +18,14 @@ INSTRUCTION_SETS = ("portable", "avx2", "avx512", "avx512_bf16", "amx")
 
 REMEDY = "install quire with GCC 12 or newer, or clang, at hand (in a checkout: make venv), or run on a GPU"
 
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float8_e4m3fn: 3, torch.int8: 4}
+DTYPES = {
+    torch.float32: 0,
+    torch.bfloat16: 1,
+    torch.float16: 2,
+    torch.float8_e4m3fn: 3,
+    torch.int8: 4,
+    torch.float8_e8m0fnu: 5,
+}
 """The library's numbers of the dtypes; see dtype.hpp."""
 
 
@@ -50,7 +57,7 @@ _DECLARED = {
     "quire_linear": "pppptsfppsippi",
     "quire_linear_bf16": "pppptsfppsippi",
     "quire_linear_f8": "ipppptsfppspsipippi",
-    "quire_linear_groups": "ipppptsfpiipipspspsiippi",
+    "quire_linear_groups": "ipppptsfpiiipipspspsiippi",
     "quire_linear_int8": "ipppptsfpppsippi",
     "quire_mask_tokens": "psspspsi",
     "quire_pack_f8": "psspi",

@@ -1,9 +1,9 @@
 """Linear layers on codes of 4 to 8 bits, of which the inputs of a group share a scale and an offset for each output.
 
-A weight is scale * (code - zero point), or scale * code - minimum. Scales and minima may be small integers themselves,
-multiples of units that several groups share. Where activations are rounded, each row's 32 inputs
-become integers with a scale of their own: a token's result does not depend on what else is in the batch. The sums of
-integers are exact, what they are scaled and added up to is float32.
+A weight is scale * (code - zero point), or scale * code - minimum, or scale * the number that a table has for the
+code. Scales and minima may be small themselves, multiples of units that several groups share. Where activations are
+rounded, each row's 32 inputs become integers with a scale of their own: a token's result does not depend on what else
+is in the batch. The sums of integers are exact, what they are scaled and added up to is float32.
 """
 
 from typing import Literal, get_args
@@ -14,6 +14,7 @@ from torch import unflatten
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.code_tables import Table, check_table, numbers
 from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
 Bits = Literal[4, 5, 6, 8]
@@ -29,17 +30,19 @@ SIDE = 32
 """Inputs of a row that share a scale."""
 SCALES = (torch.float16, torch.bfloat16, torch.float32)
 """Dtypes of scales and of minima that are no integers."""
-UNIT_DTYPE = torch.float16
-"""Dtype of what scales and minima of int8 are multiples of."""
+UNIT_DTYPES = {torch.int8: torch.float16, torch.float8_e4m3fn: torch.float32}
+"""Dtypes of small scales, and of minima like them -> that of what they are multiples of."""
+POWERS = torch.float8_e8m0fnu
+"""Dtype of scales that are powers of two."""
 LEAST_MAGNITUDE = 1e-30
 """Inputs that are all smaller are rounded to zeros."""
 _PIECE = 4096
 """Rows of a weight packed at once: the steps in between take several times their memory."""
 
 
-def side(bits: Bits) -> int:
-    """Inputs that are multiplied before they are scaled: groups are of whole such."""
-    return 16 if bits == 6 else SIDE
+def side(bits: Bits, size: int) -> int:
+    """Inputs that are multiplied before they are scaled: groups of `size` inputs are of whole such."""
+    return SIDE // 2 if bits == 6 or size % SIDE else SIDE
 
 
 def pack(codes: torch.Tensor, bits: Bits) -> torch.Tensor:
@@ -166,26 +169,29 @@ def linear_groups_reference(
     bits: Bits,
     activations: Activations,
     unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> torch.Tensor:
     """`x @ W.T + bias`, W = scale * code - minimum: x [T, I], bias [O] -> [T, O].
 
     `packed` is `pack(codes, bits)`; `scale` and `offset` are `pack_scale` of [O, G], groups of I / G inputs; `minima`
     says what offsets mean. With `unit`, float16 [1, O, U], or [2, O, U] where there are minima, scales and minima are
-    int8: multiples of the units that G / U groups share, each packed by `pack_scale`. activations "int8" rounds x to
+    int8: multiples of the units that G / U groups share, each packed by `pack_scale`. With a `table` a code of 4 bits
+    stands for the number there, and there is no offset; scales may then be e4m3 too, multiples of units float32, or
+    powers of two (e8m0). activations "int8" rounds x to
     integers (`quantize`); with "none" the product is that of x itself. A row with a NaN or an infinity gives no finite
     number.
     """
     (outputs, groups), inputs = scale.shape, x.shape[1]
     factor, offset = plain(scale, offset, unit)
-    least = minima(factor, offset, bits)
-    codes = unpack(packed, bits, outputs, inputs).float()
+    least = torch.zeros_like(factor, dtype=torch.float32) if table else minima(factor, offset, bits)
+    codes = numbers(unpack(packed, bits, outputs, inputs), table)
     if activations == "none":
         wide = codes.view(outputs, groups, -1) * factor.float()[..., None] - least[..., None]
         out = x.float() @ wide.view(outputs, inputs).T
     else:
         integers, row_scale = quantize(x)
         out = torch.zeros((x.shape[0], outputs), dtype=torch.float32, device=x.device)
-        step = side(bits)
+        step = side(bits, inputs // groups)
         for start in range(0, inputs, step):
             group, inside = start * groups // inputs, slice(start, start + step)
             part = integers.flatten(1)[:, inside]
@@ -208,13 +214,14 @@ def norm_linear_groups_reference(
     bits: Bits,
     activations: Activations,
     unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`linear_groups(rms_norm(total))` and `total = residual + x`, with the gated activation if asked for.
 
     Like `norm_linear`: x and residual [T, I] -> ([T, O], or with a gate [T, O / 2]; total [T, I]).
     """
     normed, total = residual_norm_reference(x, residual, norm_weight, eps)
-    wide = linear_groups_reference(normed, packed, scale, offset, bias, bits, activations, unit)
+    wide = linear_groups_reference(normed, packed, scale, offset, bias, bits, activations, unit, table)
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
 
@@ -232,26 +239,31 @@ def _check(
     bits: Bits,
     activations: Activations,
     unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
-    check_tensor("scale", scale, (None, None), SCALES if unit is None else (torch.int8,), x.device)
+    check_table(table, bits, offset)
+    multiples = tuple(UNIT_DTYPES) if table else (torch.int8,)
+    apart = (*SCALES, POWERS) if table else SCALES
+    check_tensor("scale", scale, (None, None), apart if unit is None else multiples, x.device)
     (outputs, groups), inputs = scale.shape, x.shape[1]
     if bits not in get_args(Bits):
         raise ValueError(f"bits: must be 4, 5, 6 or 8, got {bits!r}")
     if activations not in get_args(Activations):
         raise ValueError(f"activations: must be int8 or none, got {activations!r}")
     _check_inputs("x", inputs)
-    if groups == 0 or inputs // side(bits) % groups:
-        raise ValueError(f"scale: {groups} groups of {inputs} inputs are not of the same multiple of {side(bits)}")
+    least = SIDE // 2 if bits == 6 or table else SIDE
+    if groups == 0 or inputs // least % groups:
+        raise ValueError(f"scale: {groups} groups of {inputs} inputs are not of the same multiple of {least}")
     shape = (-(-outputs // BLOCK), inputs * bits // (8 * LANE), BLOCK, LANE)
     check_tensor("packed", packed, shape, (torch.uint8,), x.device)
     check_contiguous(x=x, packed=packed, scale=scale)
     if offset is not None:
-        dtypes = (torch.uint8, scale.dtype) if unit is None else (torch.int8,)
+        dtypes = (torch.uint8, scale.dtype) if unit is None else (scale.dtype,)
         check_tensor("offset", offset, (outputs, groups), dtypes, x.device)
         check_contiguous(offset=offset)
     if unit is not None:
-        check_tensor("unit", unit, (1 if offset is None else 2, outputs, None), (UNIT_DTYPE,), x.device)
+        check_tensor("unit", unit, (1 if offset is None else 2, outputs, None), (UNIT_DTYPES[scale.dtype],), x.device)
         check_contiguous(unit=unit)
         if unit.shape[2] == 0 or groups % unit.shape[2]:
             raise ValueError(f"unit: {unit.shape[2]} units are not of equally many of {groups} groups")
@@ -273,8 +285,9 @@ def _check_norm(
     bits: Bits,
     activations: Activations,
     unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> None:
-    _check(x, packed, scale, offset, bias, bits, activations, unit)
+    _check(x, packed, scale, offset, bias, bits, activations, unit, table)
     check_residual_norm(x, residual, norm_weight, eps)
     check_gate(gate, scale.shape[0])
 

@@ -1,7 +1,8 @@
 // Linear layers on codes of which the inputs of a group share a scale and an offset for each output; codes.hpp says how
 // they lie. Rows become integers: codes are multiplied about the middle of their range, sums of a side of inputs are
 // scaled for the output and the row, and what the offset is from the middle goes off them. Or rows stay as they are, and
-// codes become float32. A few rows have a loop for each number of bits, more share that of 8: it takes long to compile.
+// codes become float32. A few rows have a loop for each kind of codes, more share that of 8 bits: it takes long to
+// compile.
 #pragma once
 
 #include <algorithm>
@@ -32,17 +33,17 @@ struct IntegerGroups : VectorTiles, GroupScales {
     template <class C> static constexpr int IN_REGISTERS = C::BITS == 4 || TILE_ROWS < 4 ? TILE_ROWS : 4;
     static constexpr int64_t SEGMENT = 128;
 
-    int64_t side() const { return side_of(bits); }
     int64_t scales(int64_t n) const { return n / side() * SIDE_FLOATS; }
 
     template <class T> void pack(const T* x, int64_t n, int32_t* out, float* scale, int32_t*) const {
+        const int64_t apart = side();
         for (int64_t i = 0; i < n; i += ROUNDED) {
             const int32_t top = largest_magnitude(x + i, ROUNDED);
             const bool finite = top < 0x7f800000;
             const float most = bits_of<float>(top), step = finite && most >= 1e-30f ? most / 127.f : 1.f;
-            for (int64_t at = i; at < i + ROUNDED; at += side(), scale += SIDE_FLOATS) {
-                const int32_t sum = Int8::put(x + at, side(), step, finite, out + at / GROUP);
-                const Side one{finite ? step : NAN, finite ? step * float(sum) : NAN, -(sum << (bits - 1))};
+            for (int64_t at = i; at < i + ROUNDED; at += apart, scale += SIDE_FLOATS) {
+                const int32_t sum = Int8::put(x + at, apart, step, finite, out + at / GROUP);
+                const Side one{finite ? step : NAN, finite ? step * float(sum) : NAN, -(sum << (value_bits() - 1))};
                 std::memcpy(scale, &one, sizeof one);
             }
         }
@@ -57,7 +58,7 @@ struct IntegerGroups : VectorTiles, GroupScales {
     ) const {
         const int64_t count = packed.first(end) - packed.first(begin);
         const Tiles<blocks> tiles{packed, begin, end, count, numbers.data(), next};
-        for_bits(bits, [&](auto codes) {
+        for_codes(bits, table, [&](auto codes) {
             using C = decltype(codes);
             if constexpr (C::BITS < 8 && blocks == 2)
                 if (tiles.count > IN_REGISTERS<C>) return add_widened<C>(tiles, weights, sums);
@@ -246,7 +247,7 @@ struct FloatGroups : Float32, GroupScales {
         const std::array<int64_t, blocks>& numbers, int, int32_t* sums
     ) const {
         if constexpr (blocks == 4)
-            for_bits(bits, [&](auto codes) { add_row<decltype(codes)>(packed.lanes, weights, numbers, sums); });
+            for_codes(bits, table, [&](auto codes) { add_row<decltype(codes)>(packed.lanes, weights, numbers, sums); });
         else add_tiles(packed, begin, end, weights, numbers, sums);
     }
 
@@ -260,7 +261,7 @@ private:
         const int64_t origin = packed.first(begin);
         for (int64_t i = 0; i < inputs; i += SEGMENT) {
             const int64_t count = std::min(SEGMENT, inputs - i);
-            for_bits(bits, [&](auto codes) {
+            for_codes(bits, table, [&](auto codes) {
                 for (int b = 0; b < 2; b++)
                     for (int v = 0; v < BLOCK_VECTORS; v++) {
                         const int32_t* const at = weights[b] + lanes_of_block(i);
@@ -277,15 +278,16 @@ private:
 
     // The weights of a vector of outputs.
     struct Meant {
-        Floats factor, least;
+        Floats factor, zero, least;
 
         Meant() = default;
         Meant(const GroupScales& scales, int64_t block, Group group, int v)
-            : factor(scales.factors(block, group, v * LANES)), least(scales.minima(factor, block, group, v * LANES)) {}
+            : factor(scales.factors(block, group, v * LANES)), zero(splat(scales.kind == SYMMETRIC ? scales.middle() : 0)),
+              least(scales.kind == SYMMETRIC ? Floats{} : scales.minima(factor, block, group, v * LANES)) {}
 
         Floats weights(Ints codes, int byte) const {
             const Words code = (Words)codes >> (8 * byte) & 255;
-            return __builtin_convertvector((Ints)code, Floats) * factor - least;  // rounded once, where a scale is short
+            return (__builtin_convertvector((Ints)code, Floats) - zero) * factor - least;
         }
     };
 
@@ -350,13 +352,13 @@ enum GroupActivations : int { AS_INTEGERS = 0, AS_FLOATS = 1 };
 // `groups`: columns of scale and offset; `kind`: see Offset; `units`: columns of unit, or 0.
 QUIRE_EXPORT void quire_linear_groups(
     int dtype, const void* x, const void* residual, const void* norm_weight, void* total, int64_t rows, int64_t inputs,
-    float eps, const void* weight, int bits, int scale_dtype, const void* scale, int kind, const void* offset,
+    float eps, const void* weight, int bits, int table, int scale_dtype, const void* scale, int kind, const void* offset,
     int64_t groups, const void* unit, int64_t units, const void* bias, int64_t outputs, int activations, int gate,
     void* out, void* scratch, int threads
 ) {
     const quire::GroupScales scales{
-        scale, offset, scale_dtype, quire::Offset(kind), (const quire::F16*)unit, outputs, inputs, groups, units,
-        units ? groups / units : 1, bits
+        scale, offset, scale_dtype, quire::Offset(kind), unit, outputs, inputs, groups, units,
+        units ? groups / units : 1, bits, quire::Table(table)
     };
     const auto run = [=](auto format) {
         quire::for_dtype(dtype, [=](auto* t) {

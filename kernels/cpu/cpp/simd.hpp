@@ -34,9 +34,10 @@ struct Bf16 { uint16_t bits; };
 struct F16 { uint16_t bits; };
 struct I8 { int8_t bits; };
 struct Fp8 { uint8_t bits; };  // e4m3fn: 4 exponent bits, 3 of mantissa, no infinity, NaN is 0x7f
+struct E8m0 { uint8_t bits; };  // 2^(bits - 127), NaN is 0xff
 
 // What Python passes for a dtype; see native.py.
-enum Dtype : int { F32 = 0, BF16 = 1, FP16 = 2, FP8 = 3, INT8 = 4 };
+enum Dtype : int { F32 = 0, BF16 = 1, FP16 = 2, FP8 = 3, INT8 = 4, POWERS = 5 };
 
 template <class To, class From> inline To bits_of(From from) {
     static_assert(sizeof(To) == sizeof(From));
@@ -81,6 +82,18 @@ inline Halves low_half(Words x) { return __builtin_convertvector(x, Halves); }
 inline Bytes low_byte(Words x) { return __builtin_convertvector(x, Bytes); }
 #endif
 
+// Byte of a table of 16 at the place that each byte of x, below 16, names.
+inline Words looked_up(Words x, const uint8_t* table) {
+#if defined(__AVX512F__)
+    return (Words)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_vector<__m128i>(table)), (__m512i)x);
+#elif defined(__AVX2__)
+    return (Words)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_vector<__m128i>(table)), (__m256i)x);
+#else
+    typedef uint8_t Sixteen __attribute__((vector_size(16)));
+    return (Words)__builtin_shuffle(load_vector<Sixteen>(table), (Sixteen)x);
+#endif
+}
+
 // ---- to float32 and back, a vector at a time ----
 
 inline Floats widen(Floats raw, float*) { return raw; }
@@ -103,6 +116,11 @@ inline Floats widen(Bytes raw, Fp8*) {
     const Words finite = bits_of<Words>(bits_of<Floats>(body << 20) * 0x1p120f);
     const Words magnitude = body == splat_bits(0x7f) ? splat_bits(0x7fc00000) : finite;
     return bits_of<Floats>(magnitude | ((w & 0x80) << 24));
+}
+
+inline Floats widen(Bytes raw, E8m0*) {
+    const Words w = wide(raw), power = w == splat_bits(0) ? splat_bits(1u << 22) : w << 23;
+    return bits_of<Floats>(w == splat_bits(0xff) ? splat_bits(0x7fc00000) : power);
 }
 
 // Magnitudes of a small float, rounded to nearest even. `mantissa`, `bias` are the format's; what is beyond its
@@ -174,6 +192,7 @@ template <> struct Raw<float> { using type = Floats; };
 template <> struct Raw<Bf16> { using type = Halves; };
 template <> struct Raw<F16> { using type = Halves; };
 template <> struct Raw<Fp8> { using type = Bytes; };
+template <> struct Raw<E8m0> { using type = Bytes; };
 template <> struct Raw<uint8_t> { using type = Bytes; };
 template <> struct Raw<I8> { using type = Bytes; };
 

@@ -13,6 +13,7 @@ from quire.kernels.cpu.linear import norm as norms
 from quire.kernels.cpu.native import load, runnable_sets
 from quire.kernels.cpu.tape import record
 from quire.kernels.linear.activation import GATES
+from quire.kernels.linear.code_tables import numbers
 from quire.kernels.linear.linear_groups import (
     linear_groups,
     linear_groups_reference,
@@ -30,11 +31,14 @@ from quire.kernels.linear.linear_groups import (
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 OFFSETS = ("none", "zeros", "minima", "units", "units, minima")
 """With units, scales and minima are integers."""
+TABLES = ("e2m1", "e2m1, f8", "e2m1, powers", "iq4_nl", "iq4_nl, units")
+"""What codes of 4 bits stand for, where they have no offset, and what scales are: f8 have units too."""
 WAYS = ("int8", "none")
 LAYERS = [
     (4, "none", "int8"), (4, "zeros", "int8"), (4, "minima", "none"), (4, "units, minima", "int8"),
     (5, "units, minima", "int8"), (5, "none", "none"), (6, "units", "int8"), (6, "units", "none"),
-    (8, "minima", "int8"), (8, "none", "none"),
+    (8, "minima", "int8"), (8, "none", "none"), (4, "e2m1, f8", "int8"), (4, "e2m1, f8", "none"),
+    (4, "e2m1, powers", "int8"), (4, "iq4_nl, units", "int8"), (4, "iq4_nl", "none"),
 ]  # fmt: skip
 """Bits, offset and activations: each way to multiply codes, and each offset."""
 
@@ -60,6 +64,7 @@ class Layer:
 
     def __init__(self, outputs, groups, size, layer, seed=0, stored=torch.float16):
         self.bits, offset, self.way = layer
+        self.table = offset.partition(",")[0] if offset in TABLES else ""
         generator, inputs = torch.Generator().manual_seed(seed), groups * size
         self.codes = torch.randint(0, 2**self.bits, (outputs, inputs), generator=generator).to(torch.uint8)
         self.packed = pack(self.codes, self.bits)
@@ -71,25 +76,36 @@ class Layer:
             scale, least = (torch.randint(-9, 10, (outputs, groups), generator=generator).to(torch.int8) for _ in "01")
             units = (units * random(*units.shape, seed=seed + 3).exp()).half()[: 2 if "minima" in offset else 1]
             self.unit = torch.stack([pack_scale(one) for one in units])
+        elif offset == "e2m1, f8":
+            self.unit = torch.stack([pack_scale(random(outputs, 1, seed=seed + 3).exp() / 4096)])
+            scale = torch.randint(0, 127, (outputs, groups), generator=generator).to(torch.uint8)
+            scale = scale.view(torch.float8_e4m3fn)
+        elif offset == "e2m1, powers":
+            scale = torch.randint(100, 124, (outputs, groups), generator=generator).to(torch.uint8)
+            scale = scale.view(torch.float8_e8m0fnu)
         else:
             scale, least = scale.to(stored), least.to(stored)
         of = zeros if offset == "zeros" else least if "minima" in offset else None
         self.scale, self.offset = pack_scale(scale), None if of is None else pack_scale(of)
 
+    @property
+    def how(self):
+        return self.bits, self.way, self.unit, self.table
+
     def __call__(self, x, bias=None):
-        return linear_groups(x, self.packed, self.scale, self.offset, bias, self.bits, self.way, self.unit)
+        return linear_groups(x, self.packed, self.scale, self.offset, bias, *self.how)
 
     def normed(self, x, residual, gain, bias=None, gate=None, eps=1e-5):
         weight = (self.packed, self.scale, self.offset, bias)
-        return norm_linear_groups(x, residual, gain, eps, *weight, gate, self.bits, self.way, self.unit)
+        return norm_linear_groups(x, residual, gain, eps, *weight, gate, *self.how)
 
     def exact(self, x, bias=None):
         """The product in float64 of what the rows are rounded to, and what its terms come to at most."""
         size = self.codes.shape[1] // self.scale.shape[1]
         scale, offset = plain(self.scale, self.offset, self.unit)
-        least = minima(scale, offset, self.bits)
+        least = torch.zeros_like(scale).float() if self.table else minima(scale, offset, self.bits)
         least, rows = least.double().repeat_interleave(size, 1), x.double()
-        scaled = self.codes.double() * scale.double().repeat_interleave(size, 1)
+        scaled = numbers(self.codes, self.table).double() * scale.double().repeat_interleave(size, 1)
         if self.way == "int8":
             integers, step = quantize(x)
             rows = (integers.double() * step.double()[..., None]).flatten(1)
@@ -105,14 +121,15 @@ class Layer:
     rows=st.integers(0, 40),
     outputs=st.integers(1, 150),
     shape=st.sampled_from([(6, 16), (1, 32), (9, 32), (34, 32), (5, 64), (3, 96), (3, 128), (1, 2336)]),
-    layer=st.tuples(st.sampled_from([4, 5, 6, 8]), st.sampled_from(OFFSETS), st.sampled_from(WAYS)),
+    layer=st.tuples(st.sampled_from([4, 5, 6, 8]), st.sampled_from(OFFSETS), st.sampled_from(WAYS))
+    | st.tuples(st.just(4), st.sampled_from(TABLES), st.sampled_from(WAYS)),
     stored=st.sampled_from(DTYPES),
     dtype=st.sampled_from(DTYPES),
     has_bias=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_every_instruction_set_gives_the_product(rows, outputs, shape, layer, stored, dtype, has_bias, seed):
-    groups, size = shape[0], max(shape[1], side(layer[0]))
+    groups, size = shape[0], shape[1] if layer[1] in TABLES else max(shape[1], side(layer[0], shape[1] * 2))
     x, bias = random(rows, groups * size, seed=seed, dtype=dtype), random(outputs, seed=seed, dtype=dtype)
     case = Layer(outputs, groups, size, layer, seed, stored)
     exact, terms = case.exact(x, bias if has_bias else None)
@@ -137,6 +154,29 @@ def test_every_code_of_every_input_is_read_where_it_lies(instruction_set, rows, 
     for start in range(0, 128, rows):
         x = torch.eye(128)[start : start + rows] * 127
         assert torch.equal(case(x), (codes - zeros).T[start : start + rows] * 127)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("table", ["e2m1", "iq4_nl"])
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_every_code_stands_for_its_number_in_the_table(instruction_set, rows, table, way):
+    case = Layer(70, 8, 16, (4, table, way), stored=torch.float16)
+    weight = numbers(case.codes, table) * unpack_scale(case.scale).float().repeat_interleave(16, 1)
+    for start in range(0, 128, rows):
+        x = torch.eye(128)[start : start + rows] * 127
+        assert torch.equal(case(x), weight.T[start : start + rows] * 127)
+
+
+@pytest.mark.parametrize("code", range(0, 256, 15))
+def test_scales_of_a_byte_are_the_numbers_that_torch_takes_them_for(instruction_set, code):
+    stored = torch.full((20, 2), code, dtype=torch.uint8)
+    powers, floats = stored.view(torch.float8_e8m0fnu), stored.view(torch.float8_e4m3fn)
+    packed, x = pack(torch.full((20, 64), 2, dtype=torch.uint8), 4), torch.eye(64)[:1]
+    out = linear_groups(x, packed, powers, None, None, 4, "none", None, "e2m1")
+    torch.testing.assert_close(out, powers.float()[:1, 0].expand(1, 20), rtol=0, atol=0, equal_nan=True)
+    unit = torch.full((1, 20, 1), 0.1)
+    out = linear_groups(x, packed, floats, None, None, 4, "none", unit, "e2m1")
+    torch.testing.assert_close(out, (floats.float()[:1, 0] * 0.1).expand(1, 20), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -259,9 +299,7 @@ def test_the_references_agree_up_to_the_rounding_of_activations(instruction_set,
     case = Layer(64, 2, 128, layer, 3)
     out, total = case.normed(x, residual, gain, gate="gelu_tanh")
     weight = (case.packed, case.scale, case.offset, None)
-    expected, expected_total = norm_linear_groups_reference(
-        x, residual, gain, 1e-5, *weight, "gelu_tanh", case.bits, case.way, case.unit
-    )
+    expected, expected_total = norm_linear_groups_reference(x, residual, gain, 1e-5, *weight, "gelu_tanh", *case.how)
     assert torch.equal(total, expected_total)
     torch.testing.assert_close(out, expected, rtol=0.01, atol=0.01 * float(expected.abs().max()))
 
@@ -290,5 +328,5 @@ def test_a_tape_gives_what_calls_give(layer, dtype):
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_form_is_chosen_by_the_device_and_keeps_the_references_result(layer):
     case, x = Layer(40, 3, 96, layer), random(5, 288)
-    expected = linear_groups_reference(x, case.packed, case.scale, case.offset, None, case.bits, case.way, case.unit)
+    expected = linear_groups_reference(x, case.packed, case.scale, case.offset, None, *case.how)
     torch.testing.assert_close(case(x), expected, rtol=1e-5, atol=1e-4)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from quire.kernels.linear.code_tables import TABLES
 from quire.kernels.linear.linear_groups import (
     linear_groups,
     linear_groups_reference,
@@ -216,6 +217,31 @@ def test_the_norm_goes_before_and_the_gate_behind(gate):
     torch.testing.assert_close(out, expected)
 
 
+@sizes
+@given(
+    rows=st.integers(0, 9),
+    shape=st.sampled_from([(16, 6), (32, 1), (32, 3), (64, 2), (96, 1)]),
+    outputs=st.integers(1, 70),
+    table=st.sampled_from(sorted(TABLES)),
+    stored=st.sampled_from([*DTYPES, torch.int8, torch.float8_e4m3fn, torch.float8_e8m0fnu]),
+    activations=st.sampled_from(["int8", "none"]),
+    seed=st.integers(0, 99),
+)
+def test_the_reference_of_a_table_is_the_product_in_float64(rows, shape, outputs, table, stored, activations, seed):
+    (size, groups), unit = shape, None
+    x, codes = random(rows, size * groups, seed=seed), random_codes(outputs, size * groups, bits=4, seed=seed)
+    scale = (random(outputs, groups, seed=seed).exp() * 8).to(stored)
+    meant = scale.double()
+    if stored.itemsize == 1 and stored != torch.float8_e8m0fnu:
+        unit = random(1, outputs, 1, seed=seed + 1).exp().to(torch.float16 if stored == torch.int8 else torch.float32)
+        meant = meant * unit[0].double()
+        unit = pack_scale(unit[0])[None]
+    places = torch.tensor(TABLES[table], dtype=torch.float64)[codes.long()]
+    exact, terms = exact_product(x, places, meant, torch.zeros(outputs, groups), None, 4, activations)
+    out = linear_groups(x, pack(codes, 4), pack_scale(scale), None, None, 4, activations, unit, table)
+    assert ((out.double() - exact).abs() <= 1e-5 * terms).all()
+
+
 # ---- refusals ----
 
 SOUND = {
@@ -231,6 +257,9 @@ SOUND = {
 LEVELS = {"scale": torch.ones(40, 2, dtype=torch.int8), "offset": torch.ones(40, 2, dtype=torch.int8)}
 LEVELS["unit"] = torch.ones(2, 40, 1, dtype=torch.float16)
 """Scales and minima of integers."""
+FLOATS = {"offset": None, "scale": torch.ones(40, 8).to(torch.float8_e4m3fn), "unit": torch.ones(1, 40, 1)}
+FLOATS["table"] = "e2m1"
+"""Floats of 4 bits."""
 
 
 @pytest.mark.parametrize(
@@ -260,13 +289,21 @@ LEVELS["unit"] = torch.ones(2, 40, 1, dtype=torch.float16)
         ({"bias": torch.ones(39)}, "bias: expected shape"),
         ({"bias": torch.ones(40, dtype=torch.float16)}, "bias: expected"),
         ({"activations": "token"}, "activations: must be int8 or none, got 'token'"),
+        ({"unit": None, "table": "nf4"}, "table: must be one of e2m1, iq4_nl, or empty, got 'nf4'"),
+        ({"unit": None, "table": "e2m1"}, "offset: must be left out with a table"),
+        ({"bits": 8, "offset": None, "unit": None, "table": "e2m1"}, "bits: must be 4 with a table, got 8"),
+        ({**FLOATS, "table": ""}, r"scale: expected torch\.int8"),
+        ({**FLOATS, "unit": None}, "scale: expected"),
+        ({**FLOATS, "unit": torch.ones(1, 40, 1).half()}, r"unit: expected torch\.float32"),
+        ({**FLOATS, "scale": torch.ones(40, 16).to(torch.float8_e4m3fn)}, "scale: 16 groups of 128 inputs"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(change, words):
     assert linear_groups(*SOUND.values()).isfinite().all()
     assert linear_groups(*(SOUND | LEVELS).values()).isfinite().all()
+    assert linear_groups(*(SOUND | FLOATS).values()).isfinite().all()
     with pytest.raises(ValueError, match=words):
-        linear_groups(*(SOUND | change).values())  # the unit, the last of them, goes last
+        linear_groups(*(SOUND | change).values())  # the unit and the table go last
 
 
 def test_an_odd_number_of_outputs_cannot_be_gated():
