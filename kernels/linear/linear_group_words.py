@@ -1,6 +1,8 @@
 """Linear layers on codes of groups as GPUs read them: words of 32 bits, which become weights of the model's dtype.
 
-A weight is scale * (code - zero point), or scale * code - minimum, rounded once; activations stay as they are.
+A weight is scale * (code - zero point), or scale * code - minimum, rounded once; activations stay as they are. Codes of
+4 bits may stand for floats (e2m1): then a weight is scale * number, with scales of a byte. e4m3 scales are multiples of
+a unit for each output: the product of scale and number is exact in 16 bits, and the unit multiplies the output's sums.
 `kernels/linear/linear_groups.py` is the same on codes as processors read them.
 """
 
@@ -9,7 +11,8 @@ import torch
 from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
-from quire.kernels.linear.linear_groups import SCALES, SIDE, Bits
+from quire.kernels.linear.code_tables import Table, check_table, numbers
+from quire.kernels.linear.linear_groups import POWERS, SCALES, SIDE, Bits
 from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
 WORDS = 32
@@ -63,14 +66,24 @@ def unpack_words(words: torch.Tensor, bits: Bits, inputs: int) -> torch.Tensor:
 
 
 def dequantize_words_reference(
-    words: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, bits: Bits, inputs: int, dtype: torch.dtype
+    words: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    bits: Bits,
+    inputs: int,
+    dtype: torch.dtype,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> torch.Tensor:
     """The weight [O, inputs] that is meant: made in float32, each with the rounding of one product or one
-    multiplication and addition, then rounded to `dtype`."""
-    codes = unpack_words(words, bits, inputs).double()
+    multiplication and addition, then rounded to `dtype`; with the unit of its e4m3 scales where that is given."""
+    stored = unpack_words(words, bits, inputs)
+    codes = (numbers(stored, table) if table else stored).double()
     groups = codes.view(codes.shape[0], scale.shape[0], -1)
     wide, least = scale.T.double()[..., None], None if offset is None else offset.T.double()[..., None]
-    if offset is None or least is None:
+    if table:
+        weight = groups * wide * (1 if unit is None else unit.double()[:, None, None])
+    elif offset is None or least is None:
         weight = (groups - (1 << bits - 1)) * wide
     else:
         weight = (groups - least) * wide if offset.dtype == torch.uint8 else groups * wide - least
@@ -84,15 +97,21 @@ def linear_group_words_reference(
     offset: torch.Tensor | None,
     bias: torch.Tensor | None,
     bits: Bits,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> torch.Tensor:
     """`x @ W.T + bias`: x [T, I], bias [O] -> [T, O], W the weight that is meant in the dtype of x.
 
     `words` is `pack_words(codes, bits)`; `scale` and `offset` are [G, O] for groups of I / G inputs. offset None: the
-    zero point is half of the codes' range; uint8: zero points; else minima, of the scales' dtype.
+    zero point is half of the codes' range; uint8: zero points; else minima, of the scales' dtype. With the `table` e2m1
+    codes of 4 bits stand for the numbers there and have no offset; scales are powers of two (e8m0), or e4m3 and
+    multiples of `unit`, float32 [O]; groups are of 16 inputs, too.
     """
-    weight = dequantize_words_reference(words, scale, offset, bits, x.shape[1], x.dtype)
+    weight = dequantize_words_reference(words, scale, offset, bits, x.shape[1], x.dtype, table=table)
     wide = torch.promote_types(x.dtype, torch.float32)
     out = x.to(wide) @ weight.to(wide).T
+    if unit is not None:
+        out *= unit
     return (out if bias is None else out + bias).to(x.dtype)
 
 
@@ -107,13 +126,15 @@ def norm_linear_group_words_reference(
     bias: torch.Tensor | None,
     gate: Gate | None,
     bits: Bits,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`linear_group_words(rms_norm(total))` and `total = residual + x`, with the gated activation if asked for.
 
     Like `norm_linear`: x and residual [T, I] -> ([T, O], or with a gate [T, O / 2]; total [T, I]).
     """
     normed, total = residual_norm_reference(x, residual, norm_weight, eps)
-    wide = linear_group_words_reference(normed, words, scale, offset, bias, bits)
+    wide = linear_group_words_reference(normed, words, scale, offset, bias, bits, unit, table)
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
 
@@ -124,14 +145,19 @@ def _check(
     offset: torch.Tensor | None,
     bias: torch.Tensor | None,
     bits: Bits,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
-    check_tensor("scale", scale, (None, None), SCALES, x.device)
+    _check_table(table, bits, offset, unit)
+    check_tensor("scale", scale, (None, None), _scales(table, unit is not None), x.device)
     (groups, outputs), inputs = scale.shape, x.shape[1]
     if bits not in (4, 8):
         raise ValueError(f"bits: must be 4 or 8, got {bits!r}")
-    if inputs % SIDE or groups == 0 or inputs // SIDE % groups:
-        raise ValueError(f"scale: {groups} groups of {inputs} inputs are not of the same multiple of {SIDE}")
+    is_of_halves = bool(table) and inputs == groups * SIDE // 2
+    if inputs % SIDE or groups == 0 or (inputs // SIDE % groups and not is_of_halves):
+        least = f"{SIDE // 2}, nor of the same multiple of {SIDE}" if table else f"the same multiple of {SIDE}"
+        raise ValueError(f"scale: {groups} groups of {inputs} inputs are not of {least}")
     shape = (-(-inputs // tile_inputs(bits)), outputs, WORDS)
     check_tensor("words", words, shape, (torch.int32,), x.device)
     if words.numel() > MOST_WORDS:
@@ -140,9 +166,27 @@ def _check(
     if offset is not None:
         check_tensor("offset", offset, (groups, outputs), (torch.uint8, scale.dtype), x.device)
         check_contiguous(offset=offset)
+    if unit is not None:
+        check_tensor("unit", unit, (outputs,), (torch.float32,), x.device)
+        check_contiguous(unit=unit)
     if bias is not None:
         check_tensor("bias", bias, (outputs,), (x.dtype,), x.device)
         check_contiguous(bias=bias)
+
+
+def _check_table(table: Table, bits: Bits, offset: torch.Tensor | None, unit: torch.Tensor | None) -> None:
+    if table not in ("", "e2m1"):
+        raise ValueError(f"table: must be e2m1, or empty, got {table!r}")
+    check_table(table, bits, offset)
+    if not table and unit is not None:
+        raise ValueError("unit: must be left out without a table")
+
+
+def _scales(table: Table, has_unit: bool) -> tuple[torch.dtype, ...]:
+    """Dtypes that scales may have."""
+    if not table:
+        return SCALES
+    return (torch.float8_e4m3fn,) if has_unit else (POWERS,)
 
 
 def _check_norm(
@@ -156,8 +200,10 @@ def _check_norm(
     bias: torch.Tensor | None,
     gate: Gate | None,
     bits: Bits,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> None:
-    _check(x, words, scale, offset, bias, bits)
+    _check(x, words, scale, offset, bias, bits, unit, table)
     check_residual_norm(x, residual, norm_weight, eps)
     check_gate(gate, scale.shape[1])
 

@@ -32,9 +32,15 @@ def group_tiles(num_tokens: int, size_in: int, size_out: int, bits: Bits) -> Til
     return {"tokens": tokens, "rows": rows, "parts": parts, "num_warps": 4, "num_stages": stages}
 
 
-def run_of(size_in: int, groups: int, bits: Bits) -> int:
-    """Slices of 32 inputs, one after the other in a tile, that are sure to be of one group."""
-    return math.gcd(size_in // groups // WORDS, tile_inputs(bits) // WORDS)
+def slices_of(size_in: int, groups: int, bits: Bits) -> dict[str, int | None]:
+    """Arguments of the kernels by these names: how groups and the slices of 32 inputs of a tile lie.
+
+    RUN: slices, one after the other, that are sure to be of one group; PER: groups of a slice, one or two of 16 inputs;
+    group_size: None where tiles are of whole groups, of which nothing has to be divided to tell their numbers.
+    """
+    size, tile = size_in // groups, tile_inputs(bits)
+    run = math.gcd(max(size // WORDS, 1), tile // WORDS)
+    return {"RUN": run, "PER": max(WORDS // size, 1), "group_size": size if tile % size else None}
 
 
 def piece_outputs(size_in: int, size_out: int, itemsize: int) -> int:

@@ -4,18 +4,20 @@ Floor of T tokens: O * I * bits / 8 bytes of codes, O * I / (inputs of a group) 
 T * (I + O) * itemsize; 2 * T * O * I operations. 8B qkv (4096 -> 6144, 4 bits by 128, zero points) 13.2 MB.
 
 Outputs are the rows of the matrix instruction and tokens its columns: a warp turns the words that it has copied into
-weights in the registers from which it multiplies them. A layer is split along I where it has few outputs, and the parts
-are added in their order: up to 64 tokens the result of one does not depend on how many others there are.
+weights (`group_codes.py`) in the registers from which it multiplies them. A layer is split along I where it has few
+outputs, and the parts are added in their order: up to 64 tokens the result of one does not depend on how many others
+there are. Weights of floats with e4m3 scales are exact there: their unit multiplies the sums.
 
 For more tokens a piece of the weight of at most 64 MB is made and left to cuBLAS, then the next one in its place: the
 larger tiles that would hide the making beside the product have to be measured first, and a whole layer's weight would
-take as much as 1 GB beside a model that was quantized to be small.
+take as much as 1 GB beside a model that was quantized to be small. There the unit is in the weights, which are rounded.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from quire.kernels.gpu.linear.group_codes import dequantized, of_unit, slice_numbers
 from quire.kernels.gpu.linear.group_tiles import (
     BLOCK_O,
     MOST_TOKENS,
@@ -23,44 +25,17 @@ from quire.kernels.gpu.linear.group_tiles import (
     PIECE_WARPS,
     group_tiles,
     piece_outputs,
-    run_of,
+    slices_of,
 )
 from quire.kernels.gpu.linear.skinny_linear import add_parts_kernel
 from quire.kernels.gpu.linear.tiles import ADD_BLOCK
 from quire.kernels.linear.activation import Gate, gated_activation
+from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.linear_group_words import WORDS
 from quire.kernels.linear.linear_groups import Bits
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 
 _WORDS = tl.constexpr(WORDS)
-_EXPONENT = tl.constexpr(0x4B000000)
-"""Bits of 2 ** 23 as a float32: a code in the low bits adds itself, without an instruction that converts."""
-_BASE = tl.constexpr(8388608.0)
-
-
-@triton.jit
-def group_numbers(scale, offset, place, known, BITS: tl.constexpr):
-    """Scale, and what is taken off a code's float (above `_BASE`) or, of minima, off the product; 0 where not known."""
-    wide = tl.load(scale + place, known, 0.0).to(tl.float32)
-    if offset is None:
-        least = tl.full(wide.shape, _BASE + (1 << BITS - 1), tl.float32)
-    else:
-        least = tl.load(offset + place, known, 0).to(tl.float32)
-        if offset.dtype.element_ty == tl.uint8:
-            least += _BASE
-    return wide, least
-
-
-@triton.jit
-def dequantized(words, place: tl.constexpr, wide, least, offset, BITS: tl.constexpr):
-    """The weights of the codes at a place of the words, float32, exact up to the rounding of one operation."""
-    codes = (words >> place * BITS) & ((1 << BITS) - 1)
-    value = (codes | _EXPONENT).to(tl.float32, bitcast=True)
-    if offset is None or offset.dtype.element_ty == tl.uint8:
-        weight = (value - least) * wide
-    else:
-        weight = (value - _BASE) * wide - least
-    return weight
 
 
 @triton.jit(do_not_specialize=["num_tokens", "steps"])
@@ -69,27 +44,29 @@ def linear_group_words_kernel(
     words,
     scale,
     offset,
+    unit,
     bias,
     out,
     num_tokens,
     size_in,
     size_out,
-    group_size,
     steps,
+    group_size,
     BITS: tl.constexpr,
     RUN: tl.constexpr,
+    PER: tl.constexpr,
     SPLIT: tl.constexpr,
     ROWS: tl.constexpr,
     TOKENS: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):
-    """Program (block of tokens, block of outputs, part): `steps` tiles of words times x. RUN: see `run_of`.
+    """Program (block of tokens, block of outputs, part): `steps` tiles of words times x.
 
-    With SPLIT, `out` takes float32 sums [part, ROWS, size_out].
+    group_size, RUN and PER: see `slices_of`. With SPLIT, `out` takes float32 sums [part, ROWS, size_out].
     """
     SLICES: tl.constexpr = 32 // BITS
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)[None, :]
-    columns = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)[:, None]
+    columns = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     part = tl.program_id(2)
     rows = tl.where(columns < size_out, columns, 0)
     lanes = tl.arange(0, _WORDS)
@@ -97,23 +74,25 @@ def linear_group_words_kernel(
     sums = tl.zeros((BLOCK_O, TOKENS), tl.float32)
     first = part * steps
     for tile in range(first, min(first + steps, tl.cdiv(size_in, SLICES * _WORDS))):
-        packed = tl.load(words + (tile * size_out + rows) * _WORDS + lanes[None, :])
+        packed = tl.load(words + (tile * size_out + rows[:, None]) * _WORDS + lanes[None, :])
         for place in tl.static_range(SLICES):
-            inner = (tile * SLICES + place) * _WORDS
+            inner = tile * (SLICES * _WORDS) + place * _WORDS
             known = inner < size_in
             if place % RUN == 0:
-                wide, least = group_numbers(scale, offset, inner // group_size * size_out + rows, known, BITS)
-            weight = dequantized(packed, place, wide, least, offset, BITS).to(x.dtype.element_ty)
+                group = (tile * SLICES + place) * PER // RUN if group_size is None else inner // group_size
+                wide, least = slice_numbers(scale, offset, unit, group, rows, size_out, known, BITS, PER)
+            weight = dequantized(packed, place, wide, least, scale, offset, unit, BITS).to(x.dtype.element_ty)
             slice_of_x = tl.load(x + tokens * size_in + inner + lanes[:, None], (tokens < num_tokens) & known, 0.0)
             sums = tl.dot(weight, slice_of_x, sums)
 
-    real = (tokens < num_tokens) & (columns < size_out)
+    sums = of_unit(sums, unit, rows[:, None])
+    real = (tokens < num_tokens) & (columns < size_out)[:, None]
     if SPLIT:
-        tl.store(out + (part * ROWS + tokens) * size_out + columns, sums, real)
+        tl.store(out + (part * ROWS + tokens) * size_out + columns[:, None], sums, real)
     else:
         if bias is not None:
-            sums += tl.load(bias + rows).to(tl.float32)
-        tl.store(out + tokens * size_out + columns, sums.to(out.dtype.element_ty), real)
+            sums += tl.load(bias + rows[:, None]).to(tl.float32)
+        tl.store(out + tokens * size_out + columns[:, None], sums.to(out.dtype.element_ty), real)
 
 
 @triton.jit(do_not_specialize=["begin", "end"])
@@ -121,6 +100,7 @@ def dequantize_words_kernel(
     words,
     scale,
     offset,
+    unit,
     out,
     begin,
     end,
@@ -129,6 +109,7 @@ def dequantize_words_kernel(
     group_size,
     BITS: tl.constexpr,
     RUN: tl.constexpr,
+    PER: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ):
     """Program (tile of inputs, block of outputs): weights of the outputs from `begin` to `end`, [end - begin, size_in].
@@ -137,17 +118,19 @@ def dequantize_words_kernel(
     """
     SLICES: tl.constexpr = 32 // BITS
     tile = tl.program_id(0)
-    columns = begin + tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)[:, None]
+    columns = begin + tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows = tl.where(columns < end, columns, begin)
     lanes = tl.arange(0, _WORDS)[None, :]
-    packed = tl.load(words + (tile * size_out + rows) * _WORDS + lanes)
+    packed = tl.load(words + (tile * size_out + rows[:, None]) * _WORDS + lanes)
     for place in tl.static_range(SLICES):
         inner = (tile * SLICES + place) * _WORDS
         known = inner < size_in
         if place % RUN == 0:
-            wide, least = group_numbers(scale, offset, inner // group_size * size_out + rows, known, BITS)
-        weight = dequantized(packed, place, wide, least, offset, BITS).to(out.dtype.element_ty)
-        tl.store(out + (columns - begin) * size_in + inner + lanes, weight, (columns < end) & known)
+            group = (tile * SLICES + place) * PER // RUN if group_size is None else inner // group_size
+            wide, least = slice_numbers(scale, offset, unit, group, rows, size_out, known, BITS, PER)
+        weight = dequantized(packed, place, wide, least, scale, offset, unit, BITS)
+        weight = of_unit(weight, unit, rows[:, None]).to(out.dtype.element_ty)
+        tl.store(out + (columns - begin)[:, None] * size_in + inner + lanes, weight, ((columns < end) & known)[:, None])
 
 
 def linear_group_words(
@@ -157,9 +140,11 @@ def linear_group_words(
     offset: torch.Tensor | None,
     bias: torch.Tensor | None,
     bits: Bits,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> torch.Tensor:
-    """See `kernels/linear/linear_group_words.py`."""
-    return _product(x, words, scale, offset, bias, None, bits)
+    """See `kernels/linear/linear_group_words.py`. The kernels take scales of a byte for those of the table."""
+    return _product(x, words, scale, offset, bias, None, bits, unit)
 
 
 def norm_linear_group_words(
@@ -173,6 +158,8 @@ def norm_linear_group_words(
     bias: torch.Tensor | None,
     gate: Gate | None,
     bits: Bits,
+    unit: torch.Tensor | None = None,
+    table: Table = "",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `kernels/linear/linear_group_words.py`. The norm is a launch of its own: tokens go straight from memory into
     the copies that the matrix instructions read, which a norm on the way would make twice."""
@@ -180,7 +167,7 @@ def norm_linear_group_words(
         normed, total = rms_norm(x, norm_weight, eps), x
     else:
         normed, total = add_rms_norm(x, residual, norm_weight, eps)
-    return _product(normed, words, scale, offset, bias, gate, bits), total
+    return _product(normed, words, scale, offset, bias, gate, bits, unit), total
 
 
 def _product(
@@ -191,10 +178,13 @@ def _product(
     bias: torch.Tensor | None,
     gate: Gate | None,
     bits: Bits,
+    unit: torch.Tensor | None,
 ) -> torch.Tensor:
+    if scale.itemsize == 1:  # a type of 8-bit floats is not known on every chip
+        scale = scale.view(torch.uint8)
     if x.shape[0] <= MOST_TOKENS and x.dtype in (torch.bfloat16, torch.float16):
-        return _few_tokens(x, words, scale, offset, bias, gate, bits)
-    out = _many_tokens(x, words, scale, offset, bias, bits)
+        return _few_tokens(x, words, scale, offset, bias, gate, bits, unit)
+    out = _many_tokens(x, words, scale, offset, bias, bits, unit)
     return out if gate is None else gated_activation(out, gate)
 
 
@@ -206,6 +196,7 @@ def _few_tokens(
     bias: torch.Tensor | None,
     gate: Gate | None,
     bits: Bits,
+    unit: torch.Tensor | None,
 ) -> torch.Tensor:
     (num_tokens, size_in), (groups, size_out) = x.shape, scale.shape
     out = x.new_empty((num_tokens, size_out if gate is None else size_out // 2))
@@ -220,15 +211,15 @@ def _few_tokens(
         words,
         scale,
         offset,
+        unit,
         None if is_apart else bias,
         sums,
         num_tokens,
         size_in,
         size_out,
-        size_in // groups,
         triton.cdiv(words.shape[0], parts),
+        **slices_of(size_in, groups, bits),
         BITS=bits,
-        RUN=run_of(size_in, groups, bits),
         SPLIT=is_apart,
         ROWS=rows if is_apart else 0,
         TOKENS=tokens,
@@ -262,6 +253,7 @@ def _many_tokens(
     offset: torch.Tensor | None,
     bias: torch.Tensor | None,
     bits: Bits,
+    unit: torch.Tensor | None,
 ) -> torch.Tensor:
     (num_tokens, size_in), (groups, size_out) = x.shape, scale.shape
     out = x.new_empty((num_tokens, size_out))
@@ -275,14 +267,14 @@ def _many_tokens(
             words,
             scale,
             offset,
+            unit,
             workspace,
             begin,
             end,
             size_in,
             size_out,
-            size_in // groups,
+            **slices_of(size_in, groups, bits),
             BITS=bits,
-            RUN=run_of(size_in, groups, bits),
             OUTPUTS=PIECE_OUTPUTS,
             num_warps=PIECE_WARPS,
         )

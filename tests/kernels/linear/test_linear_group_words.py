@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from quire.kernels.linear.code_tables import TABLES
 from quire.kernels.linear.linear_group_words import (
     dequantize_words_reference,
     linear_group_words,
@@ -13,6 +14,8 @@ from quire.kernels.linear.linear_group_words import (
 )
 from quire.kernels.linear.linear_groups import linear_groups_reference, pack, pack_scale
 from quire.kernels.linear.norm import rms_norm_reference
+
+POWERS, E4M3 = torch.ones(4, 6).to(torch.float8_e8m0fnu), torch.ones(2, 6).to(torch.float8_e4m3fn)
 
 
 def drawn(bits, outputs, groups, size, offset):
@@ -70,6 +73,34 @@ def test_the_weight_is_that_of_the_codes_as_processors_read_them(bits, offset, g
     torch.testing.assert_close(normed, expected)
 
 
+@pytest.mark.parametrize(("groups", "size"), [(6, 16), (3, 32), (2, 128), (1, 96)])
+@pytest.mark.parametrize("has_unit", [True, False])
+def test_floats_are_those_that_processors_read_and_their_unit_multiplies_exactly(groups, size, has_unit):
+    codes = torch.randint(16, (21, groups * size), dtype=torch.uint8)
+    unit = torch.rand(21) + 0.5 if has_unit else None
+    if has_unit:
+        scale = torch.randint(0x7F, (21, groups), dtype=torch.uint8).view(torch.float8_e4m3fn)
+    else:
+        scale = torch.randint(120, 134, (21, groups), dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    x, bias = torch.randn(4, codes.shape[1]), torch.randn(21)
+    units = None if unit is None else unit.view(1, 21, 1)
+    plain = linear_groups_reference(x, pack(codes, 4), pack_scale(scale), None, bias, 4, "none", units, "e2m1")
+    words = pack_words(codes, 4), scale.T.contiguous(), None
+    out = linear_group_words(x, *words, bias, 4, unit, "e2m1")
+    torch.testing.assert_close(out, plain, rtol=1e-5, atol=2e-3)
+    exact = torch.tensor(TABLES["e2m1"]).double()[codes.int()].view(21, groups, -1) * scale.double()[..., None]
+    for dtype in (torch.bfloat16, torch.float16):  # no rounding: the unit is for the sums
+        bare = dequantize_words_reference(*words, 4, codes.shape[1], dtype, table="e2m1")
+        assert torch.equal(bare.double(), exact.flatten(1))
+        whole = dequantize_words_reference(*words, 4, codes.shape[1], dtype, unit, "e2m1")
+        meant = exact if unit is None else exact * unit.double()[:, None, None]
+        assert torch.equal(whole, meant.flatten(1).float().to(dtype))
+    normed, total = norm_linear_group_words(x, x, torch.ones(x.shape[1]), 1e-5, *words, bias, None, 4, unit, "e2m1")
+    assert torch.equal(total, 2 * x)
+    before = rms_norm_reference(2 * x, torch.ones(x.shape[1]), 1e-5)
+    torch.testing.assert_close(normed, linear_group_words(before, *words, bias, 4, unit, "e2m1"))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -79,6 +110,16 @@ def test_the_weight_is_that_of_the_codes_as_processors_read_them(bits, offset, g
         ({"offset": torch.zeros(2, 6, dtype=torch.float32)}, "offset: expected torch.uint8 or torch.float16"),
         ({"scale": torch.zeros(6, 2).half().T}, "scale: must be contiguous"),
         ({"bias": torch.zeros(5)}, r"bias: expected shape \[6\]"),
+        ({"table": "iq4_nl"}, "table: must be e2m1, or empty, got 'iq4_nl'"),
+        ({"unit": torch.ones(6)}, "unit: must be left out without a table"),
+        ({"table": "e2m1"}, "scale: expected torch.float8_e8m0fnu, got torch.float16"),
+        ({"table": "e2m1", "unit": torch.ones(6)}, "scale: expected torch.float8_e4m3fn, got torch.float16"),
+        ({"table": "e2m1", "bits": 8}, "bits: must be 4 with a table, got 8"),
+        ({"table": "e2m1", "offset": torch.zeros(2, 6).half()}, "offset: must be left out with a table"),
+        ({"table": "e2m1", "scale": POWERS[:3], "x": torch.zeros(2, 144)}, "3 groups of 144 inputs are not of 16, nor"),
+        ({"table": "e2m1", "scale": POWERS, "x": torch.zeros(2, 192)}, "4 groups of 192 inputs are not of 16, nor of"),
+        ({"table": "e2m1", "scale": E4M3, "unit": torch.ones(5)}, r"unit: expected shape \[6\], got \[5\]"),
+        ({"table": "e2m1", "scale": E4M3, "unit": torch.ones(12)[::2]}, "unit: must be contiguous"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changed, message):
@@ -89,6 +130,8 @@ def test_what_does_not_fit_is_refused_by_name(changed, message):
         "offset": None,
         "bias": None,
         "bits": 4,
+        "unit": None,
+        "table": "",
         **changed,
     }
     with pytest.raises(ValueError, match=message):

@@ -13,7 +13,7 @@ from quire.kernels.gpu.linear.group_tiles import (
     WORKSPACE,
     group_tiles,
     piece_outputs,
-    run_of,
+    slices_of,
 )
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.linear_group_words import dequantize_words_reference, pack_words, tile_inputs
@@ -82,7 +82,7 @@ def test_each_weight_is_the_one_that_is_meant_rounded_once(bits, size, outputs, 
     picked = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed))[:MOST_TOKENS]
     x = torch.eye(inputs, dtype=dtype)
     assert torch.equal(forms.linear_group_words(x[picked], *given, None, bits).double(), weight[picked])
-    assert torch.equal(forms._many_tokens(x, *given, None, bits).double(), weight)
+    assert torch.equal(forms._many_tokens(x, *given, None, bits, None).double(), weight)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -106,7 +106,7 @@ def test_products_agree_with_float64_whatever_the_shape(
     x, bias = rows_of(seed, tokens, inputs, dtype), rows_of(seed + 1, 1, 2 * half, dtype)[0] if has_bias else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms, "group_tiles", lambda *sizes: {**group_tiles(*sizes), "parts": parts})
-        out = forms._product(x, *given, bias, gate, bits)
+        out = forms._product(x, *given, bias, gate, bits, None)
     check(out, x, meant(*given, bits, inputs, dtype), bias, gate)
 
 
@@ -145,13 +145,13 @@ def test_nan_and_infinity_stay_in_their_rows():
 
 def test_many_tokens_are_multiplied_piece_by_piece_in_one_place(monkeypatch):
     given, x = layer(9, 4, 4, 2, 100, "zeros", F16), rows_of(10, 70, 256, BF16)
-    whole = forms._many_tokens(x, *given, None, 4)
+    whole = forms._many_tokens(x, *given, None, 4, None)
     made, multiply = [], torch.mm
     monkeypatch.setattr("quire.kernels.gpu.linear.group_tiles.WORKSPACE", 40 * 256 * 2)
     monkeypatch.setattr(
         torch, "mm", lambda a, b, out: made.append((b.data_ptr(), b.shape[1])) or multiply(a, b, out=out)
     )
-    assert torch.equal(forms._many_tokens(x, *given, None, 4), whole)
+    assert torch.equal(forms._many_tokens(x, *given, None, 4, None), whole)
     assert [size for _, size in made] == [32, 32, 32, 4]
     assert len({place for place, _ in made}) == 1
 
@@ -171,13 +171,16 @@ def test_tiles_cover_the_layer_whatever_the_tokens(tokens, units, outputs, bits)
         assert piece * inputs * itemsize <= max(WORKSPACE, PIECE_OUTPUTS * inputs * itemsize)
 
 
-@pytest.mark.parametrize(("inputs", "groups", "bits", "run"), [
-    (4096, 32, 4, 4), (4096, 32, 8, 4), (4096, 64, 4, 2), (4096, 128, 4, 1), (4096, 1, 4, 8), (4096, 1, 8, 4),
-    (288, 3, 4, 1), (192, 1, 4, 2), (384, 2, 8, 2),
+@pytest.mark.parametrize(("inputs", "groups", "bits", "run", "per", "group_size"), [
+    (4096, 32, 4, 4, 1, None), (4096, 32, 8, 4, 1, None), (4096, 64, 4, 2, 1, None), (4096, 128, 4, 1, 1, None),
+    (4096, 1, 4, 8, 1, 4096), (4096, 1, 8, 4, 1, 4096), (288, 3, 4, 1, 1, 96), (192, 1, 4, 2, 1, 192),
+    (384, 2, 8, 2, 1, 192), (256, 1, 4, 8, 1, None), (256, 1, 8, 4, 1, 256), (288, 18, 4, 1, 2, None),
 ])  # fmt: skip
-def test_slices_share_the_numbers_of_a_group_only_where_they_are_of_one(inputs, groups, bits, run):
-    assert run_of(inputs, groups, bits) == run
-    size = inputs // groups
+def test_slices_share_the_numbers_of_a_group_only_where_they_are_of_one(inputs, groups, bits, run, per, group_size):
+    assert slices_of(inputs, groups, bits) == {"RUN": run, "PER": per, "group_size": group_size}
+    size, tile = inputs // groups, tile_inputs(bits)
     for start in range(0, inputs, 32 * run):
         ends = min(start + 32 * run, inputs) - 1
-        assert start // size == ends // size
+        assert ends // size - start // size == per - 1
+        if group_size is None:  # what kernels count instead of dividing
+            assert start // size == start // tile * (tile // 32 * per // run) + start % tile // 32 * per // run

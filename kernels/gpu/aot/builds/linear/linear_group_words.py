@@ -3,21 +3,31 @@
 from collections.abc import Iterator
 
 from quire.kernels.gpu.aot.build import Build, matrix_feature
-from quire.kernels.gpu.linear.group_tiles import BLOCK_O, PIECE_OUTPUTS, PIECE_WARPS, group_tiles, run_of
+from quire.kernels.gpu.linear.group_tiles import BLOCK_O, PIECE_OUTPUTS, PIECE_WARPS, group_tiles, slices_of
 from quire.kernels.gpu.linear.linear_group_words import dequantize_words_kernel, linear_group_words_kernel
 
 SIZES = (4096, 4096)
 GROUP = 128
+DIVISIBLE = {"size_in", "size_out", "group_size"}
+"""Numbers that are multiples of 16."""
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """The usual checkpoints on every chip: AWQ and GPTQ of 4 bits, 8 bits by 32; on Hopper what else there may be."""
+    """The usual checkpoints on every chip: AWQ and GPTQ of 4 bits, 8 bits by 32, NVFP4 and MXFP4; on Hopper what else
+    there may be."""
     yield _build(capability, 4, 16, offset="u8")
     yield _build(capability, 4, 32, offset="u8")
     yield _build(capability, 8, 32, group=32)
     yield _dequantize(4, "bf16", "u8")
+    for tokens in (16, 32):
+        yield _build(capability, 4, tokens, group=16, scale="u8", unit="fp32")
+        yield _build(capability, 4, tokens, group=32, scale="u8")
+    yield _dequantize(4, "bf16", None, 16, "u8", "fp32")
+    yield _dequantize(4, "bf16", None, 32, "u8")
     if capability != 90:
         return
+    yield _build(capability, 4, 16, group=16, dtype="fp16", scale="u8", unit="fp32", bias=True, is_split=False)
+    yield _build(capability, 4, 16, group=32, dtype="fp16", scale="u8", unit="fp32")
     yield _build(capability, 4, 16, group=32, offset="fp16")
     yield _build(capability, 4, 32, group=SIZES[0], dtype="fp16")
     yield _build(capability, 8, 16, group=64, scale="bf16", offset="bf16")
@@ -25,24 +35,24 @@ def builds(capability: int) -> Iterator[Build]:
     yield _dequantize(8, "fp32", None)
 
 
-def _build(capability, bits, tokens, group=GROUP, dtype="bf16", scale="fp16", offset=None, bias=False, is_split=True):
+def _build(
+    capability, bits, tokens, group=GROUP, dtype="bf16", scale="fp16", offset=None, unit=None, bias=False, is_split=True
+):
     tiles = group_tiles(tokens, *SIZES, bits)
-    pointers, numbers, absent = _arguments(
-        dtype, scale, offset, ("num_tokens", "size_in", "size_out", "group_size", "steps")
+    pointers, numbers, fixed = _arguments(
+        bits, group, scale, offset, unit, ("num_tokens", "size_in", "size_out", "steps")
     )
     pointers |= {"x": f"*{dtype}", "out": "*fp32" if is_split else f"*{dtype}"}
     if bias:
         pointers |= {"bias": f"*{dtype}"}
     else:
-        absent |= {"bias": None}
+        fixed |= {"bias": None}
     return Build(
-        f"{bits} bits by {group} {dtype} {offset or 'symmetric'} {tokens} tokens{'' if is_split else ' whole'}",
+        f"{_kind(bits, group, scale, offset, unit)} {dtype} {tokens} tokens{'' if is_split else ' whole'}",
         linear_group_words_kernel,
         {**pointers, **numbers},
         {
-            **absent,
-            "BITS": bits,
-            "RUN": run_of(SIZES[0], SIZES[0] // group, bits),
+            **fixed,
             "SPLIT": is_split,
             "ROWS": tiles["rows"] if is_split else 0,
             "TOKENS": tiles["tokens"],
@@ -50,24 +60,37 @@ def _build(capability, bits, tokens, group=GROUP, dtype="bf16", scale="fp16", of
         },
         tiles["num_warps"],
         tiles["num_stages"],
-        (*pointers, "size_in", "size_out", "group_size"),
+        (*pointers, *(name for name in numbers if name in DIVISIBLE)),
         frozenset({matrix_feature(capability), "wide_copy"}),
     )
 
 
-def _dequantize(bits, dtype, offset):
-    pointers, numbers, absent = _arguments(dtype, "fp16", offset, ("begin", "end", "size_in", "size_out", "group_size"))
+def _dequantize(bits, dtype, offset, group=GROUP, scale="fp16", unit=None):
+    pointers, numbers, fixed = _arguments(bits, group, scale, offset, unit, ("begin", "end", "size_in", "size_out"))
     return Build(
-        f"dequantize {bits} bits {dtype} {offset or 'symmetric'}",
+        f"dequantize {_kind(bits, group, scale, offset, unit)} {dtype}",
         dequantize_words_kernel,
         {**pointers, "out": f"*{dtype}", **numbers},
-        {**absent, "BITS": bits, "RUN": run_of(SIZES[0], SIZES[0] // GROUP, bits), "OUTPUTS": PIECE_OUTPUTS},
+        {**fixed, "OUTPUTS": PIECE_OUTPUTS},
         PIECE_WARPS,
-        divisible=(*pointers, "out", "size_in", "size_out", "group_size"),
+        divisible=(*pointers, "out", *(name for name in numbers if name in DIVISIBLE)),
     )
 
 
-def _arguments(dtype, scale, offset, numbers):
-    """Pointers and whole numbers with their types, and what is absent."""
-    pointers = {"words": "*i32", "scale": f"*{scale}", **({"offset": f"*{offset}"} if offset else {})}
-    return pointers, dict.fromkeys(numbers, "i32"), {} if offset else {"offset": None}
+def _kind(bits, group, scale, offset, unit):
+    """Codes and groups in a word or two; scales of a byte are those of floats."""
+    if scale == "u8":
+        return f"{bits}-bit floats by {group} {'e4m3' if unit else 'e8m0'}"
+    return f"{bits} bits by {group} {offset or 'symmetric'}"
+
+
+def _arguments(bits, group, scale, offset, unit, numbers):
+    """Pointers and whole numbers with their types, and what is fixed: what is absent, and how groups and slices lie."""
+    given = {"scale": scale, "offset": offset, "unit": unit}
+    pointers = {"words": "*i32", **{name: f"*{kind}" for name, kind in given.items() if kind}}
+    slices = slices_of(SIZES[0], SIZES[0] // group, bits)
+    if slices["group_size"] is not None:
+        slices.pop("group_size")
+        numbers = (*numbers, "group_size")
+    absent = {name: None for name, kind in given.items() if not kind}
+    return pointers, dict.fromkeys(numbers, "i32"), {"BITS": bits, **slices, **absent}
