@@ -11,11 +11,13 @@ from torch.nn import functional
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
-from quire.kernels.linear.linear_f8 import Activations, linear_f8
+from quire.kernels.linear.code_tables import Table, numbers
+from quire.kernels.linear.linear_f8 import F8, Activations, linear_f8
 from quire.kernels.linear.linear_f8 import pack as pack_f8
 from quire.kernels.linear.linear_f8_blocks import SIDE, linear_f8_blocks
 from quire.kernels.linear.linear_group_words import dequantize_words_reference, linear_group_words, pack_words
-from quire.kernels.linear.linear_groups import Bits, linear_groups, minima, pack_scale, scaled
+from quire.kernels.linear.linear_groups import POWERS, Bits, linear_groups, minima, pack_scale, scaled
+from quire.kernels.linear.linear_groups import SIDE as WHOLE
 from quire.kernels.linear.linear_groups import pack as pack_groups
 from quire.kernels.linear.linear_int8 import linear_int8
 from quire.kernels.linear.linear_int8 import pack as pack_int8
@@ -27,7 +29,7 @@ TOLERANCE: dict[Activations, float] = {"token": 0.05, "none": 0.02}
 class Grouped(NamedTuple):
     """Codes of which `size` inputs share a scale, and a minimum where codes are not symmetric.
 
-    These are float16, or in superblocks int8 and multiples of a float16.
+    These are float16, or in superblocks int8 and multiples of a float16. With a table codes are places in it.
     """
 
     bits: Bits
@@ -35,16 +37,20 @@ class Grouped(NamedTuple):
     symmetric: bool
     superblock: int = 0
     """Inputs of one; 0: there are none."""
+    table: Table = ""
+    scale: torch.dtype = torch.float16
+    """Type of what is float16 elsewhere; e4m3 scales are multiples of a float32 for each output."""
 
     @property
     def group_bytes(self) -> int:
         """Bytes beside the codes of `size` inputs, or of a superblock."""
-        numbers = 1 if self.symmetric else 2
-        return numbers * (self.superblock // self.size + 2 if self.superblock else 2)
+        count = 1 if self.symmetric else 2
+        return count * (self.superblock // self.size + 2 if self.superblock else self.scale.itemsize)
 
     def __str__(self) -> str:
         where = f" of superblocks of {self.superblock}" if self.superblock else ""
-        return f"{self.bits} bits by {self.size}{where}, {'symmetric' if self.symmetric else 'minima'}"
+        offset = self.table or ("symmetric" if self.symmetric else "minima")
+        return f"{self.bits} bits by {self.size}{where}, {offset}"
 
 
 GROUPED = (
@@ -54,11 +60,16 @@ GROUPED = (
     Grouped(4, 32, False, 256),
     Grouped(5, 32, False, 256),
     Grouped(6, 16, True, 256),
+    Grouped(4, 16, True, table="e2m1", scale=F8),
+    Grouped(4, 32, True, table="e2m1", scale=POWERS),
+    Grouped(4, 32, True, table="iq4_nl"),
 )
-"""The usual ones; the last three are GGUF's Q4_K, Q5_K and Q6_K."""
+"""The usual ones; the last are GGUF's Q4_K, Q5_K and Q6_K, NVFP4, MXFP4 and GGUF's IQ4_NL."""
 
-WORDS: tuple[tuple[Bits, int], ...] = ((4, 128), (8, 128))
-"""Bits and group of what GPUs read as words, with zero points."""
+WORDS: tuple[tuple[Bits, int, torch.dtype], ...] = (
+    (4, 128, torch.float16), (8, 128, torch.float16), (4, 16, F8), (4, 32, POWERS),
+)  # fmt: skip
+"""Bits, group and scales of what GPUs read as words: with zero points, or floats with scales of a byte."""
 
 
 def linears(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: str) -> Iterator[Case]:
@@ -86,7 +97,7 @@ def linears(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: s
         for way, tolerance in TOLERANCE.items():
             yield Case(name, f"{shape}, {way}", bound, partial(make, activations=way), False, tolerance)
     for weight in GROUPED:
-        if inputs % (weight.superblock or weight.size) == 0:
+        if inputs % max(weight.superblock or weight.size, WHOLE) == 0:
             yield _grouped(tokens, inputs, outputs, dtype, shape, weight)
 
 
@@ -94,22 +105,26 @@ def _grouped(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: 
     def make(device: torch.device) -> Pair:
         x, groups = normal(device, tokens, inputs, dtype=dtype), inputs // kind.size
         codes = torch.randint(2**kind.bits, (outputs, inputs), dtype=torch.uint8, device=device)
-        numbers = 1 if kind.symmetric else 2
+        count, units = 1 if kind.symmetric else 2, None
         if kind.superblock:
-            stored = torch.randint(1, 64, (numbers, outputs, groups), dtype=torch.int8, device=device)
-            units = normal(device, numbers, outputs, inputs // kind.superblock, dtype=torch.float16)
+            stored = torch.randint(1, 64, (count, outputs, groups), dtype=torch.int8, device=device)
+            units = normal(device, count, outputs, inputs // kind.superblock, dtype=torch.float16)
+        else:
+            stored = normal(device, count, outputs, groups, dtype=torch.float16).to(kind.scale)
+            if kind.scale == F8:
+                units = normal(device, count, outputs, 1)
+        plain, unit = stored, None
+        if units is not None:
             plain = torch.stack([scaled(*pair) for pair in zip(stored, units, strict=True)])
             unit = torch.stack([pack_scale(one) for one in units])
-        else:
-            plain = stored = normal(device, numbers, outputs, groups, dtype=torch.float16)
-            unit = None
-        wide = codes.float().view(outputs, groups, -1) * plain[0].float()[..., None]
-        least = minima(plain[0], None if kind.symmetric else plain[1], kind.bits)
-        weight = (wide - least[..., None]).view(outputs, inputs).to(dtype)
+        weight = numbers(codes, kind.table).view(outputs, groups, -1) * plain[0].float()[..., None]
+        if not kind.table:
+            weight -= minima(plain[0], None if kind.symmetric else plain[1], kind.bits)[..., None]
+        weight = weight.view(outputs, inputs).to(dtype)
         packed, scale = pack_groups(codes, kind.bits), pack_scale(stored[0])
         offset = None if kind.symmetric else pack_scale(stored[1])
         return Pair(
-            lambda: linear_groups(x, packed, scale, offset, None, kind.bits, "int8", unit),
+            lambda: linear_groups(x, packed, scale, offset, None, kind.bits, "int8", unit, kind.table),
             lambda: functional.linear(x, weight),
         )
 
@@ -125,23 +140,41 @@ def words(layer: Layer, tokens: int) -> Iterator[Case]:
         ("down", layer.intermediate, layer.hidden),
         ("gate and up", layer.hidden, 2 * layer.intermediate),
     )
-    for (name, inputs, outputs), (bits, size) in itertools.product(sizes, WORDS):
-        bound = cost.linear_groups(tokens, inputs, outputs, layer.dtype.itemsize, bits, size, 3)
-        shape = f"{tokens} x {inputs} -> {outputs}, {name}, {bits} bits by {size}"
-        make = partial(_words, tokens=tokens, inputs=inputs, outputs=outputs, dtype=layer.dtype, bits=bits, size=size)
-        yield Case("linear_group_words", shape, bound, make, False, 0.02)
+    for (name, inputs, outputs), (bits, size, scale) in itertools.product(sizes, WORDS):
+        is_float = scale.itemsize == 1
+        beside = 1 if is_float else 3  # a scale, and a zero point; units are a few bytes in a thousand
+        bound = cost.linear_groups(tokens, inputs, outputs, layer.dtype.itemsize, bits, size, beside)
+        kind = f"{bits} bits by {size}{', e2m1' if is_float else ''}"
+        of_layer = partial(_words, tokens=tokens, inputs=inputs, outputs=outputs, dtype=layer.dtype)
+        make = partial(of_layer, bits=bits, size=size, scale_type=scale)
+        yield Case("linear_group_words", f"{tokens} x {inputs} -> {outputs}, {name}, {kind}", bound, make, False, 0.02)
 
 
 def _words(
-    device: torch.device, tokens: int, inputs: int, outputs: int, dtype: torch.dtype, bits: Bits, size: int
+    device: torch.device,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    dtype: torch.dtype,
+    bits: Bits,
+    size: int,
+    scale_type: torch.dtype,
 ) -> Pair:
     x = normal(device, tokens, inputs, dtype=dtype)
-    codes = torch.randint(2**bits, (outputs, inputs), dtype=torch.uint8, device=device)
-    scale = normal(device, inputs // size, outputs, dtype=torch.float16)
-    zeros = torch.randint(2**bits, scale.shape, dtype=torch.uint8, device=device)
-    packed = pack_words(codes, bits)
-    weight = dequantize_words_reference(packed, scale, zeros, bits, inputs, dtype)
-    return Pair(lambda: linear_group_words(x, packed, scale, zeros, None, bits), lambda: functional.linear(x, weight))
+    packed = pack_words(torch.randint(2**bits, (outputs, inputs), dtype=torch.uint8, device=device), bits)
+    scale = normal(device, inputs // size, outputs, dtype=torch.float16).to(scale_type)
+    offset: torch.Tensor | None = None
+    unit: torch.Tensor | None = None
+    table: Table = "e2m1" if scale_type.itemsize == 1 else ""
+    if not table:
+        offset = torch.randint(2**bits, scale.shape, dtype=torch.uint8, device=device)
+    elif scale_type == F8:
+        unit = normal(device, outputs)
+    weight = dequantize_words_reference(packed, scale, offset, bits, inputs, dtype, unit, table)
+    return Pair(
+        lambda: linear_group_words(x, packed, scale, offset, None, bits, unit, table),
+        lambda: functional.linear(x, weight),
+    )
 
 
 def _codes(device: torch.device, outputs: int, inputs: int) -> torch.Tensor:

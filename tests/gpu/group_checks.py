@@ -11,6 +11,7 @@ from tensors import poisoned, row_error
 
 from quire.kernels.linear.linear_group_words import (
     Bits,
+    Table,
     dequantize_words_reference,
     linear_group_words,
     norm_linear_group_words,
@@ -18,6 +19,8 @@ from quire.kernels.linear.linear_group_words import (
 )
 from quire.kernels.linear.norm import rms_norm_reference
 
+Stored = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+Meaning = tuple[torch.Tensor | None, Table]
 Kind = tuple[Bits, int, str, torch.dtype]
 """Bits, inputs of a group (0: all), offset, type of the scales."""
 KINDS: tuple[Kind, ...] = (
@@ -26,35 +29,50 @@ KINDS: tuple[Kind, ...] = (
     (4, 0, "none", torch.bfloat16),
     (8, 32, "none", torch.float16),
     (8, 64, "zeros", torch.bfloat16),
+    (4, 16, "floats", torch.float8_e4m3fn),
+    (4, 32, "floats", torch.float8_e8m0fnu),
 )
+FLOATS = KINDS[-2:]
+"""NVFP4's and MXFP4's: e2m1 codes, with a unit for each output and without."""
 
 
 def groups(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     """Few tokens, many, and numbers of outputs and inputs that fill no tile."""
     shapes = [(384, 80)] if small else [(4096, 4096), (14336, 4096), (4096, 28672), (896, 1152), (4864, 904)]
     for (inputs, outputs), kind, dtype in itertools.product(shapes, KINDS, LIMITS):
-        is_large, is_usual = inputs * outputs > 1 << 24, kind == KINDS[0] and dtype == torch.bfloat16
+        is_large, is_usual = inputs * outputs > 1 << 24, kind in (KINDS[0], *FLOATS) and dtype == torch.bfloat16
         if is_large and not is_usual:  # every shape is a kernel to compile
             continue
         run = partial(_group, report, device, inputs, outputs, kind, dtype)
         yield Case(f"groups {kind[0]} bits by {kind[1]} {kind[2]} {dtype} {inputs} -> {outputs}", run)
 
 
-def _group(report: Report, device: torch.device, inputs: int, outputs: int, kind: Kind, dtype: torch.dtype) -> None:
+def _stored(kind: Kind, inputs: int, outputs: int, device: torch.device) -> tuple[Stored, Meaning]:
+    """Words, scales and offsets; and units and the table of floats."""
     bits, size, name, scale_type = kind
-    count, detail = inputs // (size or inputs), f"{kind} {dtype} {inputs} -> {outputs}"
     codes = torch.randint(1 << bits, (outputs, inputs), device=device, dtype=torch.uint8)
-    scale = (torch.rand(count, outputs, device=device) / (1 << bits) / inputs**0.5).to(scale_type)
+    scale = torch.rand(inputs // (size or inputs), outputs, device=device)
+    if name == "floats":
+        has_unit, words = scale_type == torch.float8_e4m3fn, pack_words(codes, bits)
+        spread = 448 if has_unit else 1 / inputs**0.5  # a whole byte, or powers of two about a weight's size
+        unit = (torch.rand(outputs, device=device) + 0.5) / (6 * 448 * inputs**0.5)
+        return (words, (scale * spread).to(scale_type), None), (unit if has_unit else None, "e2m1")
+    scale = (scale / (1 << bits) / inputs**0.5).to(scale_type)
     zeros = torch.randint(1 << bits, scale.shape, device=device, dtype=torch.uint8)
     offset = {"none": None, "zeros": zeros, "minima": (scale.float() * zeros).to(scale_type)}[name]
-    stored = pack_words(codes, bits), scale, offset
-    weight = dequantize_words_reference(*stored, bits, inputs, dtype)
+    return (pack_words(codes, bits), scale, offset), (None, "")
+
+
+def _group(report: Report, device: torch.device, inputs: int, outputs: int, kind: Kind, dtype: torch.dtype) -> None:
+    bits, detail = kind[0], f"{kind} {dtype} {inputs} -> {outputs}"
+    stored, meaning = _stored(kind, inputs, outputs, device)
+    weight = dequantize_words_reference(*stored, bits, inputs, dtype, *meaning)
     norm_weight, bias = (torch.randn(length, device=device, dtype=dtype) for length in (inputs, outputs))
     for tokens in (0, 1, 16, 17, 64, 65, 200):
         x, residual = (torch.randn(tokens, inputs, device=device, dtype=dtype) for _ in range(2))
         with poisoned():
-            got = linear_group_words(x, *stored, bias, bits)
-            out, total = norm_linear_group_words(x, residual, norm_weight, EPS, *stored, None, "silu", bits)
+            got = linear_group_words(x, *stored, bias, bits, *meaning)
+            out, total = norm_linear_group_words(x, residual, norm_weight, EPS, *stored, None, "silu", bits, *meaning)
         wanted = x.double() @ weight.double().T + bias.double()
         report.number(f"linear_group_words {dtype}", row_error(got, wanted), LIMITS[dtype], f"{tokens} x {detail}")
         report.equal("norm_linear_group_words: the sum", total, x + residual, detail)
@@ -64,5 +82,6 @@ def _group(report: Report, device: torch.device, inputs: int, outputs: int, kind
         report.number(f"norm_linear_group_words {dtype}", error, 2 * LIMITS[dtype], f"{tokens} x {detail}")
     for first in range(0, min(inputs, 256), 64):  # a row with a single 1 reads a column, whichever way it goes
         rows = torch.eye(inputs, device=device, dtype=dtype)[first : first + 64]
-        found = linear_group_words(rows, *stored, None, bits)
-        report.equal(f"weights of groups {dtype}", found, weight.T[first : first + 64], detail)
+        found = linear_group_words(rows, *stored, None, bits, *meaning)
+        # a float's zero has a sign, which other products of zeros take away
+        report.equal(f"weights of groups {dtype}", found + 0.0, weight.T[first : first + 64] + 0.0, detail)

@@ -144,6 +144,14 @@ def _groups() -> None:
             x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
             linear_group_words(x, words, scale, offset, bias, bits)
             norm_linear_group_words(x, x, x[0], 1e-5, words, scale, offset, None, "silu", bits)
+    for (size, scale_type), size_out in itertools.product(((16, F8), (32, torch.float8_e8m0fnu)), (1024, 16640)):
+        words = torch.zeros((16, size_out, 32), dtype=torch.int32)
+        scale = torch.zeros((4096 // size, size_out), dtype=torch.uint8).view(scale_type)
+        unit = torch.ones(size_out) if scale_type == F8 else None
+        for rows in (1, 17, 65):
+            x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
+            linear_group_words(x, words, scale, None, bias, 4, unit, "e2m1")
+            norm_linear_group_words(x, x, x[0], 1e-5, words, scale, None, None, "silu", 4, unit, "e2m1")
 
 
 def _linear_f8() -> None:
