@@ -1,20 +1,38 @@
 """Weights as a GGUF file means them, out of what its checkpoint hands out."""
 
+from pathlib import Path
+
+import torch
+
+from quire.worker.weights.gguf.files import read_model
+from quire.worker.weights.gguf.names import checkpoint_name
+
 WHOLE = (slice(None), slice(None))
+LEVELS = torch.tensor([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.0])
+HALVES = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]) / 2
+TABLES = {"IQ4_NL": LEVELS, "IQ4_XS": LEVELS, "MXFP4": HALVES}
+"""Type -> what its codes stand for, as the format's own package has them: a zero has no sign."""
 
 
 def meant(checkpoint, name):
-    """A weight in float32: the codes of each group times its scale, less what is taken off."""
+    """A weight in float32: the codes of each group, or what they stand for, times its scale, less what is taken off."""
     if name in checkpoint.names():
         return checkpoint.read(name, WHOLE[: len(checkpoint.shape(name))]).float()
     module = name.removesuffix(".weight")
     codes, scale = checkpoint.read(f"{module}.codes", WHOLE), plain(checkpoint, f"{module}.scale", f"{module}.unit")
     groups = codes.float().unflatten(1, (scale.shape[1], -1))
+    if (kind := type_of(checkpoint, name)) in TABLES:
+        return (TABLES[kind][groups.int()] * scale[..., None]).flatten(1)
     if f"{module}.minima" in checkpoint.names():
         least = plain(checkpoint, f"{module}.minima", f"{module}.minima_unit")
         return (groups * scale[..., None] - least[..., None]).flatten(1)
     half = 1 << int(codes.max()).bit_length() - 1  # every file has codes above the middle
     return ((groups - half) * scale[..., None]).flatten(1)
+
+
+def type_of(checkpoint, name):
+    tensors = read_model(Path(checkpoint.origin)).tensors
+    return next(tensor.type.name for stored, tensor in tensors.items() if checkpoint_name(stored) == name)
 
 
 def plain(checkpoint, levels, unit):

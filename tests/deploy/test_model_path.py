@@ -177,7 +177,7 @@ def test_a_folder_with_one_gguf_model_is_that_model(tmp_path: Path, run_dir: Pat
         (folder / path.name).symlink_to(path)
     (folder / "config.json").write_text("{}")
     assert resolve(f"{folder}/", "auto", run_dir).name == str(folder)
-    for path in sorted(GGUFS.glob("llama*.gguf"))[:5]:
+    for path in sorted(GGUFS.glob("llama-q*.gguf"))[:5]:
         (folder / path.name).symlink_to(path)
     with pytest.raises(
         UsageError, match=r"several GGUF models; give the path of one: llama-q4_0\.gguf, .*qwen3-split-00001-"

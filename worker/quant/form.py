@@ -4,9 +4,9 @@ w is the weight that is meant, q the stored code.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-from quire.worker.fields import ITEM_BYTES, DtypeName
+from quire.worker.fields import DTYPES, ITEM_BYTES, DtypeName
 
 Activations = Literal["token", "static", "none"]
 """The numbers that a product takes beside codes of 8 bits: quantized with a scale of each token's own, with the
@@ -17,11 +17,21 @@ BLOCK: Final = 128
 UNIT: Final = 32
 """Inputs whose activations share a scale beside codes of groups: a group is one of them, or several."""
 Bits = Literal[4, 5, 6, 8]
+Table = Literal["", "e2m1", "iq4_nl"]
+"""Numbers that codes of 4 bits stand for, as `quire.kernels.linear.code_tables` has them; empty: themselves."""
+SmallScale = Literal["float8_e4m3fn", "float8_e8m0fnu"]
+"""Types of scales of a byte: multiples of a float32 that all groups of an output share, and powers of two."""
 Offset = Literal["none", "zeros", "minima"]
 """The second number of a group: none where codes are symmetric, a zero point, or what is taken off."""
 GroupActivations = Literal["int8", "none"]
 """The numbers that a product takes beside codes of groups: 8-bit integers, each UNIT with a scale, or as they are."""
 F32_BYTES: Final = ITEM_BYTES["float32"]
+E4M3: Final = "float8_e4m3fn"
+SCALE_BYTES: Final[dict[DtypeName | SmallScale, int]] = {
+    **{name: ITEM_BYTES[name] for name in DTYPES},
+    **dict.fromkeys(get_args(SmallScale), 1),
+}
+_TABLES: Final[dict[Table, str]] = {"": "", "e2m1": "float ", "iq4_nl": "table "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +104,15 @@ class Groups:
     """Codes q of 4 to 8 bits, without a sign, and a scale s for each output and group g of inputs.
 
     w[o, i] = (q[o, i] - z[o, g]) s[o, g] with a zero point, which is half the range where codes are symmetric; or
-    w[o, i] = q[o, i] s[o, g] - m[o, g].
+    w[o, i] = q[o, i] s[o, g] - m[o, g]; or w[o, i] = t[q[o, i]] s[o, g], where codes are places in a table t.
     """
 
     bits: Bits
     size: int | None
-    """Inputs of a group, a multiple of UNIT, or with 6 bits its half; None: all inputs of an output."""
+    """Inputs of a group, a multiple of UNIT, or with 6 bits or a table of its half; None: all of an output."""
     offset: Offset = "none"
     activations: GroupActivations = "none"
-    scale: DtypeName = "float16"
+    scale: DtypeName | SmallScale = "float16"
     """Type of the scales, and of what is taken off; of what they are multiples of, in superblocks."""
     order: str = ""
     """Digest of the inputs' groups where they do not lie one after the other: equal ones share an order."""
@@ -110,15 +120,18 @@ class Groups:
     """The checkpoint holds the codes; else they are made when it is loaded."""
     superblock: int | None = None
     """Inputs whose groups' scales are int8 and multiples of one number, minima of another; None: they are of none."""
+    table: Table = ""
 
     @property
     def name(self) -> str:
-        return f"{self.bits}-bit {'superblocks' if self.superblock else 'groups'}"
+        return f"{self.bits}-bit {_TABLES[self.table]}{'superblocks' if self.superblock else 'groups'}"
 
     def num_bytes(self, outputs: int, inputs: int) -> int:
         groups = outputs * (1 if self.size is None else -(-inputs // self.size))
-        item_bytes = ITEM_BYTES[self.scale]
-        if self.superblock:
+        item_bytes = SCALE_BYTES[self.scale]
+        if self.scale == E4M3:
+            beside = groups + outputs * F32_BYTES
+        elif self.superblock:
             numbers = 2 if self.offset == "minima" else 1
             beside = numbers * (groups + outputs * (inputs // self.superblock) * item_bytes)
         else:
@@ -136,15 +149,23 @@ class Groups:
 Form = Dense | F8Rows | F8Blocks | Int8Rows | Groups
 
 DENSE: Final = Dense()
+NVFP4: Final = Groups(4, 16, table="e2m1", scale=E4M3)
+MXFP4: Final = Groups(4, 32, table="e2m1", scale="float8_e8m0fnu")
+"""The two forms of floats of 4 bits that files other than GGUF hold."""
 GROUPS: Final = (Groups(4, None).name, Groups(8, None).name)
 ODD_GROUPS: Final = (
     *(Groups(bits, None).name for bits in (5, 6)),
     *(Groups(bits, UNIT, superblock=8 * UNIT).name for bits in (4, 5, 6)),
 )
 """Forms that GGUF files alone have."""
+TABLE_GROUPS: Final = (
+    Groups(4, UNIT, table="e2m1").name,
+    Groups(4, UNIT, table="iq4_nl").name,
+    Groups(4, UNIT, superblock=8 * UNIT, table="iq4_nl").name,
+)
 SERVED: Final = {
-    "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, *ODD_GROUPS}),
-    "cuda": frozenset({Dense.name, F8Rows.name, *GROUPS}),
+    "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, *ODD_GROUPS, *TABLE_GROUPS}),
+    "cuda": frozenset({Dense.name, F8Rows.name, *GROUPS, TABLE_GROUPS[0]}),
 }
 """Names of the forms that have a product on a type of device."""
 ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})

@@ -13,7 +13,13 @@ from quire.worker.weights.shard import ShardedModule
 
 @dataclass(frozen=True, slots=True)
 class GroupWordsScheme(GroupsScheme):
-    """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; and `columns` like its base."""
+    """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; `unit` [outputs] where scales are
+    multiples of something; and `columns` like its base."""
+
+    def finish(self, layer: ShardedModule) -> None:
+        GroupsScheme.finish(self, layer)
+        if (unit := layer._parameters.get("unit")) is not None:
+            unit.data = unit.data.flatten()
 
     def kept(self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> dict[str, torch.Tensor]:
         kept = {"words": pack_words(codes, self.form.bits), "scale": scale.T.contiguous()}
@@ -23,7 +29,8 @@ class GroupWordsScheme(GroupsScheme):
         if self.form.order:
             x = taken(x, layer.stored("columns"))
         words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
-        return linear_group_words(x, words, scale, offset, bias, self.form.bits)
+        unit, form = layer._parameters.get("unit"), self.form
+        return linear_group_words(x, words, scale, offset, bias, form.bits, unit, form.table)
 
     def apply_normed(
         self,
@@ -35,7 +42,9 @@ class GroupWordsScheme(GroupsScheme):
         bias: torch.Tensor | None,
         gate: Gate | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.form.order:
+        form = self.form
+        if form.order:
             return Scheme.apply_normed(self, layer, x, residual, norm_weight, eps, bias, gate)
         words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
-        return norm_linear_group_words(x, residual, norm_weight, eps, words, scale, offset, bias, gate, self.form.bits)
+        weight, unit = (words, scale, offset, bias), layer._parameters.get("unit")
+        return norm_linear_group_words(x, residual, norm_weight, eps, *weight, gate, form.bits, unit, form.table)

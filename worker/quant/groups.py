@@ -8,7 +8,7 @@ from torch import nn
 
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_groups import linear_groups, norm_linear_groups, pack, pack_scale
-from quire.worker.quant.form import UNIT, Groups
+from quire.worker.quant.form import E4M3, UNIT, Groups
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.parts import ModelError, Slice, consecutive, whole
 from quire.worker.weights.shard import ShardedModule
@@ -22,8 +22,8 @@ PIECE: Final = 1024
 @dataclass(frozen=True, slots=True)
 class GroupsScheme(Scheme):
     """Keeps `packed` codes, `scale` [outputs, groups], `offset` like it where there is one; `unit` [1 or 2, outputs,
-    superblocks] where these are multiples of something; and `columns` where inputs have an order of their own: which
-    input the product takes at each place, -1 for none."""
+    superblocks or 1] where these are multiples of something; and `columns` where inputs have an order of their own:
+    which input the product takes at each place, -1 for none."""
 
     form: Groups
 
@@ -44,6 +44,8 @@ class GroupsScheme(Scheme):
             units = _whole_groups(inputs, form.superblock)
             for name in UNITS[: 2 if form.offset == "minima" else 1]:
                 layer.declare(name, number, consecutive(outputs, units))
+        if form.scale == E4M3:
+            layer.declare(UNITS[0], torch.float32, consecutive(outputs, whole(1)))
         layer.levels |= dict.fromkeys(("codes", "zeros", "minima"), 1 << form.bits)
         if form.order:
             layer.declare("index", torch.int32, consecutive(tuple((name, inputs) for name, _ in outputs)))
@@ -54,6 +56,7 @@ class GroupsScheme(Scheme):
         if self.form.order:
             return whole(inputs.full // size)
         groups = _whole_groups(inputs, size)
+        _whole_groups(inputs, UNIT)  # as many as activations share a scale
         return whole(1) if self.form.size is None else groups
 
     def finish(self, layer: ShardedModule) -> None:
@@ -70,8 +73,8 @@ class GroupsScheme(Scheme):
             scale, offset = scale[:, groups], None if offset is None else offset[:, groups]
             layer.register_parameter("columns", nn.Parameter(columns, requires_grad=False))
         kept = self.kept(codes, scale, offset)
-        if form.superblock:
-            kept["unit"] = torch.stack([pack_scale(layer.stored(name)) for name in UNITS if name in layer.parts])
+        if units := [pack_scale(layer.stored(name)) for name in UNITS if name in layer.parts]:
+            kept["unit"] = torch.stack(units)
         for name in ("weight", "codes", "scale", "zeros", "minima", "index", *UNITS):
             layer._parameters.pop(name, None)
             layer.parts.pop(name, None)
@@ -87,8 +90,8 @@ class GroupsScheme(Scheme):
         if self.form.order:
             x = taken(x, layer.stored("columns"))
         packed, scale, offset = layer.stored("packed"), layer.stored("scale"), layer._parameters.get("offset")
-        unit = layer._parameters.get("unit")
-        return linear_groups(x, packed, scale, offset, bias, self.form.bits, self.form.activations, unit)
+        unit, form = layer._parameters.get("unit"), self.form
+        return linear_groups(x, packed, scale, offset, bias, form.bits, form.activations, unit, form.table)
 
     def apply_normed(
         self,
@@ -105,7 +108,8 @@ class GroupsScheme(Scheme):
             return Scheme.apply_normed(self, layer, x, residual, norm_weight, eps, bias, gate)
         packed, scale, offset = layer.stored("packed"), layer.stored("scale"), layer._parameters.get("offset")
         weight, unit = (packed, scale, offset, bias), layer._parameters.get("unit")
-        return norm_linear_groups(x, residual, norm_weight, eps, *weight, gate, form.bits, form.activations, unit)
+        how = (form.bits, form.activations, unit, form.table)
+        return norm_linear_groups(x, residual, norm_weight, eps, *weight, gate, *how)
 
 
 def _whole_groups(inputs: Slice, size: int) -> Slice:

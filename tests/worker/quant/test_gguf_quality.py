@@ -129,6 +129,52 @@ def q6_k(blocks):
     return np.hstack([halves.reshape(-1, 128), upper.reshape(-1, 64), scales, unit.view(np.uint8)])
 
 
+LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+FLOATS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def nearest(values, table):
+    """Places in a table of the numbers next to values."""
+    return np.abs(values[..., None] - table).argmin(-1).astype(np.uint8)
+
+
+def ends(groups):
+    """What makes each group's largest magnitude the first level of the table: float32 [..., 1]."""
+    return np.take_along_axis(groups, np.abs(groups).argmax(-1)[..., None], -1) / LEVELS[0]
+
+
+def iq4_nl(blocks):
+    """IQ4_NL by the simplest rounding; ggml searches for the scale."""
+    scale = ends(blocks).astype(HALF)
+    wide = scale.astype(np.float32)
+    values = np.divide(blocks, wide, where=wide != 0, out=np.zeros_like(blocks))
+    return np.hstack([scale.view(np.uint8), nibbles(nearest(values, LEVELS))])
+
+
+def iq4_xs(blocks):
+    """IQ4_XS likewise: the largest magnitude among a block's scales is -32 times its unit."""
+    groups = blocks.reshape(-1, 8, 32)
+    scales = ends(groups)[..., 0]
+    unit = (np.take_along_axis(scales, np.abs(scales).argmax(1)[:, None], 1) / -32).astype(HALF)
+    wide = unit.astype(np.float32)
+    levels = np.rint(np.divide(scales, wide, where=wide != 0, out=np.zeros_like(scales))).clip(-32, 31)
+    step = (levels * wide)[..., None]
+    values = np.divide(groups, step, where=step != 0, out=np.zeros_like(groups))
+    sixes = (levels + 32).astype(np.uint16)
+    tops = ((sixes >> 4) << np.arange(0, 16, 2, dtype=np.uint16)).sum(1, keepdims=True).astype("<u2")
+    lows = (sixes[:, ::2] & 15 | (sixes[:, 1::2] & 15) << 4).astype(np.uint8)
+    packed = nibbles(nearest(values, LEVELS).reshape(-1, 32)).reshape(-1, 128)
+    return np.hstack([unit.view(np.uint8), tops.view(np.uint8), lows, packed])
+
+
+def mxfp4(blocks):
+    """As the format's own package: the power of two below the largest magnitude, over that below 6."""
+    largest = np.abs(blocks).max(1, keepdims=True)
+    powers = np.floor(np.log2(largest, where=largest > 0, out=np.full_like(largest, -125))) - 2
+    codes = nearest(blocks / np.exp2(powers), FLOATS)
+    return np.hstack([(powers + 127).astype(np.uint8), nibbles(codes)])
+
+
 KINDS = {
     "F32": (0, None),
     "Q8_0": (8, q8_0),
@@ -139,8 +185,11 @@ KINDS = {
     "Q4_K": (12, of_minima(4)),
     "Q5_K": (13, of_minima(5)),
     "Q6_K": (14, q6_k),
+    "IQ4_NL": (20, iq4_nl),
+    "IQ4_XS": (23, iq4_xs),
+    "MXFP4": (39, mxfp4),
 }
-FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
 """As llama.cpp has rows that are no multiple of 256."""
 
 
@@ -150,7 +199,7 @@ def stored(weight, kind):
     number, quantized = KINDS[kind]
     if quantized is None or weight.ndim == 1:
         return 0, weight.shape, weight.astype("<f4").tobytes()
-    return number, weight.shape, quantized(weight.reshape(-1, 256 if kind.endswith("K") else 32)).tobytes()
+    return number, weight.shape, quantized(weight.reshape(-1, 256 if kind in FALLBACK else 32)).tobytes()
 
 
 def metadata():
@@ -229,6 +278,7 @@ def test_the_embedded_model_is_the_same_as_a_file(file, texts, dense):
     [
         ("Q8_0", 0.001), ("Q4_0", 0.015), ("Q4_1", 0.015), ("Q5_0", 0.005), ("Q5_1", 0.005),
         ("Q4_K", 0.015), ("Q5_K", 0.005), ("Q6_K", 0.001),
+        ("IQ4_NL", 0.015), ("IQ4_XS", 0.015), ("MXFP4", 0.02),
     ],
 )  # fmt: skip
 def test_the_perplexity_of_each_type_is_near_that_of_fp32(file, texts, dense, kind, most):

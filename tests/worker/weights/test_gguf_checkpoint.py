@@ -36,7 +36,12 @@ from quire.worker.weights.revision import model_revision
 MADE = Path(__file__).parent / "ggufs"
 EXPECTED = json.loads((MADE / "expected.json").read_text())["models"]
 DENSE = ("llama-spm-f16", "llama3-f32", "qwen2-bf16", "qwen3-split")
-QUANTIZED = ("llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0", "llama-q5_1", "llama-q4_k_m")
+QUANTIZED = (
+    "llama-q8_0", "llama-q4_0", "llama-q4_1", "llama-q5_0", "llama-q5_1", "llama-q4_k_m",
+    "llama-iq4_nl", "llama-iq4_xs", "llama-mxfp4",
+)  # fmt: skip
+SCALES = {"llama-q4_k_m": torch.int8, "llama-iq4_xs": torch.int8, "llama-mxfp4": torch.float8_e8m0fnu}
+"""Dtypes of scales that are not float16."""
 WHOLE = (slice(None), slice(None))
 
 
@@ -68,8 +73,9 @@ def test_quantized_weights_are_those_of_the_formats_own_package(folder, name):
             values = meant(checkpoint, tensor)
             assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest() == digest, tensor
         assert checkpoint.read("model.embed_tokens.weight", WHOLE).dtype == torch.float32
-        stored = torch.int8 if name == "llama-q4_k_m" else torch.float16
-        assert checkpoint.read("model.layers.0.self_attn.q_proj.scale", WHOLE).dtype == stored
+        scale = checkpoint.read("model.layers.0.self_attn.q_proj.scale", WHOLE)
+        assert scale.dtype == SCALES.get(name, torch.float16)
+        assert scale.shape == checkpoint.shape("model.layers.0.self_attn.q_proj.scale")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +87,9 @@ def test_quantized_weights_are_those_of_the_formats_own_package(folder, name):
         ("llama-q8_0", "mlp.down_proj.codes"),
         ("llama-q4_k_m", "self_attn.v_proj.codes"),
         ("llama-q4_k_m", "self_attn.k_proj.scale"),
+        ("llama-iq4_xs", "self_attn.k_proj.codes"),
+        ("llama-iq4_xs", "mlp.up_proj.scale"),
+        ("llama-mxfp4", "self_attn.q_proj.codes"),
     ],
 )
 def test_a_region_is_that_of_the_whole(folder, model, tensor):
@@ -92,7 +101,13 @@ def test_a_region_is_that_of_the_whole(folder, model, tensor):
             assert torch.equal(checkpoint.read(name, region), whole[region])
 
 
-@pytest.mark.parametrize("name", ["llama-spm-f16", "llama-q8_0", "llama-q4_1", "llama-q5_1", "llama-q4_k_m"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-spm-f16", "llama-q8_0", "llama-q4_1", "llama-q5_1", "llama-q4_k_m",
+        "llama-iq4_nl", "llama-iq4_xs", "llama-mxfp4",
+    ],
+)  # fmt: skip
 def test_two_ranks_hold_what_one_does(folder, context, put_together, name):
     path = folder(name)
     spec = read_spec(path)
@@ -106,7 +121,11 @@ def test_two_ranks_hold_what_one_does(folder, context, put_together, name):
                 fill(rank, checkpoint, checkpoint_names(spec), torch.device("cpu"))
         held.append(put_together(ranks))
     assert held[0].keys() == held[1].keys()
-    assert all(torch.equal(held[0][part], held[1][part]) for part in held[0])
+    assert all(torch.equal(*(in_bytes(each[part]) for each in held)) for part in held[0])
+
+
+def in_bytes(tensor):
+    return tensor.contiguous().view(torch.uint8)  # float8 has no comparison
 
 
 def test_rows_of_heads_come_back_as_they_were():
@@ -156,14 +175,14 @@ def test_a_file_that_was_cut_meanwhile_is_refused(tmp_path):
         checkpoint.read("model.norm.weight", (slice(None),))
 
 
-@pytest.mark.parametrize("kind", [10])
-def test_other_types_are_refused_by_name_with_the_remedy(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "name"), [(10, "Q2_K"), (40, "NVFP4")])
+def test_other_types_are_refused_by_name_with_the_remedy(tmp_path, kind, name):
     write(tmp_path, tensors={"blk.0.ffn_up.weight": (kind, (1, 256))})
-    with pytest.raises(
-        ModelError, match=r"model\.gguf: blk\.0\.ffn_up\.weight: is Q2_K, which is not read; use a file"
-    ):
+    with pytest.raises(ModelError, match=rf"model\.gguf: blk\.0\.ffn_up\.weight: is {name}, which is not read") as said:
         read_gguf(read_model(tmp_path))
-    with pytest.raises(CheckpointError, match=r"blk\.0\.ffn_up\.weight: is Q2_K of 2 axes; that is not read"):
+    assert "; use a file of F32, F16, BF16, Q8_0, " in str(said.value)
+    assert "Q6_K, IQ4_NL, IQ4_XS, MXFP4 alone, or" in str(said.value)
+    with pytest.raises(CheckpointError, match=rf"blk\.0\.ffn_up\.weight: is {name} of 2 axes; that is not read"):
         GgufCheckpoint(tmp_path).read("model.layers.0.mlp.up_proj.weight", WHOLE)
 
 
@@ -175,15 +194,23 @@ def test_a_quantized_vector_is_refused(tmp_path):
         GgufCheckpoint(tmp_path).read("model.norm.codes", (slice(None),))
 
 
+def test_experts_of_three_axes_are_no_matrix(tmp_path):
+    write(tmp_path, tensors={"blk.0.ffn_up.weight": (39, (2, 32, 32))})
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight: is MXFP4 and no matrix; use a file of F32"):
+        read_gguf(read_model(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("tensor", "part"), [("token_embd", "embed_tokens.weight"), ("blk.0.ffn_up", "layers.0.mlp.up_proj.scale")]
 )
-def test_scales_that_are_no_numbers_are_refused(tmp_path, tensor, part):
-    write(tmp_path, tensors={f"{tensor}.weight": (8, (32, 32))})
+@pytest.mark.parametrize(("kind", "number"), [(8, b"\x00\x7e"), (20, b"\x00\x7c"), (39, b"\xff\x22")])
+def test_scales_that_are_no_numbers_are_refused(tmp_path, tensor, part, kind, number):
+    """NaN, infinity, and the power of two that is none."""
+    write(tmp_path, tensors={f"{tensor}.weight": (kind, (32, 32))})
     path = tmp_path / "model.gguf"
     raw = bytearray(path.read_bytes())
     at = read_model(tmp_path).tensors[f"{tensor}.weight"].offset
-    raw[at : at + 2] = b"\x00\x7e"  # NaN
+    raw[at : at + 2] = number
     path.write_bytes(raw)
     with pytest.raises(CheckpointError, match="holds a scale that nothing can be computed with"):
         GgufCheckpoint(tmp_path).read(f"model.{part}", WHOLE)
@@ -207,9 +234,12 @@ def test_the_plan_has_a_form_for_each_layer_and_names_the_embedding(folder):
 
 def test_blocks_are_unpacked_as_their_forms_are_stated():
     groups = {kind: form for kind, form in FORMS.items() if isinstance(form, Groups)}
-    stated = {kind: (form.bits, form.offset == "minima", form.size, form.superblock) for kind, form in groups.items()}
-    assert stated == {kind: (*one[:3], one.block if one.has_units else None) for kind, one in LAYOUTS.items()}
-    assert all(form.scale == "float16" for form in groups.values())
+    for kind, form in groups.items():
+        stated = (form.bits, form.offset == "minima", form.size, form.superblock, form.table)
+        one = LAYOUTS[kind]
+        assert stated == (one.bits, one.has_minima, one.size, one.block if one.has_units else None, one.table)
+        assert form.scale == ("float8_e8m0fnu" if kind == "MXFP4" else "float16")
+    assert groups.keys() == LAYOUTS.keys()
     sizes = {kind.name: (kind.block, kind.block_bytes) for kind in TYPES.values()}
     for kind, form in groups.items():  # 5 and 6 bits too: no byte more than in the file, but for whole bytes of scales
         block, size = sizes[kind]
@@ -248,7 +278,10 @@ def test_the_digest_of_a_model_is_that_of_its_files(folder):
 
 
 def test_parts_of_a_merged_layer_may_be_of_several_types(tmp_path, context):
-    kinds = {"attn_q": (2, (32, 32)), "attn_k": (8, (16, 32)), "attn_v": (1, (16, 32)), "ffn_up": (8, (32, 32))}
+    kinds = {
+        "attn_q": (2, (32, 32)), "attn_k": (20, (16, 32)), "attn_v": (1, (16, 32)),
+        "ffn_gate": (39, (32, 32)), "ffn_up": (8, (32, 32)),
+    }  # fmt: skip
     write(tmp_path, tensors={f"blk.0.{name}.weight": given for name, given in kinds.items()})
     make_folder(tmp_path / "model.gguf", tmp_path / "made", with_tokenizer=True)
     spec = read_spec(tmp_path / "made")
@@ -256,7 +289,8 @@ def test_parts_of_a_merged_layer_may_be_of_several_types(tmp_path, context):
     named = {path.removeprefix("blocks.0."): form.name for path, form in plan.forms.items()}
     assert named == {
         "attention.qkv.q": "4-bit groups",
-        "attention.qkv.k": "8-bit groups",
+        "attention.qkv.k": "4-bit table groups",
+        "mlp.gate_up.gate": "4-bit float groups",
         "mlp.gate_up.up": "8-bit groups",
     }
     model = build_model(spec, replace(context(), scheme_for=schemes_of(plan, torch.device("cpu"))))

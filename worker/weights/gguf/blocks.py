@@ -1,14 +1,17 @@
 """Blocks of 32 or 256 values: codes without a sign, scales and minima, as the form of groups has them.
 
-w[o, i] = (q[o, i] - half the range) s[o, g], or q[o, i] s[o, g] - m[o, g] where there are minima. In a block of 256
-scales and minima are small integers, and what they are multiples of stands once. Source: ggml's `block_q8_0`,
-`block_q4_0`, `block_q4_1`, `block_q5_0`, `block_q5_1`, `block_q4_K`, `block_q5_K`, `block_q6_K`.
+w[o, i] = (q[o, i] - half the range) s[o, g], or q[o, i] s[o, g] - m[o, g] where there are minima, or t[q[o, i]] s[o, g]
+where codes are places in a table t. In a block of 256 scales and minima are small integers, and what they are multiples
+of stands once. Source: ggml's `block_q8_0`, `block_q4_0`, `block_q4_1`, `block_q5_0`, `block_q5_1`, `block_q4_K`,
+`block_q5_K`, `block_q6_K`, `block_iq4_nl`, `block_iq4_xs`, `block_mxfp4`.
 """
 
 from typing import Final, NamedTuple
 
 import torch
 from torch import unflatten
+
+from quire.kernels.linear.code_tables import Table, numbers
 
 SUPERBLOCK: Final = 256
 """Values of a block whose groups have integers for scales."""
@@ -20,11 +23,15 @@ class Layout(NamedTuple):
     """The bytes of a block."""
 
     bits: int
-    has_minima: bool
+    begin: int
+    """Bytes that lie before the codes."""
+    has_minima: bool = False
     size: int = 32
     """Values of a group."""
     block: int = 32
     """Values of a block: a group, or a superblock."""
+    table: Table = ""
+    """Numbers that codes stand for; empty: themselves. Beside floats a scale is a byte, a power of two."""
 
     @property
     def has_units(self) -> bool:
@@ -33,34 +40,37 @@ class Layout(NamedTuple):
 
 
 LAYOUTS: Final = {
-    "Q4_0": Layout(4, False),
-    "Q4_1": Layout(4, True),
-    "Q5_0": Layout(5, False),
-    "Q5_1": Layout(5, True),
-    "Q8_0": Layout(8, False),
-    "Q4_K": Layout(4, True, block=SUPERBLOCK),
-    "Q5_K": Layout(5, True, block=SUPERBLOCK),
-    "Q6_K": Layout(6, False, size=16, block=SUPERBLOCK),
+    "Q4_0": Layout(4, 2),
+    "Q4_1": Layout(4, 4, has_minima=True),
+    "Q5_0": Layout(5, 2),
+    "Q5_1": Layout(5, 4, has_minima=True),
+    "Q8_0": Layout(8, 2),
+    "Q4_K": Layout(4, 16, has_minima=True, block=SUPERBLOCK),
+    "Q5_K": Layout(5, 16, has_minima=True, block=SUPERBLOCK),
+    "Q6_K": Layout(6, 0, size=16, block=SUPERBLOCK),
+    "IQ4_NL": Layout(4, 2, table="iq4_nl"),
+    "IQ4_XS": Layout(4, 8, block=SUPERBLOCK, table="iq4_nl"),
+    "MXFP4": Layout(4, 1, table="e2m1"),
 }
 
 
 def codes(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
     """uint8 [O, I] out of blocks uint8 [O, I / block, bytes]."""
+    stored = raw[..., layout.begin :]
     if layout.bits == 8:
-        return (raw[..., 2:] ^ 0x80).flatten(1)  # int8 and 128 more
+        return (stored ^ 0x80).flatten(1)  # int8 and 128 more
     if layout.bits == 6:
-        halves, tops = unflatten(raw[..., :128], -1, (2, 1, 64)), unflatten(raw[..., 128:192], -1, (2, 32))
+        halves, tops = unflatten(stored[..., :128], -1, (2, 1, 64)), unflatten(stored[..., 128:192], -1, (2, 32))
         low = unflatten(torch.cat((halves & 15, halves >> 4), -2), -1, (2, 32)).flatten(-3, -2)
         return (low | _spread(tops, 2, -2) << 4).flatten(1)
-    begin = (16 if layout.has_units else 4) if layout.has_minima else 2
+    in_pairs = layout.has_units and not layout.table  # a byte holds codes of two groups, else of a group's two halves
     top_bytes = layout.block // 8 if layout.bits == 5 else 0
-    each = layout.size // (1 if layout.has_units else 2)
-    halves = unflatten(raw[..., begin + top_bytes :], -1, (-1, 1, each))
+    halves = unflatten(stored[..., top_bytes:], -1, (-1, 1, layout.size if in_pairs else layout.size // 2))
     low = torch.cat((halves & 15, halves >> 4), -2)  # [..., groups or halves of one, values]
     if not top_bytes:
         return low.flatten(1)
-    tops = raw[..., begin : begin + top_bytes]
-    return (low.flatten(-3) | _spread(tops, 1, -2 if layout.has_units else -1).flatten(-2) << 4).flatten(1)
+    tops = stored[..., :top_bytes]
+    return (low.flatten(-3) | _spread(tops, 1, -2 if in_pairs else -1).flatten(-2) << 4).flatten(1)
 
 
 def _spread(stored: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
@@ -69,9 +79,13 @@ def _spread(stored: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
 
 
 def scale(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """float16 [O, I / 32], or int8 [O, I / size], multiples of `unit`."""
+    """float16 [O, I / 32]; or powers of two, float8_e8m0fnu; or int8 [O, I / size], multiples of `unit`."""
+    if layout.table == "e2m1":
+        return raw[..., 0].contiguous().view(torch.float8_e8m0fnu)
     if not layout.has_units:
         return _halves(raw, 0)
+    if layout.table:
+        return _levels(raw)
     return _six_bits(raw)[0] if layout.has_minima else raw[..., 192:208].flatten(1).view(torch.int8)
 
 
@@ -82,7 +96,7 @@ def minima(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 def unit(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
     """float16 [O, I / 256]: what scales are multiples of."""
-    return _halves(raw, 0 if layout.has_minima else 208)
+    return _halves(raw, 0 if layout.begin else 208)
 
 
 def minima_unit(raw: torch.Tensor) -> torch.Tensor:
@@ -96,8 +110,10 @@ def dequantized(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
     for start in range(0, raw.shape[0], PIECE):
         rows = raw[start : start + PIECE]
         factors = _plain(scale(rows, layout), unit(rows, layout) if layout.has_units else None)
-        grouped = unflatten(codes(rows, layout), 1, (-1, layout.size)).float()
-        if layout.has_minima:
+        grouped = numbers(unflatten(codes(rows, layout), 1, (-1, layout.size)), layout.table)
+        if layout.table:
+            grouped.add_(0.0).mul_(factors[..., None])  # the format has no zero with a sign
+        elif layout.has_minima:
             least = _plain(minima(rows, layout), minima_unit(rows) if layout.has_units else None)
             grouped.mul_(factors[..., None]).sub_(least[..., None])
         else:
@@ -119,6 +135,14 @@ def _six_bits(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scales = torch.cat((first & 63, rest & 15 | first >> 6 << 4), -1)
     least = torch.cat((second & 63, rest >> 4 | second >> 6 << 4), -1)
     return scales.flatten(1).view(torch.int8), least.flatten(1).view(torch.int8)
+
+
+def _levels(raw: torch.Tensor) -> torch.Tensor:
+    """Scales int8 [O, I / 32], stored as 32 more in 6 bits: the upper two of eight groups, then the lower four."""
+    low = unflatten(raw[..., 4:8], -1, (4, 1))
+    low = torch.cat((low & 15, low >> 4), -1).flatten(-2)
+    tops = _spread(raw[..., 2:4], 2, -1).flatten(-2)
+    return (low | tops << 4).flatten(1).view(torch.int8) - 32
 
 
 def _halves(raw: torch.Tensor, begin: int) -> torch.Tensor:

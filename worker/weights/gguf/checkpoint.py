@@ -29,7 +29,8 @@ class GgufCheckpoint:
 
     A quantized matrix is handed out as `codes` uint8 [O, I], `scale` float16 [O, I / 32] and perhaps `minima` like it,
     in place of its `weight`; of superblocks scales and minima are int8, multiples of `unit` and `minima_unit` float16
-    [O, I / 256]. The embedding, whose rows are looked up, is handed out as what they mean.
+    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu. The embedding, whose rows are looked up, is handed
+    out as what they mean.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +140,7 @@ def _unpacked(raw: torch.Tensor, layout: Layout, part: Part, stored: str) -> tor
             values = unit(raw, layout)
         case "minima_unit":
             values = minima_unit(raw)
-    if not values.isfinite().all():
+    if not values.float().isfinite().all():  # float8 has no such test of its own
         raise CheckpointError(f"{stored}: holds a scale that nothing can be computed with; download it again")
     return values
 

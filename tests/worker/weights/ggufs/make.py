@@ -3,60 +3,35 @@
     python tests/worker/weights/ggufs/make.py
 
 Run once in an environment of gguf 0.19.0, sentencepiece 0.2.3, transformers 5.17.0, tokenizers 0.23.3 and tiktoken
-0.14.0. `blocks.json` has random blocks of each type, and the SHA-256 of what the package makes
-of them. `expected.json` has, for each model, the config of its original, the SHA-256 of every weight as the package
-dequantizes it (float32, under its name in a safetensors checkpoint), and the ids of the strings in `strings`.
+0.14.0. `blocks.json` has random blocks of each type, and the SHA-256 of what the package makes of them.
+`expected.json` has, for each model, the config of its original, the SHA-256 of every weight as the package dequantizes
+it (float32, under its name in a safetensors checkpoint), and the ids of the strings in `strings`.
 """
 
-import base64
 import hashlib
-import io
 import json
-import tempfile
 from pathlib import Path
 
 import gguf
 import numpy as np
-import sentencepiece
+from blocks import blocks, random_blocks
 from gguf import GGMLQuantizationType as Type
-from gguf import TokenType
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-from transformers import GPT2Tokenizer, Qwen2Tokenizer
-from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
+from vocabularies import STRINGS, byte_bpe, sentencepiece_bpe
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[3]
-TEXT = (ROOT / "LICENSE").read_text() + "Grüße, naïve café — 東京の天気 привет мир 12345 it's we'll DON'T\n" * 20
-STRINGS = [
-    "",
-    " ",
-    "   three spaces   ",
-    "Hello, world! It's we'll DON'T they'Ve i'M",
-    "1 12 123 1234 12345 1,234.56 ²³ ½ Ⅷ ٣٤٥",
-    "tabs\tand\nnew\n\n lines \r\n\r\n  end  \n",
-    "naïve café Grüße ÅÅ ﬁ",
-    "cafe\u0301 e\u0301\u0301 A\u030a",
-    "東京の天気は? привет, мир! مرحبا שלום हिन्दी ไทย",
-    "👩‍👩‍👧‍👦 🇩🇪 🏳️‍🌈 🤷🏽",
-    "\u00a0\u2003\u200b\u3000 odd\u2028spaces\u0085",
-    "def f(x):\n    return {x['a']: [1, 2], **y}  # done!!! ...",
-    "a_b-c/d\\e|f&g==h!=i <|notspecial|> [INST] </s",
-    "\x00\x01\x7f control",
-    "\u017ftreng KELVIN \u212a's 'S '\u017f",
-    "x" * 40 + " " * 17 + "y",
-    "▁under▁score",
-    "\U0001d518\U0001d52b\U0001d526 \U0010ffff \ufffd \ue000",
-]
 TEMPLATE = "{% for m in messages %}{{ bos_token }}{{ m['role'] }}: {{ m['content'] }}{{ eos_token }}{% endfor %}"
-K_TYPES = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
-"""Types that the package reads and does not write."""
 MIXED = {
     "token_embd": Type.Q4_K, "output": Type.Q6_K, "attn_q": Type.Q4_K, "attn_k": Type.Q5_K, "attn_v": Type.Q6_K,
     "attn_output": Type.Q5_0, "ffn_gate": Type.Q4_K, "ffn_up": Type.Q4_K, "ffn_down": Type.Q6_K,
 }  # fmt: skip
 """As files of Q4_K_M mix them: rows that are no multiple of 256 are of another type."""
-WIDE = {"hidden_size": 256, "intermediate_size": 512}
+MIXED_TABLES = {
+    "token_embd": Type.IQ4_XS, "output": Type.Q6_K, "attn_q": Type.IQ4_XS, "attn_k": Type.IQ4_XS, "attn_v": Type.Q5_K,
+    "attn_output": Type.IQ4_NL, "ffn_gate": Type.IQ4_XS, "ffn_up": Type.IQ4_XS, "ffn_down": Type.Q5_K,
+}  # fmt: skip
+"""As those of IQ4_XS do."""
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+WIDE = {**SIZES, "hidden_size": 256, "intermediate_size": 512}
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 LAYER = {
     "attn_norm": "input_layernorm",
@@ -72,92 +47,6 @@ LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-
-
-def trained(pre_tokenizer, size):
-    """Vocabulary and merges of a byte-level BPE."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(TEXT.splitlines(keepends=True), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    return model["vocab"], [tuple(merge) for merge in model["merges"]]
-
-
-def byte_bpe(pre, specials):
-    """Keys of the metadata, and the original's ids of the strings."""
-    if pre == "gpt-2":
-        vocab, merges = trained(GPT2Tokenizer()._tokenizer.pre_tokenizer, 300)
-        original = GPT2Tokenizer(vocab={**vocab, specials[0]: len(vocab)}, merges=merges)._tokenizer
-    elif pre == "qwen2":
-        vocab, merges = trained(Qwen2Tokenizer()._tokenizer.pre_tokenizer, 300)
-        original = Qwen2Tokenizer(vocab=vocab, merges=merges)._tokenizer
-    else:
-        vocab, merges, original = llama3()
-    tokens = [*sorted(vocab, key=vocab.get), *specials]
-    types = [TokenType.NORMAL] * len(vocab) + [TokenType.CONTROL] * (len(specials) - 1) + [TokenType.USER_DEFINED]
-    keys = {
-        "model": "gpt2",
-        "pre": pre,
-        "tokens": tokens,
-        "token_type": types,
-        "merges": [" ".join(merge) for merge in merges],
-    }
-    return keys, {text: original.encode(text, add_special_tokens=False).ids for text in STRINGS}
-
-
-def llama3():
-    """As Meta's converter of Llama 3 makes its tokenizer: out of a list of tokens by rank."""
-    pattern = TikTokenConverter().pattern
-    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated", invert=False)
-    words = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-    vocab, _ = trained(words, 320)
-    of_char = {char: byte for byte, char in bytes_to_unicode().items()}
-    with tempfile.NamedTemporaryFile("wb", suffix=".tiktoken") as file:
-        for token in sorted(vocab, key=vocab.get):
-            file.write(base64.b64encode(bytes(of_char[char] for char in token)) + f" {vocab[token]}\n".encode())
-        file.flush()
-        converter = TikTokenConverter(file.name)
-        vocab, merges = converter.extract_vocab_merges_from_model(file.name)
-        return vocab, merges, converter.converted()
-
-
-def sentencepiece_bpe():
-    """Keys of the metadata, and SentencePiece's own ids of the strings."""
-    made = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT.splitlines()),
-        model_writer=made,
-        model_type="bpe",
-        vocab_size=420,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        split_digits=True,
-        allow_whitespace_only_pieces=True,
-        character_coverage=0.99,
-    )
-    original = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
-    ids = range(original.get_piece_size())
-    types = [
-        TokenType.UNKNOWN
-        if original.is_unknown(token)
-        else TokenType.CONTROL
-        if original.is_control(token)
-        else TokenType.BYTE
-        if original.is_byte(token)
-        else TokenType.NORMAL
-        for token in ids
-    ]
-    keys = {
-        "model": "llama",
-        "pre": "default",
-        "tokens": [original.id_to_piece(token) for token in ids],
-        "scores": [original.get_score(token) for token in ids],
-        "token_type": types,
-    }
-    return keys, {text: original.encode(text) for text in STRINGS}
 
 
 def weights(arch, config, seed):
@@ -246,19 +135,6 @@ def add_metadata(writer, config, tokenizer):
     writer.add_chat_template(TEMPLATE)
 
 
-def blocks(values, kind, random):
-    """The bytes of a matrix. Of a K type random blocks, of which the numbers are about as large as weights are."""
-    if kind not in K_TYPES:
-        return gguf.quantize(values, kind)
-    block, size = gguf.GGML_QUANT_SIZES[kind]
-    raw = random.integers(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
-    units = {Type.Q4_K: {0: 4e-4, 2: 3e-3}, Type.Q5_K: {0: 2e-4, 2: 3e-3}, Type.Q6_K: {208: 5e-5}}[kind]
-    for begin, unit in units.items():
-        drawn = (random.uniform(0.3, 1.7, raw.shape[:2]) * unit).astype("<f2")
-        raw[..., begin : begin + 2] = drawn[..., None].view(np.uint8)
-    return raw.reshape(values.shape[0], -1)
-
-
 def make(
     name, arch, kind, tokenizer, *, num_layers=1, tied=True, stretched=False, files=1, head_dim=8, seed=0, sizes=SIZES
 ):
@@ -308,25 +184,6 @@ def make(
     return {"config": config, "digests": digests, "ids": [ids[text] for text in STRINGS]}
 
 
-def random_blocks():
-    """Type -> bytes of two rows of two random blocks, and the bits of what they mean; extreme scales are among them."""
-    random, found = np.random.default_rng(11), {}
-    halves = (0x0001, 0x83FF, 0x7BFF, 0xFBFF, 0x0000, 0x8000, 0x3C00, 0x0400)  # subnormal, largest, zero, one, least
-    for kind in (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, *K_TYPES):
-        _, size = gguf.GGML_QUANT_SIZES[kind]
-        raw = random.integers(0, 256, (16, size), dtype=np.uint8)
-        begins = {Type.Q6_K: (208,), Type.Q4_0: (0,), Type.Q5_0: (0,), Type.Q8_0: (0,)}.get(kind, (0, 2))
-        for number, begin in enumerate(begins):
-            drawn = random.uniform(-2, 2, 8).astype("<f2").view("<u2")
-            raw[:, begin : begin + 2] = np.array([*np.roll(halves, number), *drawn], dtype="<u2")[:, None].view(
-                np.uint8
-            )
-        meant = gguf.dequantize(raw.reshape(2, -1), kind).astype("<f4")
-        digest = hashlib.sha256(meant.tobytes()).hexdigest()
-        found[kind.name] = {"blocks": base64.b64encode(raw.tobytes()).decode(), "digest": digest}
-    return found
-
-
 def main():
     for path in HERE.glob("*.gguf"):
         path.unlink()
@@ -354,8 +211,13 @@ def main():
         "llama-q5_0": make("llama-q5_0", "llama", Type.Q5_0, by_bytes["gpt-2"], seed=8),
         "llama-q5_1": make("llama-q5_1", "llama", Type.Q5_1, by_bytes["gpt-2"], head_dim=16, seed=9),
         "llama-q4_k_m": make(
-            "llama-q4_k_m", "llama", MIXED, by_bytes["gpt-2"], tied=False, head_dim=16, seed=10, sizes={**SIZES, **WIDE}
+            "llama-q4_k_m", "llama", MIXED, by_bytes["gpt-2"], tied=False, head_dim=16, seed=10, sizes=WIDE
         ),
+        "llama-iq4_nl": make("llama-iq4_nl", "llama", Type.IQ4_NL, by_bytes["gpt-2"], head_dim=16, seed=11),
+        "llama-iq4_xs": make(
+            "llama-iq4_xs", "llama", MIXED_TABLES, by_bytes["gpt-2"], tied=False, head_dim=16, seed=12, sizes=WIDE
+        ),
+        "llama-mxfp4": make("llama-mxfp4", "llama", Type.MXFP4, by_bytes["gpt-2"], tied=False, head_dim=16, seed=13),
     }
     (HERE / "blocks.json").write_text(json.dumps(random_blocks(), indent=1) + "\n")
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(model)}" for name, model in expected.items())
