@@ -23,6 +23,7 @@ Quantization = Literal[
     "gptq",
     "gptq_marlin",
     "modelopt",
+    "modelopt_fp4",
     "gguf",
 ]
 

@@ -84,7 +84,8 @@ def quantization_in_words(needs: Fit) -> str:
         forms.append(f"of that {needs.undivided} layers whose inputs divide into no groups")
     if needs.embedding:
         forms.append(f"of dense ones the embedding, which is {needs.embedding} in the file")
-    return f"{needs.quantization}: {', '.join(forms)}"
+    finer = "; the activations of 4 bits that the checkpoint states are not made, they stay finer" * needs.finer
+    return f"{needs.quantization}: {', '.join(forms)}{finer}"
 
 
 def memory_in_words(needs: Fit, config: WorkerConfig) -> str:

@@ -41,6 +41,7 @@ READERS: Final[Mapping[str, Callable[[Config], Stated]]] = {
     "awq": read_awq,
     "gptq": read_gptq,
     "modelopt": read_modelopt,
+    "modelopt_fp4": read_modelopt,
 }
 FIELDS: Final = (FIELD, "compression_config")
 """Names of the section in config.json; the second is that of the first exports of compressed-tensors."""
@@ -53,8 +54,8 @@ ON_THE_FLY: Final[dict[str, Form]] = {
 }
 KEPT: Final = {"int8": (), "fp8": ("head", "embedding"), "int4": ("head", "embedding")}
 """Layers whose weights are not quantized on the fly: the output head decides between close tokens."""
-SAME: Final[dict[str, str]] = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
-"""Names that other engines have for a method beside a kernel of their own."""
+SAME: Final[dict[str, str]] = {"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
+"""Names that other engines have for a method beside a kernel of their own, or for a part of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class Plan:
     """The checkpoint is not quantized: its weights are, while it is loaded."""
     embedding: str = ""
     """Type of the embedding in the file, where it is quantized there and dense in memory; empty: it is what it was."""
+    finer: bool = False
+    """config.json states activations of 4 bits too; products take them as the forms say, which is finer."""
     undivided: int = 0
     """Layers that were to be quantized in groups and are dense, since their inputs divide into none."""
 
@@ -178,6 +181,7 @@ def plan_of(
         )
     forms: dict[str, Form] = {}
     stored: dict[str, StoredLayer | PackedLayer] = {}
+    finer = False
     for module, targets in layers.items():
         layer = stated.layer(module)
         form = layer.form
@@ -193,8 +197,9 @@ def plan_of(
             form = replace(form, activations=activations)
         if form != DENSE:
             forms |= dict.fromkeys(targets, form)
+            finer |= layer.finer
     names = kv_scale_names(headers.infos if headers else ())
-    return Plan(stated.method, forms, stored, names, stated.kv_cache)
+    return Plan(stated.method, forms, stored, names, stated.kv_cache, finer=finer)
 
 
 def without_empty_biases(plan: Plan, unbiased: Collection[str], headers: Headers) -> Plan:

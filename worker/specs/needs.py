@@ -48,6 +48,8 @@ class Fit:
     """The scales of a cache of 8 bits, in words; empty for any other."""
     undivided: int
     """Layers that are dense since their inputs divide into no groups."""
+    finer: bool
+    """The checkpoint states activations of 4 bits too, which stay finer."""
     embedding: str
     """Type of the embedding in the file, where it is quantized there and dense in memory."""
     forms: tuple[tuple[Form, int], ...]
@@ -144,6 +146,7 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
         kv_dtype=kv_dtype,
         kv_scales=kv_scales_in_words(config, plan, kv_dtype) if token_bytes else "",
         undivided=plan.undivided,
+        finer=plan.finer,
         embedding=plan.embedding,
         forms=tuple(forms.items()),
         token_bytes=token_bytes,

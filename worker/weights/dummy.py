@@ -12,7 +12,7 @@ from quire.worker.weights.names import NameMap, NameRule
 SCALES = ("scale", "input_scale")
 """Names of parameters by which codes of 8 bits are multiplied."""
 UNITS = ("unit", "minima_unit")
-"""Names of what scales and minima are multiples of, where they are integers."""
+"""Names of what scales and minima are multiples of, where they are of 8 bits."""
 ZEROS, MINIMA = "zeros", "minima"
 """Names of the parameters that are taken off codes without a sign: from the codes, or from their products."""
 SCALE = 1 / 64
@@ -42,7 +42,7 @@ class DummyWeights:
         """A region of a tensor that is drawn as a whole: float32, or codes of a quantized weight."""
         owner, _, parameter, part = self._places[name]
         dtype = self._places[name].parameter.dtype
-        step = 1 if dtype == torch.int8 else SCALE  # integers are multiples of a unit
+        step = 1 if dtype in (torch.int8, torch.float8_e4m3fn) else SCALE  # such scales are multiples of a unit
         if parameter in (*SCALES, *UNITS):
             value = step if parameter in SCALES else SCALE
             return torch.full(part.full_shape, value, dtype=dtype, device=self._device)[region]

@@ -4,11 +4,12 @@ Source: the library's quantization/quant_args.py, quant_config.py, lifecycle/app
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from quire.worker.fields import Config, shown
-from quire.worker.quant.form import BLOCK, Activations, F8Blocks, F8Rows, Groups, Int8Rows
+from quire.worker.quant.form import BLOCK, MXFP4, NVFP4, Activations, F8Blocks, F8Rows, Groups, Int8Rows
 from quire.worker.quant.patterns import refuse_slow
 from quire.worker.quant.read.packing import Packing
 from quire.worker.quant.read.stated import FIELD, OTHERWISE, Grain, LayerStated, expect, group_size, names, section
@@ -27,6 +28,24 @@ PACKING: Final = Packing(
     index="weight_g_idx",
     shape="weight_shape",
 )
+FLOATS_OF_4_BITS: Final[Mapping[str, tuple[str, Groups, Packing]]] = {
+    "nvfp4-pack-quantized": (
+        "tensor_group",
+        NVFP4,
+        Packing(
+            codes="weight_packed",
+            scale="weight_scale",
+            unit="weight_global_scale",
+            divides=True,
+            unread=("input_global_scale",),
+            word=8,
+        ),
+    ),
+    "mxfp4-pack-quantized": ("group", MXFP4, Packing(codes="weight_packed", scale="weight_scale", word=8)),
+}
+"""Formats of floats of 4 bits, two in a byte: the strategy of their weights, the form, and where it lies."""
+QUANTIZED: Final = (*FORMATS, PACKED, *FLOATS_OF_4_BITS)
+"""Formats of a group's weights."""
 EMPTY_FORMATS: Final = (*FORMATS, "dense", None)
 """Formats of a config without groups."""
 _PLAIN: Final = re.compile(r"\w{1,64}", re.ASCII)
@@ -81,15 +100,17 @@ def _group(name: str, stated: Config, whole: object) -> tuple[Targets, LayerStat
         raise ModelError(inside, f"must be an object, got {shown(stated[name])}; correct config.json")
     group = stated[name]
     if group.get("format") is not None:
-        stored_as = expect(group, "format", inside, (*FORMATS, PACKED))
+        stored_as = expect(group, "format", inside, QUANTIZED)
     else:
-        stored_as = expect({"format": whole}, "format", FIELD, (*FORMATS, PACKED))
+        stored_as = expect({"format": whole}, "format", FIELD, QUANTIZED)
     if group.get("output_activations") is not None:
         raise ModelError(f"{inside}.output_activations", f"quantized outputs are not served; {OTHERWISE}")
     targets = read_targets(names(group, "targets", inside), f"{inside}.targets")
     weights, inputs = section(group, "weights", inside), section(group, "input_activations", inside)
     if stored_as == PACKED:
         return targets, _packed(weights, inputs, inside)
+    if stored_as in FLOATS_OF_4_BITS:
+        return targets, _floats(stored_as, weights, inputs, inside)
     kind = FORMATS[stored_as]
     return targets, _layer(weights, inputs, inside, (kind,) if kind else ("float", "int"))
 
@@ -147,6 +168,23 @@ def _packed(weights: Config, inputs: Config, inside: str) -> LayerStated:
     if inputs:
         raise ModelError(f"{inside}.input_activations", f"beside weights in words they stay as they are; {OTHERWISE}")
     return LayerStated(Groups(bits, size, "zeros" if is_symmetric is False else "none"), packing=PACKING)
+
+
+def _floats(stored_as: str, weights: Config, inputs: Config, inside: str) -> LayerStated:
+    """Floats of 4 bits; of activations like them nothing is made, so that their scales do not matter."""
+    within, beside = f"{inside}.weights", f"{inside}.input_activations"
+    strategy, form, packing = FLOATS_OF_4_BITS[stored_as]
+    expect(weights, "type", within, ("float",))
+    expect(weights, "num_bits", within, (4,))
+    expect(weights, "dynamic", within, (False, None))
+    expect(weights, "symmetric", within, (True, None))
+    expect(weights, "actorder", within, (None, "weight", "static", False))
+    expect(weights, "strategy", within, (strategy,))
+    expect(weights, "group_size", within, (form.size,))
+    if inputs:
+        expect(inputs, "type", beside, ("float",))
+        expect(inputs, "num_bits", beside, (4,))
+    return LayerStated(form, packing=packing, finer=bool(inputs))
 
 
 def _dynamic(inputs: Config, inside: str, kind: str, strategies: tuple[str, ...]) -> None:

@@ -12,7 +12,10 @@ from quire.worker.weights.parts import ModelError
 
 CODES: Final[dict[type[Form], str]] = {F8Rows: "F8_E4M3", F8Blocks: "F8_E4M3", Int8Rows: "I8"}
 SCALES: Final = (*FLOATS, "F8_E8M0")
-NAMES: Final = ("weight_scale", "weight_scale_inv", "scale", "input_scale", "activation_scale")
+NAMES: Final = (
+    *("weight_scale", "weight_scale_inv", "weight_scale_2", "weight_global_scale", "scale"),
+    *("input_scale", "input_global_scale", "activation_scale"),
+)
 """Tensors that only a quantized layer has."""
 PACKED: Final = ("weight_packed", "qweight")
 """Tensors that a layer has in place of its weight."""

@@ -1,4 +1,4 @@
-"""`quant_method` modelopt: 8-bit floats with a scale for the tensor, for each output, or for blocks.
+"""`quant_method` modelopt: 8-bit floats with a scale for the tensor, for each output, or for blocks; 4-bit floats.
 
 Source: nvidia-modelopt's torch/export (convert_hf_config.py, unified_export_hf.py), vLLM's quantization/modelopt.py.
 """
@@ -9,17 +9,23 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from quire.worker.fields import Config, shown
-from quire.worker.quant.form import F8Blocks, F8Rows
+from quire.worker.quant.form import NVFP4, F8Blocks, F8Rows, Groups
+from quire.worker.quant.read.packing import Packing
 from quire.worker.quant.read.stated import FIELD, OTHERWISE, LayerStated, expect, names, section
 from quire.worker.weights.parts import ModelError
 
+PACKING: Final = Packing(codes="weight", scale="weight_scale", unit="weight_scale_2", unread=("input_scale",), word=8)
 LAYERS: Final[Mapping[str, LayerStated]] = {
     "FP8": LayerStated(F8Rows("static"), "tensor", ("weight_scale",), ("input_scale",)),
     "FP8_PER_CHANNEL_PER_TOKEN": LayerStated(F8Rows("token"), "rows", ("weight_scale",)),
     "FP8_PB_WO": LayerStated(F8Blocks("none"), "blocks", ("weight_scale",)),
     "FP8_PB_REAL": LayerStated(F8Blocks("none"), "blocks", ("weight_scale",)),
+    "NVFP4": LayerStated(NVFP4, packing=PACKING, finer=True),
+    "W4A16_NVFP4": LayerStated(NVFP4, packing=PACKING),
 }
-"""Algorithms that are served; the tool writes the last two in small letters: blocks that it had packed, or not yet."""
+"""Algorithms that are served; the tool writes the two of blocks in small letters: that it had packed, or not yet."""
+SMOOTHED: Final = ("NVFP4_AWQ", "NVFP4_SVD")
+"""Algorithms whose inputs are multiplied by `pre_quant_scale` before anything else."""
 MIXED: Final = "MIXED_PRECISION"
 """The algorithm under which each layer has one of its own."""
 MOST_WILDCARDS: Final = 1024
@@ -100,11 +106,17 @@ def read_modelopt(config: Config) -> ModelOptStated:
 
 def _layer(config: Config, inside: str) -> LayerStated:
     algorithm = _algorithm(config)
+    if algorithm in SMOOTHED:
+        message = f"{algorithm} is not supported: no pre_quant_scale is applied; export it as NVFP4, or {OTHERWISE}"
+        raise ModelError(f"{inside}.quant_algo", message)
     if algorithm not in LAYERS:
         known = ", ".join(LAYERS)
         message = f"{shown(config.get('quant_algo'))} is not supported; supported: {known}; {OTHERWISE}"
         raise ModelError(f"{inside}.quant_algo", message)
-    return LAYERS[algorithm]
+    stated = LAYERS[algorithm]
+    if isinstance(stated.form, Groups):
+        expect(config, "group_size", inside, (stated.form.size, None))
+    return stated
 
 
 def _algorithm(config: Config) -> str:

@@ -9,13 +9,15 @@ from functools import lru_cache
 from typing import Final
 
 from quire.worker.quant.form import UNIT, Groups
-from quire.worker.quant.read.packing import WORD, Packing
-from quire.worker.quant.read.stated import FIELD, REMEDY
+from quire.worker.quant.read.packing import Packing
+from quire.worker.quant.read.stated import FIELD, OTHERWISE, REMEDY
 from quire.worker.weights.header import FLOATS, TensorInfo
 from quire.worker.weights.parts import ModelError
 
 INTEGERS: Final = ("I32", "I64")
 """Types of the tensor that repeats a matrix's shape."""
+SMALL: Final[Mapping[str, tuple[str, ...]]] = {"float8_e4m3fn": ("F8_E4M3",), "float8_e8m0fnu": ("U8", "F8_E8M0")}
+"""Types of the file in which scales of a byte lie: powers of two are bytes to most tools."""
 
 
 BIAS: Final = "bias"
@@ -55,35 +57,44 @@ def packed_layer(
 
     Raises ModelError where the headers contradict the form.
     """
-    rows, columns = _matrix(f"{module}.{packing.codes}", infos)
+    rows, columns = _matrix(f"{module}.{packing.codes}", infos, packing.dtype)
     words = [rows, columns]
-    words[packing.axis] *= WORD // form.bits
+    words[packing.axis] *= packing.word // form.bits
     outputs, inputs = reversed(words) if packing.is_transposed else words
     size = form.size or inputs
     if inputs % UNIT or inputs % size:
-        share = UNIT if inputs % UNIT else size
-        message = f"are of {inputs} inputs, which are no multiple of {share}: they have no whole groups; {REMEDY}"
+        share, remedy = UNIT if inputs % UNIT else size, REMEDY if inputs % size else OTHERWISE
+        message = f"are of {inputs} inputs, which are no multiple of {share}; {remedy}"
         raise ModelError(f"{module}.{packing.codes}", message)
     groups = inputs // size
-    scale = _found(module, packing.scale, infos, packing.stored(outputs, groups), tuple(FLOATS))
+    scale = _found(module, packing.scale, infos, packing.stored(outputs, groups), SMALL.get(form.scale, tuple(FLOATS)))
     assert scale is not None
     needs_zeros = form.offset == "zeros"
     shape = packing.zeros_shape(outputs, groups, form.bits)
     zeros = _found(module, packing.zeros, infos, shape, ("I32",), is_needed=needs_zeros)
     index = _found(module, packing.index, infos, (inputs,), ("I32",), is_needed=False)
-    written = _found(module, packing.shape, infos, (2,), INTEGERS, is_needed=False) if packing.shape else None
+    written = _found(module, packing.shape, infos, (2,), INTEGERS, is_needed=False)
+    if packing.unit:
+        _number(f"{module}.{packing.unit}", infos)
     order = "" if index is None else _order(f"{module}.{packing.index}", contents, inputs, size)
-    form = replace(form, scale=FLOATS[scale.dtype], order=order)
+    form = replace(form, scale=FLOATS.get(scale.dtype, form.scale), order=order)
     return PackedLayer(packing, form, outputs, inputs, zeros is not None, written is not None)
 
 
-def _matrix(name: str, infos: Mapping[str, TensorInfo]) -> tuple[int, int]:
+def _matrix(name: str, infos: Mapping[str, TensorInfo], dtype: str) -> tuple[int, int]:
     info = infos[name]
-    if info.dtype != "I32":
-        raise ModelError(name, f"is {info.dtype}, but {FIELD} makes it I32; {REMEDY}")
+    if info.dtype != dtype:
+        raise ModelError(name, f"is {info.dtype}, but {FIELD} makes it {dtype}; {REMEDY}")
     if len(info.shape) != 2 or 0 in info.shape:
         raise ModelError(name, f"has shape {list(info.shape)[:8]}, and must be a matrix; {REMEDY}")
     return info.shape[0], info.shape[1]
+
+
+def _number(name: str, infos: Mapping[str, TensorInfo]) -> None:
+    """Refuse what is no number of float32, with or without an axis of its own."""
+    module, _, tensor = name.rpartition(".")
+    has_axis = name not in infos or len(infos[name].shape) > 0
+    _found(module, tensor, infos, (1,) * has_axis, ("F32",))
 
 
 def _found(
@@ -95,9 +106,9 @@ def _found(
     *,
     is_needed: bool = True,
 ) -> TensorInfo | None:
-    """The tensor of this name, if it has the shape and the type."""
+    """The tensor of this name, if it has the shape and the type. A tensor without a name is not there."""
     name = f"{module}.{tensor}"
-    info = infos.get(name)
+    info = infos.get(name) if tensor else None
     if info is None:
         if is_needed:
             raise ModelError(name, f"should be there, and the checkpoint holds nothing; {REMEDY}")

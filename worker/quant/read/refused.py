@@ -6,13 +6,11 @@ from quire.worker.fields import shown
 from quire.worker.quant.read.stated import FIELD, OTHERWISE
 from quire.worker.weights.parts import ModelError
 
-_FLOATS_OF_4_BITS: Final = f"its floats of 4 bits are not read; {OTHERWISE}"
 _ON_THE_FLY: Final = "its codes are made when a model is loaded; use the unquantized checkpoint with quantization fp8"
 _OWN_LAYOUT: Final = f"its codes need products of their own; {OTHERWISE}"
 METHODS: Final[dict[str, str]] = {
-    "mxfp4": _FLOATS_OF_4_BITS,
+    "mxfp4": f"its layout is that of merged experts, which are not served; {OTHERWISE}",
     "auto-round": f"its own layout is not read; export it as auto_gptq or auto_awq, or {OTHERWISE}",
-    "modelopt_fp4": _FLOATS_OF_4_BITS,
     "bitsandbytes": _ON_THE_FLY,
     "hqq": _ON_THE_FLY,
     "eetq": _ON_THE_FLY,

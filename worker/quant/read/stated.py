@@ -33,6 +33,8 @@ class LayerStated:
     """The same of the activations' scale; empty: there is none."""
     packing: Packing | None = None
     """The tensors that the file holds instead of a weight: codes in words."""
+    finer: bool = False
+    """Activations of 4 bits are stated beside it; what products take is finer."""
     may_be_dense: bool = False
     """The file decides: formats leave the output head as it is without saying so."""
 

@@ -1,6 +1,7 @@
 """Tensors of groups out of packed words: codes, scales, zero points, whatever the file's axes; a region at a time.
 
-Source: compressed-tensors' compressors/pack_quantized, AutoAWQ's utils/packing_utils.py, GPTQModel's qlinear/torch.py.
+Source: compressed-tensors' compressors (pack_quantized, nvfp4, mxfp4), AutoAWQ's utils/packing_utils.py, GPTQModel's
+qlinear/torch.py, nvidia-modelopt's quantization/qtensor/nvfp4_tensor.py.
 """
 
 from collections.abc import Iterator
@@ -10,13 +11,13 @@ from typing import Final
 import torch
 
 from quire.worker.quant.read.packed_headers import PackedLayer
-from quire.worker.quant.read.packing import WORD
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.source import WeightSource
 
 CODES: Final = "codes"
 SCALE: Final = "scale"
 ZEROS: Final = "zeros"
+UNIT: Final = "unit"
 INDEX: Final = "index"
 """Names that schemes give them."""
 PIECE: Final = 32
@@ -26,7 +27,8 @@ Region = tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackedTensors:
-    """The tensors of one layer, under the scheme's names: codes uint8 [O, I], scale [O, G], zeros uint8 [O, G].
+    """The tensors of one layer, under the scheme's names: codes uint8 [O, I], scale [O, G], zeros uint8 [O, G], and
+    unit float32 [O, 1], the number of the whole matrix at each output: so it is merged and divided as they are.
 
     Implements `quire.worker.quant.read.source.LayerTensors`.
     """
@@ -39,14 +41,17 @@ class PackedTensors:
         """All when the codes' turn comes: a file has the scales, of smaller items, behind the codes of all layers."""
         packing, form = self.layer.packing, self.layer.form
         zeros, index = (ZEROS,) * (form.offset == "zeros"), (INDEX,) * bool(form.order)
-        yield self._stored(packing.codes), (*index, SCALE, *zeros, CODES)
-        for beside in filter(None, (packing.scale, packing.zeros, packing.index, packing.shape)):
+        yield self._stored(packing.codes), (*index, SCALE, *(UNIT,) * bool(packing.unit), *zeros, CODES)
+        others = (packing.scale, packing.unit, packing.zeros, packing.index, packing.shape, *packing.unread)
+        for beside in filter(None, others):
             yield self._stored(beside), ()
 
     def shape(self, name: str) -> tuple[int, ...]:
         layer = self.layer
         if name == INDEX:
             return (layer.inputs,)
+        if name == UNIT:
+            return (layer.outputs, 1)
         return (layer.outputs, layer.inputs if name == CODES else layer.groups)
 
     def read(self, name: str, region: Region) -> torch.Tensor:
@@ -59,6 +64,8 @@ class PackedTensors:
             if self.layer.has_zeros and self.layer.form.offset == "none":
                 self._check_symmetric(region)
             return self._scale(region)
+        if name == UNIT:
+            return self._unit(region)
         if name == ZEROS:
             return self._zeros(region)
         return self.files.read(self._stored(packing.index), region)
@@ -69,9 +76,20 @@ class PackedTensors:
     def _scale(self, region: Region) -> torch.Tensor:
         name = self._stored(self.layer.packing.scale)
         scale = self.files.read(name, self._turned(region))
-        if not scale.isfinite().all():
-            raise CheckpointError(f"{name}: holds a scale that nothing can be computed with; download it again")
+        if scale.dtype == torch.uint8:
+            scale = scale.view(torch.float8_e8m0fnu)
+        if not scale.float().isfinite().all():
+            raise _useless(name)
         return scale.T if self.layer.packing.is_transposed else scale
+
+    def _unit(self, region: Region) -> torch.Tensor:
+        """The factor of all scales; of a number that divides them the reciprocal: weights are 2 ulps off at most."""
+        name = self._stored(self.layer.packing.unit)
+        stored = self.files.read(name, (slice(None),) * len(self.files.shape(name)))
+        unit = stored.reciprocal() if self.layer.packing.divides else stored
+        if not (stored.isfinite() & unit.isfinite() & (unit >= 0)).all():
+            raise _useless(name)
+        return unit.reshape(1, 1).expand(self.shape(UNIT))[region]
 
     def _zeros(self, region: Region) -> torch.Tensor:
         packing = self.layer.packing
@@ -84,7 +102,7 @@ class PackedTensors:
         """A region of codes out of the words that hold it; `added` to each code."""
         bits, packing = self.layer.form.bits, self.layer.packing
         axis ^= packing.is_transposed  # from here on the matrix's
-        each, run = WORD // bits, range(shape[axis])[region[axis]]
+        each, run = packing.word // bits, range(shape[axis])[region[axis]]
         first, last = run.start // each, -(-run.stop // each)
         stored = [*region]
         stored[axis] = slice(first, last)
@@ -92,7 +110,8 @@ class PackedTensors:
         if packing.is_transposed:
             words = words.T.clone(memory_format=torch.contiguous_format)
         if added:  # to all codes of a word at once: what a code borrowed from the next one is given back
-            words = words + torch.tensor(sum(added << shift for shift in range(0, WORD, bits)), dtype=torch.int32)
+            everywhere = sum(added << shift for shift in range(0, packing.word, bits))
+            words = words + torch.tensor(everywhere, dtype=words.dtype)
         codes = unpack_words(words, axis, bits, packing.order)
         within = slice(run.start - first * each, run.stop - first * each, run.step)
         return codes[within] if axis == 0 else codes[:, within]
@@ -116,12 +135,16 @@ class PackedTensors:
             raise CheckpointError(f"{name}: {message}")
 
 
+def _useless(name: str) -> CheckpointError:
+    return CheckpointError(f"{name}: holds a scale that nothing can be computed with; download it again")
+
+
 def unpack_words(words: torch.Tensor, axis: int, bits: int, order: tuple[int, ...]) -> torch.Tensor:
-    """Codes uint8 out of int32 words [A, B] that hold `32 / bits` of them along `axis`.
+    """Codes uint8 out of int32 or uint8 words [A, B] that hold `32 / bits` or `8 / bits` of them along `axis`.
 
     The first lies in the lowest bits, or each at its place in `order`.
     """
-    each = WORD // bits
+    each = 8 * words.itemsize // bits
     places = order or tuple(range(each))
     if axis == 1 and not order:  # as the bytes lie in memory
         octets = words.view(torch.uint8)
