@@ -19,6 +19,8 @@ GROUPS = (
     "awq", "awq_symmetric", "ct_w4a16", "ct_w4a16_asym", "ct_w8a16", "ct_w8a16_asym",
     "gptq", "gptq_8", "gptq_asym", "gptq_dynamic", "gptq_order", "gptq_order_v2",
 )  # fmt: skip
+FLOATS = ("ct_mxfp4", "ct_mxfp4a16", "ct_nvfp4", "ct_nvfp4a16", "modelopt_nvfp4", "modelopt_nvfp4a16")
+"""Those of 4 bits."""
 PROMPTS = ([5], [17, 3, 90, 41, 41, 2, 60], list(range(1, 24)), [95] * 9)
 
 
@@ -38,6 +40,12 @@ def meant(layer, scheme, inputs):
 
 
 def of_groups(layer, form, inputs):
+    if form.table:
+        codes = linear_groups.numbers(
+            linear_groups.unpack(layer.packed, form.bits, len(layer.scale), inputs), form.table
+        )
+        scale, _ = linear_groups.plain(layer.scale, None, layer._parameters.get("unit"))
+        return (codes.view(*scale.shape, -1) * scale.float()[..., None]).flatten(1)
     in_words = "words" in layer._parameters
     plain = torch.t if in_words else linear_groups.unpack_scale
     scale = plain(layer.scale).float()

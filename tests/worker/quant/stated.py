@@ -29,6 +29,8 @@ INT8_TOKEN = {**F8_TOKEN, "type": "int"}
 
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True, "dynamic": False}
+NVFP4 = {**INT4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+MXFP4 = {**INT4, "type": "float", "group_size": 32}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 
@@ -55,6 +57,11 @@ def compressed(weights=F8, inputs=F8_TOKEN, targets=("Linear",), group=None, **f
         "ignore": ["lm_head"],
         **fields,
     }
+
+
+def floats(weights):
+    """A config of one group of 4-bit floats."""
+    return compressed(weights, None, format="nvfp4-pack-quantized" if weights == NVFP4 else "mxfp4-pack-quantized")
 
 
 def plan(folder: Path, stated, headers=None, **fields):
@@ -103,6 +110,22 @@ def of_compressed(o, i, bits=4, size=128, zeros=False):
         "weight_shape": ("I64", (2,)),
     }
     return held | ({"weight_zero_point": ("I32", (o * bits // 32, i // (size or i)))} if zeros else {})
+
+
+def of_floats(o, i):
+    return {
+        "weight_packed": ("U8", (o, i // 2)),
+        "weight_scale": ("F8_E4M3", (o, i // 16)),
+        "weight_global_scale": ("F32", (1,)),
+    }
+
+
+def of_mx(o, i):
+    return {"weight_packed": ("U8", (o, i // 2)), "weight_scale": ("U8", (o, i // 32))}
+
+
+def of_modelopt(o, i):
+    return {"weight": ("U8", (o, i // 2)), "weight_scale": ("F8_E4M3", (o, i // 16)), "weight_scale_2": ("F32", ())}
 
 
 def of_awq(o, i, size=128):

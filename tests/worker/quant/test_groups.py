@@ -214,7 +214,7 @@ def test_ranks_that_would_divide_a_group_are_refused_with_both_numbers(made, loa
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["awq", "ct_w8a16", "gptq_order"])
+@pytest.mark.parametrize("name", ["awq", "ct_w8a16", "gptq_order", "ct_nvfp4"])
 def test_two_ranks_draw_the_tokens_of_transformers(group, scribe, made, load_quantized, name):
     workers, writer, prompt = group(2, model=str(made / name), dtype="float32"), scribe(8), list(range(40, 61))
     workers.join()

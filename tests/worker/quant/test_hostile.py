@@ -16,7 +16,10 @@ from quire.worker.specs.registry import read_spec
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
 
-SOME = ("ct_fp8", "ct_w8a8", "fbgemm", "fp8_static", "fp8_ue8m0", "awq", "ct_w4a16_asym", "gptq_dynamic", "gptq_order")
+SOME = (
+    *("ct_fp8", "ct_w8a8", "fbgemm", "fp8_static", "fp8_ue8m0", "awq", "ct_w4a16_asym", "gptq_dynamic", "gptq_order"),
+    *("ct_mxfp4", "ct_nvfp4", "modelopt_mixed"),
+)
 VALUES = (
     None,
     True,

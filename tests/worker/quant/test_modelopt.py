@@ -139,9 +139,14 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
     [
         (
             "quant_algo",
-            "NVFP4",
-            "'NVFP4' is not supported; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, FP8_PB_REAL; ",
+            "MXFP8",
+            "'MXFP8' is not supported; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, FP8_PB_REAL, NVFP4, "
+            "W4A16_NVFP4; ",
         ),
+        ("quant_algo", "NVFP4_AWQ", "is not supported: no pre_quant_scale is applied; export it as NVFP4, or use "),
+        ("quant_algo", "nvfp4_svd", "NVFP4_SVD is not supported: no pre_quant_scale is applied; export it as NVFP4"),
+        ("quant_algo", "W4A8_NVFP4_FP8", "'W4A8_NVFP4_FP8' is not supported"),
+        ("quantization", {"quant_algo": "NVFP4", "group_size": 32}, "32 is not supported; supported: 16, null; use"),
         ("quant_algo", None, "None is not supported"),
         ("quant_algo", ["FP8"], "['FP8'] is not supported"),
         ("quant_algo", "x" * 10**6, "is not supported"),
@@ -192,10 +197,10 @@ def test_layers_of_mixed_precision_may_be_named_in_the_file_of_its_own_alone(tmp
     beside = {"producer": {"name": "modelopt"}, "quantization": {**stated, "quantized_layers": layers}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
     assert plan(tmp_path, stated, stored).kinds == (F8Rows("token"),)
-    beside["quantization"]["quantized_layers"] = {"a.b": {"quant_algo": "NVFP4"}}
+    beside["quantization"]["quantized_layers"] = {"a.b": {"quant_algo": "NVFP4_AWQ"}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
     with pytest.raises(
-        ModelError, match=r"hf_quant_config\.json\.quantization\.quantized_layers\.'a\.b'\.quant_algo: 'NV"
+        ModelError, match=r"hf_quant_config\.json\.quantization\.quantized_layers\.'a\.b'\.quant_algo: NVFP4_AWQ"
     ):
         plan(tmp_path, stated, stored)
 

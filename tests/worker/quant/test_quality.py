@@ -31,6 +31,8 @@ from quire.worker.start import start
 MODEL = Path(__file__).parents[3] / "deploy" / "model"
 CPU = torch.device("cpu")
 BLOCK = 16
+MAGNITUDES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+"""Of the floats of 4 bits, by their codes without the sign."""
 TOKENS = 768
 Scales = list[KVScales] | None
 
@@ -112,6 +114,45 @@ def in_blocks(folder: Path) -> Path:
     return folder
 
 
+def in_floats(folder: Path, size: int) -> Path:
+    """The embedded model as compressed-tensors has it in 4-bit floats, rounded to the nearest.
+
+    Groups of 16 have scales of e4m3, multiples of a number of the whole matrix: its largest group takes 448 of them and
+    its largest weight 6. Those of 32 have the least powers of two of which the largest weight is at most 7.
+    """
+    tensors = {}
+    for name, weight in load_file(MODEL / "model.safetensors").items():
+        tensors[name] = weight
+        if not name.endswith("_proj.weight"):
+            continue
+        grouped = tensors.pop(name).float().unflatten(1, (-1, size))
+        largest = grouped.abs().amax(2).clamp(min=1e-12)
+        if size == 16:
+            whole = 448 * 6 / largest.max()
+            scale = (largest / 6 * whole).clamp(min=2**-9).to(torch.float8_e4m3fn)
+            tensors |= {f"{name}_global_scale": whole.reshape(1), f"{name}_scale": scale}
+            step = scale.float() / whole
+        else:
+            exponent = (largest / 1.75).log2().ceil() - 2
+            tensors[f"{name}_scale"] = (exponent + 127).to(torch.uint8)
+            step = exponent.exp2()
+        near = (grouped.abs() / step[..., None])[..., None] - MAGNITUDES
+        codes = (near.abs().argmin(-1) + 8 * (grouped < 0)).to(torch.uint8).flatten(1)
+        tensors[f"{name}_packed"] = codes[:, ::2] | codes[:, 1::2] << 4
+    save_file(tensors, folder / "model.safetensors")
+    strategy, kind = ("tensor_group", "nvfp4") if size == 16 else ("group", "mxfp4")
+    weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": size, "symmetric": True}
+    quantization = {
+        "quant_method": "compressed-tensors",
+        "format": f"{kind}-pack-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    config = json.loads((MODEL / "config.json").read_text()) | {"quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.mark.parametrize(("quantization", "most"), [("int8", 0.01), ("fp8", 0.005)])
 def test_the_perplexity_of_weights_quantized_on_the_fly_is_near_that_of_fp32(texts, dense, quantization, most) -> None:
     quantized = perplexity(MODEL, quantization, texts)
@@ -156,5 +197,15 @@ def test_the_perplexity_of_a_cache_in_bfloat16_is_that_of_fp32_but_for_roundings
 def test_the_perplexity_of_4_bit_groups_is_near_that_of_fp32_with_and_without_rounded_activations(texts, dense) -> None:
     exact, rounded = (perplexity(MODEL, "int4", texts, dtype=dtype) for dtype in ("float32", "auto"))
     assert exact == pytest.approx(dense, rel=0.025)
+    assert rounded == pytest.approx(exact, rel=0.0015)
+    assert len({dense, exact, rounded}) == 3
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_the_perplexity_of_4_bit_floats_is_near_that_of_fp32(texts, dense, tmp_path, size) -> None:
+    exact, rounded = (
+        perplexity(in_floats(tmp_path, size), "none", texts, dtype=dtype) for dtype in ("float32", "auto")
+    )
+    assert exact == pytest.approx(dense, rel=0.02)
     assert rounded == pytest.approx(exact, rel=0.0015)
     assert len({dense, exact, rounded}) == 3

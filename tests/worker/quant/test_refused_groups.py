@@ -10,16 +10,23 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from stated import (
     AWQ,
+    F8_TOKEN,
     FP8,
     GPTQ,
     INT4,
     INT8_TOKEN,
     MODEL,
+    MXFP4,
+    NVFP4,
     changed,
     compressed,
+    floats,
     of_awq,
     of_compressed,
+    of_floats,
     of_gptq,
+    of_modelopt,
+    of_mx,
     packed_headers,
     plan,
 )
@@ -91,13 +98,37 @@ REFUSED_GPTQ = [
     ("modules_in_block_to_quantize", "q_proj", "must be lists of names, got 'q_proj'"),
     ("modules_in_block_to_quantize", [7], "must be a list of names, got 7"),
 ]
+REFUSED_FLOATS = [
+    ("num_bits", 8, "8 is not supported; supported: 4; use"),
+    ("type", "int", "'int' is not supported; supported: float; use"),
+    ("symmetric", False, "False is not supported"),
+    ("dynamic", True, "True is not supported"),
+    ("actorder", "group", "'group' is not supported"),
+    ("strategy", "channel", "'channel' is not supported"),
+    ("group_size", 64, "64 is not supported"),
+    ("group_size", -1, "-1 is not supported"),
+]
+OWN_FLOATS, MODELOPT = floats(NVFP4), {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
 REFUSED = [
+    *((floats(stated), f"{GROUP}.weights.{name}", *row) for stated in (NVFP4, MXFP4) for name, *row in REFUSED_FLOATS),
+    (OWN_FLOATS, f"{GROUP}.weights.strategy", "group", "'group' is not supported; supported: tensor_group; use"),
+    (OWN_FLOATS, f"{GROUP}.weights.group_size", 32, "32 is not supported; supported: 16; use"),
+    (floats(MXFP4), f"{GROUP}.weights.group_size", 16, "16 is not supported; supported: 32; use"),
+    (OWN_FLOATS, f"{GROUP}.input_activations", F8_TOKEN, "8 is not supported; supported: 4; use"),
+    (OWN_FLOATS, f"{GROUP}.input_activations", {**NVFP4, "type": "int"}, "'int' is not supported; supported: float"),
     *((PACKED, f"{GROUP}.weights.{name}", *row) for name, *row in REFUSED_PACKED),
     (PACKED, f"{GROUP}.input_activations", INT8_TOKEN, "they stay as they are; use"),
     (PACKED, f"{GROUP}.weights.type", "float", "'float' is not supported; supported: int"),
     *((AWQ, *row) for row in REFUSED_AWQ),
     *((GPTQ, *row) for row in REFUSED_GPTQ),
 ]
+
+
+def test_inputs_that_no_product_takes_are_refused_with_both_numbers_and_what_to_use(tmp_path):
+    """Whole groups of 16, and half a step of the product."""
+    narrow = {f"{Q}.weight_packed": ("U8", (256, 120)), f"{Q}.weight_scale": ("F8_E4M3", (256, 15))}
+    with pytest.raises(ModelError, match=r"weight_packed: are of 240 inputs, which are no multiple of 32; use one of"):
+        plan(tmp_path, OWN_FLOATS, packed_headers(of_floats) | narrow)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +174,25 @@ def test_what_is_not_served_is_refused_by_its_field_before_anything_starts(tmp_p
         (GPTQ, of_gptq, {"lm_head.qweight": ("I32", (32, 96)), "lm_head.weight": None}, "head.qweight: is there, but"),
         (GPTQ, of_compressed, {}, "weight_packed: is there, but quantization_config makes it qweight"),
         (FP8, of_gptq, {}, "qweight: is there, but quantization_config makes it weight"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_packed": ("I32", (256, 32))}, "is I32, but quantization_config makes"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_packed": ("U8", (256,))}, "has shape [256], and must be a matrix"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_packed": ("U8", (256, 124))}, "248 inputs, which are no multiple of 32"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_scale": None}, "weight_scale: should be there"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_scale": ("U8", (256, 16))}, "is U8, and must be one of F8_E4M3;"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_scale": ("F8_E4M3", (256, 8))}, "[256, 8], but quantization_config"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_global_scale": None}, "weight_global_scale: should be there"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_global_scale": ("F16", (1,))}, "is F16, and must be one of F32"),
+        (OWN_FLOATS, of_floats, {f"{Q}.weight_global_scale": ("F32", (2,))}, "has shape [2], but quantization_config"),
+        (OWN_FLOATS, of_mx, {}, "weight_scale: is U8, and must be one of F8_E4M3"),
+        ({**OWN_FLOATS, "ignore": [Q, "lm_head"]}, of_floats, {}, f"{Q}.weight_packed: is there, but"),
+        (floats(MXFP4), of_mx, {f"{Q}.weight_scale": ("F8_E4M3", (256, 8))}, "must be one of U8, F8_E8M0;"),
+        (floats(MXFP4), of_floats, {}, "weight_scale: is F8_E4M3, and must be one of U8"),
+        (MODELOPT, of_modelopt, {f"{Q}.weight": ("BF16", (256, 256))}, "is BF16, but quantization_config makes it U8"),
+        (MODELOPT, of_modelopt, {f"{Q}.weight_scale_2": None}, "weight_scale_2: should be there"),
+        (MODELOPT, of_modelopt, {f"{Q}.weight_scale_2": ("F32", (256, 1))}, "but quantization_config makes it [1]"),
+        ({**MODELOPT, "ignore": [Q, "lm_head"]}, of_modelopt, {}, f"{Q}.weight: is U8, but quantization_config leaves"),
+        ({**MODELOPT, "ignore": [Q, "lm_head"]}, of_modelopt, {f"{Q}.weight": ("BF16", (256, 256))}, "is BF16 with"),
+        (OWN_FLOATS, of_modelopt, {}, "weight: is there, but quantization_config makes it weight_packed"),
     ],
 )  # fmt: skip
 def test_headers_of_packed_layers_that_contradict_the_config_are_refused(tmp_path, quantization, tensors, stored, said):

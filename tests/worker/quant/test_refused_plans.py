@@ -50,8 +50,7 @@ REFUSED_FP8 = [
     ("ignored_layers", [1], "must be a list of names, got [1]"),
 ]
 REFUSED_COMPRESSED = [
-    ("format", "nvfp4-pack-quantized", "'nvfp4-pack-quantized' is not supported"),
-    ("format", "mxfp4-pack-quantized", "'mxfp4-pack-quantized' is not supported"),
+    ("format", "mxfp6-pack-quantized", "'mxfp6-pack-quantized' is not supported"),
     ("format", "mxfp8-quantized", "'mxfp8-quantized' is not supported"),
     ("format", "marlin-24", "'marlin-24' is not supported"),
     ("format", None, "None is not supported"),
@@ -61,6 +60,7 @@ REFUSED_COMPRESSED = [
     ("config_groups", ["W8A8"], "must be an object"),
     (GROUP, ["Linear"], "must be an object, got ['Linear']"),
     (f"{GROUP}.format", "pack-quantized", "'float' is not supported; supported: int"),
+    (f"{GROUP}.format", "nvfp4-pack-quantized", "8 is not supported; supported: 4; use"),
     (f"{GROUP}.output_activations", F8, "quantized outputs are not served"),
     (f"{GROUP}.targets", "Linear", "must be a list of names"),
     (f"{GROUP}.targets", ["re:("], "is no pattern"),
