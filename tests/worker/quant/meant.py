@@ -3,6 +3,7 @@
 import torch
 
 from quire.kernels.linear import linear_groups, linear_int8, pack
+from quire.kernels.linear.code_tables import numbers
 from quire.kernels.linear.linear_f8 import unpack
 from quire.kernels.linear.linear_f8_blocks import SIDE
 from quire.kernels.linear.linear_group_words import unpack_words
@@ -40,15 +41,11 @@ def meant(layer, scheme, inputs):
 
 
 def of_groups(layer, form, inputs):
-    if form.table:
-        codes = linear_groups.numbers(
-            linear_groups.unpack(layer.packed, form.bits, len(layer.scale), inputs), form.table
-        )
-        scale, _ = linear_groups.plain(layer.scale, None, layer._parameters.get("unit"))
-        return (codes.view(*scale.shape, -1) * scale.float()[..., None]).flatten(1)
     in_words = "words" in layer._parameters
     plain = torch.t if in_words else linear_groups.unpack_scale
     scale = plain(layer.scale).float()
+    if (unit := layer._parameters.get("unit")) is not None:
+        scale = linear_groups.scaled(scale, unit[:, None] if in_words else linear_groups.unpack_scale(unit[0]))
     zeros = plain(layer.offset).float() if form.offset == "zeros" else 2 ** (form.bits - 1)
     places = len(layer.columns) if form.order else inputs
     if in_words:
@@ -56,7 +53,10 @@ def of_groups(layer, form, inputs):
     else:
         codes = linear_groups.unpack(layer.packed, form.bits, len(scale), places).view(*scale.shape, -1)
     zeros = zeros[..., None] if form.offset == "zeros" else zeros
-    weight = ((codes.float() - zeros) * scale[..., None]).flatten(1)
+    if form.table:
+        weight = (numbers(codes, form.table) * scale[..., None]).flatten(1)
+    else:
+        weight = ((codes.float() - zeros) * scale[..., None]).flatten(1)
     if not form.order:
         return weight
     ordered = torch.full((len(scale), inputs), torch.nan)

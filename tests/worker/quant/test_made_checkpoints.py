@@ -38,8 +38,8 @@ BY_FILES = ("ct_w8a16", "gptq_order", "gptq_order_v2")
     [
         *((name, 1, "cpu") for name in MADE),
         *((name, 2, "cpu") for name in DIVIDED),
-        *((name, 1, "cuda") for name in GROUPS),
-        *((name, 2, "cuda") for name in GROUPS if name in DIVIDED),
+        *((name, 1, "cuda") for name in (*GROUPS, *FLOATS)),
+        *((name, 2, "cuda") for name in (*GROUPS, *FLOATS) if name in DIVIDED),
     ],
 )
 def test_every_weight_is_that_of_the_formats_own_tool_bit_for_bit(made, load_quantized, name, size, served_on):
