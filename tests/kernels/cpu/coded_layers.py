@@ -3,8 +3,13 @@
 import torch
 
 from quire.kernels.linear import linear_f8, linear_f8_blocks, linear_groups, linear_int8
+from quire.kernels.linear.code_tables import numbers
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OFFSETS = ("none", "zeros", "minima", "units", "units+minima")
+"""What is beside the scales of groups."""
+TABLES = ("e2m1", "e2m1+f8", "e2m1+powers", "iq4_nl", "iq4_nl+units")
+"""The same where codes of 4 bits stand for numbers of a table."""
 
 
 def random(*shape, seed=0, dtype=torch.float32):
@@ -104,34 +109,54 @@ class F8Blocks(Layer):
 
 
 class Groups(Layer):
-    """Codes of 4 or 8 bits, a scale and an offset for each group of inputs."""
+    """Codes of 4 to 8 bits, a scale for each group of inputs, and an offset or a table.
+
+    kind: bits, what is beside the scales, and activations. With units scales are of a byte, f8 are e4m3.
+    """
 
     def __init__(self, outputs, inputs, seed=0, kind=(4, "none", "int8"), size=64, stored=torch.float16):
-        super().__init__(linear_groups.linear_groups, linear_groups.norm_linear_groups, kind[2] == "int8")
-        (bits, offset, way), groups = kind, inputs // size
-        generator = torch.Generator().manual_seed(seed)
+        bits, beside, way = kind
+        super().__init__(linear_groups.linear_groups, linear_groups.norm_linear_groups, way == "int8")
+        groups, generator = inputs // size, torch.Generator().manual_seed(seed)
+        table = beside.partition("+")[0] if beside in TABLES else ""
         self.codes = torch.randint(0, 2**bits, (outputs, inputs), generator=generator).to(torch.uint8)
-        scale = (random(outputs, groups, seed=seed + 1) / 2**bits).to(stored)
-        zeros = torch.randint(0, 2**bits, (outputs, groups), generator=generator).to(torch.uint8)
-        of = {"none": None, "zeros": zeros, "minima": random(outputs, groups, seed=seed + 2, dtype=stored)}[offset]
-        self.weight = (
-            linear_groups.pack(self.codes, bits),
-            linear_groups.pack_scale(scale),
-            None if of is None else linear_groups.pack_scale(of),
-        )
-        self.how = bits, way
+
+        def integers(least, end, dtype=torch.uint8):
+            return torch.randint(least, end, (outputs, groups), generator=generator).to(dtype)
+
+        scale, unit = (random(outputs, groups, seed=seed + 1) / 2**bits).to(stored), None
+        offset = random(outputs, groups, seed=seed + 2, dtype=stored) if "minima" in beside else None
+        if "units" in beside:
+            unit = torch.tensor([[[0.3 / 2**bits]], [[0.3]]]).expand(2, outputs, 2 - groups % 2)
+            unit = (unit * random(*unit.shape, seed=seed + 3).exp()).half()[: 1 if offset is None else 2]
+            scale, offset = integers(-9, 10, torch.int8), None if offset is None else integers(-9, 10, torch.int8)
+        elif beside == "zeros":
+            offset = integers(0, 2**bits)
+        elif beside == "e2m1+f8":
+            unit, scale = random(1, outputs, 1, seed=seed + 3).exp() / 4096, integers(0, 127).view(torch.float8_e4m3fn)
+        elif beside == "e2m1+powers":
+            scale = integers(100, 124).view(torch.float8_e8m0fnu)
+        pack_scale = linear_groups.pack_scale
+        of = None if offset is None else pack_scale(offset)
+        self.weight = linear_groups.pack(self.codes, bits), pack_scale(scale), of
+        self.how = bits, way, None if unit is None else torch.stack([pack_scale(one) for one in unit]), table
 
     @property
     def offset(self):
         return self.weight[2]
 
+    @property
+    def unit(self):
+        return self.how[2]
+
     def exact(self, x, bias=None):
         """The product in float64 of what the rows are rounded to, and what its terms come to at most."""
-        scale = linear_groups.unpack_scale(self.scale)
-        size = self.codes.shape[1] // scale.shape[1]
-        offset = None if self.offset is None else linear_groups.unpack_scale(self.offset)
-        least = linear_groups.minima(scale, offset, self.how[0]).double().repeat_interleave(size, 1)
-        scaled, wide = self.codes.double() * scale.double().repeat_interleave(size, 1), x.double()
+        (bits, _, unit, table), wide = self.how, x.double()
+        size = self.codes.shape[1] // self.scale.shape[1]
+        scale, offset = linear_groups.plain(self.scale, self.offset, unit)
+        least = torch.zeros(scale.shape) if table else linear_groups.minima(scale, offset, bits)
+        least = least.double().repeat_interleave(size, 1)
+        scaled = numbers(self.codes, table).double() * scale.double().repeat_interleave(size, 1)
         if self.rounds:
             integers, step = linear_groups.quantize(x)
             wide = (integers.double() * step.double()[..., None]).flatten(1)
@@ -156,10 +181,19 @@ GROUPS = [
     "groups 4 zeros 32 int8",
     "groups 4 zeros row int8",
     "groups 4 minima 64 none",
+    "groups 4 units+minima 32 int8",
+    "groups 5 units+minima 64 int8",
+    "groups 5 none 64 none",
+    "groups 6 units 64 int8",
+    "groups 6 units 16 none",
     "groups 8 minima row int8",
     "groups 8 none 32 none",
+    "groups 4 e2m1+f8 16 int8",
+    "groups 4 e2m1+powers 32 none",
+    "groups 4 iq4_nl+units 32 int8",
 ]
-"""Bits, offset, inputs of a group and activations: each way to multiply codes, each offset, groups of few and many."""
+"""Bits, what is beside the scales, inputs of a group and activations: each way to multiply codes, each kind of numbers
+beside them, groups of few and many."""
 FORMS = ["int8", *F8_ROWS, *F8_BLOCKS, *GROUPS]
 
 
@@ -171,6 +205,6 @@ def coded_layer(form, outputs, inputs, seed=0):
             return F8Rows(outputs, inputs, seed, way)
         case ["f8", "blocks"]:
             return F8Blocks(outputs, inputs, seed, way)
-        case ["groups", bits, offset, size]:
-            return Groups(outputs, inputs, seed, (int(bits), offset, way), inputs if size == "row" else int(size))
+        case ["groups", bits, beside, size]:
+            return Groups(outputs, inputs, seed, (int(bits), beside, way), inputs if size == "row" else int(size))
     return Int8(outputs, inputs, seed)
