@@ -16,7 +16,14 @@ INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000
 MAX_NAME_BYTES: Final = 255
+"""Most bytes of a file's name, and of a tensor's."""
+MAX_DIMENSIONS: Final = 64
+"""As many as a tensor can have in memory; lengths are multiplied, which of any number of them takes for ever."""
+MAX_ITEMS: Final = 1 << 60
+"""Most elements of a tensor, those of empty ones without their zeros: the library takes no product beyond 64 bits."""
 MAX_SHOWN_DIMENSIONS: Final = 8
+MAX_SHOWN: Final = 64
+"""Characters that are shown of a name or a type that is none."""
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 PICKLE_MAGIC: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 ITEM_BYTES: Final = {
@@ -175,11 +182,13 @@ def _check_offsets(path: Path, infos: dict[str, TensorInfo], data_bytes: int) ->
     expected = 0
     for name, info in sorted(infos.items(), key=lambda item: item[1].data_offsets):
         begin, end = info.data_offsets
+        if len(name.encode()) > MAX_NAME_BYTES or not name.isprintable():
+            raise CheckpointError(f"{path}: damaged header: {name[:MAX_SHOWN]!r} is no name of a tensor")
         if info.dtype not in ITEM_BYTES:
-            raise CheckpointError(f"{path}: {name} has unknown dtype {info.dtype!r}")
+            raise CheckpointError(f"{path}: {name} has unknown dtype {info.dtype[:MAX_SHOWN]!r}")
         if (
             begin != expected
-            or min(info.shape, default=1) < 0
+            or not _is_possible(info.shape)
             or end - begin != prod(info.shape) * ITEM_BYTES[info.dtype]
         ):
             raise CheckpointError(f"{path}: damaged header: {name} {_shown(info.shape)} lies at {begin}..{end}")
@@ -188,6 +197,15 @@ def _check_offsets(path: Path, infos: dict[str, TensorInfo], data_bytes: int) ->
         raise CheckpointError(
             f"{path}: should hold {expected} bytes of tensors but has {data_bytes}; download it again"
         )
+
+
+def _is_possible(shape: tuple[int, ...]) -> bool:
+    """True for the shape of a tensor that some memory could hold."""
+    return (
+        len(shape) <= MAX_DIMENSIONS
+        and all(0 <= length <= MAX_ITEMS for length in shape)
+        and prod(filter(None, shape)) <= MAX_ITEMS
+    )
 
 
 def _shown(shape: tuple[int, ...]) -> str:
