@@ -74,6 +74,8 @@ REFUSED = {
     "a text without end": (header(0, 1) + text("a") + struct.pack("<IQ", TEXT, HUGE), "a name of"),
     "a name that is no text": (header(0, 1) + text(b"\xff"), "is not UTF-8"),
     "half of a pair": (header(0, 1) + text(b"\xed\xa0\x80"), "is not UTF-8"),
+    "a key that a terminal obeys": (header(0, 1) + key("a\x1b[31m", 1), r"'a\\x1b\[31m' is no name"),
+    "a tensor that a terminal obeys": (of_tensors(info("a\x07", (4,))), r"'a\\x07' is no name"),
     "a key twice": (header(0, 2) + key("a", 1) * 2, "key 'a' is there twice"),
     "an unknown type": (header(0, 1) + text("a") + struct.pack("<I", 13), "'a' has type 13"),
     "neither true nor false": (header(0, 1) + key("a", 2, 7), "'a' is 2, and must be true or false"),

@@ -118,13 +118,13 @@ class _Reader:
         num_tensors, num_keys = self._count("tensors", MAX_TENSORS), self._count("keys", MAX_KEYS)
         metadata: dict[str, Value] = {}
         for _ in range(num_keys):
-            key = self._string(MAX_NAME_BYTES)
+            key = self._name()
             if key in metadata:
                 raise self._damaged(f"key {key!r} is there twice")
             metadata[key] = self._value(key)
         infos: dict[str, tuple[TensorType, tuple[int, ...], int]] = {}
         for _ in range(num_tensors):
-            name = self._string(MAX_NAME_BYTES)
+            name = self._name()
             if name in infos:
                 raise self._damaged(f"tensor {name!r} is there twice")
             infos[name] = self._info(name)
@@ -206,6 +206,12 @@ class _Reader:
         if count > most:
             raise self._damaged(f"{count} {of}, and there may be {most}")
         return count
+
+    def _name(self) -> str:
+        name = self._string(MAX_NAME_BYTES)
+        if not name.isprintable():  # messages repeat it
+            raise self._damaged(f"{name!r} is no name")
+        return name
 
     def _string(self, most: int = MAX_HEADER_BYTES) -> str:
         length = self._number(_U64)
