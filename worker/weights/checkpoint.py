@@ -1,13 +1,37 @@
 """A checkpoint on disk: safetensors files, read slice by slice."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from quire.worker.weights.header import INDEX, CheckpointError, TensorInfo, checkpoint_files, read_header
+
+DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
+    "C64": torch.complex64,
+}
+"""Types of the headers, as they are read."""
 
 
 class Checkpoint:
@@ -46,6 +70,9 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._infos[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        return DTYPES[self._infos[name].dtype]
 
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
         """A region of one tensor, in its stored dtype on the CPU; nothing else is read.

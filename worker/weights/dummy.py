@@ -38,6 +38,9 @@ class DummyWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._places[name].part.full_shape
 
+    def dtype(self, name: str) -> None:
+        return None
+
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
         """A region of a tensor that is drawn as a whole: float32, or codes of a quantized weight."""
         owner, _, parameter, part = self._places[name]

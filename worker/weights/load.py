@@ -63,7 +63,8 @@ def materialise(module: ShardedModule, name: str, device: torch.device) -> None:
 
 
 def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, tuple[Piece, ...]]:
-    """The places each tensor fills: every part has one, every tensor is used or ignored by name, shapes agree.
+    """The places each tensor fills: every part has one, every tensor is used or ignored by name, shapes
+    agree, and types as far as headers tell.
 
     Reads headers only, and takes a model without memory too. CheckpointError names what does not fit.
     """
@@ -81,6 +82,9 @@ def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, t
                 raise CheckpointError(f"{name}: {path} was already filled from {filled[path]}")
             filled[path] = name
         own = [wanted[path] for path in targets.paths]
+        if (stored := source.dtype(name)) is not None:
+            for place in own:
+                _refuse_dtype(name, stored, place.parameter)
         expected, regions = targets.layout(tuple(place.part for place in own))
         shape = source.shape(name)
         if shape != expected:
@@ -121,10 +125,14 @@ def _fill(source: WeightSource, name: str, piece: Piece) -> int:
         return 0
     region = share_of(piece.region, part)
     tensor = source.read(name, covering(region))
-    if tensor.dtype != parameter.dtype and not {tensor.dtype, parameter.dtype} <= CONVERTIBLE:
-        raise CheckpointError(f"{name}: is stored as {tensor.dtype}, which does not convert to {parameter.dtype}")
+    _refuse_dtype(name, tensor.dtype, parameter)
     part.of(parameter).copy_(_select(tensor, region))
     return tensor.nbytes
+
+
+def _refuse_dtype(name: str, stored: torch.dtype, parameter: torch.Tensor) -> None:
+    if stored != parameter.dtype and not {stored, parameter.dtype} <= CONVERTIBLE:
+        raise CheckpointError(f"{name}: is stored as {stored}, which does not convert to {parameter.dtype}")
 
 
 def _select(tensor: torch.Tensor, region: Region) -> torch.Tensor:

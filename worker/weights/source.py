@@ -19,6 +19,10 @@ class WeightSource(Protocol):
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
+    def dtype(self, name: str) -> torch.dtype | None:
+        """The stored dtype, before anything is read; None: what is read is of the parameter's own."""
+        ...
+
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
         """A region of one tensor, in its stored dtype; nothing else is read. A slice may have a step."""
         ...

@@ -129,6 +129,9 @@ class Shapes:
     def shape(self, name):
         return self._shapes[name]
 
+    def dtype(self, name):
+        return None
+
 
 def library_model(config):
     """The library's model without memory; ValueError and its kind for what it refuses."""

@@ -234,6 +234,9 @@ class Held:
     def shape(self, name):
         return tuple(self._tensors[name].shape)
 
+    def dtype(self, name):
+        return self._tensors[name].dtype
+
     def read(self, name, region):
         return self._tensors[name][region]
 

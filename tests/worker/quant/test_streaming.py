@@ -30,7 +30,7 @@ class Watched:
 
     def __init__(self, source, model):
         self._source, self._model = source, model
-        self.origin, self.names, self.shape = source.origin, source.names, source.shape
+        self.origin, self.names, self.shape, self.dtype = source.origin, source.names, source.shape, source.dtype
         self.open = []
 
     def read(self, name, region):

@@ -12,7 +12,7 @@ from quire.worker.specs.registry import checkpoint_names, read_spec
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.header import CheckpointError
-from quire.worker.weights.load import fill, materialise, places
+from quire.worker.weights.load import fill, match, materialise, places
 
 CPU = torch.device("cpu")
 ARCHITECTURES = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
@@ -124,9 +124,15 @@ def test_tensors_no_parameter_needs_are_ignored_by_name(altered, context):
         ),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_the_config_is_refused(change, message, altered, context):
+def test_a_checkpoint_that_does_not_fit_the_config_is_refused_by_its_headers_and_when_it_is_loaded(
+    change, message, altered, context
+):
+    folder = altered(change)
+    spec = read_spec(folder)
+    with Checkpoint(folder) as checkpoint, pytest.raises(CheckpointError, match=message):
+        match(build_model(spec, context()), checkpoint, checkpoint_names(spec))
     with pytest.raises(CheckpointError, match=message):
-        load(altered(change), context())
+        load(folder, context())
 
 
 def test_a_parameter_filled_twice_is_refused(altered, context):

@@ -72,6 +72,10 @@ class QuantizedSource:
         tensors, own = self._handed_out[name]
         return tensors.shape(own)
 
+    def dtype(self, name: str) -> torch.dtype | None:
+        """That of the files: what is handed out otherwise is as the scheme has it."""
+        return None if name in self._handed_out else self._files.dtype(name)
+
     def read(self, name: str, region: Region) -> torch.Tensor:
         """Raises CheckpointError for a scale with which nothing can be computed, and what else is damaged."""
         if name not in self._handed_out:

@@ -67,6 +67,10 @@ class GgufCheckpoint:
         size = LAYOUTS[tensor.type.name].size if part in ("scale", "minima") else tensor.type.block
         return tensor.shape[0], tensor.shape[1] // size
 
+    def dtype(self, name: str) -> torch.dtype | None:
+        """That of what is not quantized: parts of blocks are read as the form has them."""
+        return DTYPES.get(self._model.tensors[self._entries[name].stored].type.name)
+
     def read(self, name: str, region: tuple[slice, ...]) -> torch.Tensor:
         """A region of one tensor, in its stored dtype: in place, but for what is quantized or was moved.
 
