@@ -216,3 +216,18 @@ def test_steps_are_taped(made, drive):
     for name in ("ct_nvfp4", "ct_mxfp4"):
         started, driven = engine(made / name, drive)
         assert driven(started).runner._graphs.fitting(1, 1) is not None
+
+
+def test_groups_of_32_are_multiplied_by_scales_of_their_own(made, load_quantized, drive, tmp_path):
+    """Every second scale of a file with groups of 16, each for twice as many inputs."""
+    tensors = load_file(made / "modelopt_nvfp4" / "model.safetensors")
+    scales = [name.removesuffix("_2") for name in tensors if name.endswith(".weight_scale_2")]
+    halved = dict.fromkeys(scales, lambda scale: scale[:, ::2])
+    groups = {"group_0": {"weights": {"group_size": 32}}}
+    folder = changed(made, tmp_path, "modelopt_nvfp4", halved, config_groups=groups, kv_cache_scheme=None)
+    twice = dict.fromkeys(scales, lambda scale: scale[:, ::2].repeat_interleave(2, 1))
+    meant = weights_of(load_quantized(changed(made, tmp_path / "meant", "modelopt_nvfp4", twice)))
+    found = weights_of(load_quantized(folder))
+    assert all(torch.equal(found[name], weight) for name, weight in meant.items())
+    model, (started, driven) = dequantized(folder, meant), engine(folder, drive)
+    assert driven(started).generate(0, PROMPTS[1], 12) == greedy(model, PROMPTS[1], 12)

@@ -2,16 +2,29 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from stated import BLOCKS, MODEL, SHAPES, changed, headers, of_blocks, of_rows, plan, write
+from stated import (
+    BLOCKS,
+    MODEL,
+    SHAPES,
+    changed,
+    headers,
+    of_blocks,
+    of_modelopt,
+    of_rows,
+    packed_headers,
+    plan,
+    write,
+)
 
 from quire.worker.config import WorkerConfig
-from quire.worker.quant.form import DENSE, F8Blocks, F8Rows
+from quire.worker.quant.form import DENSE, NVFP4, F8Blocks, F8Rows
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
@@ -53,6 +66,30 @@ def test_every_algorithm_is_a_form(tmp_path, fields, stored, form):
     assert len(found.forms) == 2 * len(SHAPES)
     assert not found.kv_cache
     assert plan(tmp_path, {"quant_method": "modelopt", "quantization": stated}, stored) == found
+
+
+SIZED = {"config_groups": {"group_0": {"weights": {**KV, "num_bits": 4, "group_size": 32}, "targets": ["Linear"]}}}
+"""As config.json has the size of groups, which the file of its own has beside the algorithm."""
+
+
+@pytest.mark.parametrize("fields", [SIZED, {"group_size": 32}, {"quantization": {"group_size": 32}}])
+@pytest.mark.parametrize("algorithm", ["NVFP4", "W4A16_NVFP4"])
+def test_groups_of_floats_have_the_size_that_either_place_states(tmp_path, fields, algorithm):
+    """The tool's NVFP4_MLP_WEIGHT_ONLY_CFG makes groups of 32."""
+    stated = {**MODELOPT, "quant_algo": algorithm, **fields}
+    if "quantization" in fields:
+        stated |= {"quantization": {**fields["quantization"], "quant_algo": algorithm, "ignore": ["lm_head"]}}
+    halved = packed_headers(lambda o, i: {**of_modelopt(o, i), "weight_scale": ("F8_E4M3", (o, i // 32))})
+    assert plan(tmp_path, stated, halved, dtype="float32").kinds == (replace(NVFP4, size=32),)
+    with pytest.raises(ModelError, match=r"weight_scale: has shape \[256, 16\], but quantization_config makes it"):
+        plan(tmp_path, stated, packed_headers(of_modelopt))
+
+
+def test_a_size_of_groups_that_is_not_served_is_named_where_it_is_stated(tmp_path):
+    path = "config_groups.group_0.weights.group_size"
+    stated = changed({**MODELOPT, "quant_algo": "NVFP4", **SIZED}, path, 48)
+    with pytest.raises(ModelError, match=r"config_groups\.'group_0'\.weights\.group_size: 48 is not supported"):
+        plan(tmp_path, stated)
 
 
 def test_the_file_of_its_own_states_the_same(tmp_path):
@@ -146,7 +183,7 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
         ("quant_algo", "NVFP4_AWQ", "is not supported: no pre_quant_scale is applied; export it as NVFP4, or use "),
         ("quant_algo", "nvfp4_svd", "NVFP4_SVD is not supported: no pre_quant_scale is applied; export it as NVFP4"),
         ("quant_algo", "W4A8_NVFP4_FP8", "'W4A8_NVFP4_FP8' is not supported"),
-        ("quantization", {"quant_algo": "NVFP4", "group_size": 32}, "32 is not supported; supported: 16, null; use"),
+        ("quantization", {"quant_algo": "NVFP4", "group_size": 64}, "64 is not supported; supported: 16, 32, null; "),
         ("quant_algo", None, "None is not supported"),
         ("quant_algo", ["FP8"], "['FP8'] is not supported"),
         ("quant_algo", "x" * 10**6, "is not supported"),

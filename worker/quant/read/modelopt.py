@@ -4,7 +4,7 @@ Source: nvidia-modelopt's torch/export (convert_hf_config.py, unified_export_hf.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -24,6 +24,8 @@ LAYERS: Final[Mapping[str, LayerStated]] = {
     "W4A16_NVFP4": LayerStated(NVFP4, packing=PACKING),
 }
 """Algorithms that are served; the tool writes the two of blocks in small letters: that it had packed, or not yet."""
+GROUP_SIZES: Final = (16, 32)
+"""Inputs of a group of 4-bit floats; the first where none are stated."""
 SMOOTHED: Final = ("NVFP4_AWQ", "NVFP4_SVD")
 """Algorithms whose inputs are multiplied by `pre_quant_scale` before anything else."""
 MIXED: Final = "MIXED_PRECISION"
@@ -114,9 +116,19 @@ def _layer(config: Config, inside: str) -> LayerStated:
         message = f"{shown(config.get('quant_algo'))} is not supported; supported: {known}; {OTHERWISE}"
         raise ModelError(f"{inside}.quant_algo", message)
     stated = LAYERS[algorithm]
-    if isinstance(stated.form, Groups):
-        expect(config, "group_size", inside, (stated.form.size, None))
-    return stated
+    form = stated.form
+    return replace(stated, form=replace(form, size=_group_size(config, inside))) if isinstance(form, Groups) else stated
+
+
+def _group_size(config: Config, inside: str) -> int:
+    """Stated beside the algorithm, or, as in config.json, among the arguments of weights alone."""
+    groups, within = section(config, "config_groups", inside), f"{inside}.config_groups"
+    held = [(config, inside)]
+    for name in groups:
+        group = f"{within}.{shown(name)}"
+        held.append((section(section(groups, name, within), "weights", group), f"{group}.weights"))
+    stated: list[int | None] = [expect(one, "group_size", where, (*GROUP_SIZES, None)) for one, where in held]
+    return next(filter(None, stated), GROUP_SIZES[0])
 
 
 def _algorithm(config: Config) -> str:
