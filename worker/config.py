@@ -24,6 +24,7 @@ Quantization = Literal[
     "gptq_marlin",
     "modelopt",
     "modelopt_fp4",
+    "modelopt_mixed",
     "gguf",
 ]
 

@@ -42,6 +42,7 @@ READERS: Final[Mapping[str, Callable[[Config], Stated]]] = {
     "gptq": read_gptq,
     "modelopt": read_modelopt,
     "modelopt_fp4": read_modelopt,
+    "modelopt_mixed": read_modelopt,
 }
 FIELDS: Final = (FIELD, "compression_config")
 """Names of the section in config.json; the second is that of the first exports of compressed-tensors."""
@@ -54,7 +55,11 @@ ON_THE_FLY: Final[dict[str, Form]] = {
 }
 KEPT: Final = {"int8": (), "fp8": ("head", "embedding"), "int4": ("head", "embedding")}
 """Layers whose weights are not quantized on the fly: the output head decides between close tokens."""
-SAME: Final[dict[str, str]] = {"awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
+SAME: Final[dict[str, str]] = {
+    "awq_marlin": "awq",
+    "gptq_marlin": "gptq",
+    **dict.fromkeys(("modelopt_fp4", "modelopt_mixed"), "modelopt"),
+}
 """Names that other engines have for a method beside a kernel of their own, or for a part of one."""
 
 

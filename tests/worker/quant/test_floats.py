@@ -200,8 +200,16 @@ def test_older_files_name_the_method_after_the_floats(made, tmp_path):
     folder = changed(made, tmp_path, "modelopt_nvfp4", quant_method="modelopt_fp4")
     plans = [read_plan(WorkerConfig(model=str(one)), read_spec(one)) for one in (made / "modelopt_nvfp4", folder)]
     assert plans[0] == plans[1]
-    for asked in ("modelopt", "modelopt_fp4"):
+    for asked in ("modelopt", "modelopt_fp4", "modelopt_mixed"):
         assert read_plan(WorkerConfig(model=str(folder), quantization=asked), read_spec(folder)) == plans[0]
+
+
+def test_mixed_precision_has_a_name_of_its_own_to_other_engines(made, tmp_path):
+    folder = changed(made, tmp_path, "modelopt_mixed", quant_method="modelopt_mixed")
+    plans = [read_plan(WorkerConfig(model=str(one)), read_spec(one)) for one in (made / "modelopt_mixed", folder)]
+    assert plans[0] == plans[1]
+    config = WorkerConfig(model=str(folder), quantization="modelopt_mixed")
+    assert read_plan(config, read_spec(folder)) == plans[0]
 
 
 def test_ranks_that_would_divide_a_step_of_the_product_are_refused_with_both_numbers(made, load_quantized):
