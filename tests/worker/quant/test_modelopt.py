@@ -197,8 +197,9 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
         (
             "ignore",
             [f"*{n}" for n in range(1025)],
-            "has 1025 wildcards, and may have 1024; name",
+            "has 1025 stars or wildcards, and may have 1024; name",
         ),
+        ("ignore", [f"*a*b{n}" for n in range(513)], "has 1026 stars or wildcards, and may have 1024; name"),
         ("ignore", ["*a" * 9], "could take for ever to match"),
         ("exclude_modules", ["?" * 257], "could take for ever to match"),
         ("quantization", [], "must be an object, got []"),

@@ -31,6 +31,7 @@ SMOOTHED: Final = ("NVFP4_AWQ", "NVFP4_SVD")
 MIXED: Final = "MIXED_PRECISION"
 """The algorithm under which each layer has one of its own."""
 MOST_WILDCARDS: Final = 1024
+"""As many wildcards of one star, or half as many of two: each is held against every layer."""
 MOST_CHARACTERS: Final = 256
 """Characters of a wildcard."""
 MOST_STARS: Final = 8
@@ -97,8 +98,9 @@ def read_modelopt(config: Config) -> ModelOptStated:
     skipped = (*names(config, "exclude_modules", inside), *names(config, "ignore", inside))
     plain = frozenset(name for name in skipped if name == name.translate(PLAIN))
     wildcards = tuple(dict.fromkeys(name for name in skipped if name not in plain))
-    if len(wildcards) > MOST_WILDCARDS:
-        message = f"has {len(wildcards)} wildcards, and may have {MOST_WILDCARDS}; name the modules themselves"
+    walks = sum(max(1, one.count("*")) for one in wildcards)
+    if walks > MOST_WILDCARDS:
+        message = f"has {walks} stars or wildcards, and may have {MOST_WILDCARDS}; name the modules themselves"
         raise ModelError(f"{inside}.{_skips(config)}", message)
     if long := [one for one in wildcards if len(one) > MOST_CHARACTERS or one.count("*") > MOST_STARS]:
         message = f"{shown(long[0])} could take for ever to match; name the modules themselves"
