@@ -70,7 +70,7 @@ pack = Operation(
     _check_pack,
     {
         "cpu": "quire.kernels.cpu.linear.linear_f8:pack",
-        "cuda": "quire.kernels.gpu.linear.linear_f8:pack",  # of two dimensions: the codes as they are
+        "cuda": "quire.kernels.gpu.quantized.linear_f8:pack",  # of two dimensions: the codes as they are
     },
 )
 
@@ -183,7 +183,7 @@ linear_f8 = Operation(
     _check,
     {
         "cpu": "quire.kernels.cpu.linear.linear_f8:linear_f8",
-        "cuda": "quire.kernels.gpu.linear.linear_f8:linear_f8",
+        "cuda": "quire.kernels.gpu.quantized.linear_f8:linear_f8",
     },
 )
 norm_linear_f8 = Operation(
@@ -191,6 +191,6 @@ norm_linear_f8 = Operation(
     _check_norm,
     {
         "cpu": "quire.kernels.cpu.linear.linear_f8:norm_linear_f8",
-        "cuda": "quire.kernels.gpu.linear.linear_f8:norm_linear_f8",
+        "cuda": "quire.kernels.gpu.quantized.linear_f8:norm_linear_f8",
     },
 )

@@ -209,10 +209,10 @@ def _check_norm(
 
 
 linear_group_words = Operation(
-    linear_group_words_reference, _check, {"cuda": "quire.kernels.gpu.linear.linear_group_words:linear_group_words"}
+    linear_group_words_reference, _check, {"cuda": "quire.kernels.gpu.quantized.linear_group_words:linear_group_words"}
 )
 norm_linear_group_words = Operation(
     norm_linear_group_words_reference,
     _check_norm,
-    {"cuda": "quire.kernels.gpu.linear.linear_group_words:norm_linear_group_words"},
+    {"cuda": "quire.kernels.gpu.quantized.linear_group_words:norm_linear_group_words"},
 )

@@ -117,6 +117,7 @@ FLOORS = {
     ),
     "kernels.gpu": (
         {"aot", "tuning"},
+        {"quantized"},
         {"attention", "linear", "prepare_inputs", "sampling"},
         {"prefill_switch"},
         {"chip", "tile_table"},

@@ -1,1 +1,1 @@
-"""Linear layers, norms, activations and embeddings on GPUs."""
+"""Dense linear layers, norms, activations and embeddings on GPUs."""

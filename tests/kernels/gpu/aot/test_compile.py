@@ -205,8 +205,8 @@ def test_every_shipped_kernel_compiles_clean_for_every_chip(tmp_path, capsys):
             "attention.rope_store_kv",
             "attention.prefill",
             "attention.decode",
-            "linear.product_f8",
-            "linear.quantize_f8",
+            "quantized.product_f8",
+            "quantized.quantize_f8",
         )
         for chip in (89, 90, 100, 120)
     }

@@ -1,1 +1,1 @@
-"""Builds of the kernels of linear layers, norms, activations and embeddings."""
+"""Builds of the kernels of dense linear layers, norms, activations and embeddings."""

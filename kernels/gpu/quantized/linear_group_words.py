@@ -17,8 +17,10 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.linear.group_codes import dequantized, of_unit, slice_numbers
-from quire.kernels.gpu.linear.group_tiles import (
+from quire.kernels.gpu.linear.skinny_linear import add_parts_kernel
+from quire.kernels.gpu.linear.tiles import ADD_BLOCK
+from quire.kernels.gpu.quantized.group_codes import dequantized, of_unit, slice_numbers
+from quire.kernels.gpu.quantized.group_tiles import (
     BLOCK_O,
     MOST_TOKENS,
     PIECE_OUTPUTS,
@@ -27,8 +29,6 @@ from quire.kernels.gpu.linear.group_tiles import (
     piece_outputs,
     slices_of,
 )
-from quire.kernels.gpu.linear.skinny_linear import add_parts_kernel
-from quire.kernels.gpu.linear.tiles import ADD_BLOCK
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.linear_group_words import WORDS

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.linear import linear_group_words as forms
-from quire.kernels.gpu.linear.group_tiles import group_tiles
+from quire.kernels.gpu.quantized import linear_group_words as forms
+from quire.kernels.gpu.quantized.group_tiles import group_tiles
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.linear_group_words import dequantize_words_reference, pack_words
 from quire.kernels.linear.norm import residual_norm_reference

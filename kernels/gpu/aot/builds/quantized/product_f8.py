@@ -1,4 +1,4 @@
-"""Ahead-of-time builds of `quire.kernels.gpu.linear.product_f8`."""
+"""Ahead-of-time builds of `quire.kernels.gpu.quantized.product_f8`."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import torch
 
 from quire.kernels.gpu.aot.build import Build, Feature, matrix_feature
 from quire.kernels.gpu.chip import has_eight_bits
-from quire.kernels.gpu.linear.product_f8 import (
+from quire.kernels.gpu.quantized.product_f8 import (
     ADD_BLOCK,
     add_f8_parts_kernel,
     launch_options,

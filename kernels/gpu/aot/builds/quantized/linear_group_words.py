@@ -1,10 +1,10 @@
-"""Ahead-of-time builds of `quire.kernels.gpu.linear.linear_group_words`."""
+"""Ahead-of-time builds of `quire.kernels.gpu.quantized.linear_group_words`."""
 
 from collections.abc import Iterator
 
 from quire.kernels.gpu.aot.build import Build, matrix_feature
-from quire.kernels.gpu.linear.group_tiles import BLOCK_O, PIECE_OUTPUTS, PIECE_WARPS, group_tiles, slices_of
-from quire.kernels.gpu.linear.linear_group_words import dequantize_words_kernel, linear_group_words_kernel
+from quire.kernels.gpu.quantized.group_tiles import BLOCK_O, PIECE_OUTPUTS, PIECE_WARPS, group_tiles, slices_of
+from quire.kernels.gpu.quantized.linear_group_words import dequantize_words_kernel, linear_group_words_kernel
 
 SIZES = (4096, 4096)
 GROUP = 128

@@ -1,10 +1,10 @@
-"""Ahead-of-time builds of `quire.kernels.gpu.linear.quantize_f8`."""
+"""Ahead-of-time builds of `quire.kernels.gpu.quantized.quantize_f8`."""
 
 from collections.abc import Iterator
 
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.chip import has_eight_bits
-from quire.kernels.gpu.linear.quantize_f8 import block_of, num_warps, quantize_f8_kernel
+from quire.kernels.gpu.quantized.quantize_f8 import block_of, num_warps, quantize_f8_kernel
 
 
 def builds(capability: int) -> Iterator[Build]:

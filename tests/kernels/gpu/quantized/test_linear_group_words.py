@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.kernels.gpu.linear import linear_group_words as forms
-from quire.kernels.gpu.linear.group_tiles import (
+from quire.kernels.gpu.quantized import linear_group_words as forms
+from quire.kernels.gpu.quantized.group_tiles import (
     BLOCK_O,
     MOST_TOKENS,
     PIECE_OUTPUTS,
@@ -147,7 +147,7 @@ def test_many_tokens_are_multiplied_piece_by_piece_in_one_place(monkeypatch):
     given, x = layer(9, 4, 4, 2, 100, "zeros", F16), rows_of(10, 70, 256, BF16)
     whole = forms._many_tokens(x, *given, None, 4, None)
     made, multiply = [], torch.mm
-    monkeypatch.setattr("quire.kernels.gpu.linear.group_tiles.WORKSPACE", 40 * 256 * 2)
+    monkeypatch.setattr("quire.kernels.gpu.quantized.group_tiles.WORKSPACE", 40 * 256 * 2)
     monkeypatch.setattr(
         torch, "mm", lambda a, b, out: made.append((b.data_ptr(), b.shape[1])) or multiply(a, b, out=out)
     )

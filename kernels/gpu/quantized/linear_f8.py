@@ -7,8 +7,8 @@ as they are, whatever the checkpoint says of them: rounding them would save it n
 import torch
 
 from quire.kernels.gpu.chip import chip_of, has_eight_bits
-from quire.kernels.gpu.linear.product_f8 import product_f8
-from quire.kernels.gpu.linear.quantize_f8 import Norm, quantize_f8
+from quire.kernels.gpu.quantized.product_f8 import product_f8
+from quire.kernels.gpu.quantized.quantize_f8 import Norm, quantize_f8
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.linear_f8 import Activations
 from quire.kernels.linear.norm import add_rms_norm, rms_norm

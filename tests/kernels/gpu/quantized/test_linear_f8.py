@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.gpu.chip import HOST, Chip
-from quire.kernels.gpu.linear import linear_f8 as forms
-from quire.kernels.gpu.linear import product_f8 as products
-from quire.kernels.gpu.linear.product_f8 import LEAST_STEPS, product_f8, tiles_for
-from quire.kernels.gpu.linear.quantize_f8 import Norm, quantize_f8
+from quire.kernels.gpu.quantized import linear_f8 as forms
+from quire.kernels.gpu.quantized import product_f8 as products
+from quire.kernels.gpu.quantized.product_f8 import LEAST_STEPS, product_f8, tiles_for
+from quire.kernels.gpu.quantized.quantize_f8 import Norm, quantize_f8
 from quire.kernels.linear.linear_f8 import F8, check_packed, linear_f8_reference, norm_linear_f8_reference, quantize
 from quire.kernels.linear.norm import residual_norm_reference
 

@@ -1,0 +1,1 @@
+"""Builds of the room `quantized`."""
