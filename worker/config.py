@@ -43,8 +43,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """auto: by the checkpoint."""
     load_format: Literal["auto", "safetensors", "dummy"] = "auto"
     dtype: Dtype = "auto"
-    """auto: the checkpoint's on CUDA; on CPU bfloat16 where checkpoint and processor have it, else float32, and
-    activations of 8 bits beside weights in groups, which any other name leaves as they are."""
+    """auto: the checkpoint's on CUDA, but bfloat16 for float32 beside quantized weights; on CPU bfloat16 where
+    checkpoint and processor have it, else float32, and activations of 8 bits beside weights in groups, which any other
+    name leaves as they are."""
     quantization: Quantization = "none"
     """none: what the checkpoint states. int8, fp8, int4: the linear layers of an unquantized one, when they are loaded.
 

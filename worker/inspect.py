@@ -94,8 +94,8 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
     Raises `ModelError` or `CheckpointError`.
     """
     spec = read_spec(Path(config.model), config.task)
-    dtype = device.dtype(config.dtype, spec.dtype)
     plan = read_plan(config, spec)
+    dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)
     model = build_model(spec, BuildContext(group, torch.device("meta"), dtype, schemes))
     with open_checkpoint(Path(config.model)) as checkpoint:

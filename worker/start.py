@@ -69,7 +69,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     spec = read_spec(folder, config.task)
     plan = read_plan(config, spec)
     schemes = _schemes(plan, device)
-    dtype = device.dtype(config.dtype, spec.dtype)
+    dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     kv_dtype = device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
     # before the ranks meet: a rank that refuses within a collective leaves the others an error of the network
     layout = kv_layout(spec.kv_layers(config.tensor_parallel_size), config.block_size, kv_dtype)

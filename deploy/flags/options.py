@@ -141,8 +141,8 @@ class ServeOptions:
         Literal["auto", "half", "float16", "bfloat16", "float", "float32"],
         Flag(
             "model",
-            "type of weights and activations; auto: the checkpoint's on CUDA; on CPUs bfloat16 "
-            "where the checkpoint and the processor (AMX, AVX-512) have it, else float32",
+            "type of weights and activations; auto: the checkpoint's on CUDA (bfloat16 for float32 beside codes); on "
+            "CPUs bfloat16 where the checkpoint and the processor (AMX, AVX-512) have it, else float32",
         ),
     ] = "auto"
     quantization: Annotated[

@@ -170,6 +170,8 @@ SERVED: Final = {
 """Names of the forms that have a product on a type of device."""
 ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})
 """Types of devices that may round the activations beside codes of groups."""
+NARROW_BESIDE_CODES: Final = frozenset({"cuda"})
+"""Types of devices whose matrix units take codes beside numbers of 16 bits, and none beside float32."""
 ON_TAPES: Final[frozenset[str]] = SERVED["cpu"]
 """Names of the forms whose products on a processor are native calls, which a tape can note."""
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quire.worker.config import KVDtype, Quantization
-from quire.worker.fields import Config
+from quire.worker.fields import Config, DtypeName
 from quire.worker.quant.form import (
     DENSE,
+    NARROW_BESIDE_CODES,
     ROUNDS_BESIDE_GROUPS,
     SERVED,
     UNIT,
@@ -113,6 +114,11 @@ class Plan:
             for path, form in self.forms.items()
         }
         return replace(self, forms=plain)
+
+    def dtype(self, stated: DtypeName, device_type: str) -> DtypeName:
+        """The dtype beside these forms of a checkpoint that states one: on GPUs bfloat16 for float32, which a GGUF file
+        is taken for where it states none."""
+        return "bfloat16" if device_type in NARROW_BESIDE_CODES and self.kinds and stated == "float32" else stated
 
     @property
     def kinds(self) -> tuple[Form, ...]:

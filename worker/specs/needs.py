@@ -125,7 +125,7 @@ def refuse_calculation(kv_dtype: str) -> ModelError:
 def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> Fit:
     """The needs of a model that so many ranks can share. Raises `ModelError` where they cannot."""
     size = config.tensor_parallel_size
-    dtype = resolved_dtype(config.dtype, spec.dtype, place)
+    dtype = resolved_dtype(config.dtype, plan.dtype(spec.dtype, "cuda" if place.is_gpu else "cpu"), place)
     forms = sizes.count(spec, size).bytes_by_form(ITEM_BYTES[dtype], plan)
     asked = plan.kv_dtype(config.kv_cache_dtype)
     kv_dtype = dtype if asked == "auto" else asked

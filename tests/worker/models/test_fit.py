@@ -196,12 +196,24 @@ def test_numbers_that_no_model_has_are_refused_at_once(tmp_path: Path, changes: 
         ("float16", Place(False, GIB, "AMX"), "auto", "float32"),
         ("float32", Place(False, GIB, "AMX"), "auto", "float32"),
         ("float16", LARGE, "auto", "float16"),
+        ("float32", LARGE, "auto", "float32"),
     ],
 )
 def test_the_type_is_the_checkpoints_where_the_device_multiplies_it(tmp_path, checkpoint, place, asked, precision):
     needs, _ = judged(tmp_path, {**EIGHT_B, "dtype": checkpoint}, place, dtype=asked)
     assert needs is not None
     assert needs.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "asked", "dtype"),
+    [("float32", "auto", "bfloat16"), ("float32", "float32", "float32"), ("float16", "auto", "float16")],
+)
+def test_on_a_gpu_quantized_weights_are_multiplied_in_16_bits(tmp_path, checkpoint, asked, dtype):
+    config = {**EIGHT_B, "dtype": checkpoint}
+    needs, _ = judged(tmp_path, config, dtype=asked, quantization="fp8")
+    assert needs is not None
+    assert needs.dtype == dtype
 
 
 CPU = Place(False, 64 * GIB, "AMX")
