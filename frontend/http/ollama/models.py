@@ -83,14 +83,14 @@ def _listed(info: ServerInfo, name: str, started: str) -> Json:
 
 
 def _details(info: ServerInfo) -> Json:
-    family = _family(info)
+    family, (method, _, _) = _family(info), info.quantization.partition(" ")
     return {
         "parent_model": "",
-        "format": "safetensors",
+        "format": method if method == "gguf" else "safetensors",
         "family": family,
         "families": [family],
         "parameter_size": "",
-        "quantization_level": info.dtype,
+        "quantization_level": info.dtype if method == "none" else info.quantization,
     }
 
 
