@@ -1,11 +1,13 @@
 """The files beside config.json, for `quire doctor`: what is not here yet, the licence, and whether digests agree."""
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from quire.worker.weights.gguf.files import is_gguf
+from quire.deploy.gguf.folder import NAME
+from quire.worker.weights.gguf.files import files_of, is_gguf, models_in
 
 SUMS = "SHA256SUMS"
 LICENSE = re.compile(r"^license(?:_name)?:[ \t]*(\S.*)$", re.MULTILINE)
@@ -44,6 +46,13 @@ def _tokenizer_file(directory: Path, tokenizer: str) -> Path:
     return (Path(tokenizer) if tokenizer else directory) / "tokenizer.json"
 
 
+def given_files(directory: Path) -> list[Path]:
+    """The GGUF files, as the user gave them, of a directory that is made of one; empty for any other."""
+    if directory.name != NAME:
+        return []
+    return [file.readlink() for file in files_of(models_in(directory)[0])]
+
+
 def licence(directory: Path) -> str:
     """The licence that the model card states, empty without one."""
     card = directory / "README.md"
@@ -58,8 +67,11 @@ def licence(directory: Path) -> str:
     return ", ".join(value.strip("'\" ") for value in LICENSE.findall(header))
 
 
-def digest_faults(directory: Path) -> Iterator[str]:
-    """Compare the files with the digests in SHA256SUMS beside them; a sentence for each that differs."""
+def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]:
+    """Compare the files with the digests in SHA256SUMS beside them; a sentence for each that differs.
+
+    `names`: the model's files, where the directory may hold other models, too: each must have its line.
+    """
     if (directory / SUMS).exists() and not (directory / SUMS).is_file():
         yield f"--digest: {directory / SUMS} is no file"
         return
@@ -69,15 +81,20 @@ def digest_faults(directory: Path) -> Iterator[str]:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         yield f"--digest: {directory / SUMS} cannot be read: {reason}"
         return
+    listed = {match[2] for line in lines if (match := _LINE.fullmatch(line.strip()))}
+    for name in sorted(set(names) - listed):
+        yield f"--digest: {SUMS} has no line for {name}; fetch the digests of that model"
     for number, line in enumerate(filter(str.strip, lines), 1):
         match = _LINE.fullmatch(line.strip())
         if match is None:
             yield f"--digest: line {number} of {SUMS} is no digest and name: {line[:80]!r}"
             continue
+        if names and match[2] not in names:
+            continue
         path = directory / match[2]
         if not _may_be_name(match[2]):
             yield f"--digest: {match[2][:80]!r} of {SUMS} is no name of a file"
-        elif not path.resolve().is_relative_to(directory.resolve()):
+        elif not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):  # a link may lead out
             yield f"--digest: {match[2][:80]!r} of {SUMS} lies outside of the model's directory"
         elif not path.is_file():
             yield f"--digest: {match[2]} of {SUMS} is not here; fetch it again"

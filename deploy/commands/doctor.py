@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, has_weights, licence, missing, tokenizer_faults
+from quire.deploy.commands.checkpoint_files import (
+    SUMS,
+    digest_faults,
+    given_files,
+    has_weights,
+    licence,
+    missing,
+    tokenizer_faults,
+)
 from quire.deploy.commands.gpu_needs import lacking
 from quire.deploy.commands.start_plan import memory_in_words, quantization_in_words
 from quire.deploy.config import FLAGS, faults, inspected
@@ -21,7 +29,6 @@ from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
 from quire.deploy.flags.sizes import parse_bytes
-from quire.deploy.gguf.folder import NAME
 from quire.deploy.model_path import CONFIG_ONLY, EMBEDDED, EMBEDDED_NAME, Model, check, find
 from quire.proto.process import exit_codes
 from quire.proto.process.flags import in_flags
@@ -31,7 +38,6 @@ from quire.worker.config import WorkerConfig
 from quire.worker.device.machine import bf16_products
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Fit, Place
-from quire.worker.weights.gguf.files import models_in
 
 PACKAGES = ("quire", "torch", "triton", "grpcio", "protobuf", "pyzmq", "msgspec", "tokenizers", "safetensors", "numpy")
 CPU_FEATURES = (
@@ -138,7 +144,9 @@ def _judge(arguments: argparse.Namespace, given: str, options: ServeOptions, mad
         _section("model (by config)", _model(needs, config, place, directory))
         refusals += [in_flags(reason, FLAGS) for reason in reasons]
         refusals += lacking() if place.is_gpu and not arguments.device_memory else ()
-        refusals += digest_faults(directory) if arguments.digest else ()
+        files = given_files(directory)
+        home = files[0].parent if files else directory
+        refusals += digest_faults(home, {file.name for file in files}) if arguments.digest else ()
     if not refusals or not found["sections"]:  # else the worker repeats what config.json decides
         refusals += found["refusals"]
     return refusals
@@ -157,8 +165,9 @@ def _place(asked: int, device: str, sections: dict[str, Any]) -> Place:
 def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Path) -> dict[str, str]:
     """The lines of what config.json says of the model and its memory on such a device."""
     lines = {"directory": str(directory)}
-    if directory.name == NAME:
-        lines = {"file": str(models_in(directory)[0].resolve())}
+    files = given_files(directory)
+    if files:
+        lines = {"file": str(files[0])}
     if needs is not None:
         lines |= {
             "architecture": needs.spec.architecture,
@@ -179,7 +188,7 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
             lines["context length"] += f", lowered to what the memory holds: at most {length}"
         lines["KV memory"] = f"at most {shown} of {format_bytes(place.memory)}, before the largest step takes its own"
         lines["concurrency"] = f"{needs.kv_tokens / length:.1f} sequences of {length} tokens, at most"
-    if stated := licence(directory):
+    if stated := licence(files[0].parent if files else directory):
         lines["licence"] = f"{stated}, says the model card"
     if absent := missing(directory, config.tokenizer):
         lines["not here yet"] = ", ".join(absent)

@@ -220,3 +220,21 @@ def test_files_are_compared_with_the_digests_beside_them(capsys, eight_b: Path) 
     expected = ("other is not the file", "absent of", "outside", "line 4", "no name", "no name")
     for line, words in zip(refused, expected, strict=True):
         assert words in line
+
+
+def test_licence_and_digests_of_a_gguf_file_are_those_beside_it(capsys, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "worker" / "weights" / "ggufs"
+    for file in folder.glob("qwen3-split-*.gguf"):
+        (tmp_path / file.name).symlink_to(file)  # as a cache of downloads has it
+    names = sorted(path.name for path in tmp_path.iterdir())
+    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    digests = [f"{hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}  {name}" for name in names]
+    (tmp_path / "beside").mkdir()
+    ask = ["doctor", str(tmp_path / "beside" / ".." / names[0]), "--device", "cpu", "--digest"]
+    (tmp_path / "SHA256SUMS").write_text("\n".join([*digests, f"{'0' * 64}  another-model.gguf"]))
+    assert main(ask) == 0
+    assert "apache-2.0, says the model card\n" in capsys.readouterr().out
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {names[1]}")
+    assert main(ask) == 1
+    refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
+    assert [f"has no line for {names[0]};" in refused[0], f"{names[1]} is not the file" in refused[1]] == [True, True]
