@@ -1,9 +1,16 @@
-"""The time for an audit: a check of every invariant takes tens of milliseconds."""
+"""The time for an audit, and what it looks at: every invariant, of a large prefix cache a part.
+
+Cached prefixes may be millions, and a check of one takes microseconds. A scheduler that is silent for seconds counts as
+lost, so audits take turns: as many as there are parts look at all of them.
+"""
 
 from quire.scheduler.core.core import Core
+from quire.scheduler.state.prefix import NUM_SHARDS
 
 BUSY_FACTOR = 500
 """Intervals after which an audit is due under load."""
+MOST_BLOCKS = 1 << 16
+"""Blocks of a pool whose cached prefixes one audit looks at, or a shard's if that is more."""
 
 
 class AuditSchedule:
@@ -12,6 +19,7 @@ class AuditSchedule:
     def __init__(self, interval_steps: int) -> None:
         self._interval_steps = interval_steps
         self._audited_step = 0
+        self._turn = 0
 
     def is_due(self, core: Core) -> bool:
         """An audit must take place now; the next interval begins."""
@@ -23,3 +31,10 @@ class AuditSchedule:
             return False
         self._audited_step = core.step
         return True
+
+    def next_part(self, core: Core) -> slice:
+        """What `invariants.check` is to look at of the cached prefixes: the part after that of the last audit."""
+        blocks = 0 if core.group_epoch is None else core.group_epoch.memory.pool.num_blocks
+        parts = min(max(1, -(-blocks // MOST_BLOCKS)), NUM_SHARDS)
+        self._turn = (self._turn + 1) % parts
+        return slice(self._turn, None, parts)

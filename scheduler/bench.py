@@ -205,7 +205,7 @@ def steady(scenario: Scenario) -> dict[str, object]:
 
 
 def _audit(core: Core) -> list[float]:
-    """Milliseconds of a whole check of the invariants, which the loop makes every `audit_interval_steps`."""
+    """Milliseconds of a whole check of the invariants; an audit of the loop takes a part of a large cache."""
     series: list[float] = []
     for _ in range(5):
         begin = time.perf_counter()

@@ -193,7 +193,7 @@ class SchedulerLoop:
             if not isinstance(event, events.Submitted):
                 raise
             log.exception("request %r broke the scheduler", event.submit.label)
-            invariants.check(self._core)  # nothing is served from a broken state: the supervisor starts a new scheduler
+            self._check()  # nothing is served from a broken state: the supervisor starts a new scheduler
             return self._core.refuse(event, "BUG", "the request broke the scheduler")
 
     def _on_hello(self, identity: bytes, hello: Hello, now: float) -> None:
@@ -224,11 +224,14 @@ class SchedulerLoop:
         if not self._audit_schedule.is_due(self._core):
             return
         try:
-            invariants.check(self._core)
+            self._check()
         except invariants.InvariantError as error:
             # never serve from a pool that failed its audit: a new epoch starts from an empty one
             log.critical("audit failed: %s", error)
             self._sender.execute(self._core.handle(events.GroupGone(self._core.epoch, f"audit failed: {error}"), now))
+
+    def _check(self) -> None:
+        invariants.check(self._core, self._audit_schedule.next_part(self._core))
 
     def _collect_garbage(self, now: float) -> None:
         """Collect when nothing lives, or at the latest every 30 s: cycles are rare here, pauses are not wanted."""

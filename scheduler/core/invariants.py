@@ -21,8 +21,8 @@ from quire.scheduler.state.sequence import Sequence
 __all__ = ["InvariantError", "check"]
 
 
-def check(core: Core) -> None:
-    """Raises `InvariantError` naming the first rule that is broken."""
+def check(core: Core, part: slice = slice(None)) -> None:
+    """Raises `InvariantError` naming the first rule that is broken. Of cached prefixes it looks at `part` of all."""
     _requests(core)
     if core.group_epoch is None:
         return
@@ -30,8 +30,8 @@ def check(core: Core) -> None:
     _slots(core.group_epoch, live)
     _blocks(core.group_epoch, live)
     _writers(core.group_epoch, live)
-    entries = core.group_epoch.memory.index.entries()
-    _cache(core.group_epoch, live, entries)
+    entries = core.group_epoch.memory.index.entries(part)
+    _cache(core.group_epoch, live, entries, part)
     _planned(core.group_epoch, live, entries)
     _plans(core, core.group_epoch)
     _quiet(core, core.group_epoch)
@@ -128,7 +128,9 @@ def _slots(group_epoch: Epoch, live: list[Sequence]) -> None:
 def _blocks(group_epoch: Epoch, live: list[Sequence]) -> None:
     pool = group_epoch.memory.pool
     readers = Counter(block for sequence in live for table in sequence.tables for block in table)
-    placed = np.fromiter(chain(pool.free, pool.idle, readers, pool.fenced), np.int64)
+    idle = np.flatnonzero(pool.idle.mask(pool.num_blocks))
+    _require("I1", len(idle) == len(pool.idle), f"{len(idle)} blocks are idle, counted {len(pool.idle)}")
+    placed = np.append(idle, np.fromiter(chain(pool.free, readers, pool.fenced), np.int64))
     strange = placed[(placed < 0) | (placed >= pool.num_blocks)]
     _require("I1", not strange.size, f"blocks {_few(strange)} in a pool of {pool.num_blocks}")
     places = np.bincount(placed, minlength=pool.num_blocks)  # a pool may have millions of blocks: no loop over them
@@ -173,14 +175,14 @@ def _writers(group_epoch: Epoch, live: list[Sequence]) -> None:
                 _require("I3", same, f"block {block} is shared by different groups, prefixes, adapters or salts")
 
 
-def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry]) -> None:
+def _cache(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry], part: slice) -> None:
     running, memory = group_epoch.running, group_epoch.memory
     for listed in entries:
         if memory.index.entry_of(listed.block) is not listed:
             raise InvariantError("I5", f"block {listed.block} and its entry disagree")
-    for block in memory.pool.idle:
-        if memory.index.entry_of(block) is None:
-            raise InvariantError("I5", f"idle block {block} has no entry")
+    for block in filter(memory.pool.idle.__contains__, range(memory.pool.num_blocks)[part]):
+        if memory.index.entry_of(block) is None or not memory.pool.idle.is_linked(block):
+            raise InvariantError("I5", f"idle block {block} has no entry, or no place in the list")
     cached = {listed.block for listed in entries}
     homeless = [block for block in cached if not memory.pool.refs[block] and block not in memory.pool.idle]
     _require("I5", set(homeless) <= memory.pool.fenced.keys(), f"cached blocks {homeless[:8]} are free")
@@ -221,8 +223,8 @@ def _planned(group_epoch: Epoch, live: list[Sequence], entries: list[PrefixEntry
         for block in blocks
     }
     for listed in entries:
-        step = named.get(listed.block, (0, 0))[0]
-        _require("I5", listed.step == step, f"block {listed.block} is listed for plan {listed.step}, named for {step}")
+        if listed.step != (step := named.get(listed.block, (0, 0))[0]):
+            raise InvariantError("I5", f"block {listed.block} is listed for plan {listed.step}, named for {step}")
     idle = [block for block in named if block in memory.pool.idle]
     _require("I5", not idle, f"blocks {idle[:8]} are idle before they are written")
     rows: dict[int, list[tuple[int, int, int]]] = {}

@@ -36,6 +36,10 @@ class IdleList:
         """Membership of the first `num_blocks` blocks: bool [num_blocks]."""
         return np.fromiter(self._next, np.int64, num_blocks) >= 0
 
+    def is_linked(self, block: int) -> bool:
+        """True if the successor of a block of the list has it before itself."""
+        return self._before[self._next[block]] == block
+
     def append(self, block: int) -> None:
         last, end = self._before[self._end], self._end
         self._next[last] = self._before[end] = block

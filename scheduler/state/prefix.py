@@ -128,8 +128,9 @@ class PrefixIndex:
         self._poisoned[block] = 1
         self._unlist(block)
 
-    def entries(self) -> list[PrefixEntry]:
-        return [entry for shard in self._shards for entry in shard.values()]
+    def entries(self, part: slice = slice(None)) -> list[PrefixEntry]:
+        """All that are listed, or those of a part of the shards."""
+        return [entry for shard in self._shards[part] for entry in shard.values()]
 
     def _unlist(self, block: int) -> None:
         entry = self._by_block[block]

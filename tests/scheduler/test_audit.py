@@ -1,0 +1,98 @@
+"""Audits in turn look at a whole prefix cache, each at a part that does not grow with it."""
+
+import sys
+
+import msgspec
+import pytest
+
+from quire.scheduler import audit
+from quire.scheduler.audit import AuditSchedule
+from quire.scheduler.core.invariants import InvariantError, check
+
+PARTS = 8
+CHAIN = 64
+"""Blocks of a prefix."""
+
+
+@pytest.fixture
+def cached(engine, facts, monkeypatch):
+    """Makes engines at rest, whose whole pools are cached prefixes."""
+    monkeypatch.setattr(audit, "MOST_BLOCKS", 64)
+
+    def make(num_blocks):
+        e = engine(msgspec.structs.replace(facts, num_blocks=num_blocks))
+        pool, index = e.core.group_epoch.memory.pool, e.core.group_epoch.memory.index
+        for _ in range(num_blocks // CHAIN):
+            blocks = pool.take(CHAIN)
+            index.publish(index.root(0, "", ""), [block.to_bytes(16, "little") for block in blocks], blocks)
+            for block in pool.drop(blocks, 1):
+                pool.settle(block, 1, cached=True)
+        return e
+
+    return make
+
+
+def forget_an_entry(memory):
+    memory.index._by_block[77] = None
+
+
+def name_another_block(memory):
+    memory.index.entry_of(77).block = 78
+
+
+def believe_a_plan(memory):
+    memory.index.entry_of(77).step = 1
+
+
+def break_the_list(memory):
+    memory.pool.idle._before[77] = 99
+
+
+def check_all(core, parts):
+    for part in parts:
+        check(core, part)
+
+
+@pytest.mark.parametrize("damage", [forget_an_entry, name_another_block, believe_a_plan, break_the_list])
+def test_as_many_audits_as_there_are_parts_find_any_damage(cached, damage):
+    e, schedule = cached(64 * PARTS), AuditSchedule(1)
+    parts = [schedule.next_part(e.core) for _ in range(PARTS)]
+    check_all(e.core, parts)
+    damage(e.core.group_epoch.memory)
+    with pytest.raises(InvariantError, match="I5"):
+        check_all(e.core, parts)
+
+
+def test_an_idle_block_that_is_not_counted_is_found(cached):
+    e = cached(64)
+    e.core.group_epoch.memory.pool.idle._count += 1
+    with pytest.raises(InvariantError, match="I1"):
+        check(e.core)
+
+
+def num_lines(core, part):
+    """Lines of Python that a check runs, those of a loop as often as it runs them."""
+    count = 0
+
+    def trace(*_):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        check(core, part)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_an_audit_of_a_large_cache_does_no_more_than_one_of_a_small(cached):
+    small, large = (cached(64 * parts).core for parts in (PARTS, 8 * PARTS))
+    of_parts = [
+        max(num_lines(core, schedule.next_part(core)) for _ in range(8 * PARTS))
+        for core, schedule in ((small, AuditSchedule(1)), (large, AuditSchedule(1)))
+    ]
+    assert of_parts[1] < 2 * of_parts[0]
+    assert num_lines(large, slice(None)) > PARTS * of_parts[1]  # blocks that are looked at do count
