@@ -60,6 +60,7 @@ class SchedulerLoop:
         self._stats_line = StatsLine(config.log_stats_interval)
         self._life = uuid.uuid4().hex
         self._stopped = False
+        self._frozen_epoch = 0
         self._next_tick = self._next_beat = self._next_collect = 0.0
         self._frontends: Router[FrontendMessage] = Router(
             context, config.frontends_address, frontend_decoder(), REQUEST_LIMIT_BYTES
@@ -234,7 +235,15 @@ class SchedulerLoop:
         invariants.check(self._core, self._audit_schedule.next_part(self._core))
 
     def _collect_garbage(self, now: float) -> None:
-        """Collect when nothing lives, or at the latest every 30 s: cycles are rare here, pauses are not wanted."""
+        """Collect when nothing lives, or at the latest every 30 s: cycles are rare here, pauses are not wanted.
+
+        What a collection has left at rest is not walked again in this epoch: cached prefixes may be millions.
+        """
         if now >= self._next_collect and (self._core.num_live == 0 or now >= self._next_collect + COLLECT_SECONDS):
             self._next_collect = now + BEAT_SECONDS
+            if self._core.epoch != self._frozen_epoch:
+                self._frozen_epoch = self._core.epoch
+                gc.unfreeze()
             gc.collect()
+            if self._core.num_live == 0:
+                gc.freeze()

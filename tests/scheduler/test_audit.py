@@ -1,13 +1,19 @@
-"""Audits in turn look at a whole prefix cache, each at a part that does not grow with it."""
+"""What a scheduler does at rest does not grow with its prefix cache: an audit looks at a part, in turn at all of it."""
 
+import gc
 import sys
+import weakref
 
 import msgspec
 import pytest
+import zmq
 
 from quire.scheduler import audit
 from quire.scheduler.audit import AuditSchedule
+from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.invariants import InvariantError, check
+from quire.scheduler.loop import SchedulerLoop
+from quire.scheduler.state.prefix import PrefixEntry
 
 PARTS = 8
 CHAIN = 64
@@ -96,3 +102,43 @@ def test_an_audit_of_a_large_cache_does_no_more_than_one_of_a_small(cached):
     ]
     assert of_parts[1] < 2 * of_parts[0]
     assert num_lines(large, slice(None)) > PARTS * of_parts[1]  # blocks that are looked at do count
+
+
+class Knot:
+    """Garbage that no count of references finds."""
+
+
+def num_walked():
+    """Cached prefixes that the next collection of garbage would walk."""
+    return sum(type(one) is PrefixEntry for one in gc.get_objects())
+
+
+def test_garbage_is_not_looked_for_again_in_what_is_cached_until_a_new_group(cached, tmp_path):
+    addresses = {name: f"ipc://{tmp_path}/{name}" for name in ("frontends_address", "workers_address")}
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    loop = SchedulerLoop(SchedulerConfig(**addresses), context)
+    try:
+        e = cached(64)
+        loop._core = e.core
+        knot = Knot()
+        knot.itself, tied = knot, weakref.ref(knot)
+        assert num_walked() >= 64
+        loop._collect_garbage(100.0)
+        del knot
+        assert num_walked() == 0
+        e.submit(1, 9)
+        e.step()
+        written = num_walked()
+        loop._collect_garbage(200.0)
+        assert num_walked() == written > 0  # what lives may be garbage later
+        e.settle()
+        loop._collect_garbage(300.0)
+        assert (num_walked(), tied() is None) == (0, False)
+        e.start()
+        loop._collect_garbage(400.0)
+        assert tied() is None
+    finally:
+        gc.unfreeze()
+        loop._frontends.close()
+        loop._workers.close()
+        context.term()
