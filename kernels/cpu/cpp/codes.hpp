@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// What codes stand for; the order of Table in kernels/linear/linear_groups.py.
+// What codes stand for; the order of Table in kernels/linear/code_tables.py.
 enum Table : int { THEMSELVES = 0, E2M1 = 1, IQ4_NL = 2 };
 
 alignas(16) constexpr uint8_t TABLES[][16] = {

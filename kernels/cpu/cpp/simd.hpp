@@ -88,6 +88,11 @@ inline Words looked_up(Words x, const uint8_t* table) {
     return (Words)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load_vector<__m128i>(table)), (__m512i)x);
 #elif defined(__AVX2__)
     return (Words)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_vector<__m128i>(table)), (__m256i)x);
+#elif defined(__clang__)  // has no shuffle of this name
+    uint8_t bytes[sizeof x];
+    std::memcpy(bytes, &x, sizeof x);
+    for (uint8_t& byte : bytes) byte = table[byte];
+    return load_vector<Words>(bytes);
 #else
     typedef uint8_t Sixteen __attribute__((vector_size(16)));
     return (Words)__builtin_shuffle(load_vector<Sixteen>(table), (Sixteen)x);
