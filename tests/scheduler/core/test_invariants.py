@@ -19,6 +19,11 @@ def miscount(e):
     e.core.group_epoch.memory.pool.refs[sequence.tables[0][0]] += 1
 
 
+def forget_a_reader(e):
+    sequence = e.core.group_epoch.running.live()[0]
+    e.core.group_epoch.memory.pool.refs[sequence.tables[0][0]] -= 1
+
+
 def share_a_block_in_writing(e):
     first, second = e.core.group_epoch.running.live()
     pool = e.core.group_epoch.memory.pool
@@ -97,6 +102,7 @@ BROKEN = {
     free_what_is_no_block: "I1",
     duplicate: "I1",
     miscount: "I2",
+    forget_a_reader: "I2",
     share_a_block_in_writing: "I3",
     settle_a_fence_early: "I4",
     keep_a_fence: "I4",
