@@ -31,8 +31,9 @@ def meant(checkpoint, name):
 
 
 def type_of(checkpoint, name):
-    tensors = read_model(Path(checkpoint.origin)).tensors
-    return next(tensor.type.name for stored, tensor in tensors.items() if checkpoint_name(stored) == name)
+    model = read_model(Path(checkpoint.origin))
+    names = {checkpoint_name(stored, model.metadata): tensor.type.name for stored, tensor in model.tensors.items()}
+    return names[name]
 
 
 def plain(checkpoint, levels, unit):

@@ -138,12 +138,17 @@ def test_rows_of_heads_come_back_as_they_were():
 
 
 def test_names_are_those_of_safetensors_checkpoints():
-    assert checkpoint_name("blk.11.ffn_norm.weight") == "model.layers.11.post_attention_layernorm.weight"
-    assert checkpoint_name("blk.0.attn_k.bias") == "model.layers.0.self_attn.k_proj.bias"
-    assert checkpoint_name("output.weight") == "lm_head.weight"
-    assert checkpoint_name("rope_freqs.weight") is None
+    decoder, encoder = ({"general.architecture": name} for name in ("qwen2", "bert"))
+    assert checkpoint_name("blk.11.ffn_norm.weight", decoder) == "model.layers.11.post_attention_layernorm.weight"
+    assert checkpoint_name("blk.0.attn_k.bias", decoder) == "model.layers.0.self_attn.k_proj.bias"
+    assert checkpoint_name("output.weight", decoder) == "lm_head.weight"
+    assert checkpoint_name("rope_freqs.weight", decoder) is None
     for unknown in ("blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "position_embd.weight"):
-        assert checkpoint_name(unknown) == unknown
+        assert checkpoint_name(unknown, decoder) == unknown
+    assert checkpoint_name("blk.11.layer_output_norm.bias", encoder) == "encoder.layer.11.output.LayerNorm.bias"
+    assert checkpoint_name("position_embd.weight", encoder) == "embeddings.position_embeddings.weight"
+    for unknown in ("blk.0.attn_qkv.weight", "output_norm.weight", "cls.weight"):
+        assert checkpoint_name(unknown, encoder) == unknown
 
 
 def write(folder, metadata=None, tensors=None):

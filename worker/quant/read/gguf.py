@@ -55,7 +55,7 @@ def read_gguf(model: GgufModel) -> Stated | None:
             raise ModelError(f"{file}: {stored}", f"is {kind}, which is not read; {OTHERWISE}")
         if FORMS[kind] != DENSE and len(tensor.shape) != 2:
             raise ModelError(f"{file}: {stored}", f"is {kind} and no matrix; {OTHERWISE}")
-        forms[checkpoint_name(stored) or stored] = FORMS[kind]
+        forms[checkpoint_name(stored, model.metadata) or stored] = FORMS[kind]
     if all(form == DENSE for form in forms.values()):
         return None
     embedding = model.tensors[EMBEDDING].type.name if EMBEDDING in model.tensors else ""

@@ -1,6 +1,7 @@
 """A GGUF checkpoint on disk, read in place: tensors under the names of safetensors checkpoints."""
 
 import mmap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -8,7 +9,7 @@ import torch
 
 from quire.worker.weights.gguf.blocks import LAYOUTS, Layout, codes, dequantized, minima, minima_unit, scale, unit
 from quire.worker.weights.gguf.files import read_model
-from quire.worker.weights.gguf.header import GgufHeader, GgufTensor
+from quire.worker.weights.gguf.header import GgufHeader, GgufTensor, Value
 from quire.worker.weights.gguf.names import EMBEDDING, checkpoint_name, interleaved_heads
 from quire.worker.weights.header import CheckpointError
 
@@ -39,7 +40,7 @@ class GgufCheckpoint:
         self._model = read_model(folder)
         self._entries: dict[str, _Entry] = {}
         for stored, tensor in self._model.tensors.items():
-            for name, part in _parts(stored, tensor):
+            for name, part in _parts(stored, tensor, self._model.metadata):
                 if name in self._entries:
                     raise CheckpointError(f"{stored}: is there under the name {self._entries[name].stored}, too")
                 self._entries[name] = _Entry(stored, part)
@@ -113,9 +114,9 @@ class GgufCheckpoint:
         return self._open[header.path]
 
 
-def _parts(stored: str, tensor: GgufTensor) -> list[tuple[str, Part]]:
+def _parts(stored: str, tensor: GgufTensor, metadata: Mapping[str, Value]) -> list[tuple[str, Part]]:
     """The names that a tensor of the file is handed out by."""
-    name = checkpoint_name(stored)
+    name = checkpoint_name(stored, metadata)
     if name is None:
         return []
     if stored == EMBEDDING or tensor.type.name not in LAYOUTS:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from quire.worker.weights.gguf.header import GgufHeader, GgufTensor, Value, read_header
+from quire.worker.weights.gguf.names import TOKEN_TYPES
 from quire.worker.weights.header import CheckpointError
 
 SUFFIX: Final = ".gguf"
@@ -80,7 +81,14 @@ def read_files(files: list[Path], with_arrays: bool = False) -> GgufModel:
     first = headers[0].metadata
     if (total := first.get(SPLIT_TENSORS, len(where))) != len(where):
         raise CheckpointError(f"{files[0]}: should have {_shown(total)} tensors in its files, and has {len(where)}")
-    return GgufModel(first, {name: header.tensors[name] for name, header in where.items()}, where)
+    return GgufModel(first, {name: _shaped(name, header.tensors[name]) for name, header in where.items()}, where)
+
+
+def _shaped(name: str, tensor: GgufTensor) -> GgufTensor:
+    """As the model has it: a conversion may have left out the axis of a table with one row."""
+    if name == TOKEN_TYPES and len(tensor.shape) == 1:
+        return replace(tensor, shape=(1, *tensor.shape))
+    return tensor
 
 
 def _shown(value: Value) -> str:

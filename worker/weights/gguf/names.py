@@ -11,17 +11,32 @@ from quire.worker.weights.gguf.header import Value
 from quire.worker.weights.header import CheckpointError
 
 ARCHITECTURE: Final = "general.architecture"
-ARCHITECTURES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES: Final = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "bert": "BertModel",
+}
 """Architecture of a file -> the one that config.json names."""
+ENCODER: Final = "bert"
+"""That of BERT, RoBERTa and XLM-RoBERTa: the rows of positions that RoBERTa keeps for padding are cut off."""
 ROPE_FACTORS: Final = "rope_freqs.weight"
 """Divisors of the angles, which config.json states in another way."""
 EMBEDDING: Final = "token_embd.weight"
 HEAD: Final = "output.weight"
+TOKEN_TYPES: Final = "token_types.weight"
 
 _MODEL: Final = {
     EMBEDDING: "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     HEAD: "lm_head.weight",
+}
+_ENCODER: Final = {
+    EMBEDDING: "embeddings.word_embeddings.weight",
+    "position_embd.weight": "embeddings.position_embeddings.weight",
+    TOKEN_TYPES: "embeddings.token_type_embeddings.weight",
+    "token_embd_norm.weight": "embeddings.LayerNorm.weight",
+    "token_embd_norm.bias": "embeddings.LayerNorm.bias",
 }
 _LAYER: Final = {
     "attn_norm": "input_layernorm",
@@ -36,19 +51,31 @@ _LAYER: Final = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_ENCODER_LAYER: Final = {
+    "attn_q": "attention.self.query",
+    "attn_k": "attention.self.key",
+    "attn_v": "attention.self.value",
+    "attn_output": "attention.output.dense",
+    "attn_output_norm": "attention.output.LayerNorm",
+    "ffn_up": "intermediate.dense",
+    "ffn_down": "output.dense",
+    "layer_output_norm": "output.LayerNorm",
+}
 _IN_LAYER: Final = re.compile(r"blk\.(?P<n>\d+)\.(?P<module>\w+)\.(?P<tensor>weight|bias)", re.ASCII)
 _HEADS: Final = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}
 _INTERLEAVED: Final = "llama"
 
 
-def checkpoint_name(name: str) -> str | None:
+def checkpoint_name(name: str, metadata: Mapping[str, Value]) -> str | None:
     """The name in a safetensors checkpoint: the same if it is not known, None for what is no weight."""
     if name == ROPE_FACTORS:
         return None
-    match = _IN_LAYER.fullmatch(name)
-    if match is None or match["module"] not in _LAYER:
-        return _MODEL.get(name, name)
-    return f"model.layers.{match['n']}.{_LAYER[match['module']]}.{match['tensor']}"
+    is_encoder = metadata.get(ARCHITECTURE) == ENCODER
+    match, modules = _IN_LAYER.fullmatch(name), _ENCODER_LAYER if is_encoder else _LAYER
+    if match is None or match["module"] not in modules:
+        return (_ENCODER if is_encoder else _MODEL).get(name, name)
+    layer = f"encoder.layer.{match['n']}" if is_encoder else f"model.layers.{match['n']}"
+    return f"{layer}.{modules[match['module']]}.{match['tensor']}"
 
 
 def interleaved_heads(name: str, metadata: Mapping[str, Value]) -> int:
