@@ -19,7 +19,7 @@ def text(value):
 
 
 def kind_of(value):
-    return {bool: BOOL, int: U32, float: FLOAT, str: TEXT, list: ARRAY}[type(value)]
+    return {bool: BOOL, int: U32, float: FLOAT, str: TEXT, list: ARRAY, bytes: ARRAY}[type(value)]
 
 
 def value(one, kind=None):
@@ -28,6 +28,8 @@ def value(one, kind=None):
         return text(one)
     if kind != ARRAY:
         return struct.pack(f"<{CODES[kind]}", one)
+    if isinstance(one, bytes):
+        return struct.pack("<IQ", 0, len(one)) + one
     inner = kind_of(one[0]) if one else U32
     inner = 5 if inner == U32 and one and min(one) < 0 else inner
     return struct.pack("<IQ", inner, len(one)) + b"".join(value(each, inner) for each in one)

@@ -27,6 +27,7 @@ class Split:
 
 SPLITS: Final = {
     "gpt-2": Split(None),
+    "roberta-bpe": Split(None),
     "llama-bpe": Split(
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+",

@@ -1,5 +1,6 @@
-"""config.json out of a GGUF file's metadata and the shapes of its tensors."""
+"""config.json of a decoder, out of a GGUF file's metadata and the shapes of its tensors."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ KNOWN: Final = (
     "block_count",
     "feed_forward_length",
     "vocab_size",
+    "pooling_type",
     "tensor_data_layout",
     "attention.causal",
     "attention.head_count",
@@ -46,7 +48,11 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     if arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ModelError(ARCHITECTURE, f"{arch[:64]!r} is not supported; supported in GGUF: {known}; {REMEDY}")
-    _refuse_unread(metadata, arch)
+    if metadata.integer(f"{arch}.expert_count", 0, least=0):
+        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are not supported; {REMEDY}")
+    if not metadata.flag(f"{arch}.attention.causal", True):
+        raise ModelError(f"{arch}.attention.causal", f"decoders that see what follows are not supported; {REMEDY}")
+    refuse_unread(metadata, arch, KNOWN)
     heads = metadata.integer(f"{arch}.attention.head_count")
     hidden = metadata.integer(f"{arch}.embedding_length")
     head_dim = metadata.integer(f"{arch}.attention.key_length", hidden // heads)
@@ -57,8 +63,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     return {
         "architectures": [ARCHITECTURES[arch]],
         "model_type": arch,
-        "dtype": DTYPES.get(model.tensors[EMBEDDING].type.name, "float32") if EMBEDDING in model.tensors else "float32",
-        "vocab_size": _vocab_size(model),
+        "dtype": dtype_of(model),
+        "vocab_size": vocab_size(model),
         "hidden_size": hidden,
         "intermediate_size": metadata.integer(f"{arch}.feed_forward_length"),
         "num_hidden_layers": metadata.integer(f"{arch}.block_count"),
@@ -76,18 +82,20 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     }
 
 
-def _refuse_unread(metadata: Metadata, arch: str) -> None:
-    """A key that nothing here reads may change what the weights mean."""
-    if metadata.integer(f"{arch}.expert_count", 0, least=0):
-        raise ModelError(f"{arch}.expert_count", f"mixtures of experts are not supported; {REMEDY}")
-    if not metadata.flag(f"{arch}.attention.causal", True):
-        raise ModelError(f"{arch}.attention.causal", f"decoders that see what follows are not supported; {REMEDY}")
-    known = {f"{arch}.{name}" for name in KNOWN}
-    if unread := [key for key in metadata.under(f"{arch}.") if key not in known]:
+def refuse_unread(metadata: Metadata, arch: str, known: Sequence[str]) -> None:
+    """ModelError for a key that nothing here reads: it may change what the weights mean."""
+    read = {f"{arch}.{name}" for name in known}
+    if unread := [key for key in metadata.under(f"{arch}.") if key not in read]:
         raise ModelError(unread[0], f"is not read; {REMEDY}")
 
 
-def _vocab_size(model: GgufModel) -> int:
+def dtype_of(model: GgufModel) -> str:
+    """The model's dtype, by the type of its embedding."""
+    return DTYPES.get(model.tensors[EMBEDDING].type.name, "float32") if EMBEDDING in model.tensors else "float32"
+
+
+def vocab_size(model: GgufModel) -> int:
+    """Rows of the embedding. ModelError where there is none."""
     if EMBEDDING not in model.tensors:
         raise ModelError(EMBEDDING, f"is not there; {REMEDY}")
     return model.tensors[EMBEDDING].shape[0]

@@ -62,14 +62,20 @@ def _has_bytes(vocabulary: Vocabulary) -> bool:
     return bool(held)
 
 
+def read_scores(metadata: Metadata, vocabulary: Vocabulary) -> list[float]:
+    """One of each token. Raises ModelError."""
+    scores = metadata.numbers(SCORES)
+    if len(scores) != len(vocabulary.tokens):
+        raise ModelError(SCORES, f"has {len(scores)} values for {len(vocabulary.tokens)} tokens; {REMEDY}")
+    return scores
+
+
 def _merges(metadata: Metadata, vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Every way to make a token of two, the highest score first.
 
     Order among equal scores: as in transformers' `generate_merges`, by which published tokenizer.json were made.
     """
-    scores = metadata.numbers(SCORES)
-    if len(scores) != len(vocabulary.tokens):
-        raise ModelError(SCORES, f"has {len(scores)} values for {len(vocabulary.tokens)} tokens; {REMEDY}")
+    scores = read_scores(metadata, vocabulary)
     ids = {token: index for index, token in enumerate(vocabulary.tokens) if vocabulary.types[index] == NORMAL}
     if max(map(len, ids), default=0) > MOST_CHARACTERS or sum(map(len, ids)) > MOST_SPLITS:
         raise ModelError(TOKENS, f"has tokens of more than {MOST_CHARACTERS} characters, or too many; {REMEDY}")

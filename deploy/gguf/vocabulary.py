@@ -19,13 +19,18 @@ class Vocabulary:
     types: tuple[int, ...]
 
     @property
+    def used(self) -> tuple[str, ...]:
+        """The tokens but for the room behind them."""
+        return self.tokens[: max((index + 1 for index, kind in enumerate(self.types) if kind != UNUSED), default=0)]
+
+    @property
     def of_model(self) -> dict[str, int]:
         """Tokens that the model of the tokenizer must have, for ids to have no holes: up to the last ordinary one.
 
         Behind them are those that are added, and room that is not used.
         """
-        end = max((index + 1 for index, kind in enumerate(self.types) if kind != UNUSED), default=0)
-        ordinary = (n for n, kind in enumerate(self.types[:end], 1) if kind not in (CONTROL, USER_DEFINED))
+        kinds = enumerate(self.types[: len(self.used)], 1)
+        ordinary = (n for n, kind in kinds if kind not in (CONTROL, USER_DEFINED))
         return {token: index for index, token in enumerate(self.tokens[: max(ordinary, default=0)])}
 
     def added(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import gguf_encoders
 from gguf_bytes import LLAMA, SENTENCEPIECE, TENSORS, gguf
 
 from quire.deploy.gguf.folder import make_folder
@@ -41,23 +42,35 @@ def outcome(path, folder):
     return "served"
 
 
-@pytest.mark.parametrize("base", [LLAMA, LLAMA | SENTENCEPIECE])
-def test_any_value_of_any_key_is_served_or_refused(tmp_path, base):
+@pytest.mark.parametrize(
+    ("base", "tensors"),
+    [
+        (LLAMA, TENSORS),
+        (LLAMA | SENTENCEPIECE, TENSORS),
+        (gguf_encoders.BERT, gguf_encoders.TENSORS),
+        (gguf_encoders.XLM_ROBERTA, gguf_encoders.TENSORS),
+    ],
+)
+def test_any_value_of_any_key_is_served_or_refused(tmp_path, base, tensors):
     said = []
     for key in base:
         for value in VALUES:
             path = tmp_path / "model.gguf"
-            path.write_bytes(gguf(base | {key: value}, TENSORS))
+            path.write_bytes(gguf(base | {key: value}, tensors))
             said.append(outcome(path, tmp_path / "made"))
     assert max(map(len, said)) < FAR + len(str(tmp_path))
     assert said.count("served") > 10
     assert len(said) - said.count("served") > 200
 
 
-@pytest.mark.parametrize("name", ["llama-spm-f16", "llama-q4_1", "qwen2-bf16"])
+@pytest.mark.parametrize("name", ["llama-spm-f16", "llama-q4_1", "qwen2-bf16", "xlm-roberta"])
 def test_any_damage_is_served_or_refused(tmp_path, name):
-    whole = (MADE / f"{name}.gguf").read_bytes()
-    begin = min(tensor.offset for tensor in read_header(MADE / f"{name}.gguf").tensors.values())
+    if name == "xlm-roberta":
+        file = gguf_encoders.write(tmp_path / "whole", gguf_encoders.XLM_ROBERTA, gguf_encoders.TENSORS)
+    else:
+        file = MADE / f"{name}.gguf"
+    whole = file.read_bytes()
+    begin = min(tensor.offset for tensor in read_header(file).tensors.values())
     drawn = random.Random(1)
     said = []
     tracemalloc.start()
