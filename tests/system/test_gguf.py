@@ -3,12 +3,19 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from gguf_encoders import TENSORS, XLM_ROBERTA, write
+from gguf_kinds import stored
+
 from quire.deploy.gguf.folder import make_folder
-from quire.proto.api import Chat, ChatMessage, GenerateRequest
+from quire.proto.api import Chat, ChatMessage, EmbedRequest, GenerateRequest
 from quire.proto.messages.params import Structured
 
 MADE = Path(__file__).parents[1] / "worker/weights/ggufs"
@@ -48,6 +55,22 @@ def test_a_gguf_model_is_served_whole(name, given, serve, tmp_path):
     rendered = engine.client.tokenize(Chat([ChatMessage("user", "hi")])).token_ids
     assert list(rendered) == library.encode(RENDERED[name], add_special_tokens=False).ids
     assert rendered[-1] in EXPECTED["models"][name]["config"]["eos_token_id"]
+
+
+def test_an_encoder_makes_vectors(serve, quire, tmp_path):
+    drawn = np.random.default_rng(3)
+    weights = {name: drawn.normal(size=shape).astype(np.float32) for name, shape in TENSORS.items()}
+    tensors = {name: stored(values, "Q8_0" if "attn" in name else "F32") for name, values in weights.items()}
+    file = str(write(tmp_path / "model.gguf", XLM_ROBERTA, tensors))
+    engine = serve(file)
+    assert "quantization: gguf: " in engine.log
+    assert list(engine.client.tokenize("a A").token_ids) == [0, 4, 5, 4, 5, 2]
+    one, other = engine.client.embed(EmbedRequest(inputs=["a A", "a"])).vectors
+    assert np.linalg.norm(one) == pytest.approx(1.0, abs=1e-5)
+    assert np.dot(one, other) < 0.999
+    made = quire("doctor", file, "--device", "cpu")
+    assert (made.returncode, made.stdout.splitlines()[-1]) == (0, "refused: nothing")
+    assert "embed, mean pooling" in made.stdout
 
 
 def test_doctor_names_the_file_and_its_fit(quire):
