@@ -28,6 +28,11 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     return linear_f8.pack(weight)
 
 
+def _outputs(weight: torch.Tensor) -> int:
+    """Outputs of a packed weight, which in two dimensions is the codes as they are."""
+    return weight.shape[0] * (1 if weight.dim() == 2 else BLOCK)
+
+
 def linear_f8_blocks_reference(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, activations: Activations
 ) -> torch.Tensor:
@@ -36,7 +41,7 @@ def linear_f8_blocks_reference(
     x [T, I], scale float32 [ceil(O / 128), ceil(I / 128)], bias [O] -> [T, O]. activations "token" rounds x to codes
     with a scale for each token and 128 inputs (`linear_f8.quantize`); with "none" the product is that of x itself.
     """
-    outputs, inputs = weight.shape[0] * BLOCK, x.shape[1]
+    outputs, inputs = _outputs(weight), x.shape[1]
     wide = unpack(weight, outputs, inputs).float()
     out = torch.zeros((x.shape[0], outputs), dtype=torch.float32, device=x.device)
     for block, start in enumerate(range(0, inputs, SIDE)):
@@ -73,7 +78,7 @@ def norm_linear_f8_blocks_reference(
 def _check(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, activations: Activations
 ) -> None:
-    outputs = weight.shape[0] * BLOCK
+    outputs = _outputs(weight)
     check_packed(x, weight, outputs, bias)
     check_tensor("scale", scale, (-(-outputs // SIDE), -(-x.shape[1] // SIDE)), (torch.float32,), x.device)
     check_contiguous(scale=scale)
@@ -94,12 +99,22 @@ def _check_norm(
 ) -> None:
     _check(x, weight, scale, bias, activations)
     check_residual_norm(x, residual, norm_weight, eps)
-    check_gate(gate, weight.shape[0] * BLOCK)
+    check_gate(gate, _outputs(weight))
 
 
 linear_f8_blocks = Operation(
-    linear_f8_blocks_reference, _check, {"cpu": "quire.kernels.cpu.linear.linear_f8:linear_f8_blocks"}
+    linear_f8_blocks_reference,
+    _check,
+    {
+        "cpu": "quire.kernels.cpu.linear.linear_f8:linear_f8_blocks",
+        "cuda": "quire.kernels.gpu.quantized.linear_f8_blocks:linear_f8_blocks",
+    },
 )
 norm_linear_f8_blocks = Operation(
-    norm_linear_f8_blocks_reference, _check_norm, {"cpu": "quire.kernels.cpu.linear.linear_f8:norm_linear_f8_blocks"}
+    norm_linear_f8_blocks_reference,
+    _check_norm,
+    {
+        "cpu": "quire.kernels.cpu.linear.linear_f8:norm_linear_f8_blocks",
+        "cuda": "quire.kernels.gpu.quantized.linear_f8_blocks:norm_linear_f8_blocks",
+    },
 )

@@ -33,7 +33,7 @@ def linear_f8(
     input_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `kernels/linear/linear_f8.py`."""
-    if _are_rounded(x, activations):
+    if are_rounded(x, activations):
         codes, row_scale, _ = quantize_f8(x, input_scale)
         return _product(codes, row_scale, weight, scale, bias, x.dtype)
     return product_f8(x, None, weight, scale, bias, x.dtype)
@@ -52,19 +52,26 @@ def norm_linear_f8(
     input_scale: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See `kernels/linear/linear_f8.py`."""
-    if _are_rounded(x, activations):
+    if are_rounded(x, activations):
         codes, row_scale, total = quantize_f8(x, input_scale, Norm(residual, norm_weight, eps))
         wide = _product(codes, row_scale, weight, scale, bias, x.dtype)
     else:
-        if residual is None:
-            normed, total = rms_norm(x, norm_weight, eps), x
-        else:
-            normed, total = add_rms_norm(x, residual, norm_weight, eps)
-        wide = product_f8(normed, None, weight, scale, bias, x.dtype)
+        rows, total = normed(x, residual, norm_weight, eps)
+        wide = product_f8(rows, None, weight, scale, bias, x.dtype)
     return (wide if gate is None else gated_activation(wide, gate)), total
 
 
-def _are_rounded(x: torch.Tensor, activations: Activations) -> bool:
+def normed(
+    x: torch.Tensor, residual: torch.Tensor | None, norm_weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of residual + x in a launch of its own, and that sum: x itself without a residual."""
+    if residual is None:
+        return rms_norm(x, norm_weight, eps), x
+    return add_rms_norm(x, residual, norm_weight, eps)
+
+
+def are_rounded(x: torch.Tensor, activations: Activations) -> bool:
+    """True where x becomes codes before it is multiplied."""
     return activations != "none" and has_eight_bits(chip_of(x.device).capability)
 
 

@@ -29,7 +29,7 @@ LEAST_STEPS = 4
 
 
 @triton.jit
-def _widened(codes, kind: tl.constexpr):
+def widened(codes, kind: tl.constexpr):
     """Numbers of type `kind` that codes stand for, exactly.
 
     Chips without 8-bit floats take codes as bytes: shifted by 7 a code is a float16 of 1/256 of its value.
@@ -83,7 +83,7 @@ def product_f8_kernel(
         if row_scale is not None:
             sums += tl.dot(codes, tl.trans(tile), max_num_imprecise_acc=BLOCK_I)
         else:
-            sums = tl.dot(_widened(codes, tile.dtype), tl.trans(tile), sums, input_precision="ieee")
+            sums = tl.dot(widened(codes, tile.dtype), tl.trans(tile), sums, input_precision="ieee")
 
     sums = tl.trans(sums)
     columns = rows[None, :]
@@ -105,14 +105,18 @@ def product_f8_kernel(
 def add_f8_parts_kernel(
     sums, row_scale, scale, bias, out, num_tokens, size_out, PARTS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Program (token, tile): adds the parts of a split layer in their order. Floor: PARTS * T * O * 4 bytes."""
+    """Program (token, tile): adds the parts of a split layer in their order, and scales the sum if that is left to do.
+
+    Floor: PARTS * T * O * 4 bytes.
+    """
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < size_out
     result = tl.zeros((BLOCK,), tl.float32)
     for part in tl.static_range(PARTS):
         result += tl.load(sums + (part * num_tokens + token) * size_out + columns, inside, 0.0)
-    result *= tl.load(scale + columns, inside, 0.0)
+    if scale is not None:
+        result *= tl.load(scale + columns, inside, 0.0)
     if row_scale is not None:
         result *= tl.load(row_scale + token)
     if bias is not None:

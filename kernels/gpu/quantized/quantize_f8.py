@@ -20,7 +20,7 @@ _LEAST = tl.constexpr(LEAST_MAGNITUDE)
 
 
 @triton.jit
-def _value(x, residual, norm_weight, factor, place, column, inside):
+def row_value(x, residual, norm_weight, factor, place, column, inside):
     """The row's elements, float32: rounded to x's type after the addition, after the norm and after its weight."""
     kind = x.dtype.element_ty
     value = tl.load(x + place, inside, other=0.0)
@@ -34,6 +34,20 @@ def _value(x, residual, norm_weight, factor, place, column, inside):
 
 
 @triton.jit
+def norm_factor(x, residual, total, eps, start, D: tl.constexpr, BLOCK: tl.constexpr):
+    """The number that a norm multiplies a row by, after the addition, whose sum is stored where there is one."""
+    lanes = tl.arange(0, BLOCK)
+    squares = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, D, BLOCK):
+        column = first + lanes
+        value = row_value(x, residual, None, 1.0, start + column, column, column < D)
+        if residual is not None:
+            tl.store(total + start + column, value, column < D)
+        squares += value * value
+    return tl.rsqrt(tl.sum(squares, 0) / D + eps)
+
+
+@triton.jit
 def quantize_f8_kernel(
     x, residual, norm_weight, input_scale, codes, scales, total, eps, D: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -43,19 +57,12 @@ def quantize_f8_kernel(
     lanes = tl.arange(0, BLOCK)
     factor = 1.0
     if norm_weight is not None:
-        squares = tl.zeros((BLOCK,), tl.float32)
-        for first in range(0, D, BLOCK):
-            column = first + lanes
-            value = _value(x, residual, None, 1.0, start + column, column, column < D)
-            if residual is not None:
-                tl.store(total + start + column, value, column < D)
-            squares += value * value
-        factor = tl.rsqrt(tl.sum(squares, 0) / D + eps)
+        factor = norm_factor(x, residual, total, eps, start, D, BLOCK)
     magnitudes = tl.zeros((BLOCK,), tl.float32)
     not_finite = tl.zeros((BLOCK,), tl.int32)  # a maximum loses NaN
     for first in range(0, D, BLOCK):
         column = first + lanes
-        magnitude = tl.abs(_value(x, residual, norm_weight, factor, start + column, column, column < D))
+        magnitude = tl.abs(row_value(x, residual, norm_weight, factor, start + column, column, column < D))
         not_finite |= (magnitude < float("inf")).to(tl.int32) ^ 1
         magnitudes = tl.maximum(magnitudes, magnitude)
     if input_scale is None:
@@ -65,7 +72,7 @@ def quantize_f8_kernel(
     tl.store(scales + row, tl.where(tl.max(not_finite, 0) == 0, scale, float("nan")))
     for first in range(0, D, BLOCK):
         column = first + lanes
-        value = _value(x, residual, norm_weight, factor, start + column, column, column < D)
+        value = row_value(x, residual, norm_weight, factor, start + column, column, column < D)
         code = tl.minimum(tl.maximum(tl.div_rn(value, tl.zeros_like(value) + scale), -_LARGEST), _LARGEST)
         tl.store(codes + start + column, code.to(codes.dtype.element_ty), column < D)
 
