@@ -30,7 +30,7 @@ def schemes_of(plan: Plan, device: torch.device) -> SchemeFor:
 
 def kept_activations(plan: Plan, capability: int | None) -> str:
     """A sentence, where a GPU of this compute capability does not round activations as the plan says; else empty."""
-    rounds = any(isinstance(form, F8Rows) and form.activations != "none" for form in plan.kinds)
+    rounds = any(isinstance(form, F8Rows | F8Blocks) and form.activations != "none" for form in plan.kinds)
     if not rounds or capability is None or has_eight_bits(capability):
         return ""
     return (

@@ -317,6 +317,9 @@ def test_an_older_gpu_says_that_it_multiplies_activations_as_they_are():
         (86, F8Rows("static"), "compute capability 8.6 has no products"),
         (89, F8Rows("token"), ""),
         (80, F8Rows("none"), ""),
+        (86, F8Blocks("token"), "compute capability 8.6 has no products"),
+        (90, F8Blocks("token"), ""),
+        (80, F8Blocks("none"), ""),
         (80, Int8Rows(), ""),
         (None, F8Rows("token"), ""),
     ):
