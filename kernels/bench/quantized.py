@@ -85,12 +85,7 @@ def linears(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: s
         packed, scale, weight = pack_f8(codes), torch.ones(outputs, device=device), codes.to(dtype)
         return Pair(lambda: linear_f8(x, packed, scale, None, activations, None), lambda: functional.linear(x, weight))
 
-    def f8_blocks(device: torch.device, activations: Activations) -> Pair:
-        x, codes = normal(device, tokens, inputs, dtype=dtype), _codes(device, outputs, inputs)
-        packed, weight = pack_f8(codes), codes.to(dtype)
-        scale = torch.ones((-(-outputs // SIDE), -(-inputs // SIDE)), device=device)
-        return Pair(lambda: linear_f8_blocks(x, packed, scale, None, activations), lambda: functional.linear(x, weight))
-
+    f8_blocks = partial(_f8_blocks, tokens=tokens, inputs=inputs, outputs=outputs, dtype=dtype)
     bound = cost.linear(tokens, inputs, outputs, dtype.itemsize, 1)
     yield Case("linear_int8", shape, bound, int8, False, 0.05, int8=True)  # the weights' rounding is in the result
     for name, make in (("linear_f8", f8), ("linear_f8_blocks", f8_blocks)):
@@ -99,6 +94,29 @@ def linears(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: s
     for weight in GROUPED:
         if inputs % max(weight.superblock or weight.size, WHOLE) == 0:
             yield _grouped(tokens, inputs, outputs, dtype, shape, weight)
+
+
+def blocks(layer: Layer, tokens: int) -> Iterator[Case]:
+    """`linear_f8_blocks` of many tokens, and of the narrow layer that DeepSeek's kernels are published for."""
+    sizes = (
+        ("down", layer.intermediate, layer.hidden),
+        ("gate and up", layer.hidden, 2 * layer.intermediate),
+        ("narrow", 7168, 576),
+    )
+    for name, inputs, outputs in sizes:
+        bound = cost.linear(tokens, inputs, outputs, layer.dtype.itemsize, 1)
+        of_layer = partial(_f8_blocks, tokens=tokens, inputs=inputs, outputs=outputs, dtype=layer.dtype)
+        shape, make = f"{tokens} x {inputs} -> {outputs}, {name}, token", partial(of_layer, activations="token")
+        yield Case("linear_f8_blocks", shape, bound, make, False, TOLERANCE["token"])
+
+
+def _f8_blocks(
+    device: torch.device, tokens: int, inputs: int, outputs: int, dtype: torch.dtype, activations: Activations
+) -> Pair:
+    x, codes = normal(device, tokens, inputs, dtype=dtype), _codes(device, outputs, inputs)
+    packed, weight = pack_f8(codes), codes.to(dtype)
+    scale = torch.ones((-(-outputs // SIDE), -(-inputs // SIDE)), device=device)
+    return Pair(lambda: linear_f8_blocks(x, packed, scale, None, activations), lambda: functional.linear(x, weight))
 
 
 def _grouped(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: str, kind: Grouped) -> Case:

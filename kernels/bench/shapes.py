@@ -50,6 +50,8 @@ class Shapes:
     linear_tokens: tuple[int, ...]
     word_tokens: tuple[int, ...]
     """Tokens of the products on words of codes, which only GPUs have."""
+    block_tokens: tuple[int, ...]
+    """Tokens of the products on 8-bit floats in blocks that only GPUs have: the most of ours, and cuBLAS's."""
     attention: tuple[Attend, ...]
     sampling_rows: tuple[int, ...]
     decode_rows: int
@@ -63,6 +65,7 @@ CUDA = Shapes(
     tokens=(1, 4096),
     linear_tokens=(1, 4, 16),
     word_tokens=(1, 16, 32, 64, 512),
+    block_tokens=(64, 1024, 4096),
     attention=(
         Attend("prefill 4k", ((1, 4096, 4096),)),
         Attend("prefill 8k", ((1, 8192, 8192),)),
@@ -83,6 +86,7 @@ CPU = Shapes(
     tokens=(1, 16, 1024),
     linear_tokens=(1, 16, 128),
     word_tokens=(),
+    block_tokens=(),
     attention=(
         Attend("prefill 1k", ((1, 1024, 1024),)),
         Attend("decode 1 x 1k", ((1, 1, 1024),)),

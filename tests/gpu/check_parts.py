@@ -26,11 +26,12 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
 
             return kernel_checks.layers(report, chip.ask(device).torch, small)
         case "linears":
+            import f8_block_checks
             import group_checks
             import kernel_checks
             import quantized_checks
 
-            forms = kernel_checks.linears, quantized_checks.linears, group_checks.groups
+            forms = kernel_checks.linears, quantized_checks.linears, f8_block_checks.linears, group_checks.groups
             return chain.from_iterable(one(report, chip.ask(device).torch, small) for one in forms)
         case "decode" | "prefill" | "specialized":
             import attention_checks

@@ -47,7 +47,7 @@ def _linear_f8(report: Report, device: torch.device, inputs: int, outputs: int, 
     for way in WAYS:
         static = torch.full((1,), 5 / LARGEST, device=device) if way == "static" else None
         # an older chip multiplies activations as they are
-        meant, meant_scale = (way, static) if _rounds(device) else ("none", None)
+        meant, meant_scale = (way, static) if rounds(device) else ("none", None)
         for offset in (None, bias):
             with poisoned():
                 got = linear_f8(x, packed, scale, offset, way, static)
@@ -72,5 +72,6 @@ def _linear_f8(report: Report, device: torch.device, inputs: int, outputs: int, 
         report.equal("linear_f8: a NaN row stays in its row", spoilt[others], sound[others], detail)
 
 
-def _rounds(device: torch.device) -> bool:
+def rounds(device: torch.device) -> bool:
+    """True where activations become codes."""
     return device.type == "cpu" or has_eight_bits(chip_of(device).capability)

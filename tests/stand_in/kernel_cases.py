@@ -15,6 +15,7 @@ from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.linear_f8 import linear_f8, norm_linear_f8
+from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks, norm_linear_f8_blocks
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
@@ -43,6 +44,7 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         yield "linear", _linear
         yield "groups", _groups
     yield "linear f8", _linear_f8
+    yield "linear f8 blocks", _linear_f8_blocks
     for forms in _attention_forms(capability):
         query, cache, head_dim, page, options = forms
         name = f"attention d{head_dim} {query} to {cache} page {page}{' options' if options else ''}"
@@ -164,6 +166,18 @@ def _linear_f8() -> None:
             for activations, static in (("token", None), ("static", torch.ones(1)), ("none", None)):
                 linear_f8(x, weight, scale, bias, activations, static)
             norm_linear_f8(x, x, gain, 1e-5, weight, scale, None, None, "token", None)
+
+
+def _linear_f8_blocks() -> None:
+    """Layers split over their inputs and not, odd ones, of codes and of numbers as they are."""
+    for size_in, size_out, dtype in ((4096, 1024, BF16), (2880, 16400, BF16), (70, 48, F16), (256, 48, F32)):
+        weight, gain = torch.zeros((size_out, size_in)).to(F8), torch.ones(size_in, dtype=dtype)
+        scale, bias = torch.ones((-(-size_out // 128), -(-size_in // 128))), torch.zeros(size_out, dtype=dtype)
+        for rows in (1, 17, 64, 65):
+            x = torch.zeros((rows, size_in), dtype=dtype)
+            for activations, added in (("token", bias), ("token", None), ("none", bias)):
+                linear_f8_blocks(x, weight, scale, added, activations)
+            norm_linear_f8_blocks(x, x, gain, 1e-5, weight, scale, None, None, "token")
 
 
 def _steps() -> None:

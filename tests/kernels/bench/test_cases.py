@@ -16,6 +16,7 @@ SMALL = Shapes(
     tokens=(1, 5),
     linear_tokens=(1, 3),
     word_tokens=(),
+    block_tokens=(),
     attention=(
         Attend("prefill", ((1, 9, 9),), block_size=4),
         Attend("extend", ((2, 3, 11),), block_size=4),
@@ -31,7 +32,9 @@ RATES = Ceilings(1e9, 1e9, 1e9, 1e9)
 
 
 @pytest.mark.parametrize(
-    "case", [*cases(SMALL, "cpu"), *quantized.words(WIDE, 3)], ids=lambda case: f"{case.operation}, {case.shape}"
+    "case",
+    [*cases(SMALL, "cpu"), *quantized.words(WIDE, 3), *quantized.blocks(WIDE, 3)],
+    ids=lambda case: f"{case.operation}, {case.shape}",
 )
 def test_the_operation_agrees_with_torch_on_its_arguments(case) -> None:
     row = measure(case, BenchOptions(seconds=1e-6), RATES, SMALL.cold_bytes)
