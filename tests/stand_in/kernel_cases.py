@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 import torch
 
@@ -178,6 +179,12 @@ def _linear_f8_blocks() -> None:
             for activations, added in (("token", bias), ("token", None), ("none", bias)):
                 linear_f8_blocks(x, weight, scale, added, activations)
             norm_linear_f8_blocks(x, x, gain, 1e-5, weight, scale, None, None, "token")
+    with patch.object(torch.version, "cuda", "13.0"):  # its cuBLAS multiplies blocks on Hopper
+        for size_in in (4096, 896):
+            scale = torch.ones((8, size_in // 128))
+            linear_f8_blocks(
+                torch.zeros((65, size_in), dtype=BF16), torch.zeros((1024, size_in)).to(F8), scale, None, "token"
+            )
 
 
 def _steps() -> None:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 LARGE = 1 << 14
 """Elements from which on floats, and what comes from them, are not computed."""
-PRODUCTS = {"mm", "addmm", "bmm", "linear", "_int_mm", "_scaled_mm"}
+PRODUCTS = {"mm", "addmm", "bmm", "linear", "_int_mm", "_scaled_mm", "_scaled_mm_v2"}
 """Are never computed."""
 _MAY_COPY = {"to", "contiguous", "reshape", "flatten", "type_as"}
 """Views, where the argument is already what is wanted."""
