@@ -35,7 +35,7 @@ CALLS = (
         (f"make gpu-check ARGS='--triton-cache {CACHE}'",),
         560.0,
         ("check: tiny", "check: layers", "check: linears", "check: decode", "check: prefill", "check: sampling",
-         "check: encoder", "check: runner", "check: transformers", "check: group", "check: engine",
+         "check: encoder", "check: forms", "check: runner", "check: transformers", "check: group", "check: engine",
          "check: specialized"),
         (WHEELS,),
         f"Copy triton.tar.gz from $OUT to {CACHE}. Mend what failed. Had check: specialized passed, put "

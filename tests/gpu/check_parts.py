@@ -45,6 +45,10 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             import encoder_checks
 
             return encoder_checks.encoder(report, chip.ask(device).torch, small)
+        case "forms":
+            import form_checks
+
+            return form_checks.quantized(report, chip.ask(device), folder, small, few, given.stands_in)
         case "runner" | "transformers" | "group":
             import runner_checks
 

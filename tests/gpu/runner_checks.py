@@ -8,38 +8,31 @@ from functools import partial
 from pathlib import Path
 
 import models
-import numpy as np
 import torch
 from grammar_checks import check_ahead
 from options import LETTERS, OPTIONS
-from plans import Hand, logprobs, tokens
+from plans import Hand, tokens
 from report import Case, Report
 from shared import Shared, leaving
+from steps import BLOCK_SIZE, GREEDY, ROWS, Drawn, decode, mixed, prompt, runner_of, same
 
 from quire.proto.messages.params import SamplingParams
-from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
-from quire.worker.device.parallel import Groups, connect
-from quire.worker.start import start
+from quire.worker.device.parallel import connect
 from quire.worker.step.graphs import decode_buckets, mixed_buckets
 from quire.worker.step.runner import Runner
 
-BLOCK_SIZE = 16
-ROWS = 24
-GREEDY = SamplingParams(temperature=0.0, max_tokens=10_000, ignore_eos=True, logprobs=4)
 RANDOM = SamplingParams(temperature=0.9, top_p=0.95, top_k=40, seed=5, max_tokens=10_000, ignore_eos=True, logprobs=4)
 
 Both = tuple[Shared[Runner], Shared[Runner]]
 """Eager, and with graphs."""
-Drawn = tuple[list[int], list[float]]
-"""Tokens, and their logprobs."""
 
 
 def runner(report: Report, device: Device, folder: Path, small: bool, few: bool) -> Iterator[Case]:
     for dtype in ("float32",) if small else ("bfloat16",) if few else ("float32", "bfloat16"):
         model = models.write(folder / dtype, models.SMALL)
-        both = tuple(Shared(partial(_runner, model, device, dtype, eager)) for eager in (True, False))
-        short = Shared(partial(_runner, model, device, dtype, False, kv_cache_dtype="fp8"))
+        both = tuple(Shared(partial(runner_of, model, device, dtype, eager)) for eager in (True, False))
+        short = Shared(partial(runner_of, model, device, dtype, False, kv_cache_dtype="fp8"))
         yield from leaving((*both, short), _of(report, both, short, device, dtype, few))
         del both, short
         gc.collect()
@@ -61,44 +54,24 @@ def _of(report: Report, both: Both, short: Shared[Runner], device: Device, dtype
     yield Case(f"8-bit cache, {dtype}", partial(_short_cache, report, both[1], short, dtype))
 
 
-def _runner(model: Path, device: Device, dtype: str, eager: bool, load_format: str = "dummy", **changes) -> Runner:
-    config = WorkerConfig(
-        model=str(model),
-        load_format=load_format,
-        dtype=dtype,
-        device="cuda" if device.is_cuda else "cpu",
-        max_num_seqs=ROWS,
-        max_num_batched_tokens=640,
-        block_size=BLOCK_SIZE,
-        kv_cache_memory_bytes=256 << 20 if device.is_cuda else 32 << 20,
-        enforce_eager=eager,
-        **changes,
-    )
-    return start(config, 0, device, Groups).executor
-
-
-def _prompt(length: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(1, 1000, length).tolist()
-
-
 def _same_buckets(report: Report, both: Both, dtype: str, few: bool) -> Iterator[Case]:
     """Steps of exactly a bucket's size do the same work with and without its graph."""
     decodes = [bucket.num_rows for bucket in decode_buckets(ROWS)]
-    mixed = [bucket.num_tokens for bucket in mixed_buckets(640, ROWS)]
+    others = [bucket.num_tokens for bucket in mixed_buckets(640, ROWS)]
     for rows, params in itertools.product(decodes[::3] if few else decodes, (GREEDY, RANDOM)):
         name = f"graph of a decode step, {dtype}"
-        run = partial(_same, report, name, both, lambda one, rows=rows, params=params: _decode(one, rows, params))
+        run = partial(
+            _same, report, name, both, lambda one, rows=rows, params=params: decode(one, _lengths(rows), params)
+        )
         yield Case(f"{name}, {rows} rows, temperature {params.temperature}", run)
-    for num_tokens in mixed[::6] if few else mixed:
+    for num_tokens in others[::6] if few else others:
         name = f"graph of a mixed step, {dtype}"
-        run = partial(_same, report, name, both, lambda one, num_tokens=num_tokens: _mixed(one, num_tokens))
+        run = partial(_same, report, name, both, partial(mixed, num_tokens=num_tokens))
         yield Case(f"{name}, {num_tokens} tokens", run)
 
 
 def _same(report: Report, name: str, both: Both, run: Callable[[Runner], Drawn]) -> None:
-    got, wanted = (run(one()) for one in both)
-    report.equal(f"{name}: tokens", torch.tensor(got[0]), torch.tensor(wanted[0]))
-    report.equal(f"{name}: logprobs", *(torch.tensor(part[1], dtype=torch.float64) for part in (got, wanted)))
+    same(report, name, *(run(one()) for one in both))
 
 
 @contextlib.contextmanager
@@ -121,7 +94,7 @@ def _never_waits(report: Report, both: Both, device: Device, name: str, params: 
         hand = Hand(one(), BLOCK_SIZE, watch)
         drawn: list[int] = []
         for slot, length in enumerate((16, 100)):
-            hand.admit(slot, _prompt(length, slot), params, room=6)
+            hand.admit(slot, prompt(length, slot), params, room=6)
             drawn += tokens(hand.run([(slot, length)]))
         for _ in range(4):
             drawn += tokens(hand.run([(0, 1), (1, 1)]))
@@ -133,37 +106,16 @@ def _never_waits(report: Report, both: Both, device: Device, name: str, params: 
         report.holds("a grammar is kept", all(token in LETTERS for token in results[-1]), f"{results[-1]}")
 
 
-def _decode(runner: Runner, rows: int, params: SamplingParams, count: int = 4) -> Drawn:
-    """Every row's prompt alone and eager (of one length beyond the graphs' or below), then steps of all rows."""
-    hand = Hand(runner, BLOCK_SIZE)
-    for slot in range(rows):
-        hand.admit(slot, _prompt(540 if slot % 2 else 16, slot), params, room=count)
-        hand.run([(slot, 540 if slot % 2 else 16)])
-    results = [hand.run([(slot, 1) for slot in range(rows)]) for _ in range(count)]
-    hand.release(range(rows))
-    return [token for one in results for token in tokens(one)], [value for one in results for value in logprobs(one)]
-
-
-def _mixed(runner: Runner, num_tokens: int) -> Drawn:
-    """Three decoding rows beside two prompts, `num_tokens` tokens in all."""
-    hand = Hand(runner, BLOCK_SIZE)
-    for slot in range(3):
-        hand.admit(slot, _prompt(16, slot), GREEDY, room=2)
-        hand.run([(slot, 16)])
-    first = (num_tokens - 3) // 2
-    lengths = {3: first, 4: num_tokens - 3 - first}
-    for slot, length in lengths.items():
-        hand.admit(slot, _prompt(length, slot), GREEDY)
-    result = hand.run([*((slot, 1) for slot in range(3)), *lengths.items()])
-    hand.release(range(5))
-    return tokens(result), logprobs(result)
+def _lengths(rows: int) -> list[int]:
+    """Of prompts beyond the graphs, or below."""
+    return [540 if slot % 2 else 16 for slot in range(rows)]
 
 
 def _padding(report: Report, graphed: Runner, dtype: str) -> None:
     """Rows of padding change the work's shape, so sums may be rounded otherwise, and no more."""
     limit = {"float32": 1e-4, "bfloat16": 0.1}[dtype]
-    alone = _decode(graphed, 4, GREEDY)[1]
-    beside = _decode(graphed, 5, GREEDY)[1]
+    alone = decode(graphed, _lengths(4), GREEDY)[1]
+    beside = decode(graphed, _lengths(5), GREEDY)[1]
     width = 5  # numbers of a row in one step
     first = torch.tensor(alone).view(-1, 4, width)[0]
     other = torch.tensor(beside).view(-1, 5, width)[0, :4]
@@ -172,7 +124,7 @@ def _padding(report: Report, graphed: Runner, dtype: str) -> None:
 
 def _short_cache(report: Report, full: Shared[Runner], short: Shared[Runner], dtype: str) -> None:
     """A cache of 8-bit floats moves logprobs by little."""
-    wanted, got = (torch.tensor(_decode(one(), 8, GREEDY, count=1)[1]).view(8, 5) for one in (full, short))
+    wanted, got = (torch.tensor(decode(one(), _lengths(8), GREEDY, count=1)[1]).view(8, 5) for one in (full, short))
     # of the likeliest tokens, in their order, whichever they are
     moved = float((got - wanted)[:, 1:].abs().mean())
     report.number(f"cache of 8-bit floats, {dtype}: logprobs", moved, 0.2)
@@ -183,7 +135,7 @@ def _steady(report: Report, graphed: Shared[Runner], device: Device, dtype: str,
     hand = Hand(graphed(), BLOCK_SIZE)
     plain = SamplingParams(temperature=0.7, top_p=0.9, max_tokens=10_000, ignore_eos=True)
     for slot in range(ROWS):
-        hand.admit(slot, _prompt(10, slot), plain)
+        hand.admit(slot, prompt(10, slot), plain)
     hand.run([(slot, 10) for slot in range(ROWS)])
     for _ in range(20):
         hand.run([(slot, 1) for slot in range(ROWS)])
@@ -214,10 +166,10 @@ def _greedy(model: Shared[Path], device: Device, few: bool) -> dict[int, list[in
     reference, count = reference.to(device.torch).eval(), 8 if few else 24
     drawn = {}
     for length in (3, 33, 200):
-        prompt = torch.tensor([_prompt(length, length)], device=device.torch)
+        given = torch.tensor([prompt(length, length)], device=device.torch)
         with torch.inference_mode():
             drawn[length] = reference.generate(
-                prompt, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+                given, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
             )[0, length:].tolist()  # fmt: skip
     return drawn
 
@@ -226,9 +178,9 @@ def _equals_transformers(
     report: Report, name: str, model: Shared[Path], wanted: Shared[dict[int, list[int]]], device: Device, eager: bool
 ) -> None:
     how = "eager" if eager else "graphs"
-    hand = Hand(_runner(model(), device, "float32", eager, "auto"), BLOCK_SIZE)
+    hand = Hand(runner_of(model(), device, "float32", eager, "auto"), BLOCK_SIZE)
     for slot, (length, expected) in enumerate(wanted().items()):
-        hand.admit(slot, _prompt(length, length), GREEDY)
+        hand.admit(slot, prompt(length, length), GREEDY)
         drawn = tokens(hand.run([(slot, length)]))
         while len(drawn) < len(expected):
             drawn += tokens(hand.run([(slot, 1)]))

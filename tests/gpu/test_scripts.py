@@ -57,8 +57,8 @@ def test_kernels_and_group_pass_on_the_cpu(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "PASSED"
 
 
-def test_the_runner_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> None:
-    parts = ("tiny", "runner")
+def test_the_runner_small_models_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> None:
+    parts = ("tiny", "runner", "forms")
     done = run("check.py", "--device", "cpu", "--parts", *parts, "--seconds", str(SECONDS), OUT=str(tmp_path))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     names = {line["case"] for line in lines(tmp_path / "check.jsonl")}
@@ -67,6 +67,8 @@ def test_the_runner_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_path: Path) -> N
         "tiny, graphs",
         "launch never waits, float32: grammar",
         "grammars ahead of results, float32",
+        "awq: weights of the tool",
+        "llama-q4_0: near the references",
     }
     assert wanted <= names
 

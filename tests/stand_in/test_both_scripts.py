@@ -11,8 +11,8 @@ import pytest
 GPU = Path(__file__).parents[1] / "gpu"
 KINDS = ("check", "bench")
 PARTS = {
-    "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "runner", "transformers",
-              "group", "engine", "specialized"),
+    "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "runner",
+              "transformers", "group", "engine", "specialized"),
     "bench": ("ceilings", "latencies", "throughput", "transformers", "kernels"),
 }  # fmt: skip
 PLANNED = [(kind, part) for kind in KINDS for part in ("facts", *PARTS[kind])]
@@ -73,6 +73,7 @@ def test_what_only_a_gpu_runs_was_run(lines) -> None:
         ("check", "engine", "qwen3-8b, graphs"),
         ("check", "runner", "grammars ahead of results, bfloat16"),
         ("check", "runner", "launch never waits, bfloat16: grammar, allowed_token_ids, penalties"),
+        ("check", "forms", "int4 at load: near the references"),
         ("check", "linears", "linear torch.bfloat16 16 x 4096 -> 28672"),
         ("bench", "kernels", "compile side by side"),
         ("bench", "latencies", "step_ms_128_at_256"),

@@ -1,5 +1,9 @@
 """What models mean that are loaded from quantized checkpoints: the weights they multiply by, and their tokens."""
 
+import hashlib
+import json
+from pathlib import Path
+
 import torch
 
 from quire.kernels.linear import linear_groups, linear_int8, pack
@@ -22,6 +26,10 @@ GROUPS = (
 )  # fmt: skip
 FLOATS = ("ct_mxfp4", "ct_mxfp4a16", "ct_nvfp4", "ct_nvfp4a16", "modelopt_nvfp4", "modelopt_nvfp4a16")
 """Those of 4 bits."""
+WITHOUT_SIGNS = ("modelopt_mixed", *FLOATS)
+"""Those of whose zeros tools differ in the sign."""
+OF_TOOLS = json.loads((Path(__file__).parent / "checkpoints/dequantized.json").read_text())
+"""Checkpoint -> weight -> digest of its bits as the format's own tool makes them, and their type."""
 PROMPTS = ([5], [17, 3, 90, 41, 41, 2, 60], list(range(1, 24)), [95] * 9)
 
 
@@ -59,7 +67,7 @@ def of_groups(layer, form, inputs):
         weight = ((codes.float() - zeros) * scale[..., None]).flatten(1)
     if not form.order:
         return weight
-    ordered = torch.full((len(scale), inputs), torch.nan)
+    ordered = weight.new_full((len(scale), inputs), torch.nan)
     ordered[:, layer.columns[layer.columns >= 0]] = weight[:, layer.columns >= 0]
     assert not weight.isnan().any()
     return ordered
@@ -91,6 +99,18 @@ def weights_of(model):
     if not model.spec.tied_embeddings:
         found["lm_head.weight"] = meant(model.head, model.head.scheme, hidden)
     return found
+
+
+def not_of_tool(found, name):
+    """Weights of a checkpoint that are not bit for bit those of the format's own tool."""
+    wrong = []
+    for weight, (digest, dtype) in OF_TOOLS[name].items():
+        own = found[weight].to(getattr(torch, dtype.removeprefix("torch."))).contiguous()
+        if name in WITHOUT_SIGNS:
+            own = own + 0.0
+        if hashlib.sha256(own.view(torch.uint8).cpu().numpy().tobytes()).hexdigest() != digest:
+            wrong.append(weight)
+    return wrong
 
 
 def together(ranks, num_kv_heads):
