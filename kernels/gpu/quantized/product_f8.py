@@ -14,8 +14,12 @@ import triton
 import triton.language as tl
 
 from quire.kernels.gpu.chip import chip_of, has_eight_bits
-from quire.kernels.gpu.tile_table import Tiles
+from quire.kernels.gpu.tile_table import Tiles, tile
 
+OPERATION = "linear_f8"
+"""Whose tiles the table has."""
+TOKENS = 16
+"""Columns of the narrowest matrix instruction that codes take, and tokens that tiles are measured of."""
 ADD_BLOCK = 256
 """Columns of a program that adds the parts of a split layer."""
 PROMOTED = 128
@@ -167,7 +171,25 @@ def product_f8(
 
 
 def tiles_for(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype) -> Tiles:
-    """The tiles of a layer whose x has this type: of few tokens, some 32 KB of codes under way for each program."""
+    """The tiles of a layer whose x has this type.
+
+    The table has what was measured of 16 tokens; more, up to 64, take its parts: a token's sums are those of it alone.
+    """
+    default = default_tiles(num_tokens, size_in, size_out, dtype)
+    if num_tokens > 64:
+        return default
+    few = default_tiles(TOKENS, size_in, size_out, dtype)
+    few = tile(OPERATION, f8_shape_key(size_in, size_out, dtype), few)
+    return few if num_tokens <= TOKENS else {**default, "parts": few["parts"]}
+
+
+def f8_shape_key(size_in: int, size_out: int, dtype: torch.dtype) -> str:
+    """`4096 -> 6144 float8_e4m3fn`: of a layer whose x has this type."""
+    return f"{size_in} -> {size_out} {str(dtype).removeprefix('torch.')}"
+
+
+def default_tiles(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype) -> Tiles:
+    """Tiles without a table: of few tokens, some 32 KB of codes under way for each program."""
     if dtype == torch.float32 or size_in % ALIGNED:  # no matrix unit takes these, or no wide copy
         sizes = {"tokens": 16, "block_o": 32, "block_i": 32, "num_warps": 4, "num_stages": 2}
     elif num_tokens > 64:
@@ -175,7 +197,7 @@ def tiles_for(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype) 
         sizes = {"tokens": 128, "block_o": 128, "block_i": block_i, "num_warps": 8, "num_stages": 3}
         return {**sizes, "parts": 1}
     else:
-        tokens = max(16, triton.next_power_of_2(num_tokens))
+        tokens = max(TOKENS, triton.next_power_of_2(num_tokens))
         sizes = {"tokens": tokens, "block_o": 64, "block_i": PROMOTED, "num_warps": 4, "num_stages": 4}
     programs, steps, parts = triton.cdiv(size_out, sizes["block_o"]), triton.cdiv(size_in, sizes["block_i"]), 1
     while programs * parts < PROGRAMS and steps >= 2 * LEAST_STEPS * parts:

@@ -146,7 +146,9 @@ def test_the_table_keeps_what_was_not_measured_again(tmp_path):
 
 
 def test_the_linear_layers_have_trials():
-    assert {"linear", "norm_linear"} <= {trial.operation for trial in tune.all_trials()}
+    assert {"linear", "norm_linear", "linear_f8", "linear_group_words"} <= {
+        trial.operation for trial in tune.all_trials()
+    }
 
 
 @pytest.mark.parametrize(
