@@ -1,11 +1,17 @@
 """Schemes: what they keep of a weight, and that every layer computes the same before and after."""
 
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import linear
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from held import Held
 
 from quire.kernels.linear.linear_f8 import F8, linear_f8, linear_f8_reference
 from quire.kernels.linear.linear_f8 import pack as pack_f8
@@ -218,27 +224,6 @@ def test_parts_share_a_product_where_their_blocks_of_128_lie_one_after_another(o
     x = values(3, 144)
     each = [linear_f8_blocks(x, pack_f8(one["weight"]), one["scale"], None, "token") for one in stored.values()]
     torch.testing.assert_close(layer(x, None), torch.cat(each, 1))
-
-
-class Held:
-    """A source of tensors that are there: {part: {name: tensor}}."""
-
-    origin = "memory"
-
-    def __init__(self, parts):
-        self._tensors = {f"{part}.{name}": one for part, tensors in parts.items() for name, one in tensors.items()}
-
-    def names(self):
-        return tuple(self._tensors)
-
-    def shape(self, name):
-        return tuple(self._tensors[name].shape)
-
-    def dtype(self, name):
-        return self._tensors[name].dtype
-
-    def read(self, name, region):
-        return self._tensors[name][region]
 
 
 def of_groups():
