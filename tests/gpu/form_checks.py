@@ -1,7 +1,6 @@
 """Whole models of quantized weights on the device: graphs, batches, and the references of all their products."""
 
 import contextlib
-import gc
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -41,8 +40,6 @@ def quantized(report: Report, device: Device, folder: Path, small: bool, few: bo
         model = Shared(partial(forms.quantized, name, folder, small))
         both = tuple(Shared(partial(_runner, model, device, dtype, eager)) for eager in (True, False))
         yield from leaving(both, _of(report, both, name, dtype))
-        del both
-        gc.collect()
 
 
 def _runner(model: Shared[forms.Quantized], device: Device, dtype: str, eager: bool) -> Runner:

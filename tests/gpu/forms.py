@@ -11,8 +11,8 @@ STORED = (
     "ct_fp8_dynamic",  # 8-bit floats in rows, a scale for each token
     "ct_fp8",  # and a scale of the checkpoint
     "awq",  # 4 bits by 32 with zero points
-    "ct_w4a16",  # without
-    "gptq_order",  # 4 bits, inputs in an order of their own
+    "gptq_order",  # and inputs in an order of their own
+    "ct_w4a16",  # 4 bits by 32
     "gptq_8",  # 8 bits by 32
     "ct_nvfp4",  # 4-bit floats by 16
     "ct_mxfp4",  # 4-bit floats by 32
@@ -37,9 +37,9 @@ class Quantized(NamedTuple):
 
 
 def names(few: bool, stands_in: bool) -> Sequence[str]:
-    """All; of `few` every second one. A reader of GGUF files looks at numbers, which a stand-in has none of."""
-    found = (*STORED, *(f"{method} at load" for method in AT_LOAD), *(() if stands_in else GGUF))
-    return found[::2] if few else found
+    """All; of `few` every third one. A reader of GGUF files looks at numbers, which a stand-in has none of."""
+    found = (*STORED, *(() if stands_in else GGUF), *(f"{method} at load" for method in AT_LOAD))
+    return found[::3] if few else found
 
 
 def quantized(name: str, folder: Path, small: bool) -> Quantized:

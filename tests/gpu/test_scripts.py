@@ -67,8 +67,8 @@ def test_the_runner_small_models_and_a_whole_tiny_engine_pass_on_the_cpu(tmp_pat
         "tiny, graphs",
         "launch never waits, float32: grammar",
         "grammars ahead of results, float32",
-        "awq: weights of the tool",
-        "llama-q4_0: near the references",
+        "gptq_order: weights of the tool",
+        "llama-q8_0: near the references",
     }
     assert wanted <= names
 
