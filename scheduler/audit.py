@@ -33,7 +33,7 @@ class AuditSchedule:
         return True
 
     def next_part(self, core: Core) -> slice:
-        """What `invariants.check` is to look at of the cached prefixes: the part after that of the last audit."""
+        """The part of cached prefixes that `invariants.check` is to look at: the one after that of the last audit."""
         blocks = 0 if core.group_epoch is None else core.group_epoch.memory.pool.num_blocks
         parts = min(max(1, -(-blocks // MOST_BLOCKS)), NUM_SHARDS)
         self._turn = (self._turn + 1) % parts
