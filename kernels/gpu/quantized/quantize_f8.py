@@ -35,16 +35,31 @@ def row_value(x, residual, norm_weight, factor, place, column, inside):
 
 @triton.jit
 def norm_factor(x, residual, total, eps, start, D: tl.constexpr, BLOCK: tl.constexpr):
-    """The number that a norm multiplies a row by, after the addition, whose sum is stored where there is one."""
-    lanes = tl.arange(0, BLOCK)
+    """One over the root of the mean square of the row that begins at `start`; its sum goes into `total`."""
     squares = tl.zeros((BLOCK,), tl.float32)
     for first in range(0, D, BLOCK):
-        column = first + lanes
+        column = first + tl.arange(0, BLOCK)
         value = row_value(x, residual, None, 1.0, start + column, column, column < D)
         if residual is not None:
             tl.store(total + start + column, value, column < D)
         squares += value * value
     return tl.rsqrt(tl.sum(squares, 0) / D + eps)
+
+
+@triton.jit
+def row_magnitudes(x, residual, norm_weight, factor, start, D: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest magnitude in each lane of the row that begins at `start`, and 1 in lanes that are not finite.
+
+    Its caller takes the maxima, the scale between them: one after the other they would hold more registers.
+    """
+    magnitudes = tl.zeros((BLOCK,), tl.float32)
+    not_finite = tl.zeros((BLOCK,), tl.int32)  # a maximum loses NaN
+    for first in range(0, D, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        magnitude = tl.abs(row_value(x, residual, norm_weight, factor, start + column, column, column < D))
+        not_finite |= (magnitude < float("inf")).to(tl.int32) ^ 1
+        magnitudes = tl.maximum(magnitudes, magnitude)
+    return magnitudes, not_finite
 
 
 @triton.jit
@@ -54,24 +69,17 @@ def quantize_f8_kernel(
     """One program for one row of D elements, in stretches of BLOCK."""
     row = tl.program_id(0)
     start = row.to(tl.int64) * D
-    lanes = tl.arange(0, BLOCK)
     factor = 1.0
     if norm_weight is not None:
         factor = norm_factor(x, residual, total, eps, start, D, BLOCK)
-    magnitudes = tl.zeros((BLOCK,), tl.float32)
-    not_finite = tl.zeros((BLOCK,), tl.int32)  # a maximum loses NaN
-    for first in range(0, D, BLOCK):
-        column = first + lanes
-        magnitude = tl.abs(row_value(x, residual, norm_weight, factor, start + column, column, column < D))
-        not_finite |= (magnitude < float("inf")).to(tl.int32) ^ 1
-        magnitudes = tl.maximum(magnitudes, magnitude)
+    magnitudes, not_finite = row_magnitudes(x, residual, norm_weight, factor, start, D, BLOCK)
     if input_scale is None:
         scale = tl.div_rn(tl.maximum(tl.max(magnitudes, 0), _LEAST), _LARGEST)
     else:
         scale = tl.load(input_scale)
     tl.store(scales + row, tl.where(tl.max(not_finite, 0) == 0, scale, float("nan")))
     for first in range(0, D, BLOCK):
-        column = first + lanes
+        column = first + tl.arange(0, BLOCK)
         value = row_value(x, residual, norm_weight, factor, start + column, column, column < D)
         code = tl.minimum(tl.maximum(tl.div_rn(value, tl.zeros_like(value) + scale), -_LARGEST), _LARGEST)
         tl.store(codes + start + column, code.to(codes.dtype.element_ty), column < D)
