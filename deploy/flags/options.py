@@ -150,8 +150,7 @@ class ServeOptions:
         Flag(
             "model",
             "none: what the checkpoint states, as does its name; int8, fp8: 8-bit weights and activations in linear "
-            "layers, int4: 4-bit weights in groups of 128 inputs, made when an unquantized model is loaded; "
-            "int8 on CPUs alone",
+            "layers, int4: 4-bit weights in groups of 128 inputs, made when an unquantized model is loaded",
             also=("-q",),
         ),
     ] = "none"

@@ -16,7 +16,9 @@ GROUP = 4
 """Inputs that lie together: what one lane of a vector multiplies at once."""
 ZERO_POINT = 128
 """Added to stored weights, because the instruction multiplies unsigned by signed bytes."""
-MOST_INPUTS = (2**31 - 1) // (255 * 127)
+LARGEST = 127
+"""The largest integer; the least is its opposite, or one less in a checkpoint."""
+MOST_INPUTS = (2**31 - 1) // (255 * LARGEST)
 """A sum of more products could leave 32 bits."""
 LEAST_MAGNITUDE = 1e-30
 """Rows of smaller numbers are quantized to zeros."""
@@ -31,12 +33,12 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     wide = x.float()
     largest = wide.abs().amax(1)
-    scale = largest.clamp(min=LEAST_MAGNITUDE) / 127
+    scale = largest.clamp(min=LEAST_MAGNITUDE) / LARGEST
     integers = torch.where(largest.isfinite()[:, None], (wide / scale[:, None]).round(), 0.0)
     return integers.to(torch.int8), torch.where(largest.isfinite(), scale, torch.nan)
 
 
-def pack(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def pack_int8_reference(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """weight [O, I] -> (packed uint8 [ceil(O / 16), ceil(I / 4), 16, 4], scale float32 [O])."""
     outputs, inputs = weight.shape
     packed = _empty(outputs, inputs, weight.device)
@@ -47,7 +49,7 @@ def pack(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return packed, scale
 
 
-def pack_integers(integers: torch.Tensor) -> torch.Tensor:
+def pack_integers_reference(integers: torch.Tensor) -> torch.Tensor:
     """int8 [O, I] -> packed uint8 [ceil(O / 16), ceil(I / 4), 16, 4]."""
     packed = _empty(integers.shape[0], integers.shape[1], integers.device)
     for start in range(0, integers.shape[0], _PIECE):
@@ -70,8 +72,27 @@ def _lay(packed: torch.Tensor, start: int, integers: torch.Tensor) -> None:
     packed[start // BLOCK :][:rows] = blocks.view(rows, BLOCK, groups, GROUP).transpose(1, 2)
 
 
+def _check_pack(weight: torch.Tensor) -> None:
+    check_tensor("weight", weight, (None, None), FLOATS, weight.device)
+    check_contiguous(weight=weight)
+
+
+def _check_pack_integers(integers: torch.Tensor) -> None:
+    check_tensor("integers", integers, (None, None), (torch.int8,), integers.device)
+    check_contiguous(integers=integers)
+
+
+# GPUs have the integers as they are: int8 [O, I]
+pack = Operation(pack_int8_reference, _check_pack, {"cuda": "quire.kernels.gpu.quantized.linear_int8:pack"})
+pack_integers = Operation(
+    pack_integers_reference, _check_pack_integers, {"cuda": "quire.kernels.gpu.quantized.linear_int8:pack_integers"}
+)
+
+
 def unpack(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
     """The integers that `pack` stored: int8 [outputs, inputs]."""
+    if packed.dim() == 2:
+        return packed
     rows = packed.transpose(1, 2).reshape(packed.shape[0] * BLOCK, packed.shape[1] * GROUP)
     return (rows ^ ZERO_POINT).view(torch.int8)[:outputs, :inputs]
 
@@ -113,7 +134,11 @@ def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: tor
     check_tensor("x", x, (None, None), FLOATS, x.device)
     check_tensor("scale", scale, (None,), (torch.float32,), x.device)
     outputs, inputs = scale.shape[0], x.shape[1]
-    check_tensor("weight", weight, (-(-outputs // BLOCK), -(-inputs // GROUP), BLOCK, GROUP), (torch.uint8,), x.device)
+    if weight.dim() == 2:
+        check_tensor("weight", weight, (outputs, inputs), (torch.int8,), x.device)
+    else:
+        blocks = (-(-outputs // BLOCK), -(-inputs // GROUP), BLOCK, GROUP)
+        check_tensor("weight", weight, blocks, (torch.uint8,), x.device)
     if inputs > MOST_INPUTS:
         raise ValueError(f"x: sums of {inputs} products do not fit 32 bits; at most {MOST_INPUTS} inputs")
     check_contiguous(x=x, weight=weight, scale=scale)
@@ -135,7 +160,19 @@ def _check_norm(
     check_gate(gate, scale.shape[0])
 
 
-linear_int8 = Operation(linear_int8_reference, _check, {"cpu": "quire.kernels.cpu.linear.linear_int8:linear_int8"})
+linear_int8 = Operation(
+    linear_int8_reference,
+    _check,
+    {
+        "cpu": "quire.kernels.cpu.linear.linear_int8:linear_int8",
+        "cuda": "quire.kernels.gpu.quantized.linear_int8:linear_int8",
+    },
+)
 norm_linear_int8 = Operation(
-    norm_linear_int8_reference, _check_norm, {"cpu": "quire.kernels.cpu.linear.linear_int8:norm_linear_int8"}
+    norm_linear_int8_reference,
+    _check_norm,
+    {
+        "cpu": "quire.kernels.cpu.linear.linear_int8:norm_linear_int8",
+        "cuda": "quire.kernels.gpu.quantized.linear_int8:norm_linear_int8",
+    },
 )

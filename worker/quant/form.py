@@ -165,7 +165,7 @@ TABLE_GROUPS: Final = (
 )
 SERVED: Final = {
     "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, *ODD_GROUPS, *TABLE_GROUPS}),
-    "cuda": frozenset({Dense.name, F8Rows.name, F8Blocks.name, *GROUPS, TABLE_GROUPS[0]}),
+    "cuda": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, TABLE_GROUPS[0]}),
 }
 """Names of the forms that have a product on a type of device."""
 ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})

@@ -29,7 +29,7 @@ class Int8Scheme(Scheme):
             layer.declare("scale", torch.float32, consecutive(outputs))
 
     def finish(self, layer: ShardedModule) -> None:
-        weight = layer.stored("weight")
+        weight = layer.stored("weight").detach()
         if self.stored:
             packed = pack_integers(weight)
         else:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Feature = Literal["mma", "wgmma", "tcgen05", "f8", "warp_specialize", "wide_copy", "tma"]
-"""f8: matrix instructions on 8-bit floats; wide_copy: asynchronous copies to shared memory of 16 bytes for each thread;
-tma: copies of whole tiles."""
+Feature = Literal["mma", "wgmma", "tcgen05", "f8", "s8", "warp_specialize", "wide_copy", "tma"]
+"""f8, s8: matrix instructions on 8-bit floats, on integers; wide_copy: asynchronous copies to shared memory of 16 bytes
+for each thread; tma: copies of whole tiles."""
 
 
 def matrix_feature(capability: int) -> Feature:

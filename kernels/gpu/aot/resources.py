@@ -20,6 +20,7 @@ _INSTRUCTIONS: dict[Feature, re.Pattern[str]] = {
     "wgmma": re.compile(r"\b(wgmma)\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)"),
     "tcgen05": re.compile(r"\b(tcgen05)\.mma\b"),
     "f8": re.compile(r"\.(e4m3\.e4m3|kind::f8f6f4)\b"),
+    "s8": re.compile(r"\.(s8\.s8|kind::i8)\b"),
     "wide_copy": re.compile(r"\b(cp\.async\.cg)\b"),
     "tma": re.compile(r"\b(cp\.async\.bulk)\.tensor\b"),
 }

@@ -78,6 +78,8 @@ def test_memory_is_that_of_the_published_model(tmp_path: Path) -> None:
     assert needs.kv_tokens == (int(48 * GIB * 0.92) - 16_060_522_496) // (16 * 131_072) * 16
     halves, _ = judged(tmp_path, EIGHT_B, tensor_parallel_size=2, kv_cache_dtype="fp8")
     assert (halves.weight_bytes < 8.1e9, halves.token_bytes) == (True, 32_768)
+    integers, refusals = judged(tmp_path, EIGHT_B, max_model_len=12288, quantization="int8")
+    assert (refusals, integers.quantization, integers.weight_bytes < 8.6e9) == ([], "int8", True)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,6 @@ def test_memory_is_that_of_the_published_model(tmp_path: Path) -> None:
         ),
         (Place(False, 4 * GIB), {}, "model: its weights take 29.9 GiB in float32, and there are 4 GiB; no flag alone"),
         (Place(True, None), {"tensor_parallel_size": 3}, "num_attention_heads: 32 cannot be divided among 3 ranks"),
-        (Place(True, None), {"quantization": "int8"}, "quantization: int8 needs the CPU backend"),
         (Place(True, None), {"max_model_len": 200_000}, "max_model_len: 200000 is more than the model's context"),
         (
             Place(True, 16 * GIB),

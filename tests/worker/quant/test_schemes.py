@@ -290,6 +290,8 @@ def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
                 schemes_of(plan, cuda)
             with pytest.raises(ModelError, match=r"^quantization: fp8 needs the CPU backend; choose quantization none"):
                 schemes_of(replace(plan, on_the_fly=True), cuda)
+        elif not isinstance(form, Groups):
+            assert schemes_of(plan, cuda)("head") == scheme
     rounded = Groups(8, 32, "minima", "int8")
     plan = Plan("gguf", {"head": rounded})
     assert schemes_of(plan, CPU)("head") == GroupsScheme(rounded)

@@ -1,0 +1,28 @@
+"""Ahead-of-time builds of `quire.kernels.gpu.quantized.quantize_int8`."""
+
+from collections.abc import Iterator
+
+from quire.kernels.gpu.aot.build import Build
+from quire.kernels.gpu.quantized.quantize_f8 import block_of, num_warps
+from quire.kernels.gpu.quantized.quantize_int8 import quantize_int8_kernel
+
+
+def builds(capability: int) -> Iterator[Build]:
+    """Before qkv and gate of 8B models, and before down."""
+    yield _build("add norm int8 d4096", 4096, ("residual", "norm_weight", "total"))
+    yield _build("int8 d14336", 14336, ())
+
+
+def _build(name: str, size: int, more: tuple[str, ...]) -> Build:
+    kinds = {"x": "*bf16", "residual": "*bf16", "norm_weight": "*bf16"}
+    kinds |= {"integers": "*i8", "scales": "*fp32", "total": "*bf16"}
+    tensors = {key: kind for key, kind in kinds.items() if key in ("x", "integers", "scales", *more)}
+    block = block_of(size)
+    return Build(
+        name,
+        quantize_int8_kernel,
+        {**tensors, "eps": "fp32"},
+        {**dict.fromkeys(kinds.keys() - tensors.keys()), "D": size, "BLOCK": block},
+        num_warps(block),
+        divisible=tuple(tensors),
+    )
