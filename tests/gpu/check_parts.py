@@ -28,10 +28,12 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
         case "linears":
             import f8_block_checks
             import group_checks
+            import int8_checks
             import kernel_checks
             import quantized_checks
 
-            forms = kernel_checks.linears, quantized_checks.linears, f8_block_checks.linears, group_checks.groups
+            rows = kernel_checks.linears, quantized_checks.linears, int8_checks.linears
+            forms = *rows, f8_block_checks.linears, group_checks.groups
             return chain.from_iterable(one(report, chip.ask(device).torch, small) for one in forms)
         case "decode" | "prefill" | "specialized":
             import attention_checks

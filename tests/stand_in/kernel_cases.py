@@ -18,6 +18,7 @@ from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.linear_f8 import linear_f8, norm_linear_f8
 from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks, norm_linear_f8_blocks
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words
+from quire.kernels.linear.linear_int8 import linear_int8, norm_linear_int8, pack
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.kernels.sampling.append_tokens import append_tokens
@@ -46,6 +47,7 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         yield "groups", _groups
     yield "linear f8", _linear_f8
     yield "linear f8 blocks", _linear_f8_blocks
+    yield "linear int8", _linear_int8
     for forms in _attention_forms(capability):
         query, cache, head_dim, page, options = forms
         name = f"attention d{head_dim} {query} to {cache} page {page}{' options' if options else ''}"
@@ -185,6 +187,18 @@ def _linear_f8_blocks() -> None:
             linear_f8_blocks(
                 torch.zeros((65, size_in), dtype=BF16), torch.zeros((1024, size_in)).to(F8), scale, None, "token"
             )
+
+
+def _linear_int8() -> None:
+    """Layers split over their inputs and not, and odd ones."""
+    for size_in, size_out, dtype in ((4096, 1024, BF16), (2880, 16400, BF16), (70, 33, F16), (256, 48, F32)):
+        gain, bias = torch.ones(size_in, dtype=dtype), torch.zeros(size_out, dtype=dtype)
+        weight, scale = pack(torch.zeros((size_out, size_in), dtype=dtype))
+        for rows in (1, 17, 64, 65):
+            x = torch.zeros((rows, size_in), dtype=dtype)
+            linear_int8(x, weight, scale, bias)
+            for residual in (None, x):
+                norm_linear_int8(x, residual, gain, 1e-5, weight, scale, None, None)
 
 
 def _steps() -> None:

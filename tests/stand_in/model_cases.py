@@ -47,6 +47,7 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
     )
     yield "llama f8 rows", lambda launches: _layers(launches, llama, quantization="fp8")
     yield "small f8 rows", lambda launches: _served(launches, models.SMALL, "bfloat16", quantization="fp8")
+    yield "llama int8 rows", lambda launches: _layers(launches, llama, quantization="int8")
     yield "qwen3 8b", lambda launches: _layers(launches, qwen)
     yield "llama int4", lambda launches: _layers(launches, llama, quantization="int4")
     yield "small", lambda launches: _served(launches, models.SMALL, "float32")

@@ -128,6 +128,17 @@ def test_a_layer_of_8_bit_rows_rounds_its_activations_before_each_product(rows) 
     assert (len(few), len(layers["decode 128"])) == (15, 12)
 
 
+def test_a_layer_of_integers_scales_the_sums_of_many_tokens_in_a_launch_of_its_own(rows) -> None:
+    """Few tokens as with 8-bit floats; cuBLAS leaves sums of many."""
+    (layers,) = [row["layers"] for row in rows if row["case"] == "llama int8 rows"]
+    attention = ["rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel"]
+    whole, split = ["quantize_int8_kernel", "product_int8_kernel"], ["scale_int8_sums_kernel"]
+    few = [*whole, *split, *attention, *whole, *split, *whole, "gated_activation_kernel", *whole, *split]
+    many = ["quantize_int8_kernel", "torch._int_mm", "scale_int8_sums_kernel"]
+    assert layers["decode 1"] == layers["decode 16"] == few
+    assert layers["decode 128"] == [*many, *attention, *many, *many, "gated_activation_kernel", *many]
+
+
 @pytest.fixture(scope="module")
 def said(compiled: Path) -> dict[int, dict]:
     """What the stand-in for a chip says to planted launches, by chip."""
