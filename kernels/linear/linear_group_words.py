@@ -1,8 +1,10 @@
 """Linear layers on codes of groups as GPUs read them: words of 32 bits, which become weights of the model's dtype.
 
 A weight is scale * (code - zero point), or scale * code - minimum, rounded once; activations stay as they are. Codes of
-4 bits may stand for floats (e2m1): then a weight is scale * number, with scales of a byte. e4m3 scales are multiples of
-a unit for each output: the product of scale and number is exact in 16 bits, and the unit multiplies the output's sums.
+4 bits may stand for other numbers, those of a table: then a weight is scale * number. Floats (e2m1) have scales of a
+byte; e4m3 ones are multiples of a unit for each output: the product of scale and number is exact in 16 bits, and the
+unit multiplies the output's sums. Scales and minima of int8 are multiples of a unit for each output and superblock.
+Codes of 5 and 6 bits lie in bytes, symmetric ones about 128.
 `kernels/linear/linear_groups.py` is the same on codes as processors read them.
 """
 
@@ -12,12 +14,14 @@ from quire.kernels.checks import FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
 from quire.kernels.linear.code_tables import Table, check_table, numbers
-from quire.kernels.linear.linear_groups import POWERS, SCALES, SIDE, Bits
+from quire.kernels.linear.linear_groups import POWERS, SCALES, SIDE, Bits, scaled
 from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
 WORDS = 32
 """Words of an output that lie together: four of them, 16 bytes, are what a thread copies at once."""
 WORD_BITS = 32
+SUPERBLOCK = 256
+"""Inputs whose int8 scales are multiples of the same number."""
 MOST_WORDS = 2**31 - 1
 """Words of a weight at most, 8 GB: kernels count them in 32 bits."""
 _PIECE = 4096
@@ -80,7 +84,11 @@ def dequantize_words_reference(
     stored = unpack_words(words, bits, inputs)
     codes = (numbers(stored, table) if table else stored).double()
     groups = codes.view(codes.shape[0], scale.shape[0], -1)
-    wide, least = scale.T.double()[..., None], None if offset is None else offset.T.double()[..., None]
+    wide, least = scale.T, None if offset is None else offset.T
+    if unit is not None and scale.dtype == torch.int8:
+        wide, least = scaled(wide, unit[0].T), None if least is None else scaled(least, unit[1].T)
+        unit = None
+    wide, least = wide.double()[..., None], None if least is None else least.double()[..., None]
     if table:
         weight = groups * wide * (1 if unit is None else unit.double()[:, None, None])
     elif offset is None or least is None:
@@ -103,15 +111,18 @@ def linear_group_words_reference(
     """`x @ W.T + bias`: x [T, I], bias [O] -> [T, O], W the weight that is meant in the dtype of x.
 
     `words` is `pack_words(codes, bits)`; `scale` and `offset` are [G, O] for groups of I / G inputs. offset None: the
-    zero point is half of the codes' range; uint8: zero points; else minima, of the scales' dtype. With the `table` e2m1
-    codes of 4 bits stand for the numbers there and have no offset; scales are powers of two (e8m0), or e4m3 and
-    multiples of `unit`, float32 [O]; groups are of 16 inputs, too.
+    zero point is half of the codes' range; uint8: zero points; else minima, of the scales' dtype. With a `table` codes
+    of 4 bits stand for the numbers there and have no offset. Scales of e2m1 are powers of two (e8m0), or e4m3 and
+    multiples of `unit`, float32 [O]; others may be int8, and minima too, and multiples of `unit`, float16 [1 or 2,
+    I / 256, O].
     """
-    weight = dequantize_words_reference(words, scale, offset, bits, x.shape[1], x.dtype, table=table)
+    of_sums = unit if scale.dtype == torch.float8_e4m3fn else None
+    of_weight = unit if of_sums is None else None
+    weight = dequantize_words_reference(words, scale, offset, bits, x.shape[1], x.dtype, of_weight, table)
     wide = torch.promote_types(x.dtype, torch.float32)
     out = x.to(wide) @ weight.to(wide).T
-    if unit is not None:
-        out *= unit
+    if of_sums is not None:
+        out *= of_sums
     return (out if bias is None else out + bias).to(x.dtype)
 
 
@@ -149,14 +160,13 @@ def _check(
     table: Table = "",
 ) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
-    _check_table(table, bits, offset, unit)
+    check_table(table, bits, offset)
     check_tensor("scale", scale, (None, None), _scales(table, unit is not None), x.device)
     (groups, outputs), inputs = scale.shape, x.shape[1]
     if bits not in (4, 8):
         raise ValueError(f"bits: must be 4 or 8, got {bits!r}")
-    is_of_halves = bool(table) and inputs == groups * SIDE // 2
-    if inputs % SIDE or groups == 0 or (inputs // SIDE % groups and not is_of_halves):
-        least = f"{SIDE // 2}, nor of the same multiple of {SIDE}" if table else f"the same multiple of {SIDE}"
+    if inputs % SIDE or groups == 0 or (inputs // SIDE % groups and inputs != groups * SIDE // 2):
+        least = f"{SIDE // 2}, nor of the same multiple of {SIDE}"
         raise ValueError(f"scale: {groups} groups of {inputs} inputs are not of {least}")
     shape = (-(-inputs // tile_inputs(bits)), outputs, WORDS)
     check_tensor("words", words, shape, (torch.int32,), x.device)
@@ -164,29 +174,32 @@ def _check(
         raise ValueError(f"words: must be at most {MOST_WORDS}, got {words.numel()}")
     check_contiguous(x=x, words=words, scale=scale)
     if offset is not None:
-        check_tensor("offset", offset, (groups, outputs), (torch.uint8, scale.dtype), x.device)
+        integers = () if scale.dtype == torch.int8 else (torch.uint8,)
+        check_tensor("offset", offset, (groups, outputs), (*integers, scale.dtype), x.device)
         check_contiguous(offset=offset)
     if unit is not None:
-        check_tensor("unit", unit, (outputs,), (torch.float32,), x.device)
-        check_contiguous(unit=unit)
+        _check_unit(unit, scale, inputs, 1 if offset is None else 2)
     if bias is not None:
         check_tensor("bias", bias, (outputs,), (x.dtype,), x.device)
         check_contiguous(bias=bias)
 
 
-def _check_table(table: Table, bits: Bits, offset: torch.Tensor | None, unit: torch.Tensor | None) -> None:
-    if table not in ("", "e2m1"):
-        raise ValueError(f"table: must be e2m1, or empty, got {table!r}")
-    check_table(table, bits, offset)
-    if not table and unit is not None:
-        raise ValueError("unit: must be left out without a table")
+def _check_unit(unit: torch.Tensor, scale: torch.Tensor, inputs: int, count: int) -> None:
+    groups, outputs = scale.shape
+    if scale.dtype != torch.int8:
+        check_tensor("unit", unit, (outputs,), (torch.float32,), scale.device)
+    elif inputs % SUPERBLOCK or groups % (inputs // SUPERBLOCK):
+        raise ValueError(f"unit: {inputs} inputs in {groups} groups are no superblocks of {SUPERBLOCK}")
+    else:
+        check_tensor("unit", unit, (count, inputs // SUPERBLOCK, outputs), (torch.float16,), scale.device)
+    check_contiguous(unit=unit)
 
 
 def _scales(table: Table, has_unit: bool) -> tuple[torch.dtype, ...]:
     """Dtypes that scales may have."""
-    if not table:
-        return SCALES
-    return (torch.float8_e4m3fn,) if has_unit else (POWERS,)
+    if table == "e2m1":
+        return (torch.float8_e4m3fn,) if has_unit else (POWERS,)
+    return (torch.int8,) if has_unit else SCALES
 
 
 def _check_norm(

@@ -6,7 +6,8 @@ T * (I + O) * itemsize; 2 * T * O * I operations. 8B qkv (4096 -> 6144, 4 bits b
 Outputs are the rows of the matrix instruction and tokens its columns: a warp turns the words that it has copied into
 weights (`group_codes.py`) in the registers from which it multiplies them. A layer is split along I where it has few
 outputs, and the parts are added in their order: up to 64 tokens the result of one does not depend on how many others
-there are. Weights of floats with e4m3 scales are exact there: their unit multiplies the sums.
+there are. Weights of floats with e4m3 scales are exact there: their unit multiplies the sums. A superblock is a tile of
+codes of 4 bits, or two of 8, so that what its scales are multiples of is read once for each of these.
 
 For more tokens a piece of the weight of at most 64 MB is made and left to cuBLAS, then the next one in its place: the
 larger tiles that would hide the making beside the product have to be measured first, and a whole layer's weight would
@@ -19,7 +20,7 @@ import triton.language as tl
 
 from quire.kernels.gpu.linear.skinny_linear import add_parts_kernel
 from quire.kernels.gpu.linear.tiles import ADD_BLOCK
-from quire.kernels.gpu.quantized.group_codes import dequantized, of_unit, slice_numbers
+from quire.kernels.gpu.quantized.group_codes import dequantized, of_unit, slice_numbers, superblock_units
 from quire.kernels.gpu.quantized.group_tiles import (
     BLOCK_O,
     MOST_TOKENS,
@@ -53,6 +54,7 @@ def linear_group_words_kernel(
     steps,
     group_size,
     BITS: tl.constexpr,
+    TABLE: tl.constexpr,
     RUN: tl.constexpr,
     PER: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -75,13 +77,16 @@ def linear_group_words_kernel(
     first = part * steps
     for tile in range(first, min(first + steps, tl.cdiv(size_in, SLICES * _WORDS))):
         packed = tl.load(words + (tile * size_out + rows[:, None]) * _WORDS + lanes[None, :])
+        of_scale, of_offset = superblock_units(unit, offset, tile, rows, size_in, size_out, BITS)
         for place in tl.static_range(SLICES):
             inner = tile * (SLICES * _WORDS) + place * _WORDS
             known = inner < size_in
             if place % RUN == 0:
                 group = (tile * SLICES + place) * PER // RUN if group_size is None else inner // group_size
-                wide, least = slice_numbers(scale, offset, unit, group, rows, size_out, known, BITS, PER)
-            weight = dequantized(packed, place, wide, least, scale, offset, unit, BITS).to(x.dtype.element_ty)
+                wide, least = slice_numbers(
+                    scale, offset, unit, of_scale, of_offset, group, rows, size_out, known, BITS, PER, TABLE
+                )
+            weight = dequantized(packed, place, wide, least, offset, unit, BITS, TABLE).to(x.dtype.element_ty)
             slice_of_x = tl.load(x + tokens * size_in + inner + lanes[:, None], (tokens < num_tokens) & known, 0.0)
             sums = tl.dot(weight, slice_of_x, sums)
 
@@ -108,6 +113,7 @@ def dequantize_words_kernel(
     size_out,
     group_size,
     BITS: tl.constexpr,
+    TABLE: tl.constexpr,
     RUN: tl.constexpr,
     PER: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -122,13 +128,16 @@ def dequantize_words_kernel(
     rows = tl.where(columns < end, columns, begin)
     lanes = tl.arange(0, _WORDS)[None, :]
     packed = tl.load(words + (tile * size_out + rows[:, None]) * _WORDS + lanes)
+    of_scale, of_offset = superblock_units(unit, offset, tile, rows, size_in, size_out, BITS)
     for place in tl.static_range(SLICES):
         inner = (tile * SLICES + place) * _WORDS
         known = inner < size_in
         if place % RUN == 0:
             group = (tile * SLICES + place) * PER // RUN if group_size is None else inner // group_size
-            wide, least = slice_numbers(scale, offset, unit, group, rows, size_out, known, BITS, PER)
-        weight = dequantized(packed, place, wide, least, scale, offset, unit, BITS)
+            wide, least = slice_numbers(
+                scale, offset, unit, of_scale, of_offset, group, rows, size_out, known, BITS, PER, TABLE
+            )
+        weight = dequantized(packed, place, wide, least, offset, unit, BITS, TABLE)
         weight = of_unit(weight, unit, rows[:, None]).to(out.dtype.element_ty)
         tl.store(out + (columns - begin)[:, None] * size_in + inner + lanes, weight, ((columns < end) & known)[:, None])
 
@@ -143,8 +152,8 @@ def linear_group_words(
     unit: torch.Tensor | None = None,
     table: Table = "",
 ) -> torch.Tensor:
-    """See `kernels/linear/linear_group_words.py`. The kernels take scales of a byte for those of the table."""
-    return _product(x, words, scale, offset, bias, None, bits, unit)
+    """See `kernels/linear/linear_group_words.py`."""
+    return _product(x, words, scale, offset, bias, None, bits, unit, table)
 
 
 def norm_linear_group_words(
@@ -167,7 +176,7 @@ def norm_linear_group_words(
         normed, total = rms_norm(x, norm_weight, eps), x
     else:
         normed, total = add_rms_norm(x, residual, norm_weight, eps)
-    return _product(normed, words, scale, offset, bias, gate, bits, unit), total
+    return _product(normed, words, scale, offset, bias, gate, bits, unit, table), total
 
 
 def _product(
@@ -179,12 +188,13 @@ def _product(
     gate: Gate | None,
     bits: Bits,
     unit: torch.Tensor | None,
+    table: Table,
 ) -> torch.Tensor:
-    if scale.itemsize == 1:  # a type of 8-bit floats is not known on every chip
+    if table == "e2m1":  # a type of 8-bit floats is not known on every chip
         scale = scale.view(torch.uint8)
     if x.shape[0] <= MOST_TOKENS and x.dtype in (torch.bfloat16, torch.float16):
-        return _few_tokens(x, words, scale, offset, bias, gate, bits, unit)
-    out = _many_tokens(x, words, scale, offset, bias, bits, unit)
+        return _few_tokens(x, words, scale, offset, bias, gate, bits, unit, table)
+    out = _many_tokens(x, words, scale, offset, bias, bits, unit, table)
     return out if gate is None else gated_activation(out, gate)
 
 
@@ -197,6 +207,7 @@ def _few_tokens(
     gate: Gate | None,
     bits: Bits,
     unit: torch.Tensor | None,
+    table: Table,
 ) -> torch.Tensor:
     (num_tokens, size_in), (groups, size_out) = x.shape, scale.shape
     out = x.new_empty((num_tokens, size_out if gate is None else size_out // 2))
@@ -220,6 +231,7 @@ def _few_tokens(
         triton.cdiv(words.shape[0], parts),
         **slices_of(size_in, groups, bits),
         BITS=bits,
+        TABLE=table,
         SPLIT=is_apart,
         ROWS=rows if is_apart else 0,
         TOKENS=tokens,
@@ -254,6 +266,7 @@ def _many_tokens(
     bias: torch.Tensor | None,
     bits: Bits,
     unit: torch.Tensor | None,
+    table: Table,
 ) -> torch.Tensor:
     (num_tokens, size_in), (groups, size_out) = x.shape, scale.shape
     out = x.new_empty((num_tokens, size_out))
@@ -275,6 +288,7 @@ def _many_tokens(
             size_out,
             **slices_of(size_in, groups, bits),
             BITS=bits,
+            TABLE=table,
             OUTPUTS=PIECE_OUTPUTS,
             num_warps=PIECE_WARPS,
         )

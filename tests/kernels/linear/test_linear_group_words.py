@@ -17,6 +17,8 @@ from quire.kernels.linear.norm import rms_norm_reference
 
 POWERS, E4M3 = torch.ones(4, 6).to(torch.float8_e8m0fnu), torch.ones(2, 6).to(torch.float8_e4m3fn)
 
+LEVELS = {"x": torch.zeros(2, 256), "scale": torch.ones(4, 6, dtype=torch.int8), "unit": torch.ones(1, 1, 6).half()}
+
 
 def drawn(bits, outputs, groups, size, offset):
     codes = torch.randint(1 << bits, (outputs, groups * size), dtype=torch.uint8)
@@ -102,16 +104,48 @@ def test_floats_are_those_that_processors_read_and_their_unit_multiplies_exactly
 
 
 @pytest.mark.parametrize(
+    ("bits", "size", "table", "has_units"),
+    [(4, 32, "", True), (8, 16, "", True), (8, 16, "", False), (4, 32, "iq4_nl", False), (4, 64, "iq4_nl", True)],
+)
+@pytest.mark.parametrize("offset", ["none", "minima"])
+def test_superblocks_halves_and_levels_are_those_that_processors_read(bits, size, table, has_units, offset):
+    """Codes of 6 bits, which processors have in groups of 16, are those of 8 that lie about the same middle."""
+    groups, narrow = 512 // size, 6 if bits == 8 else bits
+    codes = torch.randint(1 << narrow, (21, 512), dtype=torch.uint8)
+    has_minima, count = offset == "minima" and not table, 1 if table or offset == "none" else 2
+    if has_units:
+        numbers = torch.randint(-128, 128, (count, 21, groups), dtype=torch.int8)
+        units = torch.rand(count, 21, 2).half() / 64
+        packed_units, unit = torch.stack([pack_scale(one) for one in units]), units.transpose(1, 2).contiguous()
+    else:
+        numbers, packed_units, unit = torch.randn(count, 21, groups).half(), None, None
+    x, bias = torch.randn(4, 512), torch.randn(21)
+    stored = pack(codes, narrow), pack_scale(numbers[0]), pack_scale(numbers[1]) if has_minima else None
+    plain = linear_groups_reference(x, *stored, bias, narrow, "none", packed_units, table)
+    wide = codes if has_minima else codes + ((1 << bits - 1) - (1 << narrow - 1))
+    words = pack_words(wide, bits), numbers[0].T.contiguous(), numbers[1].T.contiguous() if has_minima else None
+    out = linear_group_words(x, *words, bias, bits, unit, table)
+    torch.testing.assert_close(out, plain, rtol=1e-5, atol=1e-5 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"bits": 5}, "bits: must be 4 or 8, got 5"),
-        ({"x": torch.zeros(2, 48)}, "scale: 2 groups of 48 inputs are not of the same multiple of 32"),
+        ({"x": torch.zeros(2, 48)}, "scale: 2 groups of 48 inputs are not of 16, nor of the same"),
         ({"x": torch.zeros(2, 320)}, r"words: expected shape \[2, 6, 32\]|scale: 2 groups of 320"),
         ({"offset": torch.zeros(2, 6, dtype=torch.float32)}, "offset: expected torch.uint8 or torch.float16"),
         ({"scale": torch.zeros(6, 2).half().T}, "scale: must be contiguous"),
         ({"bias": torch.zeros(5)}, r"bias: expected shape \[6\]"),
-        ({"table": "iq4_nl"}, "table: must be e2m1, or empty, got 'iq4_nl'"),
-        ({"unit": torch.ones(6)}, "unit: must be left out without a table"),
+        ({"table": "nf4"}, "table: must be one of e2m1, iq4_nl, or empty, got 'nf4'"),
+        ({"table": "iq4_nl", "scale": POWERS[:2]}, "scale: expected torch.float16 or torch.bfloat16 or torch.float32"),
+        ({"unit": torch.ones(6)}, "scale: expected torch.int8, got torch.float16"),
+        ({**LEVELS, "unit": None}, "scale: expected torch.float16 or torch.bfloat16 or torch.float32, got torch.int8"),
+        ({**LEVELS, "unit": torch.ones(2, 1, 6).half()}, r"unit: expected shape \[1, 1, 6\], got \[2, 1, 6\]"),
+        ({**LEVELS, "unit": torch.ones(1, 1, 6)}, "unit: expected torch.float16, got torch.float32"),
+        ({**LEVELS, "unit": torch.ones(1, 1, 12).half()[..., ::2]}, "unit: must be contiguous"),
+        ({**LEVELS, "offset": torch.zeros(4, 6, dtype=torch.uint8)}, "offset: expected torch.int8, got torch.uint8"),
+        ({**LEVELS, "x": torch.zeros(2, 128)}, "unit: 128 inputs in 4 groups are no superblocks of 256"),
         ({"table": "e2m1"}, "scale: expected torch.float8_e8m0fnu, got torch.float16"),
         ({"table": "e2m1", "unit": torch.ones(6)}, "scale: expected torch.float8_e4m3fn, got torch.float16"),
         ({"table": "e2m1", "bits": 8}, "bits: must be 4 with a table, got 8"),

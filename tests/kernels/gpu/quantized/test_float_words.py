@@ -43,7 +43,7 @@ def made(given, inputs, dtype):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "mm", lambda x, weight, out: out.copy_(weight))
         x = torch.zeros((inputs, inputs), dtype=dtype)
-        return forms._many_tokens(x, words, scale.view(torch.uint8), None, None, 4, unit)
+        return forms._many_tokens(x, words, scale.view(torch.uint8), None, None, 4, unit, "e2m1")
 
 
 def rows_of(seed, tokens, inputs, dtype):
@@ -110,7 +110,7 @@ def test_products_agree_with_float64_whatever_the_shape(tokens, kind, size, half
     x, bias = rows_of(seed, tokens, inputs, dtype), rows_of(seed + 1, 1, 2 * half, dtype)[0] if has_bias else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms, "group_tiles", lambda *sizes: {**group_tiles(*sizes), "parts": parts})
-        out = forms._product(x, words, scale, None, bias, gate, 4, unit)
+        out = forms._product(x, words, scale, None, bias, gate, 4, unit, "e2m1")
     is_exact = tokens <= 64 and dtype != F32
     weight = meant(words, scale, unit, inputs, torch.float64 if is_exact else dtype).double()
     step, least = torch.finfo(dtype).eps, torch.finfo(F32).eps * inputs

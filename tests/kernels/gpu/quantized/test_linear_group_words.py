@@ -82,7 +82,7 @@ def test_each_weight_is_the_one_that_is_meant_rounded_once(bits, size, outputs, 
     picked = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed))[:MOST_TOKENS]
     x = torch.eye(inputs, dtype=dtype)
     assert torch.equal(forms.linear_group_words(x[picked], *given, None, bits).double(), weight[picked])
-    assert torch.equal(forms._many_tokens(x, *given, None, bits, None).double(), weight)
+    assert torch.equal(forms._many_tokens(x, *given, None, bits, None, "").double(), weight)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -106,7 +106,7 @@ def test_products_agree_with_float64_whatever_the_shape(
     x, bias = rows_of(seed, tokens, inputs, dtype), rows_of(seed + 1, 1, 2 * half, dtype)[0] if has_bias else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms, "group_tiles", lambda *sizes: {**group_tiles(*sizes), "parts": parts})
-        out = forms._product(x, *given, bias, gate, bits, None)
+        out = forms._product(x, *given, bias, gate, bits, None, "")
     check(out, x, meant(*given, bits, inputs, dtype), bias, gate)
 
 
@@ -145,13 +145,13 @@ def test_nan_and_infinity_stay_in_their_rows():
 
 def test_many_tokens_are_multiplied_piece_by_piece_in_one_place(monkeypatch):
     given, x = layer(9, 4, 4, 2, 100, "zeros", F16), rows_of(10, 70, 256, BF16)
-    whole = forms._many_tokens(x, *given, None, 4, None)
+    whole = forms._many_tokens(x, *given, None, 4, None, "")
     made, multiply = [], torch.mm
     monkeypatch.setattr("quire.kernels.gpu.quantized.group_tiles.WORKSPACE", 40 * 256 * 2)
     monkeypatch.setattr(
         torch, "mm", lambda a, b, out: made.append((b.data_ptr(), b.shape[1])) or multiply(a, b, out=out)
     )
-    assert torch.equal(forms._many_tokens(x, *given, None, 4, None), whole)
+    assert torch.equal(forms._many_tokens(x, *given, None, 4, None, ""), whole)
     assert [size for _, size in made] == [32, 32, 32, 4]
     assert len({place for place, _ in made}) == 1
 

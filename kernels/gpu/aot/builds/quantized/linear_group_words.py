@@ -10,24 +10,39 @@ SIZES = (4096, 4096)
 GROUP = 128
 DIVISIBLE = {"size_in", "size_out", "group_size"}
 """Numbers that are multiples of 16."""
+GGUF = (
+    {"bits": 4, "group": 32, "scale": "i8", "offset": "i8", "unit": "fp16"},
+    {"bits": 8, "group": 32, "scale": "i8", "offset": "i8", "unit": "fp16"},
+    {"bits": 8, "group": 16, "scale": "i8", "offset": None, "unit": "fp16"},
+    {"bits": 4, "group": 32, "scale": "fp16", "offset": None, "table": "iq4_nl"},
+    {"bits": 4, "group": 32, "scale": "i8", "offset": None, "unit": "fp16", "table": "iq4_nl"},
+)
+"""Q4_K, Q5_K, Q6_K, IQ4_NL and IQ4_XS."""
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """The usual checkpoints on every chip: AWQ and GPTQ of 4 bits, 8 bits by 32, NVFP4 and MXFP4; on Hopper what else
-    there may be."""
+    """The usual checkpoints on every chip: AWQ and GPTQ of 4 bits, 8 bits by 32, NVFP4 and MXFP4, GGUF's Q4_K, Q5_K,
+    Q6_K, IQ4_NL and IQ4_XS; on Hopper what else there may be."""
     yield _build(capability, 4, 16, offset="u8")
     yield _build(capability, 4, 32, offset="u8")
     yield _build(capability, 8, 32, group=32)
     yield _dequantize(4, "bf16", "u8")
     for tokens in (16, 32):
-        yield _build(capability, 4, tokens, group=16, scale="u8", unit="fp32")
-        yield _build(capability, 4, tokens, group=32, scale="u8")
-    yield _dequantize(4, "bf16", None, 16, "u8", "fp32")
-    yield _dequantize(4, "bf16", None, 32, "u8")
+        yield _build(capability, 4, tokens, group=16, scale="u8", unit="fp32", table="e2m1")
+        yield _build(capability, 4, tokens, group=32, scale="u8", table="e2m1")
+        for kind in GGUF:
+            yield _build(capability, tokens=tokens, **kind)
+    yield _dequantize(4, "bf16", None, 16, "u8", "fp32", "e2m1")
+    yield _dequantize(4, "bf16", None, 32, "u8", table="e2m1")
+    for kind in GGUF:
+        yield _dequantize(dtype="bf16", **kind)
     if capability != 90:
         return
-    yield _build(capability, 4, 16, group=16, dtype="fp16", scale="u8", unit="fp32", bias=True, is_split=False)
-    yield _build(capability, 4, 16, group=32, dtype="fp16", scale="u8", unit="fp32")
+    floats = {"scale": "u8", "unit": "fp32", "table": "e2m1"}
+    yield _build(capability, 4, 16, group=16, dtype="fp16", **floats, bias=True, is_split=False)
+    for tokens in (16, 32):
+        yield _build(capability, 4, tokens, group=32, dtype="fp16", **floats)
+    yield _build(capability, dtype="fp16", tokens=16, **GGUF[2], bias=True, is_split=False)
     yield _build(capability, 4, 16, group=32, offset="fp16")
     yield _build(capability, 4, 32, group=SIZES[0], dtype="fp16")
     yield _build(capability, 8, 16, group=64, scale="bf16", offset="bf16")
@@ -36,11 +51,21 @@ def builds(capability: int) -> Iterator[Build]:
 
 
 def _build(
-    capability, bits, tokens, group=GROUP, dtype="bf16", scale="fp16", offset=None, unit=None, bias=False, is_split=True
+    capability,
+    bits,
+    tokens,
+    group=GROUP,
+    dtype="bf16",
+    scale="fp16",
+    offset=None,
+    unit=None,
+    table="",
+    bias=False,
+    is_split=True,
 ):
     tiles = group_tiles(tokens, *SIZES, bits)
     pointers, numbers, fixed = _arguments(
-        bits, group, scale, offset, unit, ("num_tokens", "size_in", "size_out", "steps")
+        bits, group, scale, offset, unit, table, ("num_tokens", "size_in", "size_out", "steps")
     )
     pointers |= {"x": f"*{dtype}", "out": "*fp32" if is_split else f"*{dtype}"}
     if bias:
@@ -48,7 +73,7 @@ def _build(
     else:
         fixed |= {"bias": None}
     return Build(
-        f"{_kind(bits, group, scale, offset, unit)} {dtype} {tokens} tokens{'' if is_split else ' whole'}",
+        f"{_kind(bits, group, scale, offset, unit, table)} {dtype} {tokens} tokens{'' if is_split else ' whole'}",
         linear_group_words_kernel,
         {**pointers, **numbers},
         {
@@ -65,10 +90,11 @@ def _build(
     )
 
 
-def _dequantize(bits, dtype, offset, group=GROUP, scale="fp16", unit=None):
-    pointers, numbers, fixed = _arguments(bits, group, scale, offset, unit, ("begin", "end", "size_in", "size_out"))
+def _dequantize(bits, dtype, offset, group=GROUP, scale="fp16", unit=None, table=""):
+    names = ("begin", "end", "size_in", "size_out")
+    pointers, numbers, fixed = _arguments(bits, group, scale, offset, unit, table, names)
     return Build(
-        f"dequantize {_kind(bits, group, scale, offset, unit)} {dtype}",
+        f"dequantize {_kind(bits, group, scale, offset, unit, table)} {dtype}",
         dequantize_words_kernel,
         {**pointers, "out": f"*{dtype}", **numbers},
         {**fixed, "OUTPUTS": PIECE_OUTPUTS},
@@ -77,14 +103,16 @@ def _dequantize(bits, dtype, offset, group=GROUP, scale="fp16", unit=None):
     )
 
 
-def _kind(bits, group, scale, offset, unit):
-    """Codes and groups in a word or two; scales of a byte are those of floats."""
-    if scale == "u8":
+def _kind(bits, group, scale, offset, unit, table):
+    """Codes and groups in a word or two."""
+    if table == "e2m1":
         return f"{bits}-bit floats by {group} {'e4m3' if unit else 'e8m0'}"
-    return f"{bits} bits by {group} {offset or 'symmetric'}"
+    where = " of superblocks" if scale == "i8" else ""
+    offset = "minima" if offset == "i8" else offset
+    return f"{bits} bits by {group}{where} {table or offset or 'symmetric'}"
 
 
-def _arguments(bits, group, scale, offset, unit, numbers):
+def _arguments(bits, group, scale, offset, unit, table, numbers):
     """Pointers and whole numbers with their types, and what is fixed: what is absent, and how groups and slices lie."""
     given = {"scale": scale, "offset": offset, "unit": unit}
     pointers = {"words": "*i32", **{name: f"*{kind}" for name, kind in given.items() if kind}}
@@ -93,4 +121,4 @@ def _arguments(bits, group, scale, offset, unit, numbers):
         slices.pop("group_size")
         numbers = (*numbers, "group_size")
     absent = {name: None for name, kind in given.items() if not kind}
-    return pointers, dict.fromkeys(numbers, "i32"), {"BITS": bits, **slices, **absent}
+    return pointers, dict.fromkeys(numbers, "i32"), {"BITS": bits, "TABLE": table, **slices, **absent}
