@@ -121,6 +121,13 @@ class Groups:
     superblock: int | None = None
     """Inputs whose groups' scales are int8 and multiples of one number, minima of another; None: they are of none."""
     table: Table = ""
+    in_bytes: bool = False
+    """Each code takes a byte in memory, also one of fewer bits."""
+
+    @property
+    def held_bits(self) -> Bits:
+        """Bits of a code in memory."""
+        return 8 if self.in_bytes else self.bits
 
     @property
     def name(self) -> str:
@@ -136,14 +143,15 @@ class Groups:
             beside = numbers * (groups + outputs * (inputs // self.superblock) * item_bytes)
         else:
             beside = groups * {"none": item_bytes, "zeros": item_bytes + 1, "minima": 2 * item_bytes}[self.offset]
-        return outputs * inputs * self.bits // 8 + beside
+        return outputs * inputs * self.held_bits // 8 + beside
 
     def __str__(self) -> str:
         size = "all inputs" if self.size is None else f"{self.size}"
         if self.superblock:
             size = f"{self.superblock} with groups of {size}"
         order = ", inputs in an order of their own" if self.order else ""
-        return f"{self.name} of {size}{_OFFSETS[self.offset]}{order}, {_BESIDE_GROUPS[self.activations]}"
+        held = ", each code in a byte" if self.held_bits > self.bits else ""
+        return f"{self.name} of {size}{_OFFSETS[self.offset]}{held}{order}, {_BESIDE_GROUPS[self.activations]}"
 
 
 Form = Dense | F8Rows | F8Blocks | Int8Rows | Groups
@@ -152,26 +160,24 @@ DENSE: Final = Dense()
 NVFP4: Final = Groups(4, 16, table="e2m1", scale=E4M3)
 MXFP4: Final = Groups(4, 32, table="e2m1", scale="float8_e8m0fnu")
 """The two forms of floats of 4 bits that files other than GGUF hold."""
-GROUPS: Final = (Groups(4, None).name, Groups(8, None).name)
-ODD_GROUPS: Final = (
-    *(Groups(bits, None).name for bits in (5, 6)),
+GROUPS: Final = (
+    *(Groups(bits, None).name for bits in get_args(Bits)),
     *(Groups(bits, UNIT, superblock=8 * UNIT).name for bits in (4, 5, 6)),
-)
-"""Forms that GGUF files alone have."""
-TABLE_GROUPS: Final = (
-    Groups(4, UNIT, table="e2m1").name,
+    NVFP4.name,
     Groups(4, UNIT, table="iq4_nl").name,
     Groups(4, UNIT, superblock=8 * UNIT, table="iq4_nl").name,
 )
 SERVED: Final = {
-    "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, *ODD_GROUPS, *TABLE_GROUPS}),
-    "cuda": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS, TABLE_GROUPS[0]}),
+    "cpu": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS}),
+    "cuda": frozenset({Dense.name, F8Rows.name, F8Blocks.name, Int8Rows.name, *GROUPS}),
 }
 """Names of the forms that have a product on a type of device."""
 ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})
 """Types of devices that may round the activations beside codes of groups."""
 NARROW_BESIDE_CODES: Final = frozenset({"cuda"})
 """Types of devices whose matrix units take codes beside numbers of 16 bits, and none beside float32."""
+WITHOUT_ODD_CODES: Final = frozenset({"cuda"})
+"""Types of devices that hold codes of 5 and 6 bits in bytes."""
 ON_TAPES: Final[frozenset[str]] = SERVED["cpu"]
 """Names of the forms whose products on a processor are native calls, which a tape can note."""
 

@@ -13,24 +13,30 @@ from quire.worker.weights.shard import ShardedModule
 
 @dataclass(frozen=True, slots=True)
 class GroupWordsScheme(GroupsScheme):
-    """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; `unit` [outputs] where scales are
-    multiples of something; and `columns` like its base."""
+    """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; `unit` where these are multiples
+    of something, [outputs] or [1 or 2, superblocks, outputs]; and `columns` like its base."""
 
-    def finish(self, layer: ShardedModule) -> None:
-        GroupsScheme.finish(self, layer)
-        if (unit := layer._parameters.get("unit")) is not None:
-            unit.data = unit.data.flatten()
-
-    def kept(self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        kept = {"words": pack_words(codes, self.form.bits), "scale": scale.T.contiguous()}
-        return kept if offset is None else {**kept, "offset": offset.T.contiguous()}
+    def kept(
+        self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, units: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        bits, held_bits = self.form.bits, self.form.held_bits
+        if offset is None and held_bits > bits:
+            codes = codes + ((1 << held_bits - 1) - (1 << bits - 1))  # about the middle of a byte
+        kept = {"words": pack_words(codes, held_bits), "scale": scale.T.contiguous()}
+        if offset is not None:
+            kept["offset"] = offset.T.contiguous()
+        if self.form.superblock:
+            kept["unit"] = torch.stack([unit.T for unit in units])
+        elif units:
+            kept["unit"] = units[0].flatten()
+        return kept
 
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.form.order:
             x = taken(x, layer.stored("columns"))
         words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
         unit, form = layer._parameters.get("unit"), self.form
-        return linear_group_words(x, words, scale, offset, bias, form.bits, unit, form.table)
+        return linear_group_words(x, words, scale, offset, bias, form.held_bits, unit, form.table)
 
     def apply_normed(
         self,
@@ -47,4 +53,4 @@ class GroupWordsScheme(GroupsScheme):
             return Scheme.apply_normed(self, layer, x, residual, norm_weight, eps, bias, gate)
         words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
         weight, unit = (words, scale, offset, bias), layer._parameters.get("unit")
-        return norm_linear_group_words(x, residual, norm_weight, eps, *weight, gate, form.bits, unit, form.table)
+        return norm_linear_group_words(x, residual, norm_weight, eps, *weight, gate, form.held_bits, unit, form.table)

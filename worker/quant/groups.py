@@ -72,19 +72,25 @@ class GroupsScheme(Scheme):
             codes = codes[:, columns.clamp(min=0)]  # where there is no input a 0 is multiplied
             scale, offset = scale[:, groups], None if offset is None else offset[:, groups]
             layer.register_parameter("columns", nn.Parameter(columns, requires_grad=False))
-        kept = self.kept(codes, scale, offset)
-        if units := [pack_scale(layer.stored(name)) for name in UNITS if name in layer.parts]:
-            kept["unit"] = torch.stack(units)
+        units = [layer.stored(name).detach() for name in UNITS if name in layer.parts]
+        kept = self.kept(codes, scale, offset, units)
         for name in ("weight", "codes", "scale", "zeros", "minima", "index", *UNITS):
             layer._parameters.pop(name, None)
             layer.parts.pop(name, None)
         for name, tensor in kept.items():
             layer.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
 
-    def kept(self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None) -> dict[str, torch.Tensor]:
-        """Tensors that the product reads, of plain codes [outputs, inputs] and scales and offsets [outputs, groups]."""
+    def kept(
+        self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, units: list[torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Tensors that the product reads, of plain codes [outputs, inputs], scales and offsets [outputs, groups], and
+        what these are multiples of [outputs, superblocks or 1], if they are."""
         kept = {"packed": pack(codes, self.form.bits), "scale": pack_scale(scale)}
-        return kept if offset is None else {**kept, "offset": pack_scale(offset)}
+        if offset is not None:
+            kept["offset"] = pack_scale(offset)
+        if units:
+            kept["unit"] = torch.stack([pack_scale(unit) for unit in units])
+        return kept
 
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self.form.order:

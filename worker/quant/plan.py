@@ -15,6 +15,7 @@ from quire.worker.quant.form import (
     ROUNDS_BESIDE_GROUPS,
     SERVED,
     UNIT,
+    WITHOUT_ODD_CODES,
     Dense,
     F8Rows,
     Form,
@@ -106,14 +107,9 @@ class Plan:
         return "fp8" if asked == "auto" and self.kv_cache else asked
 
     def on(self, device_type: str) -> "Plan":
-        """The plan as a type of device serves it: on GPUs what groups of codes are multiplied by stays as it is."""
-        if device_type in ROUNDS_BESIDE_GROUPS:
-            return self
-        plain = {
-            path: replace(form, activations="none") if isinstance(form, Groups) else form
-            for path, form in self.forms.items()
-        }
-        return replace(self, forms=plain)
+        """The plan as a type of device serves it: on GPUs what groups of codes are multiplied by stays as it is, and
+        codes of 5 and 6 bits take a byte."""
+        return replace(self, forms={path: _on(form, device_type) for path, form in self.forms.items()})
 
     def dtype(self, stated: DtypeName, device_type: str) -> DtypeName:
         """The dtype beside these forms of a checkpoint that states one: on GPUs bfloat16 for float32, which a GGUF file
@@ -142,6 +138,14 @@ class Plan:
 
 
 NO_PLAN: Final = Plan()
+
+
+def _on(form: Form, device_type: str) -> Form:
+    if not isinstance(form, Groups):
+        return form
+    if device_type not in ROUNDS_BESIDE_GROUPS:
+        form = replace(form, activations="none")
+    return replace(form, in_bytes=device_type in WITHOUT_ODD_CODES and form.bits in (5, 6))
 
 
 def refuse_device(plan: Plan, device_type: str) -> ModelError | None:

@@ -49,22 +49,26 @@ def meant(layer, scheme, inputs):
 
 
 def of_groups(layer, form, inputs):
-    in_words = "words" in layer._parameters
+    in_words, unit = "words" in layer._parameters, layer._parameters.get("unit")
     plain = torch.t if in_words else linear_groups.unpack_scale
-    scale = plain(layer.scale).float()
-    if (unit := layer._parameters.get("unit")) is not None:
-        scale = linear_groups.scaled(scale, unit[:, None] if in_words else linear_groups.unpack_scale(unit[0]))
-    zeros = plain(layer.offset).float() if form.offset == "zeros" else 2 ** (form.bits - 1)
+    stored = [layer.scale] if form.offset == "none" else [layer.scale, layer.offset]
+    stored = [plain(one).float() for one in stored]
+    if unit is not None:
+        units = [unit[:, None]] if unit.dim() == 1 else [plain(one) for one in unit]
+        stored = [linear_groups.scaled(*pair) for pair in zip(stored, units, strict=True)]
+    scale, *offset = (one[..., None] for one in stored)
     places = len(layer.columns) if form.order else inputs
     if in_words:
-        codes = unpack_words(layer.words, form.bits, places).view(*scale.shape, -1)
+        codes = unpack_words(layer.words, form.held_bits, places).view(*stored[0].shape, -1)
     else:
-        codes = linear_groups.unpack(layer.packed, form.bits, len(scale), places).view(*scale.shape, -1)
-    zeros = zeros[..., None] if form.offset == "zeros" else zeros
+        codes = linear_groups.unpack(layer.packed, form.bits, len(scale), places).view(*stored[0].shape, -1)
     if form.table:
-        weight = (numbers(codes, form.table) * scale[..., None]).flatten(1)
+        weight = (numbers(codes, form.table) * scale).flatten(1)
+    elif form.offset == "minima":
+        weight = (codes.float() * scale - offset[0]).flatten(1)
     else:
-        weight = ((codes.float() - zeros) * scale[..., None]).flatten(1)
+        zeros = offset[0] if offset else 2 ** (form.held_bits - 1)
+        weight = ((codes.float() - zeros) * scale).flatten(1)
     if not form.order:
         return weight
     ordered = weight.new_full((len(scale), inputs), torch.nan)
