@@ -114,7 +114,7 @@ def _together(form: Form, *, share_of_inputs: bool) -> int:
     if isinstance(form, F8Blocks):
         return BLOCK
     if isinstance(form, Groups) and form.stored and not form.order and share_of_inputs:
-        return form.size or UNIT
+        return form.superblock or form.size or UNIT
     return 1
 
 
