@@ -15,7 +15,12 @@ from quire.kernels.linear.code_tables import Table, numbers
 from quire.kernels.linear.linear_f8 import F8, Activations, linear_f8
 from quire.kernels.linear.linear_f8 import pack as pack_f8
 from quire.kernels.linear.linear_f8_blocks import SIDE, linear_f8_blocks
-from quire.kernels.linear.linear_group_words import dequantize_words_reference, linear_group_words, pack_words
+from quire.kernels.linear.linear_group_words import (
+    SUPERBLOCK,
+    dequantize_words_reference,
+    linear_group_words,
+    pack_words,
+)
 from quire.kernels.linear.linear_groups import POWERS, Bits, linear_groups, minima, pack_scale, scaled
 from quire.kernels.linear.linear_groups import SIDE as WHOLE
 from quire.kernels.linear.linear_groups import pack as pack_groups
@@ -66,10 +71,11 @@ GROUPED = (
 )
 """The usual ones; the last are GGUF's Q4_K, Q5_K and Q6_K, NVFP4, MXFP4 and GGUF's IQ4_NL."""
 
-WORDS: tuple[tuple[Bits, int, torch.dtype], ...] = (
-    (4, 128, torch.float16), (8, 128, torch.float16), (4, 16, F8), (4, 32, POWERS),
+WORDS: tuple[tuple[Bits, int, torch.dtype, Table], ...] = (
+    (4, 128, torch.float16, ""), (8, 128, torch.float16, ""), (4, 16, F8, "e2m1"), (4, 32, POWERS, "e2m1"),
+    (4, 32, torch.int8, ""), (8, 16, torch.int8, ""), (4, 32, torch.float16, "iq4_nl"),
 )  # fmt: skip
-"""Bits, group and scales of what GPUs read as words: with zero points, or floats with scales of a byte."""
+"""Bits, group, scales and table of what GPUs read as words: zero points, floats, and GGUF's Q4_K, Q6_K and IQ4_NL."""
 
 
 def linears(tokens: int, inputs: int, outputs: int, dtype: torch.dtype, shape: str) -> Iterator[Case]:
@@ -158,14 +164,25 @@ def words(layer: Layer, tokens: int) -> Iterator[Case]:
         ("down", layer.intermediate, layer.hidden),
         ("gate and up", layer.hidden, 2 * layer.intermediate),
     )
-    for (name, inputs, outputs), (bits, size, scale) in itertools.product(sizes, WORDS):
-        is_float = scale.itemsize == 1
-        beside = 1 if is_float else 3  # a scale, and a zero point; units are a few bytes in a thousand
-        bound = cost.linear_groups(tokens, inputs, outputs, layer.dtype.itemsize, bits, size, beside)
-        kind = f"{bits} bits by {size}{', e2m1' if is_float else ''}"
+    for (name, inputs, outputs), (bits, size, scale, table) in itertools.product(sizes, WORDS):
+        apart = SUPERBLOCK if scale == torch.int8 else size
+        if inputs % apart:
+            continue
+        beside = scale.itemsize * apart // size  # units of floats are a few bytes in a thousand
+        if scale == torch.int8:
+            beside = (beside + 2) * _numbers(bits)
+        elif not table:
+            beside += 1
+        bound = cost.linear_groups(tokens, inputs, outputs, layer.dtype.itemsize, bits, apart, beside)
+        kind = f"{bits} bits by {size}{' of superblocks' if apart > size else ''}{', ' if table else ''}{table}"
         of_layer = partial(_words, tokens=tokens, inputs=inputs, outputs=outputs, dtype=layer.dtype)
-        make = partial(of_layer, bits=bits, size=size, scale_type=scale)
+        make = partial(of_layer, bits=bits, size=size, scale_type=scale, table=table)
         yield Case("linear_group_words", f"{tokens} x {inputs} -> {outputs}, {name}, {kind}", bound, make, False, 0.02)
+
+
+def _numbers(bits: Bits) -> int:
+    """Numbers of a group of a superblock: with a minimum beside codes of 4 bits."""
+    return 2 if bits == 4 else 1
 
 
 def _words(
@@ -177,17 +194,23 @@ def _words(
     bits: Bits,
     size: int,
     scale_type: torch.dtype,
+    table: Table,
 ) -> Pair:
     x = normal(device, tokens, inputs, dtype=dtype)
     packed = pack_words(torch.randint(2**bits, (outputs, inputs), dtype=torch.uint8, device=device), bits)
-    scale = normal(device, inputs // size, outputs, dtype=torch.float16).to(scale_type)
+    scale = normal(device, inputs // size, outputs, dtype=torch.float16)
     offset: torch.Tensor | None = None
     unit: torch.Tensor | None = None
-    table: Table = "e2m1" if scale_type.itemsize == 1 else ""
-    if not table:
+    if scale_type == torch.int8:
+        shape = _numbers(bits), inputs // size, outputs
+        scale, *others = torch.randint(1, 64, shape, dtype=torch.int8, device=device)
+        offset = others[0] if others else None
+        unit = normal(device, shape[0], inputs // SUPERBLOCK, outputs, dtype=torch.float16)
+    elif not table:
         offset = torch.randint(2**bits, scale.shape, dtype=torch.uint8, device=device)
     elif scale_type == F8:
         unit = normal(device, outputs)
+    scale = scale.to(scale_type)
     weight = dequantize_words_reference(packed, scale, offset, bits, inputs, dtype, unit, table)
     return Pair(
         lambda: linear_group_words(x, packed, scale, offset, None, bits, unit, table),

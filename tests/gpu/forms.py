@@ -16,14 +16,20 @@ STORED = (
     "gptq_8",  # 8 bits by 32
     "ct_nvfp4",  # 4-bit floats by 16
     "ct_mxfp4",  # 4-bit floats by 32
+    "ct_w8a8",  # 8-bit integers in rows
+    "fp8_blocks",  # 8-bit floats in blocks of 128 by 128
+    "modelopt_blocks",  # and activations as they are
 )
 """Folders of `worker/quant/checkpoints`, by the formats' own tools."""
 GGUF = (
     "llama-q4_0",  # 4 bits by 32, scales in blocks
     "llama-q8_0",  # 8 bits by 32
+    "llama-iq4_nl",  # ggml's levels by 32
+    "llama-iq4_xs",  # and in superblocks
+    "llama-q4_k_m",  # superblocks of 4, 5 and 6 bits, and 5 bits by 32
 )
 """Files of `worker/weights/ggufs`."""
-AT_LOAD = ("int4", "fp8")
+AT_LOAD = ("int4", "fp8", "int8")
 """Of weights that are not quantized; layers so wide that they are split."""
 WIDE: dict[str, Any] = {**models.SMALL, "hidden_size": 1024, "intermediate_size": 2048}
 

@@ -10,6 +10,7 @@ from report import Case, Report
 from tensors import poisoned, row_error
 
 from quire.kernels.linear.linear_group_words import (
+    SUPERBLOCK,
     Bits,
     Table,
     dequantize_words_reference,
@@ -31,25 +32,36 @@ KINDS: tuple[Kind, ...] = (
     (8, 64, "zeros", torch.bfloat16),
     (4, 16, "floats", torch.float8_e4m3fn),
     (4, 32, "floats", torch.float8_e8m0fnu),
+    (4, 32, "floats", torch.float8_e4m3fn),
+    (4, 32, "superblocks with minima", torch.int8),
+    (8, 32, "superblocks with minima", torch.int8),
+    (8, 16, "superblocks", torch.int8),
+    (4, 32, "levels", torch.float16),
+    (4, 32, "superblocks of levels", torch.int8),
 )
-FLOATS = KINDS[-2:]
-"""NVFP4's and MXFP4's: e2m1 codes, with a unit for each output and without."""
+USUAL = (KINDS[0], *KINDS[5:7], KINDS[8], *KINDS[10:12])
+"""AWQ's and GPTQ's; NVFP4's and MXFP4's, e2m1 codes with a unit for each output and without; GGUF's Q4_K, Q6_K and
+IQ4_NL. Beside them are Q5_K and IQ4_XS."""
 
 
 def groups(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     """Few tokens, many, and numbers of outputs and inputs that fill no tile."""
     shapes = [(384, 80)] if small else [(4096, 4096), (14336, 4096), (4096, 28672), (896, 1152), (4864, 904)]
     for (inputs, outputs), kind, dtype in itertools.product(shapes, KINDS, LIMITS):
-        is_large, is_usual = inputs * outputs > 1 << 24, kind in (KINDS[0], *FLOATS) and dtype == torch.bfloat16
+        is_large, is_usual = inputs * outputs > 1 << 24, kind in USUAL and dtype == torch.bfloat16
         if is_large and not is_usual:  # every shape is a kernel to compile
             continue
+        if kind[3] == torch.int8 and inputs % SUPERBLOCK:
+            inputs = SUPERBLOCK * 2
         run = partial(_group, report, device, inputs, outputs, kind, dtype)
         yield Case(f"groups {kind[0]} bits by {kind[1]} {kind[2]} {dtype} {inputs} -> {outputs}", run)
 
 
 def _stored(kind: Kind, inputs: int, outputs: int, device: torch.device) -> tuple[Stored, Meaning]:
-    """Words, scales and offsets; and units and the table of floats."""
+    """Words, scales and offsets; and units and the table."""
     bits, size, name, scale_type = kind
+    if "superblocks" in name or name == "levels":
+        return _of_gguf(kind, inputs, outputs, device)
     codes = torch.randint(1 << bits, (outputs, inputs), device=device, dtype=torch.uint8)
     scale = torch.rand(inputs // (size or inputs), outputs, device=device)
     if name == "floats":
@@ -61,6 +73,20 @@ def _stored(kind: Kind, inputs: int, outputs: int, device: torch.device) -> tupl
     zeros = torch.randint(1 << bits, scale.shape, device=device, dtype=torch.uint8)
     offset = {"none": None, "zeros": zeros, "minima": (scale.float() * zeros).to(scale_type)}[name]
     return (pack_words(codes, bits), scale, offset), (None, "")
+
+
+def _of_gguf(kind: Kind, inputs: int, outputs: int, device: torch.device) -> tuple[Stored, Meaning]:
+    """As `_stored`: the codes and scales of a few bits that GGUF's types have, so that weights are rounded once."""
+    bits, size, name, scale_type = kind
+    least, end = {4: (0, 16), 8: (0, 32) if "minima" in name else (96, 160)}[bits]
+    words = pack_words(torch.randint(least, end, (outputs, inputs), device=device, dtype=torch.uint8), bits)
+    count, table = 2 if "minima" in name else 1, "iq4_nl" if "levels" in name else ""
+    spread = 1 / (128 * inputs**0.5)
+    if scale_type == torch.float16:
+        return (words, (torch.rand(inputs // size, outputs, device=device) * spread).half(), None), (None, table)
+    numbers = torch.randint(-32, 64, (count, inputs // size, outputs), device=device, dtype=torch.int8)
+    unit = (torch.rand(count, inputs // SUPERBLOCK, outputs, device=device) * spread / 32).half()
+    return (words, numbers[0], numbers[1] if count == 2 else None), (unit, table)
 
 
 def _group(report: Report, device: torch.device, inputs: int, outputs: int, kind: Kind, dtype: torch.dtype) -> None:

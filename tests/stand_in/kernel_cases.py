@@ -12,6 +12,7 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.linear.activation import GATES, activation, gated_activation
+from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
@@ -29,6 +30,8 @@ from quire.kernels.sampling.top_k_top_p import top_k_top_p
 
 F32, F16, BF16, F8 = torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn
 COUNTS = (1, 5, 16)
+FLOATS = (16, F8), (32, F8), (32, torch.float8_e8m0fnu)
+"""Groups and scales of 4-bit floats."""
 Case = Callable[[], None]
 
 
@@ -149,7 +152,7 @@ def _groups() -> None:
             x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
             linear_group_words(x, words, scale, offset, bias, bits)
             norm_linear_group_words(x, x, x[0], 1e-5, words, scale, offset, None, "silu", bits)
-    for (size, scale_type), size_out in itertools.product(((16, F8), (32, torch.float8_e8m0fnu)), (1024, 16640)):
+    for (size, scale_type), size_out in itertools.product(FLOATS, (1024, 16640)):
         words = torch.zeros((16, size_out, 32), dtype=torch.int32)
         scale = torch.zeros((4096 // size, size_out), dtype=torch.uint8).view(scale_type)
         unit = torch.ones(size_out) if scale_type == F8 else None
@@ -157,6 +160,17 @@ def _groups() -> None:
             x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
             linear_group_words(x, words, scale, None, bias, 4, unit, "e2m1")
             norm_linear_group_words(x, x, x[0], 1e-5, words, scale, None, None, "silu", 4, unit, "e2m1")
+    levels: Table = "iq4_nl"
+    gguf = (4, 32, 2, ""), (8, 32, 2, ""), (8, 16, 1, ""), (4, 32, 1, levels), (4, 32, 0, levels)
+    for (bits, size, count, table), size_out in itertools.product(gguf, (1024, 16640)):
+        words = torch.zeros((4096 * bits // 1024, size_out, 32), dtype=torch.int32)
+        scale = torch.zeros((4096 // size, size_out), dtype=torch.int8 if count else F16)
+        offset = torch.zeros_like(scale) if count == 2 else None
+        unit = torch.ones((count, 16, size_out), dtype=F16) if count else None
+        for rows in (1, 17, 65):
+            x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
+            linear_group_words(x, words, scale, offset, bias, bits, unit, table)
+            norm_linear_group_words(x, x, x[0], 1e-5, words, scale, offset, None, "silu", bits, unit, table)
 
 
 def _linear_f8() -> None:
