@@ -161,7 +161,7 @@ NVFP4: Final = Groups(4, 16, table="e2m1", scale=E4M3)
 MXFP4: Final = Groups(4, 32, table="e2m1", scale="float8_e8m0fnu")
 """The two forms of floats of 4 bits that files other than GGUF hold."""
 GROUPS: Final = (
-    *(Groups(bits, None).name for bits in get_args(Bits)),
+    *(Groups(bits, None).name for bits in (4, 5, 8)),
     *(Groups(bits, UNIT, superblock=8 * UNIT).name for bits in (4, 5, 6)),
     NVFP4.name,
     Groups(4, UNIT, table="iq4_nl").name,
