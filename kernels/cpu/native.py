@@ -52,6 +52,7 @@ _DECLARED = {
     "quire_all_gather": "ppspi",
     "quire_all_reduce": "piptsi",
     "quire_best": "ipsssppi",
+    "quire_embed_groups": "ippsiiipipspssssspti",
     "quire_embed_shard": "ppsssipti",
     "quire_gated_activation": "iipptsi",
     "quire_linear": "pppptsfppsippi",

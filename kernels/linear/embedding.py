@@ -25,8 +25,13 @@ def _check(token_ids: torch.Tensor, weight: torch.Tensor, first: int, count: int
     check_tensor("token_ids", token_ids, (None,), (torch.int64,), token_ids.device)
     check_tensor("weight", weight, (None,) * max(2, weight.dim()), FLOATS, token_ids.device)
     check_contiguous(token_ids=token_ids, weight=weight)
-    if first < 0 or not 0 <= count <= num_outputs(weight):
-        raise ValueError(f"count: {count} tokens from {first} do not lie in a share of {num_outputs(weight)} rows")
+    check_share(first, count, num_outputs(weight))
+
+
+def check_share(first: int, count: int, rows: int) -> None:
+    """Raise ValueError unless so many tokens lie in so many rows."""
+    if first < 0 or not 0 <= count <= rows:
+        raise ValueError(f"count: {count} tokens from {first} do not lie in a share of {rows} rows")
 
 
 embed_shard = Operation(

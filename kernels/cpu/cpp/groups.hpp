@@ -251,6 +251,23 @@ struct FloatGroups : Float32, GroupScales {
         else add_tiles(packed, begin, end, weights, numbers, sums);
     }
 
+    // The first `width` weights of an output.
+    template <class T> void output(const int32_t* packed, int64_t number, int64_t width, T* out) const {
+        const int64_t block = number / BLOCK, lane = number % BLOCK;
+        alignas(64) int32_t wide[SEGMENT * BLOCK];
+        alignas(64) int32_t row[SEGMENT] = {};
+        for (int64_t i = 0; i < width; i += SEGMENT) {
+            const int64_t count = std::min(SEGMENT, inputs - i);
+            const int32_t* const codes = packed + block * lanes_of_block(inputs) + lanes_of_block(i);
+            for_codes(bits, table, [&](auto kind) {
+                widen<decltype(kind)>(codes, block, lane / LANES, i, i + count, wide);
+            });
+            for (int64_t n = 0; n < count; n++) row[n] = wide[n * BLOCK + lane % LANES];
+            for (int64_t n = 0; n < std::min(count, width - i); n += LANES)
+                store(out + i + n, load_vector<Floats>(row + n), width - i - n);
+        }
+    }
+
 private:
     void add_tiles(
         const PackedRows<FloatGroups>& packed, int64_t begin, int64_t end, const int32_t* const* weights,

@@ -7,6 +7,7 @@
 #include "activation.hpp"
 #include "attention.hpp"
 #include "columns.hpp"
+#include "embed_groups.hpp"
 #include "embedding.hpp"
 #include "exchange.hpp"
 #include "f8.hpp"
@@ -48,6 +49,7 @@ constexpr int64_t LOOPS_PER_CALL = 3;
     QUIRE_EXPORT void function##_noted(const int64_t* arguments) { quire::call(function, arguments); }
 
 QUIRE_NOTED(quire_all_reduce)
+QUIRE_NOTED(quire_embed_groups)
 QUIRE_NOTED(quire_embed_shard)
 QUIRE_NOTED(quire_gated_activation)
 QUIRE_NOTED(quire_paged_attention)

@@ -93,7 +93,7 @@ def _multiply(
         TABLE_CODES[table],
         dtype_code("scale", scale),
         scale.data_ptr(),
-        _kind(offset),
+        offset_kind(offset),
         address(offset),
         groups,
         address(unit),
@@ -109,7 +109,7 @@ def _multiply(
     return out
 
 
-def _kind(offset: torch.Tensor | None) -> int:
+def offset_kind(offset: torch.Tensor | None) -> int:
     """The library's number of what an offset means."""
     if offset is None:
         return 0

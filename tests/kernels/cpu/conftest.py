@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 FORMS = (
     "attention",
     "linear.activation",
+    "linear.embed_groups",
     "linear.embedding",
     "linear.linear",
     "linear.linear_f8",

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from coded_layers import DTYPES, FORMS, coded_layer, random, same
+from coded_layers import DTYPES, FORMS, GROUPS, coded_layer, random, same
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.cpu.arena import Arena
 from quire.kernels.cpu.tape import NotNativeError, record
 from quire.kernels.linear.activation import gated_activation
+from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear import linear, norm_linear
 from quire.kernels.linear.norm import rms_norm
 from quire.kernels.linear.pack import pack
@@ -123,3 +124,20 @@ def test_a_tape_gives_what_calls_give_with_every_form_of_weights(form, dtype):
     for seed, count in enumerate((24, 1, 7)):
         x.copy_(random(24, 128, seed=seed, dtype=dtype))
         assert same(tape.replay(count, 1), step(x[:count]))
+
+
+@pytest.mark.parametrize("form", [form for form in GROUPS if " zeros " not in form])
+@torch.inference_mode()
+def test_a_tape_looks_up_what_calls_do(form):
+    layer, ids = coded_layer(form, 40, 128), torch.full((24,), -1)
+    bits, _, unit, table = layer.how
+
+    def step(ids):
+        return embed_groups(ids, *layer.weight, 3, 37, 128, bits, torch.bfloat16, unit, table)
+
+    tape = record(lambda: step(ids), 24, 1)
+    assert len(tape) == 1
+    for count in (24, 1, 7):
+        ids.copy_(torch.arange(24) * 2)
+        assert same(tape.replay(count, 1), step(ids[:count]))
+        assert step(ids[:count])[2:].any() == (count > 2)
