@@ -7,6 +7,7 @@ from quire.kernels.attention.rope_angles import rope_angles
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.linear.activation import activation, gated_activation
+from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
@@ -31,6 +32,7 @@ OPERATIONS = (
     fill_tile_schedule,
     embed_shard,
     embed_groups,
+    embed_group_words,
     rope_angles,
     rms_norm,
     add_rms_norm,

@@ -160,28 +160,43 @@ def _check(
     table: Table = "",
 ) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
+    check_contiguous(x=x)
+    check_words(x.device, x.shape[1], words, scale, offset, bits, unit, table)
+    if bias is not None:
+        check_tensor("bias", bias, (scale.shape[1],), (x.dtype,), x.device)
+        check_contiguous(bias=bias)
+
+
+def check_words(
+    device: torch.device,
+    inputs: int,
+    words: torch.Tensor,
+    scale: torch.Tensor,
+    offset: torch.Tensor | None,
+    bits: Bits,
+    unit: torch.Tensor | None,
+    table: Table,
+) -> None:
+    """Raise ValueError unless these are the words of a weight of so many inputs, with scales and offsets."""
     check_table(table, bits, offset)
-    check_tensor("scale", scale, (None, None), _scales(table, unit is not None), x.device)
-    (groups, outputs), inputs = scale.shape, x.shape[1]
+    check_tensor("scale", scale, (None, None), _scales(table, unit is not None), device)
+    groups, outputs = scale.shape
     if bits not in (4, 8):
         raise ValueError(f"bits: must be 4 or 8, got {bits!r}")
     if inputs % SIDE or groups == 0 or (inputs // SIDE % groups and inputs != groups * SIDE // 2):
         least = f"{SIDE // 2}, nor of the same multiple of {SIDE}"
         raise ValueError(f"scale: {groups} groups of {inputs} inputs are not of {least}")
     shape = (-(-inputs // tile_inputs(bits)), outputs, WORDS)
-    check_tensor("words", words, shape, (torch.int32,), x.device)
+    check_tensor("words", words, shape, (torch.int32,), device)
     if words.numel() > MOST_WORDS:
         raise ValueError(f"words: must be at most {MOST_WORDS}, got {words.numel()}")
-    check_contiguous(x=x, words=words, scale=scale)
+    check_contiguous(words=words, scale=scale)
     if offset is not None:
         integers = () if scale.dtype == torch.int8 else (torch.uint8,)
-        check_tensor("offset", offset, (groups, outputs), (*integers, scale.dtype), x.device)
+        check_tensor("offset", offset, (groups, outputs), (*integers, scale.dtype), device)
         check_contiguous(offset=offset)
     if unit is not None:
         _check_unit(unit, scale, inputs, 1 if offset is None else 2)
-    if bias is not None:
-        check_tensor("bias", bias, (outputs,), (x.dtype,), x.device)
-        check_contiguous(bias=bias)
 
 
 def _check_unit(unit: torch.Tensor, scale: torch.Tensor, inputs: int, count: int) -> None:

@@ -9,6 +9,7 @@ from kernel_checks import EPS, LIMITS
 from report import Case, Report
 from tensors import poisoned, row_error
 
+from quire.kernels.linear.embed_group_words import embed_group_words, embed_group_words_reference
 from quire.kernels.linear.linear_group_words import (
     SUPERBLOCK,
     Bits,
@@ -94,6 +95,11 @@ def _group(report: Report, device: torch.device, inputs: int, outputs: int, kind
     stored, meaning = _stored(kind, inputs, outputs, device)
     weight = dequantize_words_reference(*stored, bits, inputs, dtype, *meaning)
     norm_weight, bias = (torch.randn(length, device=device, dtype=dtype) for length in (inputs, outputs))
+    ids, share = torch.randint(0, 2 * outputs, (9,), device=device), (7, outputs - 3, inputs, bits, dtype)
+    with poisoned():
+        rows = embed_group_words(ids, *stored, *share, *meaning)
+    wanted = embed_group_words_reference(ids, *stored, *share, *meaning)
+    report.equal(f"embed_group_words {dtype}", rows, wanted, detail)
     for tokens in (0, 1, 16, 17, 64, 65, 200):
         x, residual = (torch.randn(tokens, inputs, device=device, dtype=dtype) for _ in range(2))
         with poisoned():
