@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from quire.worker.weights.gguf.blocks import LAYOUTS, codes, minima, minima_unit, scale, unit
 from quire.worker.weights.gguf.files import read_model
 from quire.worker.weights.gguf.names import checkpoint_name
 
@@ -43,3 +44,20 @@ def plain(checkpoint, levels, unit):
         return found
     units = checkpoint.read(unit, WHOLE).float()
     return found * units.repeat_interleave(found.shape[1] // units.shape[1], 1)
+
+
+def of_blocks(raw, kind):
+    """The weight that the form of groups means by blocks uint8 [O, blocks, bytes] of a type."""
+    layout = LAYOUTS[kind]
+    q, s = codes(raw, layout).float().unflatten(1, (-1, layout.size)), scale(raw, layout).float()
+    repeated = layout.block // layout.size
+    if layout.has_units:
+        s = s * unit(raw, layout).float().repeat_interleave(repeated, 1)
+    s = s[..., None]
+    if layout.has_minima:
+        m = minima(raw, layout).float()
+        m = m * minima_unit(raw).float().repeat_interleave(repeated, 1) if layout.has_units else m
+        return (q * s - m[..., None]).flatten(1)
+    if layout.table:
+        return (TABLES[kind][q.int()] * s).flatten(1)
+    return ((q - 2 ** (layout.bits - 1)) * s).flatten(1)

@@ -82,8 +82,6 @@ def quantization_in_words(needs: Fit) -> str:
     forms = [f"{format_bytes(num_bytes)} {form}" for form, num_bytes in alike.items()]
     if needs.undivided:
         forms.append(f"of that {needs.undivided} layers whose inputs divide into no groups")
-    if needs.embedding:
-        forms.append(f"of dense ones the embedding, which is {needs.embedding} in the file")
     finer = "; the activations of 4 bits that the checkpoint states are not made, they stay finer" * needs.finer
     return f"{needs.quantization}: {', '.join(forms)}{finer}"
 

@@ -30,10 +30,10 @@ def embed_group_words_reference(
 
     token_ids int64 [T] -> [T, hidden] of `dtype`. The weight [rows >= count, hidden] is as `linear_group_words` takes
     it; rows past `count` are padding. A number is the weight that is meant, rounded as `dequantize_words_reference`
-    rounds it; a code for a zero with a sign means one without.
+    rounds it; a code of e2m1 for a zero with a sign means one without.
     """
     weight = dequantize_words_reference(words, scale, offset, bits, hidden, torch.float32, unit, table)
-    return embed_shard_reference(token_ids, (weight + 0.0 if table else weight).to(dtype), first, count)
+    return embed_shard_reference(token_ids, (weight + 0.0 if table == "e2m1" else weight).to(dtype), first, count)
 
 
 def _check(

@@ -3,7 +3,6 @@ small tables that every rank holds."""
 
 import torch
 
-from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.pack import is_blocked
 from quire.kernels.sampling.score import best
 from quire.worker.batch import Embedded
@@ -22,6 +21,9 @@ class Vocabulary(ShardedModule):
         super().__init__()
         self.scheme = context.scheme
         self.looked_up, self.multiplied = looked_up, multiplied
+        self.in_form = self.scheme.looks_up or not looked_up
+        """The scheme stores it; else it is dense, and so is what is looked up."""
+        self.hidden, self.dtype = hidden, context.dtype
         self.group = context.group
         self.vocab_size = vocab_size
         num_rows = -(-vocab_size // self.group.size)
@@ -29,15 +31,15 @@ class Vocabulary(ShardedModule):
         self.share = Slice(vocab_size, start, start + num_rows)
         rows = (("", self.share),)
         self.weight: torch.Tensor
-        if looked_up:
-            self.declare("weight", context.dtype, consecutive(rows, whole(hidden)))
-        else:
+        if self.in_form:
             self.scheme.create(self, rows, whole(hidden), context.dtype)
+        else:
+            self.declare("weight", context.dtype, consecutive(rows, whole(hidden)))
 
     def finish(self) -> None:
-        """A head takes the form of its scheme. A tied one shares the embedding's weight, unless that is quantized or
-        in a form that nobody looks up."""
-        if not self.looked_up:
+        """Turn what was loaded into what is read. A tied head beside a dense embedding shares its weight, unless that
+        is multiplied in a form that nobody looks up."""
+        if self.in_form:
             self.scheme.finish(self)
         elif self.multiplied:
             self.head = ShardedModule()
@@ -49,12 +51,16 @@ class Vocabulary(ShardedModule):
 
     def embed(self, token_ids: torch.Tensor, embedded: Embedded | None = None) -> torch.Tensor:
         """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""
-        looked_up = self.group.all_reduce(embed_shard(token_ids, self.weight, self.share.start, self.share.filled))
+        looked_up = self.group.all_reduce(self._rows(token_ids))
         if embedded is None:
             return looked_up
         # no shape depends on how many tokens have a row, so that a graph may record it
         given = embedded.vectors.index_select(0, embedded.source.clamp(min=0))
         return torch.where((embedded.source >= 0)[:, None], given, looked_up)
+
+    def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """int64 [T] -> [T, hidden]: zeros where the token is another rank's."""
+        return self.scheme.look_up(self, token_ids, self.share.start, self.share.filled, self.hidden, self.dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> [S, vocab_size], complete on every rank and without the padding."""
@@ -80,7 +86,7 @@ class Vocabulary(ShardedModule):
 
     def _product(self, hidden: torch.Tensor) -> torch.Tensor:
         """[S, hidden] -> this rank's share of the logits, with its padding."""
-        return self.scheme.apply(self.head if self.looked_up else self, hidden, None)
+        return self.scheme.apply(self if self.in_form else self.head, hidden, None)
 
 
 class Table(ShardedModule):

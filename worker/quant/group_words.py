@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words, pack_words
 from quire.worker.quant.groups import GroupsScheme, taken
 from quire.worker.quant.scheme import Scheme
@@ -54,3 +55,11 @@ class GroupWordsScheme(GroupsScheme):
         words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
         weight, unit = (words, scale, offset, bias), layer._parameters.get("unit")
         return norm_linear_group_words(x, residual, norm_weight, eps, *weight, gate, form.held_bits, unit, form.table)
+
+    def look_up(
+        self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        words, scale, offset = layer.stored("words"), layer.stored("scale"), layer._parameters.get("offset")
+        share, form = (first, count, hidden), self.form
+        unit = layer._parameters.get("unit")
+        return embed_group_words(token_ids, words, scale, offset, *share, form.held_bits, dtype, unit, form.table)

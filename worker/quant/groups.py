@@ -1,12 +1,13 @@
 """Codes of 4 to 8 bits with a scale for each output and group of inputs: read, or made when the model is loaded."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import nn
 
 from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear_groups import linear_groups, norm_linear_groups, pack, pack_scale
 from quire.worker.quant.form import E4M3, UNIT, Groups
 from quire.worker.quant.scheme import Scheme
@@ -24,6 +25,8 @@ class GroupsScheme(Scheme):
     """Keeps `packed` codes, `scale` [outputs, groups], `offset` like it where there is one; `unit` [1 or 2, outputs,
     superblocks or 1] where these are multiples of something; and `columns` where inputs have an order of their own:
     which input the product takes at each place, -1 for none."""
+
+    looks_up: ClassVar[bool] = True
 
     form: Groups
 
@@ -116,6 +119,13 @@ class GroupsScheme(Scheme):
         weight, unit = (packed, scale, offset, bias), layer._parameters.get("unit")
         how = (form.bits, form.activations, unit, form.table)
         return norm_linear_groups(x, residual, norm_weight, eps, *weight, gate, *how)
+
+    def look_up(
+        self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        packed, scale, offset = layer.stored("packed"), layer.stored("scale"), layer._parameters.get("offset")
+        unit, form = layer._parameters.get("unit"), self.form
+        return embed_groups(token_ids, packed, scale, offset, first, count, hidden, form.bits, dtype, unit, form.table)
 
 
 def _whole_groups(inputs: Slice, size: int) -> Slice:

@@ -1,11 +1,13 @@
 """8-bit integers, a scale for each output and for each row that is run: read, or made when the model is loaded."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack, pack_integers
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.parts import ModelError, Slice, consecutive
@@ -15,6 +17,8 @@ from quire.worker.weights.shard import ShardedModule
 @dataclass(frozen=True, slots=True)
 class Int8Scheme(Scheme):
     """Loads `weight` [outputs, inputs] as it is in the checkpoint, and keeps `packed` and `scale` of it instead."""
+
+    looks_up: ClassVar[bool] = True
 
     stored: bool = False
     """The checkpoint holds integers and `scale` [outputs]; else floats."""
@@ -54,3 +58,21 @@ class Int8Scheme(Scheme):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         packed, scale = layer.stored("packed"), layer.stored("scale")
         return norm_linear_int8(x, residual, norm_weight, eps, packed, scale, bias, gate)
+
+    def look_up(
+        self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        packed, scale = layer.stored("packed"), layer.stored("scale")
+        if packed.dim() == 2:  # as in a file
+            return _rows(token_ids, packed, scale, first, count).to(dtype)
+        # a row of packed integers is a group of codes of 8 bits: both have 128 more than is meant, and lie alike
+        return embed_groups(token_ids, packed, scale[:, None], None, first, count, hidden, 8, dtype)
+
+
+def _rows(token_ids: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, first: int, count: int) -> torch.Tensor:
+    """Rows float32 [T, hidden] of integers [rows, hidden] as they are in a file; zeros where the token is another's."""
+    local = token_ids - first
+    outside = (local < 0) | (local >= count)
+    rows = local.masked_fill(outside, 0)
+    found = weight.index_select(0, rows).float() * scale.index_select(0, rows)[:, None]
+    return found.masked_fill(outside[:, None], 0.0)

@@ -55,7 +55,9 @@ ON_THE_FLY: Final[dict[str, Form]] = {
     "fp8": F8Rows(stored=False),
     "int4": Groups(4, 128, "zeros", scale="bfloat16", stored=False),
 }
-KEPT: Final = {"int8": (), "fp8": ("head", "embedding"), "int4": ("head", "embedding")}
+EMBEDDING: Final = "embedding"
+"""Its path in the model."""
+KEPT: Final = {"int8": (), "fp8": ("head", EMBEDDING), "int4": ("head", EMBEDDING)}
 """Layers whose weights are not quantized on the fly: the output head decides between close tokens."""
 SAME: Final[dict[str, str]] = {
     "awq_marlin": "awq",
@@ -81,7 +83,8 @@ class Plan:
     method: str = "none"
     """Name of the quantization."""
     forms: Mapping[str, Form] = field(default_factory=dict)
-    """Path in the model of a linear layer, or of one part of a merged layer -> form; the others are dense."""
+    """Path in the model of a linear layer, of one part of a merged layer, or of the embedding -> form; the others are
+    dense."""
     stored: Mapping[str, StoredLayer | PackedLayer] = field(default_factory=dict)
     """Name in the checkpoint of a layer that is quantized there -> where its tensors lie."""
     unread: frozenset[str] = frozenset()
@@ -92,8 +95,6 @@ class Plan:
     """Number of a layer -> where its scales for such a cache lie; empty where the cache is another."""
     on_the_fly: bool = False
     """The checkpoint is not quantized: its weights are, while it is loaded."""
-    embedding: str = ""
-    """Type of the embedding in the file, where it is quantized there and dense in memory; empty: it is what it was."""
     finer: bool = False
     """config.json states activations of 4 bits too; products take them as the forms say, which is finer."""
     undivided: int = 0
@@ -225,6 +226,15 @@ def without_empty_biases(plan: Plan, unbiased: Collection[str], headers: Headers
     names = {f"{module}.bias" for module in unbiased if isinstance(plan.stored.get(module), PackedLayer)}
     empty = {name for name in names & headers.contents.keys() if not any(headers.contents[name])}
     return replace(plan, unread=plan.unread | empty)
+
+
+def with_embedding(plan: Plan, form: Form, activations: GroupActivations) -> Plan:
+    """The plan of a checkpoint that holds the embedding in this form; `activations`: of a tied head's product."""
+    if form == DENSE:
+        return plan
+    if isinstance(form, Groups):
+        form = replace(form, activations=activations)
+    return replace(plan, forms={**plan.forms, EMBEDDING: form})
 
 
 def _on_the_fly(asked: Quantization, packable: Mapping[str, Shape], activations: GroupActivations) -> Plan:

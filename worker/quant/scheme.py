@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 
 from quire.kernels.linear.activation import Gate, gated_activation
+from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.worker.weights.parts import Slice
 from quire.worker.weights.shard import ShardedModule
@@ -16,6 +18,10 @@ class Scheme(ABC):
 
     Schemes that are equal store alike: the parts of a merged layer then share one product.
     """
+
+    looks_up: ClassVar[bool] = False
+    """An embedding is stored as the scheme has it, once where it is the output head, too. Else it is dense, a `weight`
+    in the model's dtype, and a head of the scheme lies beside it."""
 
     @abstractmethod
     def create(
@@ -61,6 +67,15 @@ class Scheme(ABC):
         Left out: one operation after the other.
         """
         return norm_product_gate(lambda normed: self.apply(layer, normed, bias), x, residual, norm_weight, eps, gate)
+
+    def look_up(
+        self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Rows of the tokens `first <= id < first + count`, zeros for others: int64 [T] -> [T, hidden] of `dtype`.
+
+        Left out with `looks_up`: those of the dense weight.
+        """
+        return embed_shard(token_ids, layer.stored("weight"), first, count)
 
 
 SchemeFor = Callable[[str], Scheme]

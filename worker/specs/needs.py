@@ -50,8 +50,6 @@ class Fit:
     """Layers that are dense since their inputs divide into no groups."""
     finer: bool
     """The checkpoint states activations of 4 bits too, which stay finer."""
-    embedding: str
-    """Type of the embedding in the file, where it is quantized there and dense in memory."""
     forms: tuple[tuple[Form, int], ...]
     """The forms in which the weights lie, and the bytes of each, with its scales."""
     token_bytes: int
@@ -147,7 +145,6 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
         kv_scales=kv_scales_in_words(config, plan, kv_dtype) if token_bytes else "",
         undivided=plan.undivided,
         finer=plan.finer,
-        embedding=plan.embedding,
         forms=tuple(forms.items()),
         token_bytes=token_bytes,
         block_bytes=config.block_size * token_bytes,

@@ -7,7 +7,7 @@ from pathlib import Path
 from quire.worker.config import WorkerConfig
 from quire.worker.fields import Config
 from quire.worker.quant.form import GroupActivations
-from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, without_empty_biases
+from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, with_embedding, without_empty_biases
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
 from quire.worker.quant.read.headers import linear_modules
 from quire.worker.quant.read.kv_scales import stored_kv_scales
@@ -68,7 +68,7 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         activations: GroupActivations = "int8" if config.dtype == "auto" else "none"
         plan = plan_of(stated, config.quantization, linear, _packable(config, spec), headers, activations)
         if isinstance(stated, GgufStated):
-            plan = replace(plan, embedding=stated.embedding)
+            plan = with_embedding(plan, stated.embedding, activations)
         return plan if headers is None else _beside_weights(plan, config, spec, linear, headers)
     except ModelError as error:
         if error.field == ASKED:

@@ -7,14 +7,13 @@ from math import prod
 from typing import Final
 
 from quire.worker.quant.form import BLOCK, DENSE, UNIT, F8Blocks, Form, Groups
-from quire.worker.quant.plan import Plan, Shape
+from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.spec import LayerSpec, ModelSpec
 from quire.worker.weights.parts import ModelError, Slice, even, kv_head_share
 
 HEAD: Final = "head"
-EMBEDDING: Final = "embedding"
-"""Paths in the model."""
+"""Path in the model."""
 BY_INPUTS: Final = (".output", ".down")
 """Ends of the paths of layers whose inputs are divided among ranks; the outputs of all others are."""
 
@@ -26,10 +25,11 @@ class Sizes:
     matrices: Mapping[str, Shape]
     """Each linear layer's matrix, by its path in the model, parts of merged layers apart; an output head of its own is
     one. These a quantization packs."""
+    embedding: Shape
     others: int
-    """Elements of everything else: embeddings, norms, biases."""
-    tied_head: Shape | None = None
-    """The embedding where it is the output head, too: a quantization on the fly packs it beside it."""
+    """Elements of everything else: tables, norms, biases."""
+    is_tied: bool = False
+    """The embedding is the output head, too: a quantization on the fly may pack it."""
 
     @property
     def weights(self) -> int:
@@ -38,19 +38,16 @@ class Sizes:
 
     @property
     def num_parameters(self) -> int:
-        return self.weights + self.others
+        return self.weights + prod(self.embedding) + self.others
 
     @property
     def packable(self) -> dict[str, Shape]:
         """All that a quantization may pack."""
-        return {**self.matrices, EMBEDDING: self.tied_head} if self.tied_head else {**self.matrices}
+        return {**self.matrices, EMBEDDING: self.embedding} if self.is_tied else {**self.matrices}
 
     def bytes_by_form(self, item_bytes: int, plan: Plan) -> dict[Form, int]:
-        """Memory of the weights in each form; all that is no matrix is dense."""
-        packable = self.packable
-        if plan.form(EMBEDDING) == DENSE:
-            packable.pop(EMBEDDING, None)  # one tensor in two roles
-        found = plan.num_bytes(packable, item_bytes)
+        """Memory of the weights in each form; all that is no matrix is dense. What is tied is held once."""
+        found = plan.num_bytes({**self.matrices, EMBEDDING: self.embedding}, item_bytes)
         found[DENSE] = found.get(DENSE, 0) + self.others * item_bytes
         return found
 
@@ -67,8 +64,8 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     has_head = spec.pooling is None
     if has_head and not spec.tied_embeddings:
         matrices[HEAD] = vocabulary
-    others = sum(other for _, other in layers) + prod(vocabulary) + spec.hidden_size
-    return Sizes(matrices, others, vocabulary if has_head and spec.tied_embeddings else None)
+    others = sum(other for _, other in layers) + spec.hidden_size
+    return Sizes(matrices, vocabulary, others, has_head and spec.tied_embeddings)
 
 
 def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:
@@ -176,6 +173,6 @@ def _encoder(spec: EncoderSpec, group_size: int) -> Sizes:
     matrices |= {"attention.output": (hidden, share), "mlp.up": (inner, hidden), "mlp.down": (hidden, inner)}
     others = 3 * share + hidden + inner + hidden + 4 * hidden
     tables = (spec.num_positions + spec.num_token_types) * hidden
-    rows = -(-spec.vocab_size // group_size) * hidden
+    vocabulary = (-(-spec.vocab_size // group_size), hidden)
     blocks = {f"blocks.{n}.{path}": size for n in range(spec.num_layers) for path, size in matrices.items()}
-    return Sizes(blocks, spec.num_layers * others + rows + tables + 2 * hidden)
+    return Sizes(blocks, vocabulary, spec.num_layers * others + tables + 2 * hidden)

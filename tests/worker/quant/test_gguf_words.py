@@ -11,7 +11,9 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from gguf_meant import of_blocks
 from meant import weights_of
 
 from quire.deploy.gguf.folder import make_folder
@@ -27,7 +29,7 @@ from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
-from quire.worker.weights.gguf.blocks import LAYOUTS, codes, dequantized, minima, minima_unit, scale, unit
+from quire.worker.weights.gguf.blocks import LAYOUTS, codes, minima, minima_unit, scale, unit
 from quire.worker.weights.gguf.types import TYPES
 
 MADE = Path(__file__).parents[1] / "weights/ggufs"
@@ -72,7 +74,7 @@ def test_random_blocks_are_kept_as_the_weights_that_the_formats_own_package_read
     form, inputs = scheme_on(kind).form, 8 * LAYOUTS[kind].block
     stored = kept["words"], kept["scale"], kept.get("offset"), form.held_bits, inputs, torch.float32
     weight = dequantize_words_reference(*stored, kept.get("unit"), form.table)
-    assert torch.equal(weight, dequantized(raw, LAYOUTS[kind]))
+    assert torch.equal(weight, of_blocks(raw, kind))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

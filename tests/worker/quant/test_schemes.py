@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
+from filled import CPU, HIDDEN, AsLoaded, filled, loaded_weight, num_bytes, values
 from held import Held
 
 from quire.kernels.linear.linear_f8 import F8, linear_f8, linear_f8_reference
@@ -24,7 +25,6 @@ from quire.kernels.linear.linear_int8 import linear_int8, linear_int8_reference,
 from quire.kernels.linear.pack import unpack
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.linear import ColumnLinear, MergedLinear, QKVLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.quant.dense import DenseScheme
@@ -38,40 +38,9 @@ from quire.worker.quant.int8 import Int8Scheme
 from quire.worker.quant.plan import NO_PLAN, Plan
 from quire.worker.quant.scheme import everywhere
 from quire.worker.quant.select import kept_activations, schemes_of
-from quire.worker.weights.dummy import SAME_NAMES, fill_dummy
+from quire.worker.weights.dummy import SAME_NAMES
 from quire.worker.weights.load import fill
 from quire.worker.weights.parts import ModelError
-
-CPU = torch.device("cpu")
-HIDDEN = 48
-
-
-class AsLoaded(DenseScheme):
-    """Keeps the weight as it is in the checkpoint."""
-
-    def finish(self, layer):
-        pass
-
-
-def filled(build, scheme):
-    """A layer of its own seed's weights."""
-    layer = build(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(scheme)))
-    fill_dummy(layer, 0, CPU)
-    return layer
-
-
-def loaded_weight(build):
-    """The weight that was loaded into such a layer."""
-    return filled(build, AsLoaded()).weight
-
-
-def values(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
-def num_bytes(module):
-    return sum(parameter.nbytes for parameter in module.parameters())
-
 
 LAYERS = {
     "column": lambda c: ColumnLinear(c, HIDDEN, 20, "size", bias=True),
@@ -245,30 +214,6 @@ def test_a_layer_with_a_norm_before_it_is_the_norm_and_the_layer(scheme, gate):
         torch.testing.assert_close(out, wide)
 
 
-@pytest.mark.parametrize("scheme", [DenseScheme, Int8Scheme, f8_rows])
-def test_a_tied_vocabulary_looks_up_the_exact_rows_and_multiplies_by_the_scheme(scheme):
-    layer = filled(lambda c: Vocabulary(c, 100, HIDDEN), scheme())
-    weight, ids, hidden = layer.weight, torch.tensor([99, 0, 7]), values(3, HIDDEN)
-    assert torch.equal(weight, loaded_weight(lambda c: Vocabulary(c, 100, HIDDEN)))
-    assert torch.equal(layer.embed(ids), weight[ids])
-    close = {DenseScheme: 1e-5, Int8Scheme: 0.05, f8_rows: 0.25}[scheme]
-    torch.testing.assert_close(layer.logits(hidden), linear(hidden, weight), rtol=close, atol=close)
-    best, finite = layer.best(hidden)
-    assert torch.equal(best, layer.logits(hidden).argmax(1))
-    assert finite.all()
-
-
-@pytest.mark.parametrize(("scheme", "head_bytes"), [(DenseScheme, 4 * 96 * HIDDEN), (Int8Scheme, 96 * (HIDDEN + 4))])
-def test_a_vocabulary_stores_no_more_than_its_role_needs(scheme, head_bytes):
-    def size(**role):
-        return num_bytes(filled(lambda c: Vocabulary(c, 96, HIDDEN, **role), scheme()))
-
-    table = 4 * 96 * HIDDEN
-    assert size(multiplied=False) == table
-    assert size(looked_up=False) == head_bytes
-    assert size() == (table if scheme is DenseScheme else table + head_bytes)  # a tied one is held once
-
-
 def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
     cuda = torch.device("cuda")
     assert schemes_of(NO_PLAN, CPU)("head") == schemes_of(NO_PLAN, cuda)("head") == DenseScheme()
@@ -284,13 +229,9 @@ def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
         plan = Plan("fp8", {"head": form})
         assert schemes_of(plan, CPU)("head") == scheme
         assert schemes_of(plan, CPU)("blocks.0.mlp.down") == DenseScheme()
-        assert (form.name in SERVED["cuda"]) == operation.has_form("cuda")
-        if form.name not in SERVED["cuda"]:
-            with pytest.raises(ModelError, match=f"quantization_config: {form.name} need the CPU backend; choose"):
-                schemes_of(plan, cuda)
-            with pytest.raises(ModelError, match=r"^quantization: fp8 needs the CPU backend; choose quantization none"):
-                schemes_of(replace(plan, on_the_fly=True), cuda)
-        elif not isinstance(form, Groups):
+        assert form.name in SERVED["cuda"]
+        assert operation.has_form("cuda")
+        if not isinstance(form, Groups):
             assert schemes_of(plan, cuda)("head") == scheme
     rounded = Groups(8, 32, "minima", "int8")
     plan = Plan("gguf", {"head": rounded})
@@ -313,3 +254,12 @@ def test_an_older_gpu_says_that_it_multiplies_activations_as_they_are():
         said = kept_activations(Plan("fp8", {"head": form}), capability)
         assert said.startswith(says)
         assert bool(said) == bool(says)
+
+
+def test_a_form_without_a_product_on_the_device_is_refused(monkeypatch):
+    monkeypatch.setitem(SERVED, "cuda", frozenset({"dense"}))
+    plan, cuda = Plan("fp8", {"head": F8Rows()}), torch.device("cuda")
+    with pytest.raises(ModelError, match=r"^quantization_config: f8 rows need the CPU backend; choose device cpu"):
+        schemes_of(plan, cuda)
+    with pytest.raises(ModelError, match=r"^quantization: fp8 needs the CPU backend; choose quantization none"):
+        schemes_of(replace(plan, on_the_fly=True), cuda)

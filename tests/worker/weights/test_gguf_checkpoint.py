@@ -67,12 +67,11 @@ def test_weights_are_those_of_the_formats_own_package(folder, name):
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_quantized_weights_are_those_of_the_formats_own_package(folder, name):
-    """Also the queries and keys, whose rows were moved, and the embedding, which is handed out as it is meant."""
+    """Also the queries and keys, whose rows were moved."""
     with open_checkpoint(folder(name)) as checkpoint:
         for tensor, digest in EXPECTED[name]["digests"].items():
             values = meant(checkpoint, tensor)
             assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest() == digest, tensor
-        assert checkpoint.read("model.embed_tokens.weight", WHOLE).dtype == torch.float32
         scale = checkpoint.read("model.layers.0.self_attn.q_proj.scale", WHOLE)
         assert scale.dtype == SCALES.get(name, torch.float16)
         assert scale.shape == checkpoint.shape("model.layers.0.self_attn.q_proj.scale")
@@ -206,7 +205,7 @@ def test_experts_of_three_axes_are_no_matrix(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tensor", "part"), [("token_embd", "embed_tokens.weight"), ("blk.0.ffn_up", "layers.0.mlp.up_proj.scale")]
+    ("tensor", "part"), [("token_embd", "embed_tokens.scale"), ("blk.0.ffn_up", "layers.0.mlp.up_proj.scale")]
 )
 @pytest.mark.parametrize(("kind", "number"), [(8, b"\x00\x7e"), (20, b"\x00\x7c"), (39, b"\xff\x22")])
 def test_scales_that_are_no_numbers_are_refused(tmp_path, tensor, part, kind, number):
@@ -221,15 +220,14 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path, tensor, part, kind, nu
         GgufCheckpoint(tmp_path).read(f"model.{part}", WHOLE)
 
 
-def test_the_plan_has_a_form_for_each_layer_and_names_the_embedding(folder):
+def test_the_plan_has_a_form_for_each_layer_and_the_embedding(folder):
     forms = {"llama-q8_0": Groups(8, 32), "llama-q4_0": Groups(4, 32), "llama-q4_1": Groups(4, 32, "minima")}
     for name, form in forms.items():
         path = folder(name)
         plan = read_plan(WorkerConfig(model=str(path), dtype="float32"), read_spec(path))
         heads = {"head"} if name == "llama-q4_1" else set()
-        assert plan.forms.keys() >= {"blocks.0.attention.qkv.q", "blocks.0.mlp.down", *heads}
-        assert "embedding" not in plan.forms
-        assert (plan.method, set(plan.forms.values()), plan.embedding) == ("gguf", {form}, form_name(name))
+        assert plan.forms.keys() >= {"blocks.0.attention.qkv.q", "blocks.0.mlp.down", "embedding", *heads}
+        assert (plan.method, set(plan.forms.values())) == ("gguf", {form})
     for name in DENSE:
         path = folder(name)
         spec = read_spec(path)
@@ -251,10 +249,6 @@ def test_blocks_are_unpacked_as_their_forms_are_stated():
         assert LAYOUTS[kind].block == block
         assert size <= form.num_bytes(1, 256) * block // 256 <= size * 1.03
     assert FORMS.keys() - groups.keys() == DTYPES.keys()
-
-
-def form_name(name):
-    return name.removeprefix("llama-").upper()
 
 
 def test_a_quantization_beside_that_of_the_file_is_refused(folder):

@@ -37,8 +37,8 @@ class GgufStated:
 
     forms: Mapping[str, Form]
     """Name of a module's weight -> its form."""
-    embedding: str
-    """Type of the embedding, where that is quantized: its rows are looked up, and no product takes them so."""
+    embedding: Form
+    """That of the embedding, which no name of a linear layer leads to."""
     method: str = METHOD
     kv_cache: bool = False
 
@@ -58,5 +58,4 @@ def read_gguf(model: GgufModel) -> Stated | None:
         forms[checkpoint_name(stored, model.metadata) or stored] = FORMS[kind]
     if all(form == DENSE for form in forms.values()):
         return None
-    embedding = model.tensors[EMBEDDING].type.name if EMBEDDING in model.tensors else ""
-    return GgufStated(forms, "" if embedding in DENSE_TYPES else embedding)
+    return GgufStated(forms, FORMS[model.tensors[EMBEDDING].type.name] if EMBEDDING in model.tensors else DENSE)

@@ -13,7 +13,7 @@ _STORED = r"\.(?P<tensor>\w+)"
 """Any tensor of a linear layer: its scheme declares which."""
 NAMES: Final = NameMap(
     (
-        NameRule(r"(?:\w+\.)?embeddings\.word_embeddings\.weight", "embedding.weight"),
+        NameRule(r"(?:\w+\.)?embeddings\.word_embeddings" + _STORED, "embedding.{tensor}"),
         NameRule(r"(?:\w+\.)?embeddings\.position_embeddings\.weight", "positions.weight"),
         NameRule(r"(?:\w+\.)?embeddings\.token_type_embeddings\.weight", "token_types.weight"),
         NameRule(r"(?:\w+\.)?embeddings\.LayerNorm" + _LEARNED, "norm.{tensor}"),

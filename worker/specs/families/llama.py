@@ -22,7 +22,7 @@ from quire.worker.weights.parts import ModelError
 
 NAMES: Final = NameMap(
     (
-        NameRule(r"(model\.)?embed_tokens\.weight", "embedding.weight"),
+        NameRule(r"(model\.)?embed_tokens\.(?P<tensor>\w+)", "embedding.{tensor}"),
         NameRule(r"(model\.)?norm\.weight", "norm.weight"),
         NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
         NameRule(r"(model\.)?layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),

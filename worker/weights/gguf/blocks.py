@@ -11,12 +11,10 @@ from typing import Final, NamedTuple
 import torch
 from torch import unflatten
 
-from quire.kernels.linear.code_tables import Table, numbers
+from quire.kernels.linear.code_tables import Table
 
 SUPERBLOCK: Final = 256
 """Values of a block whose groups have integers for scales."""
-PIECE: Final = 4096
-"""Rows that are dequantized at once: the steps in between take several times their memory."""
 
 
 class Layout(NamedTuple):
@@ -102,31 +100,6 @@ def unit(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
 def minima_unit(raw: torch.Tensor) -> torch.Tensor:
     """float16 [O, I / 256]: what minima are multiples of."""
     return _halves(raw, 2)
-
-
-def dequantized(raw: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """float32 [O, I], to the bit what the format means."""
-    values = torch.empty((raw.shape[0], raw.shape[1] * layout.block))
-    for start in range(0, raw.shape[0], PIECE):
-        rows = raw[start : start + PIECE]
-        factors = _plain(scale(rows, layout), unit(rows, layout) if layout.has_units else None)
-        grouped = numbers(unflatten(codes(rows, layout), 1, (-1, layout.size)), layout.table)
-        if layout.table:
-            grouped.add_(0.0).mul_(factors[..., None])  # the format has no zero with a sign
-        elif layout.has_minima:
-            least = _plain(minima(rows, layout), minima_unit(rows) if layout.has_units else None)
-            grouped.mul_(factors[..., None]).sub_(least[..., None])
-        else:
-            grouped.sub_(1 << layout.bits - 1).mul_(factors[..., None])
-        values[start : start + PIECE] = grouped.flatten(1)
-    return values
-
-
-def _plain(levels: torch.Tensor, units: torch.Tensor | None) -> torch.Tensor:
-    """Scales or minima in float32: of integers, what they mean."""
-    if units is None:
-        return levels.float()
-    return (unflatten(levels, 1, (units.shape[1], -1)).float() * units.float()[..., None]).flatten(1)
 
 
 def _six_bits(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

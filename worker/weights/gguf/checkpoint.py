@@ -7,10 +7,10 @@ from typing import Final, Literal, NamedTuple
 
 import torch
 
-from quire.worker.weights.gguf.blocks import LAYOUTS, Layout, codes, dequantized, minima, minima_unit, scale, unit
+from quire.worker.weights.gguf.blocks import LAYOUTS, Layout, codes, minima, minima_unit, scale, unit
 from quire.worker.weights.gguf.files import read_model
 from quire.worker.weights.gguf.header import GgufHeader, GgufTensor, Value
-from quire.worker.weights.gguf.names import EMBEDDING, checkpoint_name, interleaved_heads
+from quire.worker.weights.gguf.names import checkpoint_name, interleaved_heads
 from quire.worker.weights.header import CheckpointError
 
 DTYPES: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -30,8 +30,7 @@ class GgufCheckpoint:
 
     A quantized matrix is handed out as `codes` uint8 [O, I], `scale` float16 [O, I / 32] and perhaps `minima` like it,
     in place of its `weight`; of superblocks scales and minima are int8, multiples of `unit` and `minima_unit` float16
-    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu. The embedding, whose rows are looked up, is handed
-    out as what they mean.
+    [O, I / 256]; beside floats of 4 bits scales are float8_e8m0fnu.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,7 +118,7 @@ def _parts(stored: str, tensor: GgufTensor, metadata: Mapping[str, Value]) -> li
     name = checkpoint_name(stored, metadata)
     if name is None:
         return []
-    if stored == EMBEDDING or tensor.type.name not in LAYOUTS:
+    if tensor.type.name not in LAYOUTS:
         return [(name, "whole")]
     module = name.removesuffix(".weight")
     layout = LAYOUTS[tensor.type.name]
@@ -135,8 +134,6 @@ def _unpacked(raw: torch.Tensor, layout: Layout, part: Part, stored: str) -> tor
     match part:
         case "codes":
             return codes(raw, layout)
-        case "whole":
-            values = dequantized(raw, layout)
         case "scale":
             values = scale(raw, layout)
         case "minima":

@@ -82,7 +82,7 @@ def test_ids_far_away_are_no_rows_and_a_code_for_a_zero_has_no_sign():
         ({"first": -1}, "count"),
         ({"hidden": 64}, "scale"),
         ({"dtype": torch.int8}, "dtype"),
-        ({"table": "e2m1"}, "table"),
+        ({"table": "e4m3"}, "table"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_its_name(changed, named):
