@@ -13,6 +13,7 @@ from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.linear.activation import GATES, activation, gated_activation
 from quire.kernels.linear.code_tables import Table
+from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
@@ -167,6 +168,7 @@ def _groups() -> None:
         scale = torch.zeros((4096 // size, size_out), dtype=torch.int8 if count else F16)
         offset = torch.zeros_like(scale) if count == 2 else None
         unit = torch.ones((count, 16, size_out), dtype=F16) if count else None
+        embed_group_words(torch.arange(17), words, scale, offset, 0, size_out, 4096, bits, BF16, unit, table)
         for rows in (1, 17, 65):
             x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
             linear_group_words(x, words, scale, offset, bias, bits, unit, table)

@@ -25,9 +25,9 @@ KINDS = (
 
 def builds(capability: int) -> Iterator[Build]:
     """The types of GGUF files."""
-    for kind in KINDS:
+    for bits, group, scale, offset, unit, table in KINDS:
         for dtype in ("bf16", "fp16") if capability == 90 else ("bf16",):
-            yield _build(*kind, dtype)
+            yield _build(bits, group, scale, offset, unit, table, dtype)
 
 
 def _build(bits, group, scale, offset, unit, table, dtype):
