@@ -99,6 +99,7 @@ def _knobs(config: WorkerConfig, needs: Fit, place: Place) -> Iterator[tuple[str
         yield "kv_cache_dtype", ["bfloat16", "fp8"] if halved else ["fp8"]
     if place.is_gpu:
         yield "tensor_parallel_size", [size for size in RANKS if size > config.tensor_parallel_size]
+        yield "quantization", ["fp8", "int4"]
     else:
         yield "dtype", ["bfloat16"]
         yield "quantization", ["int8", "int4"]

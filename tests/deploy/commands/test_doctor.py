@@ -83,7 +83,7 @@ def test_what_would_make_it_fit_is_named_in_flags(capsys, eight_b: Path) -> None
     (refused,) = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
     assert refused.endswith(
         "it fits with --max-model-len=57344 or --gpu-memory-utilization=0.96 or --kv-cache-dtype=fp8 "
-        "or --tensor-parallel-size=2"
+        "or --tensor-parallel-size=2 or --quantization=fp8"
     )
     assert main(["doctor", str(eight_b), "--device", "cpu", "--device-memory", "24GiB"]) == 1
     assert "it fits with --dtype=bfloat16 or --quantization=int8\n" in capsys.readouterr().out

@@ -89,20 +89,27 @@ def test_memory_is_that_of_the_published_model(tmp_path: Path) -> None:
             Place(True, 16 * GIB),
             {},
             "model: its weights take 15 GiB in bfloat16, and there are 16 GiB, gpu_memory_utilization 0.92 of them; by "
-            "this count it fits with gpu_memory_utilization=0.94 or tensor_parallel_size=2",
+            "this count it fits with gpu_memory_utilization=0.94 or tensor_parallel_size=2 or quantization=fp8",
         ),
         (
             Place(True, 18 * GIB),
             {"max_model_len": 32768},
             "max_model_len: one sequence of 32768 tokens needs 4 GiB of KV memory, but there are 1.6 GiB, enough for "
-            "13120 tokens; by this count it fits with max_model_len=12288 or tensor_parallel_size=2",
+            "13120 tokens; by this count it fits with max_model_len=12288 or tensor_parallel_size=2 or "
+            "quantization=fp8",
         ),
         (
             Place(True, 24 * GIB),
             {"max_model_len": 65536},
             "max_model_len: one sequence of 65536 tokens needs 8 GiB of KV memory, but there are 7.12 GiB, enough for "
             "58336 tokens; by this count it fits with max_model_len=57344 or gpu_memory_utilization=0.96 or "
-            "kv_cache_dtype=fp8 or tensor_parallel_size=2",
+            "kv_cache_dtype=fp8 or tensor_parallel_size=2 or quantization=fp8",
+        ),
+        (
+            Place(True, 8 * GIB),
+            {"max_model_len": 8192},
+            "model: its weights take 15 GiB in bfloat16, and there are 8 GiB, gpu_memory_utilization 0.92 of them; by "
+            "this count it fits with tensor_parallel_size=4 or quantization=int4",
         ),
         (
             Place(False, 24 * GIB),
