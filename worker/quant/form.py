@@ -16,6 +16,8 @@ BLOCK: Final = 128
 """Outputs, and inputs, that share a scale of blocks."""
 UNIT: Final = 32
 """Inputs whose activations share a scale beside codes of groups: a group is one of them, or several."""
+LINE: Final = 128
+"""Bytes of an output's codes that lie together on a GPU: 256 inputs of 4 bits, 128 of 8."""
 Bits = Literal[4, 5, 6, 8]
 Table = Literal["", "e2m1", "iq4_nl"]
 """Numbers that codes of 4 bits stand for, as `quire.kernels.linear.code_tables` has them; empty: themselves."""
@@ -121,13 +123,13 @@ class Groups:
     superblock: int | None = None
     """Inputs whose groups' scales are int8 and multiples of one number, minima of another; None: they are of none."""
     table: Table = ""
-    in_bytes: bool = False
-    """Each code takes a byte in memory, also one of fewer bits."""
+    in_words: bool = False
+    """Codes lie as GPUs read them: of 5 and 6 bits in bytes, and the last `LINE` of an output filled up."""
 
     @property
     def held_bits(self) -> Bits:
         """Bits of a code in memory."""
-        return 8 if self.in_bytes else self.bits
+        return 8 if self.in_words and self.bits in (5, 6) else self.bits
 
     @property
     def name(self) -> str:
@@ -143,7 +145,8 @@ class Groups:
             beside = numbers * (groups + outputs * (inputs // self.superblock) * item_bytes)
         else:
             beside = groups * {"none": item_bytes, "zeros": item_bytes + 1, "minima": 2 * item_bytes}[self.offset]
-        return outputs * inputs * self.held_bits // 8 + beside
+        line = LINE if self.in_words else 1
+        return outputs * -(-inputs * self.held_bits // (8 * line)) * line + beside
 
     def __str__(self) -> str:
         size = "all inputs" if self.size is None else f"{self.size}"
@@ -176,8 +179,8 @@ ROUNDS_BESIDE_GROUPS: Final = frozenset({"cpu"})
 """Types of devices that may round the activations beside codes of groups."""
 NARROW_BESIDE_CODES: Final = frozenset({"cuda"})
 """Types of devices whose matrix units take codes beside numbers of 16 bits, and none beside float32."""
-WITHOUT_ODD_CODES: Final = frozenset({"cuda"})
-"""Types of devices that hold codes of 5 and 6 bits in bytes."""
+IN_WORDS: Final = frozenset({"cuda"})
+"""Types of devices that read codes of groups in words."""
 ON_TAPES: Final[frozenset[str]] = SERVED["cpu"]
 """Names of the forms whose products on a processor are native calls, which a tape can note."""
 

@@ -11,11 +11,11 @@ from quire.worker.config import KVDtype, Quantization
 from quire.worker.fields import Config, DtypeName
 from quire.worker.quant.form import (
     DENSE,
+    IN_WORDS,
     NARROW_BESIDE_CODES,
     ROUNDS_BESIDE_GROUPS,
     SERVED,
     UNIT,
-    WITHOUT_ODD_CODES,
     Dense,
     F8Rows,
     Form,
@@ -109,7 +109,7 @@ class Plan:
 
     def on(self, device_type: str) -> "Plan":
         """The plan as a type of device serves it: on GPUs what groups of codes are multiplied by stays as it is, and
-        codes of 5 and 6 bits take a byte."""
+        codes lie in words."""
         return replace(self, forms={path: _on(form, device_type) for path, form in self.forms.items()})
 
     def dtype(self, stated: DtypeName, device_type: str) -> DtypeName:
@@ -146,7 +146,7 @@ def _on(form: Form, device_type: str) -> Form:
         return form
     if device_type not in ROUNDS_BESIDE_GROUPS:
         form = replace(form, activations="none")
-    return replace(form, in_bytes=device_type in WITHOUT_ODD_CODES and form.bits in (5, 6))
+    return replace(form, in_words=device_type in IN_WORDS)
 
 
 def refuse_device(plan: Plan, device_type: str) -> ModelError | None:

@@ -85,7 +85,18 @@ def test_layers_of_floats_multiply_as_those_of_processors_do(build, form):
 def test_activations_beside_groups_stay_as_they_are_on_gpus():
     rounded = Groups(4, 32, activations="int8", scale=E8M0, table="e2m1")
     found = schemes_of(Plan("gguf", {"head": rounded}), torch.device("cuda"))("head")
-    assert found == GroupWordsScheme(replace(rounded, activations="none"))
+    assert found == GroupWordsScheme(replace(rounded, activations="none", in_words=True))
+
+
+@pytest.mark.parametrize("inputs", [32, 128, 384, 896])
+@pytest.mark.parametrize(
+    "form", [Groups(4, 32), Groups(4, 32, "zeros"), Groups(5, 32, "minima"), Groups(8, 32)], ids=str
+)
+def test_a_last_line_of_words_that_is_filled_up_is_counted(form, inputs):
+    plan = Plan("gptq", {"head": form})
+    scheme = schemes_of(plan, torch.device("cuda"))("head")
+    layer = filled(lambda context: RowLinear(context, inputs, 24, "size"), scheme)
+    assert sum(kept.nbytes for kept in layer.parameters()) == plan.on("cuda").form("head").num_bytes(24, inputs)
 
 
 class Drawn(DummyWeights):

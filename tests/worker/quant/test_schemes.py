@@ -236,7 +236,7 @@ def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
     rounded = Groups(8, 32, "minima", "int8")
     plan = Plan("gguf", {"head": rounded})
     assert schemes_of(plan, CPU)("head") == GroupsScheme(rounded)
-    assert schemes_of(plan, cuda)("head") == GroupWordsScheme(replace(rounded, activations="none"))
+    assert schemes_of(plan, cuda)("head") == GroupWordsScheme(replace(rounded, activations="none", in_words=True))
 
 
 def test_an_older_gpu_says_that_it_multiplies_activations_as_they_are():
