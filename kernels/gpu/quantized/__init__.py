@@ -1,1 +1,1 @@
-"""Linear layers on weights in codes: products of our own, made for few tokens, and what prepares their inputs."""
+"""Linear layers on weights in codes, embeddings in codes, and what prepares the inputs of products of our own."""
