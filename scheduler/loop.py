@@ -194,7 +194,7 @@ class SchedulerLoop:
             if not isinstance(event, events.Submitted):
                 raise
             log.exception("request %r broke the scheduler", event.submit.label)
-            self._check()  # nothing is served from a broken state: the supervisor starts a new scheduler
+            invariants.check(self._core)  # nothing is served from a broken state: the supervisor starts a new scheduler
             return self._core.refuse(event, "BUG", "the request broke the scheduler")
 
     def _on_hello(self, identity: bytes, hello: Hello, now: float) -> None:
