@@ -56,7 +56,7 @@ def _replacements(units: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
         bases = here ^ offsets[here]
         if (bases | 255).max() >= len(units):
             return None
-        found.append(units[bases[(units[here] >> 8 & 1 == 1) & (here > 0)]] & (1 << 31) - 1)
+        found.append(units[bases[units[here] >> 8 & 1 == 1]] & (1 << 31) - 1)
         children = bases[:, None] ^ LABELS
         children = np.unique(children[labels[children] == LABELS])
         children = children[~seen[children]]

@@ -19,6 +19,9 @@ from quire.worker.weights.parts import ModelError
 
 EMPTY = json.loads(Tokenizer(models.BPE()).to_str())
 SMALL = charsmap({"a": "b", "ab": "cd", "é": "e", "日本": " "})
+ROUND = bytearray(charsmap({"a": "b"}))
+ROUND[4:8], ROUND[4 + 4 * 97 : 8 + 4 * 97] = (97 << 10 | 256 | 97).to_bytes(4, "little"), b"\xff" * 4
+"""A step from the root to itself, where a key ends whose replacement lies far outside."""
 TAKEN = [place for place, byte in enumerate(SMALL) if byte]
 """Bytes of it that are not zero."""
 
@@ -52,6 +55,7 @@ def test_bytes_may_have_a_sign():
         charsmap({"a": "b" * (LONGEST + 1)}),
         SMALL[:-1],
         SMALL[:-2] + b"\x80\0",
+        ROUND,
     ],
 )
 def test_a_table_that_ends_nowhere_is_refused(table):
