@@ -48,7 +48,7 @@ def _tokenizer_file(directory: Path, tokenizer: str) -> Path:
 
 def given_files(directory: Path) -> list[Path]:
     """The GGUF files, as the user gave them, of a directory that is made of one; empty for any other."""
-    if directory.name != NAME:
+    if directory.name != NAME or not is_gguf(directory):  # a user's own may have the name
         return []
     return [file.readlink() for file in files_of(models_in(directory)[0])]
 
