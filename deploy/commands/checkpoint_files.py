@@ -91,15 +91,24 @@ def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]
             continue
         if names and match[2] not in names:
             continue
-        path = directory / match[2]
-        if not _may_be_name(match[2]):
-            yield f"--digest: {match[2][:80]!r} of {SUMS} is no name of a file"
-        elif not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):  # a link may lead out
-            yield f"--digest: {match[2][:80]!r} of {SUMS} lies outside of the model's directory"
-        elif not path.is_file():
-            yield f"--digest: {match[2]} of {SUMS} is not here; fetch it again"
-        elif _digest(path) != match[1].lower():
-            yield f"--digest: {match[2]} is not the file that {SUMS} names; fetch it again"
+        try:
+            fault = _fault(directory, match[2], match[1].lower())
+        except OSError as error:  # this user may not read it
+            fault = f"{match[2]} of {SUMS} cannot be read: {error.strerror}"
+        if fault:
+            yield f"--digest: {fault}"
+
+
+def _fault(directory: Path, name: str, digest: str) -> str:
+    """The fault of a file of this name; empty if its digest is this one. Raises OSError."""
+    path = directory / name
+    if not _may_be_name(name):
+        return f"{name[:80]!r} of {SUMS} is no name of a file"
+    if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):  # a link may lead out
+        return f"{name[:80]!r} of {SUMS} lies outside of the model's directory"
+    if not path.is_file():
+        return f"{name} of {SUMS} is not here; fetch it again"
+    return "" if _digest(path) == digest else f"{name} is not the file that {SUMS} names; fetch it again"
 
 
 def _may_be_name(name: str) -> bool:

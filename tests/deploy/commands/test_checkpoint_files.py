@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from quire.deploy.commands.checkpoint_files import given_files
+from quire.deploy.commands.checkpoint_files import SUMS, digest_faults, given_files
+
+DIGEST = "0" * 64
 
 
 def test_a_directory_of_the_users_may_have_the_name_of_one_that_is_made(tmp_path: Path) -> None:
@@ -11,3 +13,11 @@ def test_a_directory_of_the_users_may_have_the_name_of_one_that_is_made(tmp_path
     assert given_files(folder) == []
     (folder / "model.safetensors").touch()
     assert given_files(folder) == []
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("/proc/self/mem")
+    (tmp_path / SUMS).write_text(f"{DIGEST}  a\n{DIGEST}  b\n")
+    first, second = digest_faults(tmp_path)
+    assert first == f"--digest: a of {SUMS} cannot be read: Input/output error"
+    assert second.startswith(f"--digest: b of {SUMS} is not here")
