@@ -81,7 +81,7 @@ def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         yield f"--digest: {directory / SUMS} cannot be read: {reason}"
         return
-    listed = {match[2] for line in lines if (match := _LINE.fullmatch(line.strip()))}
+    listed = {os.path.normpath(match[2]) for line in lines if (match := _LINE.fullmatch(line.strip()))}
     for name in sorted(set(names) - listed):
         yield f"--digest: {SUMS} has no line for {name}; fetch the digests of that model"
     for number, line in enumerate(filter(str.strip, lines), 1):
@@ -89,7 +89,7 @@ def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]
         if match is None:
             yield f"--digest: line {number} of {SUMS} is no digest and name: {line[:80]!r}"
             continue
-        if names and match[2] not in names:
+        if names and os.path.normpath(match[2]) not in names:
             continue
         try:
             fault = _fault(directory, match[2], match[1].lower())
