@@ -14,6 +14,8 @@ LICENSE = re.compile(r"^license(?:_name)?:[ \t]*(\S.*)$", re.MULTILINE)
 MOST_CARD_BYTES = 64 << 10
 MOST_NAME_BYTES, MOST_BYTES = 255, 2048
 """Most bytes of a part of a name, and of all of it."""
+MOST_SHOWN = 80
+"""Most characters of a name that a sentence repeats."""
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 
 
@@ -64,7 +66,8 @@ def licence(directory: Path) -> str:
     except OSError:
         return ""
     header = text.split("---", 2)[1] if text.startswith("---") and text.count("---") > 1 else ""
-    return ", ".join(value.strip("'\" ") for value in LICENSE.findall(header))
+    stated = ", ".join(value.strip("'\" ") for value in LICENSE.findall(header))
+    return "".join(filter(str.isprintable, stated))
 
 
 def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]:
@@ -83,32 +86,32 @@ def digest_faults(directory: Path, names: Collection[str] = ()) -> Iterator[str]
         return
     listed = {os.path.normpath(match[2]) for line in lines if (match := _LINE.fullmatch(line.strip()))}
     for name in sorted(set(names) - listed):
-        yield f"--digest: {SUMS} has no line for {name}; fetch the digests of that model"
+        yield f"--digest: {SUMS} has no line for {name!r}; fetch the digests of that model"
     for number, line in enumerate(filter(str.strip, lines), 1):
         match = _LINE.fullmatch(line.strip())
         if match is None:
-            yield f"--digest: line {number} of {SUMS} is no digest and name: {line[:80]!r}"
+            yield f"--digest: line {number} of {SUMS} is no digest and name: {line[:MOST_SHOWN]!r}"
             continue
         if names and os.path.normpath(match[2]) not in names:
             continue
         try:
             fault = _fault(directory, match[2], match[1].lower())
         except OSError as error:  # this user may not read it
-            fault = f"{match[2]} of {SUMS} cannot be read: {error.strerror}"
+            fault = f"{match[2][:MOST_SHOWN]!r} of {SUMS} cannot be read: {error.strerror}"
         if fault:
             yield f"--digest: {fault}"
 
 
 def _fault(directory: Path, name: str, digest: str) -> str:
     """The fault of a file of this name; empty if its digest is this one. Raises OSError."""
-    path = directory / name
+    path, shown = directory / name, repr(name[:MOST_SHOWN])
     if not _may_be_name(name):
-        return f"{name[:80]!r} of {SUMS} is no name of a file"
+        return f"{shown} of {SUMS} is no name of a file"
     if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(directory)):  # a link may lead out
-        return f"{name[:80]!r} of {SUMS} lies outside of the model's directory"
+        return f"{shown} of {SUMS} lies outside of the model's directory"
     if not path.is_file():
-        return f"{name} of {SUMS} is not here; fetch it again"
-    return "" if _digest(path) == digest else f"{name} is not the file that {SUMS} names; fetch it again"
+        return f"{shown} of {SUMS} is not here; fetch it again"
+    return "" if _digest(path) == digest else f"{shown} is not the file that {SUMS} names; fetch it again"
 
 
 def _may_be_name(name: str) -> bool:

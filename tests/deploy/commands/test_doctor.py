@@ -217,7 +217,7 @@ def test_files_are_compared_with_the_digests_beside_them(capsys, eight_b: Path) 
     (eight_b / "SHA256SUMS").write_text("\n".join(lines))
     assert main(ask) == 1
     refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
-    expected = ("other is not the file", "absent of", "outside", "line 4", "no name", "no name")
+    expected = ("'other' is not the file", "'absent' of", "outside", "line 4", "no name", "no name")
     for line, words in zip(refused, expected, strict=True):
         assert words in line
 
@@ -237,4 +237,5 @@ def test_licence_and_digests_of_a_gguf_file_are_those_beside_it(capsys, tmp_path
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {names[1]}")
     assert main(ask) == 1
     refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
-    assert [f"has no line for {names[0]};" in refused[0], f"{names[1]} is not the file" in refused[1]] == [True, True]
+    assert f"has no line for {names[0]!r};" in refused[0]
+    assert f"{names[1]!r} is not the file" in refused[1]
