@@ -97,6 +97,7 @@ REFUSED = {
     ),
     "an alignment of 3": (padded(header(0, 1) + key("general.alignment", 3)), "must be a power of two"),
     "an alignment that is a text": (header(0, 1) + key("general.alignment", "32"), "must be a power of two"),
+    "an alignment of a bell": (header(0, 1) + key("general.alignment", "\a"), r"alignment is '\\x07', and"),
     "an alignment of gigabytes": (header(0, 1) + key("general.alignment", 1 << 31), "must be a power of two"),
     "a tensor twice": (of_tensors(info("a", (4,)), info("a", (4,), 0, 32)), "tensor 'a' is there twice"),
     "no dimension": (of_tensors(info("a", ())), "'a' has 0 dimensions"),
@@ -220,7 +221,8 @@ class TestSplit:
         [
             ({"split.no": 0}, "says it is file 0 of 2, counted from 0, but it is 1 of 2"),
             ({"split.count": 3}, "says it is file 1 of 3"),
-            ({"split.count": "x" * 999}, "says it is file 1 of x"),
+            ({"split.count": "x" * 999}, "says it is file 1 of 'x"),
+            ({"split.no": "\x1b[2J"}, r"says it is file '\\x1b\[2J' of 2"),
         ],
     )
     def test_files_of_other_splits_are_refused(self, tmp_path, changed, message):

@@ -92,4 +92,4 @@ def _shaped(name: str, tensor: GgufTensor) -> GgufTensor:
 
 
 def _shown(value: Value) -> str:
-    return str(value)[:64]
+    return repr(value)[:64]

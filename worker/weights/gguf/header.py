@@ -137,7 +137,7 @@ class _Reader:
     ) -> dict[str, GgufTensor]:
         """The tensors where they lie: one behind the other, each on a multiple of the alignment, as ggml wants it."""
         if type(alignment) is not int or alignment not in ALIGNMENTS:
-            raise self._damaged(f"{ALIGNMENT} is {str(alignment)[:MOST_SHOWN]}, and must be a power of two")
+            raise self._damaged(f"{ALIGNMENT} is {repr(alignment)[:MOST_SHOWN]}, and must be a power of two")
         begin = -(-self._at // alignment) * alignment
         tensors = {name: GgufTensor(kind, shape, begin + offset) for name, (kind, shape, offset) in infos.items()}
         expected = begin
