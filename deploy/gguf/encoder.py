@@ -41,6 +41,9 @@ def encoder_config(model: GgufModel) -> dict[str, Any]:
         raise ModelError(f"{ENCODER}.attention.causal", f"encoders that see only the past are not supported; {REMEDY}")
     heads = metadata.integer(f"{ENCODER}.attention.head_count")
     hidden = metadata.integer(f"{ENCODER}.embedding_length")
+    if hidden % heads:
+        message = f"{heads} do not divide {ENCODER}.embedding_length {hidden}; {REMEDY}"
+        raise ModelError(f"{ENCODER}.attention.head_count", message)
     alike = {"head_count_kv": heads, "key_length": hidden // heads, "value_length": hidden // heads}
     for name, wanted in alike.items():
         if metadata.integer(f"{ENCODER}.attention.{name}", wanted) != wanted:

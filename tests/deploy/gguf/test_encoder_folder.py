@@ -79,6 +79,8 @@ REFUSED = {
     "a key that nobody reads": ({"bert.rope.freq_base": 1e4}, "bert.rope.freq_base: is not read; choose another file"),
     "labels": ({"bert.classifier.output_labels": ["a"]}, "output_labels: is not read"),
     "no heads": ({"bert.attention.head_count": 0}, r"head_count: must be a whole number in \[1, "),
+    "heads that leave a rest": ({"bert.attention.head_count": 3}, "head_count: 3 do not divide .*length 32; choose"),
+    "more heads than values": ({"bert.attention.head_count": 64}, "head_count: 64 do not divide"),
     "fewer heads of keys": ({"bert.attention.head_count_kv": 2}, "head_count_kv: must be 4"),
     "longer keys": ({"bert.attention.key_length": 16}, "key_length: must be 8"),
     "no epsilon": ({"bert.attention.layer_norm_epsilon": None}, "epsilon: is not there, and must be a positive"),
