@@ -44,18 +44,22 @@ USUAL = (KINDS[0], *KINDS[5:7], KINDS[8], *KINDS[10:12])
 """AWQ's and GPTQ's; NVFP4's and MXFP4's, e2m1 codes with a unit for each output and without; GGUF's Q4_K, Q6_K and
 IQ4_NL. Beside them are Q5_K and IQ4_XS."""
 
+EVERY_KIND = ((384, 80), (896, 1152))
+"""Inputs and outputs of the layers that are of each kind in each dtype."""
+
 
 def groups(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     """Few tokens, many, and numbers of outputs and inputs that fill no tile."""
     shapes = [(384, 80)] if small else [(4096, 4096), (14336, 4096), (4096, 28672), (896, 1152), (4864, 904)]
     for (inputs, outputs), kind, dtype in itertools.product(shapes, KINDS, LIMITS):
-        is_large, is_usual = inputs * outputs > 1 << 24, kind in USUAL and dtype == torch.bfloat16
-        if is_large and not is_usual:  # every shape is a kernel to compile
+        is_usual = kind in USUAL and dtype == torch.bfloat16
+        if not is_usual and (inputs, outputs) not in EVERY_KIND:  # every shape is a kernel to compile
             continue
         if kind[3] == torch.int8 and inputs % SUPERBLOCK:
             inputs = SUPERBLOCK * 2
         run = partial(_group, report, device, inputs, outputs, kind, dtype)
-        yield Case(f"groups {kind[0]} bits by {kind[1]} {kind[2]} {dtype} {inputs} -> {outputs}", run)
+        bits, size, name, scale = kind
+        yield Case(f"groups {bits} bits by {size} {name} {scale} {dtype} {inputs} -> {outputs}", run)
 
 
 def _stored(kind: Kind, inputs: int, outputs: int, device: torch.device) -> tuple[Stored, Meaning]:

@@ -134,9 +134,12 @@ def test_prompts_that_arrive_together_share_their_beginning_though_a_worker_dies
     prompts = [[*common, *range(10 + number, 15 + number)] for number in range(8)]
 
     def together(salt: str) -> list[Reader]:
-        return [Reader(engine, request(prompt, 120, cache_salt=salt)) for prompt in prompts]
+        return [Reader(engine, request(prompt, LONG_ENOUGH_OF_TWO_RANKS, cache_salt=salt)) for prompt in prompts]
 
-    strangers = [Reader(engine, request(prompt, 120, cache_salt=f"alone {prompt[-1]}")) for prompt in prompts]
+    strangers = [
+        Reader(engine, request(prompt, LONG_ENOUGH_OF_TWO_RANKS, cache_salt=f"alone {prompt[-1]}"))
+        for prompt in prompts
+    ]
     alone = [reader.result() for reader in strangers]
     assert {reader.finished[0].usage.cached_tokens for reader in strangers} == {0}
     readers = together("undisturbed")

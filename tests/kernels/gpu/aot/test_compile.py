@@ -206,7 +206,9 @@ def test_every_shipped_kernel_compiles_clean_for_every_chip(tmp_path, capsys):
             "attention.prefill",
             "attention.decode",
             "quantized.product_f8",
+            "quantized.product_f8_blocks",
             "quantized.quantize_f8",
+            "quantized.quantize_f8_blocks",
         )
         for chip in (89, 90, 100, 120)
     }
