@@ -61,6 +61,7 @@ class QuireEngine:
         return _module("scheduler", self._scheduler_config)
 
     def worker_command(self, rank: int, epoch: int) -> list[str]:
+        self._run_dir.remove_rendezvous(epoch)
         return [*_module("worker", self._worker_config), "--rank", str(rank), "--epoch", str(epoch)]
 
     def frontend_command(self, index: int) -> list[str]:

@@ -43,7 +43,9 @@ class EngineSpec(Protocol):
         """Command line; called before each start, so that a stale socket can be removed."""
         ...
 
-    def worker_command(self, rank: int, epoch: int) -> list[str]: ...
+    def worker_command(self, rank: int, epoch: int) -> list[str]:
+        """Command line; called before each start, when the groups of all other epochs are dead."""
+        ...
 
     def frontend_command(self, index: int) -> list[str]:
         """Command line; forgets that an earlier process of this index was ready."""

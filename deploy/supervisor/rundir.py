@@ -98,6 +98,15 @@ class RunDir:
         """After its owner's death: connectors must wait for the new owner instead of finding a deaf file."""
         (self.path / f"{name}.sock").unlink(missing_ok=True)
 
+    def remove_rendezvous(self, epoch: int) -> None:
+        """Remove the files at which the ranks of other epochs than this one met: those groups are dead.
+
+        A living group's stays: NCCL looks into it as long as there is a communicator.
+        """
+        for path in self.path.glob("rendezvous-*"):
+            if path.name != f"rendezvous-{epoch}":
+                path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Removes our files, the directory too where it was ours, then gives up the lock."""
         self._sweep()

@@ -243,6 +243,14 @@ def test_a_rank_that_reads_its_configuration_is_not_disturbed_by_the_start_of_th
         msgspec.json.decode(reading.read(), type=WorkerConfig)
 
 
+def test_a_new_group_removes_where_dead_ones_met_and_not_where_it_meets_itself(run_dir: RunDir) -> None:
+    engine = QuireEngine(composed(run_dir, tensor_parallel_size=2), run_dir)
+    for epoch, rank in ((1, 0), (1, 1), (2, 0), (2, 1)):
+        engine.worker_command(rank, epoch)
+        (run_dir.path / f"rendezvous-{epoch}").touch()
+        assert [path.name for path in run_dir.path.glob("rendezvous*")] == [f"rendezvous-{epoch}"]
+
+
 def test_a_restart_needs_no_room_on_the_disk(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = QuireEngine(composed(run_dir), run_dir)
     first = [engine.scheduler_command(), engine.worker_command(0, 1), engine.frontend_command(0)]
