@@ -64,8 +64,12 @@ def cases(shapes: Shapes, device_type: str) -> Iterator[Case]:
 
 
 def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: int) -> dict[str, Any]:
-    """One row of the result. Raises RuntimeError when the operation and torch's form do not agree."""
+    """One row of the result, on the same arguments whatever ran before it.
+
+    Raises RuntimeError when the operation and torch's form do not agree.
+    """
     device = torch.device(options.device)
+    torch.manual_seed(options.seed)
     footprint = max(case.footprint, case.cost.num_bytes)
     copies = min(MOST_COPIES, 1 + cold_bytes // footprint)
     pairs = [case.make(device) for _ in range(copies)]
@@ -117,7 +121,6 @@ def run(options: BenchOptions) -> dict[str, Any]:
         raise ValueError("--device: torch sees no CUDA device; use cpu")
     if options.num_threads:
         torch.set_num_threads(options.num_threads)
-    torch.manual_seed(options.seed)
     device = torch.device(options.device)
     begun = time.perf_counter()
     ceilings = measure_ceilings(device, shapes.layers[0].dtype, options.seconds)

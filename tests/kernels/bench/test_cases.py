@@ -44,6 +44,12 @@ def test_the_operation_agrees_with_torch_on_its_arguments(case) -> None:
     assert row["share_of_read"] == pytest.approx(row["gb_s"])  # at a gigabyte a second
 
 
+def test_a_case_has_the_same_arguments_whatever_ran_before_it() -> None:
+    case = next(case for case in cases(SMALL, "cpu") if case.operation == "linear_groups")
+    errors = [measure(case, BenchOptions(seconds=1e-6), RATES, SMALL.cold_bytes)["error"] for _ in range(2)]
+    assert errors[0] == errors[1] > 0
+
+
 def test_an_operation_that_differs_from_torch_is_no_result() -> None:
     case = next(case for case in cases(SMALL, "cpu") if case.operation == "rms_norm")
 
