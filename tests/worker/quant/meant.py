@@ -24,7 +24,9 @@ GROUPS = (
     "awq", "awq_symmetric", "ct_w4a16", "ct_w4a16_asym", "ct_w8a16", "ct_w8a16_asym",
     "gptq", "gptq_8", "gptq_asym", "gptq_dynamic", "gptq_order", "gptq_order_v2",
 )  # fmt: skip
-FLOATS = ("ct_mxfp4", "ct_mxfp4a16", "ct_nvfp4", "ct_nvfp4a16", "modelopt_nvfp4", "modelopt_nvfp4a16")
+FLOATS = (
+    "ct_mxfp4", "ct_mxfp4a16", "ct_nvfp4", "ct_nvfp4a16", "modelopt_mxfp4", "modelopt_nvfp4", "modelopt_nvfp4a16",
+)  # fmt: skip
 """Those of 4 bits."""
 WITHOUT_SIGNS = ("modelopt_mixed", *FLOATS)
 """Those of whose zeros tools differ in the sign."""

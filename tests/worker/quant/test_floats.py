@@ -84,6 +84,7 @@ def test_the_plan_in_words_says_what_is_made_of_the_activations(made, name, dtyp
     [
         ("ct_nvfp4", Groups(4, 16, table="e2m1", scale="float8_e4m3fn")),
         ("ct_mxfp4", Groups(4, 32, table="e2m1", scale="float8_e8m0fnu")),
+        ("modelopt_mxfp4", Groups(4, 32, table="e2m1", scale="float8_e8m0fnu")),
         ("modelopt_nvfp4a16", Groups(4, 16, table="e2m1", scale="float8_e4m3fn")),
     ],
 )
@@ -131,12 +132,12 @@ def test_parts_share_a_product_though_each_has_a_number_of_its_own(made, load_qu
         assert isinstance(second.scheme, PartsApart) == (name == "ct_nvfp4")  # its k_proj is dense
 
 
-@pytest.mark.parametrize("name", ["ct_nvfp4", "ct_mxfp4", "modelopt_nvfp4"])
+@pytest.mark.parametrize("name", ["ct_nvfp4", "ct_mxfp4", "modelopt_nvfp4", "modelopt_mxfp4"])
 def test_any_region_is_read_out_of_the_bytes_that_hold_it(made, name):
     plan = read_plan(WorkerConfig(model=str(made / name)), read_spec(made / name))
     with Checkpoint(made / name) as checkpoint:
         source = source_of(checkpoint, plan.stored, plan.unread)
-        tensors = ("codes", "scale") if name == "ct_mxfp4" else ("codes", "scale", "unit")
+        tensors = ("codes", "scale") if "mx" in name else ("codes", "scale", "unit")
         assert {one for one in source.names() if one.startswith(f"{K}.")} == {f"{K}.{tensor}" for tensor in tensors}
         for tensor in tensors:
             whole = source.read(f"{K}.{tensor}", (slice(None),) * 2)
@@ -163,6 +164,7 @@ def first_byte(value):
     ("name", "tensor", "change"),
     [
         ("ct_mxfp4", "weight_scale", first_byte(255)),
+        ("modelopt_mxfp4", "weight_scale", first_byte(255)),
         ("ct_nvfp4", "weight_scale", first_byte(0x7F)),
         ("modelopt_nvfp4", "weight_scale", first_byte(0xFF)),
         *(

@@ -18,7 +18,7 @@ from quire.worker.weights.parts import ModelError
 
 SOME = (
     *("ct_fp8", "ct_w8a8", "fbgemm", "fp8_static", "fp8_ue8m0", "awq", "ct_w4a16_asym", "gptq_dynamic", "gptq_order"),
-    *("ct_mxfp4", "ct_nvfp4", "modelopt_mixed"),
+    *("ct_mxfp4", "ct_nvfp4", "modelopt_mixed", "modelopt_mxfp4"),
 )
 VALUES = (
     None,

@@ -24,7 +24,7 @@ from stated import (
 )
 
 from quire.worker.config import WorkerConfig
-from quire.worker.quant.form import DENSE, NVFP4, F8Blocks, F8Rows
+from quire.worker.quant.form import DENSE, MXFP4, NVFP4, F8Blocks, F8Rows
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
 from quire.worker.specs.quantized import read_plan
@@ -39,6 +39,10 @@ def with_inputs():
     """Headers of weights with a scale each, and one for their activations."""
     modules = [f"model.layers.{n}.{name}_proj" for n in range(2) for name in SHAPES]
     return headers() | {f"{module}.input_scale": ("F32", ()) for module in modules}
+
+
+def of_powers(o, i):
+    return {"weight": ("U8", (o, i // 2)), "weight_scale": ("U8", (o, i // 32))}
 
 
 def of_four_dimensions(outputs, inputs):
@@ -82,6 +86,16 @@ def test_groups_of_floats_have_the_size_that_either_place_states(tmp_path, field
     halved = packed_headers(lambda o, i: {**of_modelopt(o, i), "weight_scale": ("F8_E4M3", (o, i // 32))})
     assert plan(tmp_path, stated, halved, dtype="float32").kinds == (replace(NVFP4, size=32),)
     with pytest.raises(ModelError, match=r"weight_scale: has shape \[256, 16\], but quantization_config makes it"):
+        plan(tmp_path, stated, packed_headers(of_modelopt))
+
+
+@pytest.mark.parametrize("fields", [SIZED, {"group_size": 32}, {}])
+def test_groups_whose_scales_are_powers_of_two_have_one_size(tmp_path, fields):
+    """The tool writes the algorithm in small letters, and states no size."""
+    stated = {**MODELOPT, "quant_algo": "mxfp4", **fields}
+    found = plan(tmp_path, stated, packed_headers(of_powers), dtype="float32")
+    assert (found.kinds, found.finer) == ((MXFP4,), True)
+    with pytest.raises(ModelError, match=r"weight_scale: is F8_E4M3, and must be one of U8, F8_E8M0"):
         plan(tmp_path, stated, packed_headers(of_modelopt))
 
 
@@ -178,8 +192,10 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
             "quant_algo",
             "MXFP8",
             "'MXFP8' is not supported; supported: FP8, FP8_PER_CHANNEL_PER_TOKEN, FP8_PB_WO, FP8_PB_REAL, NVFP4, "
-            "W4A16_NVFP4; ",
+            "W4A16_NVFP4, MXFP4; ",
         ),
+        ("quant_algo", "W4A8_MXFP4_FP8", "'W4A8_MXFP4_FP8' is not supported"),
+        ("quantization", {"quant_algo": "mxfp4", "group_size": 16}, "16 is not supported; supported: 32, null; "),
         ("quant_algo", "NVFP4_AWQ", "is not supported: no pre_quant_scale is applied; export it as NVFP4, or use "),
         ("quant_algo", "nvfp4_svd", "NVFP4_SVD is not supported: no pre_quant_scale is applied; export it as NVFP4"),
         ("quant_algo", "W4A8_NVFP4_FP8", "'W4A8_NVFP4_FP8' is not supported"),

@@ -9,12 +9,14 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from quire.worker.fields import Config, shown
-from quire.worker.quant.form import NVFP4, F8Blocks, F8Rows, Groups
+from quire.worker.quant.form import MXFP4, NVFP4, F8Blocks, F8Rows, Groups
 from quire.worker.quant.read.packing import Packing
 from quire.worker.quant.read.stated import FIELD, OTHERWISE, LayerStated, expect, names, section
 from quire.worker.weights.parts import ModelError
 
 PACKING: Final = Packing(codes="weight", scale="weight_scale", unit="weight_scale_2", unread=("input_scale",), word=8)
+POWERS: Final = Packing(codes="weight", scale="weight_scale", word=8)
+"""Scales are powers of two, and multiples of nothing; those of activations are made at run time."""
 LAYERS: Final[Mapping[str, LayerStated]] = {
     "FP8": LayerStated(F8Rows("static"), "tensor", ("weight_scale",), ("input_scale",)),
     "FP8_PER_CHANNEL_PER_TOKEN": LayerStated(F8Rows("token"), "rows", ("weight_scale",)),
@@ -22,10 +24,12 @@ LAYERS: Final[Mapping[str, LayerStated]] = {
     "FP8_PB_REAL": LayerStated(F8Blocks("none"), "blocks", ("weight_scale",)),
     "NVFP4": LayerStated(NVFP4, packing=PACKING, finer=True),
     "W4A16_NVFP4": LayerStated(NVFP4, packing=PACKING),
+    "MXFP4": LayerStated(MXFP4, packing=POWERS, finer=True),
 }
-"""Algorithms that are served; the tool writes the two of blocks in small letters: that it had packed, or not yet."""
-GROUP_SIZES: Final = (16, 32)
-"""Inputs of a group of 4-bit floats; the first where none are stated."""
+"""Algorithms that are served; the tool writes MXFP4 and the two of blocks, that it had packed or not yet, in small
+letters. MXFP4 is also what it calls weights alone, since nothing else of a file would differ."""
+GROUP_SIZES: Final = {NVFP4: (16, 32), MXFP4: (32,)}
+"""Inputs of a group of 4-bit floats; those of the form itself where none are stated."""
 SMOOTHED: Final = ("NVFP4_AWQ", "NVFP4_SVD")
 """Algorithms whose inputs are multiplied by `pre_quant_scale` before anything else."""
 MIXED: Final = "MIXED_PRECISION"
@@ -119,18 +123,21 @@ def _layer(config: Config, inside: str) -> LayerStated:
         raise ModelError(f"{inside}.quant_algo", message)
     stated = LAYERS[algorithm]
     form = stated.form
-    return replace(stated, form=replace(form, size=_group_size(config, inside))) if isinstance(form, Groups) else stated
+    if not isinstance(form, Groups):
+        return stated
+    return replace(stated, form=replace(form, size=_group_size(config, inside, form)))
 
 
-def _group_size(config: Config, inside: str) -> int:
+def _group_size(config: Config, inside: str, form: Groups) -> int | None:
     """Stated beside the algorithm, or, as in config.json, among the arguments of weights alone."""
     groups, within = section(config, "config_groups", inside), f"{inside}.config_groups"
     held = [(config, inside)]
     for name in groups:
         group = f"{within}.{shown(name)}"
         held.append((section(section(groups, name, within), "weights", group), f"{group}.weights"))
-    stated: list[int | None] = [expect(one, "group_size", where, (*GROUP_SIZES, None)) for one, where in held]
-    return next(filter(None, stated), GROUP_SIZES[0])
+    allowed = (*GROUP_SIZES[form], None)
+    stated: list[int | None] = [expect(one, "group_size", where, allowed) for one, where in held]
+    return next(filter(None, stated), form.size)
 
 
 def _algorithm(config: Config) -> str:

@@ -20,12 +20,13 @@ from compressed_tensors.quantization import QuantizationConfig, apply_quantizati
 from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from make_modelopt import HERE, NARROW, export
-from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
+from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, NVFP4QTensor
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, CompressedTensorsConfig
 
 SIZES = NARROW | {"hidden_size": 64, "intermediate_size": 128}
 """Two ranks share whole groups, and whole steps of 32 inputs."""
+OF_MODELOPT = ("modelopt_mixed", "modelopt_mxfp4", "modelopt_nvfp4", "modelopt_nvfp4a16")
 SOME = ["lm_head", "re:.*layers\\.1\\.self_attn\\.k_proj", "model.layers.1.mlp.down_proj"]
 """Layers that stay as they are, one of them between two that do not."""
 
@@ -81,9 +82,13 @@ def of_modelopt(name: str) -> dict[str, torch.Tensor]:
     for tensor in [one for one in stored if one.endswith("_proj.weight")]:
         weight, scale = stored[tensor], stored.get(f"{tensor}_scale")
         if weight.dtype == torch.uint8:
-            held = NVFP4QTensor((weight.shape[0], 2 * weight.shape[1]), torch.float32, weight)
-            double = stored[f"{tensor}_scale_2"]
-            weight = held.dequantize(torch.float32, scale=scale, double_scale=double, block_sizes={-1: 16})
+            shape, double = (weight.shape[0], 2 * weight.shape[1]), stored.get(f"{tensor}_scale_2")
+            if double is None:
+                held = MXFP4QTensor(shape, torch.float32, weight)
+                weight = held.dequantize(torch.float32, scale=scale, block_sizes={-1: 32})
+            else:
+                held = NVFP4QTensor(shape, torch.float32, weight)
+                weight = held.dequantize(torch.float32, scale=scale, double_scale=double, block_sizes={-1: 16})
         elif scale is not None:
             weight = FP8QTensor(weight.shape, torch.float32, weight).dequantize(torch.float32, scale=scale)
         found[tensor] = weight
@@ -112,12 +117,13 @@ def main() -> None:
     by_compressed_tensors("ct_mxfp4a16", "MXFP4A16", SOME)
     skipped = [{"enable": False, "quantizer_name": one} for one in ("*layers.1.self_attn.k_proj*", "*layers.1.mlp*")]
     export("modelopt_nvfp4", settings(mtq.NVFP4_DEFAULT_CFG, *mtq.FP8_KV_CFG["quant_cfg"], *skipped), SIZES)
+    export("modelopt_mxfp4", settings(mtq.MXFP4_DEFAULT_CFG, *skipped), SIZES)
     export("modelopt_nvfp4a16", mtq.W4A16_NVFP4_CFG, SIZES, keeps_config=False)
     eight = {"num_bits": (4, 3), "axis": None}
     attention = [{"quantizer_name": f"*self_attn*{one}_quantizer", "cfg": eight} for one in ("weight", "input")]
     export("modelopt_mixed", settings(mtq.NVFP4_DEFAULT_CFG, *attention), SIZES)
     made = {one.name: digest(of_transformers(one.name)) for one in sorted(HERE.glob("ct_*fp4*"))}
-    made |= {one: digest(of_modelopt(one)) for one in ("modelopt_mixed", "modelopt_nvfp4", "modelopt_nvfp4a16")}
+    made |= {one: digest(of_modelopt(one)) for one in OF_MODELOPT}
     path = HERE / "dequantized.json"
     path.write_text(json.dumps(dict(sorted((json.loads(path.read_text()) | made).items())), indent=1) + "\n")
 
