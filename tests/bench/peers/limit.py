@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from peers.bench import quire_bench
 from peers.shape import HIDDEN, KV_WIDTH, LAYER_PARAMETERS, NUM_LAYERS, READ_PARAMETERS
 
-WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-KV_BYTES = {"float32": 4, "bfloat16": 2, "int8": 4}
-"""Of one number in the cache; quire keeps that of an int8 model in its activations' type."""
-PRODUCTS = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
-ATTENTION = {"float32": "fp32", "bfloat16": "bf16", "int8": "fp32"}
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 18 / 32}
+"""Of one weight; 32 of GGUF's Q4_0 share a scale of two bytes."""
+KV_BYTES = {"float32": 4, "bfloat16": 2, "int8": 4, "int4": 4}
+"""Of one number in the cache; quire keeps that of a quantized model in its activations' type."""
+PRODUCTS = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "int8"}
+ATTENTION = {"float32": "fp32", "bfloat16": "bf16", "int8": "fp32", "int4": "fp32"}
 """Names of `quire bench machine`."""
 
 

@@ -19,12 +19,14 @@ SEQUENCES, LENGTH = 16, 1536
 """That each server has room for: sequences at a time, and tokens of each."""
 START_SECONDS, STOP_SECONDS = 600.0, 20.0
 QUIRE = {
-    "float32": ["--dtype", "float32"],
-    "bfloat16": ["--dtype", "bfloat16"],
-    "int8": ["--quantization", "int8"],
+    "float32": {"quire": ["--dtype", "float32"]},
+    "bfloat16": {"quire": ["--dtype", "bfloat16"]},
+    "int8": {"quire": ["--quantization", "int8"], "quire q8_0": []},
+    "int4": {"quire q4_0": []},
 }
+"""Names and options. What has no option serves the GGUF file of its name, the same as llama-server."""
 VLLM = ("float32", "bfloat16")
-LLAMA = {"float32": ("F32",), "bfloat16": ("BF16", "F16"), "int8": ("Q8_0",)}
+LLAMA = {"float32": ("F32",), "bfloat16": ("BF16", "F16"), "int8": ("Q8_0",), "int4": ("Q4_0",)}
 """Types of gguf's with weights of that size."""
 TCMALLOC = "/usr/lib/*/libtcmalloc_minimal.so.4"
 
@@ -68,11 +70,13 @@ def first_tokens(target: str, count: int) -> list[str]:
     return str(json.loads(_post(target, body))["choices"][0]["text"]).split()
 
 
-def quire(model: Path, width: str) -> Server:
+def quire(folder: Path, name: str, width: str) -> Server:
     port, grpc_port = _free_port(), _free_port()
-    command = [sys.executable, "-m", "quire.deploy", "serve", str(model), *QUIRE[width]]
+    options = QUIRE[width][name]
+    model = folder if options else folder / f"{name.split()[1].upper()}.gguf"
+    command = [sys.executable, "-m", "quire.deploy", "serve", str(model), *options]
     command += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", str(LENGTH)]
-    return Server("quire", width, port, [*command, "--http-port", str(port), "--grpc-port", str(grpc_port)])
+    return Server(name, width, port, [*command, "--http-port", str(port), "--grpc-port", str(grpc_port)])
 
 
 def vllm(python: Path, model: Path, width: str) -> Server:

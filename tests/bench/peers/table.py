@@ -26,20 +26,21 @@ def table(rows: Sequence[Row]) -> Iterable[str]:
     yield "|---|---|---|---|---|---|"
     for workload, width in dict.fromkeys((row["workload"], row["width"]) for row in sorted(rows, key=_order)):
         cell = [row for row in rows if (row["workload"], row["width"]) == (workload, width)]
-        ours = {row["turn"]: row["figure"] for row in cell if row["server"] == "quire"}
-        for server in dict.fromkeys(row["server"] for row in sorted(cell, key=lambda row: row["server"] != "quire")):
+        first = min((row["server"] for row in cell if row["server"].startswith("quire")), default="")
+        ours = {row["turn"]: row["figure"] for row in cell if row["server"] == first}
+        for server in dict.fromkeys(row["server"] for row in sorted(cell, key=lambda row: row["server"] != first)):
             its = [row for row in cell if row["server"] == server]
             beside = [ours[row["turn"]] / row["figure"] for row in its if row["turn"] in ours]
             figures = [row["figure"] for row in its]
             limits = [WORKLOADS[workload].limit(Machine(row["read"], row["operations"]), width) for row in its]
             shares = [WORKLOADS[workload].share(*pair) for pair in zip(figures, limits, strict=True)]
-            ratio = spread(beside) if beside and server != "quire" else ""
+            ratio = spread(beside) if beside and server != first else ""
             cells = f"{workload} {width}", server, spread(figures), spread(limits), spread(shares), ratio
             yield f"| {' | '.join(cells)} |"
 
 
 def _order(row: Row) -> tuple[str, int]:
-    return row["workload"], ("float32", "bfloat16", "int8").index(row["width"])
+    return row["workload"], ("float32", "bfloat16", "int8", "int4").index(row["width"])
 
 
 def _short(value: float) -> str:
