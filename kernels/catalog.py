@@ -12,11 +12,11 @@ from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
-from quire.kernels.linear.linear_f8 import linear_f8, norm_linear_f8
-from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks, norm_linear_f8_blocks
+from quire.kernels.linear.linear_f8 import gated_linear_f8, linear_f8, norm_linear_f8
+from quire.kernels.linear.linear_f8_blocks import gated_linear_f8_blocks, linear_f8_blocks, norm_linear_f8_blocks
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words
 from quire.kernels.linear.linear_groups import linear_groups, norm_linear_groups
-from quire.kernels.linear.linear_int8 import linear_int8, norm_linear_int8
+from quire.kernels.linear.linear_int8 import gated_linear_int8, linear_int8, norm_linear_int8
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.linear.side_by_side import side_by_side
 from quire.kernels.prepare_inputs import prepare_inputs
@@ -40,10 +40,13 @@ OPERATIONS = (
     norm_linear,
     linear_int8,
     norm_linear_int8,
+    gated_linear_int8,
     linear_f8,
     norm_linear_f8,
+    gated_linear_f8,
     linear_f8_blocks,
     norm_linear_f8_blocks,
+    gated_linear_f8_blocks,
     linear_groups,
     norm_linear_groups,
     side_by_side,

@@ -53,6 +53,7 @@ def cases(shapes: Shapes, device_type: str) -> Iterator[Case]:
             *(case for tokens in shapes.tokens for case in layers.embeddings(layer, tokens)),
             *(case for tokens in shapes.linear_tokens for case in layers.linears(layer, tokens, device_type)),
             *(case for tokens in shapes.word_tokens for case in quantized.words(layer, tokens)),
+            *(case for tokens in shapes.word_tokens for case in quantized.gated(layer, tokens)),
             *(case for tokens in shapes.block_tokens for case in quantized.blocks(layer, tokens)),
             *(attention.case(layer, batch) for batch in shapes.attention),
             *(case for rows in shapes.sampling_rows for case in sampling.cases(layer, rows)),

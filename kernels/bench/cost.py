@@ -50,6 +50,12 @@ def linear(tokens: int, inputs: int, outputs: int, itemsize: int, weight_itemsiz
     )
 
 
+def gated_linear(tokens: int, inputs: int, outputs: int, itemsize: int, weight_itemsize: int) -> Cost:
+    """Like `linear`, where 2 * I go in: gate and up."""
+    plain = linear(tokens, inputs, outputs, itemsize, weight_itemsize)
+    return Cost(plain.num_bytes + tokens * inputs * itemsize, plain.num_flops)
+
+
 def linear_groups(
     tokens: int, inputs: int, outputs: int, itemsize: int, bits: int, group_size: int, group_bytes: int
 ) -> Cost:

@@ -11,10 +11,11 @@ from torch.nn import functional
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Layer
+from quire.kernels.bench.stopwatch import Call
 from quire.kernels.linear.code_tables import Table, numbers
-from quire.kernels.linear.linear_f8 import F8, Activations, linear_f8
+from quire.kernels.linear.linear_f8 import F8, Activations, gated_linear_f8, linear_f8
 from quire.kernels.linear.linear_f8 import pack as pack_f8
-from quire.kernels.linear.linear_f8_blocks import SIDE, linear_f8_blocks
+from quire.kernels.linear.linear_f8_blocks import SIDE, gated_linear_f8_blocks, linear_f8_blocks
 from quire.kernels.linear.linear_group_words import (
     SUPERBLOCK,
     dequantize_words_reference,
@@ -24,7 +25,7 @@ from quire.kernels.linear.linear_group_words import (
 from quire.kernels.linear.linear_groups import POWERS, Bits, linear_groups, minima, pack_scale, scaled
 from quire.kernels.linear.linear_groups import SIDE as WHOLE
 from quire.kernels.linear.linear_groups import pack as pack_groups
-from quire.kernels.linear.linear_int8 import linear_int8
+from quire.kernels.linear.linear_int8 import gated_linear_int8, linear_int8
 from quire.kernels.linear.linear_int8 import pack as pack_int8
 
 TOLERANCE: dict[Activations, float] = {"token": 0.05, "none": 0.02}
@@ -116,6 +117,35 @@ def blocks(layer: Layer, tokens: int) -> Iterator[Case]:
         of_layer = partial(_f8_blocks, tokens=tokens, inputs=inputs, outputs=outputs, dtype=layer.dtype)
         shape, make = f"{tokens} x {inputs} -> {outputs}, {name}, token", partial(of_layer, activations="token")
         yield Case("linear_f8_blocks", shape, bound, make, False, TOLERANCE["token"])
+
+
+def gated(layer: Layer, tokens: int) -> Iterator[Case]:
+    """The products behind a gate in the forms that GPUs join with it, beside torch's gate and product."""
+    bound = cost.gated_linear(tokens, layer.intermediate, layer.hidden, layer.dtype.itemsize, 1)
+    shape = f"{tokens} x {layer.intermediate} -> {layer.hidden}, down"
+    for name, limit in (("f8", TOLERANCE["token"]), ("f8_blocks", TOLERANCE["token"]), ("int8", 0.1)):
+        yield Case(
+            f"gated_linear_{name}", shape, bound, partial(_gated, layer=layer, tokens=tokens, name=name), False, limit
+        )
+
+
+def _gated(device: torch.device, layer: Layer, tokens: int, name: str) -> Pair:
+    inputs, outputs = layer.intermediate, layer.hidden
+    wide = normal(device, tokens, 2 * inputs, dtype=layer.dtype)
+    codes = _codes(device, outputs, inputs)
+    weight = codes.to(layer.dtype)
+    ours: Call
+    if name == "int8":
+        integers, scale = pack_int8(weight)
+        ours = partial(gated_linear_int8, wide, "silu", integers, scale, None)
+    elif name == "f8":
+        ones = torch.ones(outputs, device=device)
+        ours = partial(gated_linear_f8, wide, "silu", pack_f8(codes), ones, None, "token", None)
+    else:
+        ones = torch.ones((-(-outputs // SIDE), -(-inputs // SIDE)), device=device)
+        ours = partial(gated_linear_f8_blocks, wide, "silu", pack_f8(codes), ones, None, "token")
+    gate, up = wide.chunk(2, dim=-1)
+    return Pair(ours, lambda: functional.linear(functional.silu(gate) * up, weight))
 
 
 def _f8_blocks(

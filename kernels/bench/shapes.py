@@ -49,7 +49,7 @@ class Shapes:
     """Tokens of norms, rotations, activations, embeddings."""
     linear_tokens: tuple[int, ...]
     word_tokens: tuple[int, ...]
-    """Tokens of the products on words of codes, which only GPUs have."""
+    """Tokens of the products that only GPUs have: on words of codes, and behind a gate."""
     block_tokens: tuple[int, ...]
     """Tokens of the products on 8-bit floats in blocks that only GPUs have: the most of ours, and cuBLAS's."""
     attention: tuple[Attend, ...]

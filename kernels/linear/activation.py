@@ -36,7 +36,8 @@ def gated_activation_reference(x: torch.Tensor, kind: Gate) -> torch.Tensor:
     return GATES[kind](gate) * up
 
 
-def _check(x: torch.Tensor, kind: Gate) -> None:
+def check_gated(x: torch.Tensor, kind: Gate) -> None:
+    """Raise ValueError unless x [T, 2 * D] is gate and up of this activation."""
     check_tensor("x", x, (None, None), FLOATS, x.device)
     if x.shape[1] % 2:
         raise ValueError(f"x: the last dimension holds gate and up, so it must be even, got {x.shape[1]}")
@@ -45,9 +46,14 @@ def _check(x: torch.Tensor, kind: Gate) -> None:
         raise ValueError(f"kind: must be one of {', '.join(GATES)}, got {kind!r}")
 
 
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """Gate and up as rows of their own, to check them as the inputs of a layer: x [T, 2 * D] -> [2 * T, D]."""
+    return x.view(2 * x.shape[0], x.shape[1] // 2)
+
+
 gated_activation = Operation(
     gated_activation_reference,
-    _check,
+    check_gated,
     {
         "cuda": "quire.kernels.gpu.linear.activation:gated_activation",
         "cpu": "quire.kernels.cpu.linear.activation:gated_activation",

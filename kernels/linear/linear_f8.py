@@ -10,7 +10,7 @@ import torch
 
 from quire.kernels.checks import FLOATS, check_bias, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
-from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.activation import Gate, check_gate, check_gated, gated_activation_reference, halves
 from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
 Activations = Literal["token", "static", "none"]
@@ -126,6 +126,20 @@ def norm_linear_f8_reference(
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
 
+def gated_linear_f8_reference(
+    x: torch.Tensor,
+    kind: Gate,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    activations: Activations,
+    input_scale: torch.Tensor | None,
+) -> torch.Tensor:
+    """`linear_f8(gated_activation(x, kind))`: x [T, 2 * I] -> [T, O]. What the gate makes is rounded to x's dtype."""
+    gated = gated_activation_reference(x, kind)
+    return linear_f8_reference(gated, weight, scale, bias, activations, input_scale)
+
+
 def check_packed(x: torch.Tensor, weight: torch.Tensor, outputs: int, bias: torch.Tensor | None) -> None:
     """Raise ValueError unless `weight` is what `pack` makes of [outputs, I], and fits x [T, I] and bias [outputs]."""
     check_tensor("x", x, (None, None), FLOATS, x.device)
@@ -178,6 +192,19 @@ def _check_norm(
     check_gate(gate, scale.shape[0])
 
 
+def _check_gated(
+    x: torch.Tensor,
+    kind: Gate,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    activations: Activations,
+    input_scale: torch.Tensor | None,
+) -> None:
+    check_gated(x, kind)
+    _check(halves(x), weight, scale, bias, activations, input_scale)
+
+
 linear_f8 = Operation(
     linear_f8_reference,
     _check,
@@ -193,4 +220,10 @@ norm_linear_f8 = Operation(
         "cpu": "quire.kernels.cpu.linear.linear_f8:norm_linear_f8",
         "cuda": "quire.kernels.gpu.quantized.linear_f8:norm_linear_f8",
     },
+)
+# elsewhere nothing is gained: the gate is where the product before it is
+gated_linear_f8 = Operation(
+    gated_linear_f8_reference,
+    _check_gated,
+    {"cuda": "quire.kernels.gpu.quantized.linear_f8:gated_linear_f8"},
 )

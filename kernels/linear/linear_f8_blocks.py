@@ -8,7 +8,7 @@ import torch
 from quire.kernels.checks import check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 from quire.kernels.linear import linear_f8
-from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.activation import Gate, check_gate, check_gated, gated_activation_reference, halves
 from quire.kernels.linear.linear_f8 import BLOCK, Activations, check_packed, quantize, unpack
 from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
@@ -75,6 +75,18 @@ def norm_linear_f8_blocks_reference(
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
 
+def gated_linear_f8_blocks_reference(
+    x: torch.Tensor,
+    kind: Gate,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    activations: Activations,
+) -> torch.Tensor:
+    """`linear_f8_blocks(gated_activation(x, kind))`: x [T, 2 * I] -> [T, O], as `gated_linear_f8` does of rows."""
+    return linear_f8_blocks_reference(gated_activation_reference(x, kind), weight, scale, bias, activations)
+
+
 def _check(
     x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None, activations: Activations
 ) -> None:
@@ -102,6 +114,18 @@ def _check_norm(
     check_gate(gate, _outputs(weight))
 
 
+def _check_gated(
+    x: torch.Tensor,
+    kind: Gate,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    activations: Activations,
+) -> None:
+    check_gated(x, kind)
+    _check(halves(x), weight, scale, bias, activations)
+
+
 linear_f8_blocks = Operation(
     linear_f8_blocks_reference,
     _check,
@@ -117,4 +141,9 @@ norm_linear_f8_blocks = Operation(
         "cpu": "quire.kernels.cpu.linear.linear_f8:norm_linear_f8_blocks",
         "cuda": "quire.kernels.gpu.quantized.linear_f8_blocks:norm_linear_f8_blocks",
     },
+)
+gated_linear_f8_blocks = Operation(
+    gated_linear_f8_blocks_reference,
+    _check_gated,
+    {"cuda": "quire.kernels.gpu.quantized.linear_f8_blocks:gated_linear_f8_blocks"},
 )

@@ -7,7 +7,7 @@ import torch
 
 from quire.kernels.checks import FLOATS, check_bias, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
-from quire.kernels.linear.activation import Gate, check_gate, gated_activation_reference
+from quire.kernels.linear.activation import Gate, check_gate, check_gated, gated_activation_reference, halves
 from quire.kernels.linear.norm import check_residual_norm, residual_norm_reference
 
 BLOCK = 16
@@ -130,6 +130,13 @@ def norm_linear_int8_reference(
     return (wide if gate is None else gated_activation_reference(wide, gate)), total
 
 
+def gated_linear_int8_reference(
+    x: torch.Tensor, kind: Gate, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`linear_int8(gated_activation(x, kind))`: x [T, 2 * I] -> [T, O]. What the gate makes is rounded to x's dtype."""
+    return linear_int8_reference(gated_activation_reference(x, kind), weight, scale, bias)
+
+
 def _check(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> None:
     check_tensor("x", x, (None, None), FLOATS, x.device)
     check_tensor("scale", scale, (None,), (torch.float32,), x.device)
@@ -160,6 +167,13 @@ def _check_norm(
     check_gate(gate, scale.shape[0])
 
 
+def _check_gated(
+    x: torch.Tensor, kind: Gate, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+) -> None:
+    check_gated(x, kind)
+    _check(halves(x), weight, scale, bias)
+
+
 linear_int8 = Operation(
     linear_int8_reference,
     _check,
@@ -175,4 +189,9 @@ norm_linear_int8 = Operation(
         "cpu": "quire.kernels.cpu.linear.linear_int8:norm_linear_int8",
         "cuda": "quire.kernels.gpu.quantized.linear_int8:norm_linear_int8",
     },
+)
+gated_linear_int8 = Operation(
+    gated_linear_int8_reference,
+    _check_gated,
+    {"cuda": "quire.kernels.gpu.quantized.linear_int8:gated_linear_int8"},
 )

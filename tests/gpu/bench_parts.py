@@ -95,6 +95,7 @@ def _peer(report: Report, given: Given, bench: workloads.Bench) -> None:
 TO_COMPILE = (
     ("linear",),
     ("norm_linear", "linear_f8", "linear_f8_blocks", "linear_int8"),
+    ("gated_linear_f8", "gated_linear_f8_blocks", "gated_linear_int8"),
     ("linear_group_words",),
     ("paged_attention",),
     ("top_k_top_p", "sample", "best", "score"),

@@ -10,9 +10,12 @@ from quantized_checks import ROUNDED, rounds
 from report import Case, Report
 from tensors import poisoned, row_error
 
+from quire.kernels.linear.activation import GATES, gated_activation
 from quire.kernels.linear.linear_f8 import F8, Activations
 from quire.kernels.linear.linear_f8_blocks import (
     SIDE,
+    gated_linear_f8_blocks,
+    gated_linear_f8_blocks_reference,
     linear_f8_blocks,
     linear_f8_blocks_reference,
     norm_linear_f8_blocks,
@@ -61,6 +64,15 @@ def _linear_f8_blocks(
             wanted, wanted_total = norm_linear_f8_blocks_reference(x, added, *given, meant)
             report.equal("norm_linear_f8_blocks: the sum", total, wanted_total, detail)
             report.number(f"norm_linear_f8_blocks {way} {gate}", row_error(out, wanted.double()), ROUNDED, detail)
+        for kind in GATES if inputs * outputs <= 2**20 else ("silu",):  # each is a kernel to compile
+            wide = torch.cat((x, residual), 1)
+            with poisoned():
+                got = gated_linear_f8_blocks(wide, kind, packed, scale, bias, way)
+            wanted = gated_linear_f8_blocks_reference(wide, kind, packed, scale, bias, meant)
+            report.number(f"gated_linear_f8_blocks {way} {kind}", row_error(got, wanted.double()), ROUNDED, detail)
+            if gated_linear_f8_blocks.has_form(device.type):  # elsewhere the reference runs
+                apart = linear_f8_blocks(gated_activation(wide, kind), packed, scale, bias, way)
+                report.equal("gated_linear_f8_blocks: the gate in a launch of its own", got, apart, detail)
     if count > 1:
         sound = linear_f8_blocks(x, packed, scale, None, "token")
         x[1] = torch.nan

@@ -9,7 +9,10 @@ from kernel_checks import DTYPES, EPS, LIMITS
 from report import Case, Report
 from tensors import poisoned, row_error
 
+from quire.kernels.linear.activation import GATES, gated_activation
 from quire.kernels.linear.linear_int8 import (
+    gated_linear_int8,
+    gated_linear_int8_reference,
     linear_int8,
     linear_int8_reference,
     norm_linear_int8,
@@ -62,6 +65,15 @@ def _linear_int8(
         wanted, wanted_total = norm_linear_int8_reference(x, added, norm_weight, EPS, packed, scale, None, gate)
         report.equal("norm_linear_int8: the sum", total, wanted_total, detail)
         report.number(f"norm_linear_int8 {gate}", row_error(out, wanted.double()), ROUNDED, detail)
+    for kind in GATES if inputs * outputs <= 2**20 else ("silu",):  # each is a kernel to compile
+        wide = torch.cat((x, residual), 1)
+        with poisoned():
+            got = gated_linear_int8(wide, kind, packed, scale, bias)
+        wanted = gated_linear_int8_reference(wide, kind, packed, scale, bias)
+        report.number(f"gated_linear_int8 {kind}", row_error(got, wanted.double()), ROUNDED, detail)
+        if gated_linear_int8.has_form(device.type):  # elsewhere the reference runs
+            apart = linear_int8(gated_activation(wide, kind), packed, scale, bias)
+            report.equal("gated_linear_int8: the gate in a launch of its own", got, apart, detail)
     if count > 1:
         sound = linear_int8(x, packed, scale, bias)
         alone = linear_int8(x[:1], packed, scale, bias)

@@ -10,10 +10,13 @@ from report import Case, Report
 from tensors import poisoned, row_error
 
 from quire.kernels.gpu.chip import chip_of, has_eight_bits
+from quire.kernels.linear.activation import GATES, gated_activation
 from quire.kernels.linear.linear_f8 import (
     F8,
     LARGEST,
     Activations,
+    gated_linear_f8,
+    gated_linear_f8_reference,
     linear_f8,
     linear_f8_reference,
     norm_linear_f8,
@@ -63,6 +66,15 @@ def _linear_f8(report: Report, device: torch.device, inputs: int, outputs: int, 
             )
             report.equal("norm_linear_f8: the sum", total, wanted_total, detail)
             report.number(f"norm_linear_f8 {way} {gate}", row_error(out, wanted.double()), ROUNDED, detail)
+        for kind in GATES if inputs * outputs <= 2**20 else ("silu",):  # each is a kernel to compile
+            wide = torch.cat((x, residual), 1)
+            with poisoned():
+                got = gated_linear_f8(wide, kind, packed, scale, bias, way, static)
+            wanted = gated_linear_f8_reference(wide, kind, packed, scale, bias, meant, meant_scale)
+            report.number(f"gated_linear_f8 {way} {kind}", row_error(got, wanted.double()), ROUNDED, detail)
+            if gated_linear_f8.has_form(device.type):  # elsewhere the reference runs
+                apart = linear_f8(gated_activation(wide, kind), packed, scale, bias, way, static)
+                report.equal("gated_linear_f8: the gate in a launch of its own", got, apart, detail)
     if count > 1:
         sound = linear_f8(x, packed, scale, bias, "token", None)
         x[1] = torch.nan

@@ -29,6 +29,13 @@ def activate(x, KIND: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def gated(gate, up, KIND: tl.constexpr) -> tl.tensor:
+    """`KIND(gate) * up` of their type: rounded before the product, as the reference does."""
+    activated = activate(gate.to(tl.float32), KIND).to(gate.dtype)
+    return (activated.to(tl.float32) * up.to(tl.float32)).to(gate.dtype)
+
+
+@triton.jit
 def gated_activation_kernel(x, out, D: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
     """Grid (T, stretches of D): x [T, 2 * D], gate and up; out [T, D]."""
     token = tl.program_id(0).to(tl.int64)
@@ -36,9 +43,7 @@ def gated_activation_kernel(x, out, D: tl.constexpr, BLOCK: tl.constexpr, KIND: 
     inside = column < D
     gate = tl.load(x + token * (2 * D) + column, inside, other=0.0)
     up = tl.load(x + token * (2 * D) + D + column, inside, other=0.0)
-    # rounded before the product, as the reference does
-    activated = activate(gate.to(tl.float32), KIND).to(gate.dtype)
-    tl.store(out + token * D + column, activated.to(tl.float32) * up.to(tl.float32), inside)
+    tl.store(out + token * D + column, gated(gate, up, KIND), inside)
 
 
 @triton.jit(do_not_specialize=["size"])

@@ -61,6 +61,22 @@ def norm_linear_f8(
     return (wide if gate is None else gated_activation(wide, gate)), total
 
 
+def gated_linear_f8(
+    x: torch.Tensor,
+    kind: Gate,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    activations: Activations,
+    input_scale: torch.Tensor | None,
+) -> torch.Tensor:
+    """See `kernels/linear/linear_f8.py`."""
+    if are_rounded(x, activations):
+        codes, row_scale, _ = quantize_f8(x, input_scale, gate=kind)
+        return _product(codes, row_scale, weight, scale, bias, x.dtype)
+    return product_f8(gated_activation(x, kind), None, weight, scale, bias, x.dtype)
+
+
 def normed(
     x: torch.Tensor, residual: torch.Tensor | None, norm_weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -55,6 +55,21 @@ def norm_linear_f8_blocks(
     return (wide if gate is None else gated_activation(wide, gate)), total
 
 
+def gated_linear_f8_blocks(
+    x: torch.Tensor,
+    kind: Gate,
+    weight: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor | None,
+    activations: Activations,
+) -> torch.Tensor:
+    """See `kernels/linear/linear_f8_blocks.py`."""
+    if are_rounded(x, activations):
+        codes, row_scale, _ = quantize_f8_blocks(x, gate=kind)
+        return _product(codes, row_scale, weight, scale, bias, x)
+    return product_f8_blocks(gated_activation(x, kind), None, weight, scale, bias, x.dtype)
+
+
 def _product(
     codes: torch.Tensor,
     row_scale: torch.Tensor,

@@ -53,6 +53,14 @@ def norm_linear_int8(
     return (wide if gate is None else gated_activation(wide, gate)), total
 
 
+def gated_linear_int8(
+    x: torch.Tensor, kind: Gate, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """See `kernels/linear/linear_int8.py`."""
+    integers, row_scale, _ = quantize_int8(x, gate=kind)
+    return _product(integers, row_scale, weight, scale, bias, x.dtype)
+
+
 def _product(
     integers: torch.Tensor,
     row_scale: torch.Tensor,

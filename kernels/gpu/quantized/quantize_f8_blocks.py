@@ -1,7 +1,8 @@
-"""Rounds rows to 8-bit floats with a scale for each 128 elements, after addition and norm if asked for.
+"""Rounds rows to 8-bit floats with a scale for each 128 elements, after addition and norm, or a gate, if asked for.
 
 Floor: x read and its codes written, D * (bytes of an element + 1 + 1/32) for each row; the addition reads the residual
-and writes the sum. Memory is the limit. Scales of one block of inputs lie together, as products read them.
+and writes the sum, a gate reads twice the elements. Memory is the limit. Scales of one block of inputs lie together, as
+products read them.
 """
 
 import torch
@@ -9,11 +10,14 @@ import triton
 import triton.language as tl
 
 from quire.kernels.gpu.quantized.quantize_f8 import Norm, block_of, norm_factor, num_warps, row_value
+from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_f8 import F8, LARGEST, LEAST_MAGNITUDE
 from quire.kernels.linear.linear_f8_blocks import SIDE
 
 ROWS = 4
 """Rows are made up to a multiple of it: torch's product wants so many."""
+WIDEST = 4096
+"""Elements that a program takes at once: several programs share a row that has no norm."""
 _LARGEST = tl.constexpr(LARGEST)
 _LEAST = tl.constexpr(LEAST_MAGNITUDE)
 
@@ -31,6 +35,7 @@ def quantize_f8_blocks_kernel(
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     SIDE: tl.constexpr,
+    KIND: tl.constexpr,
 ):
     """Program (row, share of its D elements), in stretches of BLOCK. `scales` [ceil(D / SIDE), rows]."""
     row = tl.program_id(0)
@@ -42,7 +47,7 @@ def quantize_f8_blocks_kernel(
     lanes = block[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
     for first in range(tl.program_id(1) * BLOCK, D, tl.num_programs(1) * BLOCK):
         column = first + lanes
-        value = row_value(x, residual, norm_weight, factor, start + column, column, column < D)
+        value = row_value(x, residual, norm_weight, factor, start, column, D, KIND)
         magnitude = tl.abs(value)
         scale = tl.div_rn(tl.maximum(tl.max(magnitude, 1), _LEAST), _LARGEST)
         code = tl.div_rn(value, tl.zeros_like(value) + scale[:, None])
@@ -54,14 +59,17 @@ def quantize_f8_blocks_kernel(
         tl.store(place, tl.where(not_finite == 0, scale, float("nan")), number * SIDE < D)
 
 
-def quantize_f8_blocks(x: torch.Tensor, norm: Norm | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def quantize_f8_blocks(
+    x: torch.Tensor, norm: Norm | None = None, gate: Gate | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Codes (e4m3 [R, I]), their scales (float32 [ceil(I / 128), R]), and residual + x [T, I]: x without a residual.
 
     R is T made up to a multiple of 4, and what lies beyond T is not set. Equal to `quantize` of
-    `kernels/linear/linear_f8.py` of each 128 inputs, after the norm where there is one.
+    `kernels/linear/linear_f8.py` of each 128 inputs, after the norm where there is one; with a gate, x is
+    [T, 2 * I] and the codes are those of `gated_activation`.
     """
     residual, weight, eps = norm or (None, None, 0.0)
-    num_tokens, size = x.shape
+    num_tokens, size = x.shape[0], x.shape[1] if gate is None else x.shape[1] // 2
     num_rows = triton.cdiv(num_tokens, ROWS) * ROWS
     codes = x.new_empty((num_rows, size), dtype=F8)
     scales = x.new_empty((triton.cdiv(size, SIDE), num_rows), dtype=torch.float32)
@@ -81,6 +89,7 @@ def quantize_f8_blocks(x: torch.Tensor, norm: Norm | None = None) -> tuple[torch
             D=size,
             BLOCK=block,
             SIDE=SIDE,
+            KIND=gate,
             num_warps=num_warps(block),
         )
     return codes, scales, total
@@ -88,4 +97,4 @@ def quantize_f8_blocks(x: torch.Tensor, norm: Norm | None = None) -> tuple[torch
 
 def stretch_of(size: int) -> int:
     """Elements of a program's stretch of rows of so many: at least one block's."""
-    return max(SIDE, block_of(size))
+    return max(SIDE, min(WIDEST, block_of(size)))

@@ -33,7 +33,7 @@ RATES = Ceilings(1e9, 1e9, 1e9, 1e9)
 
 @pytest.mark.parametrize(
     "case",
-    [*cases(SMALL, "cpu"), *quantized.words(WIDE, 3), *quantized.blocks(WIDE, 3)],
+    [*cases(SMALL, "cpu"), *quantized.words(WIDE, 3), *quantized.gated(WIDE, 3), *quantized.blocks(WIDE, 3)],
     ids=lambda case: f"{case.operation}, {case.shape}",
 )
 def test_the_operation_agrees_with_torch_on_its_arguments(case) -> None:

@@ -30,6 +30,10 @@ def test_a_linear_layer_reads_its_weight_once_whatever_the_tokens() -> None:
     assert cost.linear(3, 8, 4, 4, 1).num_bytes == 8 * 4 + (3 * 8 + 3 * 4) * 4
 
 
+def test_a_layer_behind_a_gate_reads_gate_and_up() -> None:
+    assert cost.gated_linear(3, 8, 4, 2, 1) == Cost(8 * 4 + (3 * 16 + 3 * 4) * 2, 2 * 3 * 8 * 4)
+
+
 def test_groups_are_read_with_their_scales_and_offsets() -> None:
     assert cost.linear_groups(3, 64, 4, 2, 8, 32, 2) == Cost(64 * 4 + 2 * 4 * 2 + 3 * 68 * 2, 2 * 3 * 64 * 4)
     assert cost.linear_groups(1, 128, 16, 4, 4, 64, 3).num_bytes == 64 * 16 + 2 * 16 * 3 + 144 * 4

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from quire.kernels.linear import linear_f8 as rows_of
 from quire.kernels.linear import linear_f8_blocks as blocks_of
-from quire.kernels.linear.linear_f8 import linear_f8, norm_linear_f8, quantize, unpack
-from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks, norm_linear_f8_blocks
+from quire.kernels.linear.linear_f8 import gated_linear_f8, linear_f8, norm_linear_f8, quantize, unpack
+from quire.kernels.linear.linear_f8_blocks import gated_linear_f8_blocks, linear_f8_blocks, norm_linear_f8_blocks
 
 F8 = torch.float8_e4m3fn
 sizes = settings(max_examples=40, deadline=None, derandomize=True)
@@ -184,6 +184,23 @@ def test_the_reference_of_blocks_is_the_product_in_float64(rows, inputs, blocks,
     assert ((out - exact).abs() <= 1e-5 * size).all()
 
 
+@sizes
+@given(st.integers(0, 5), st.integers(1, 40), st.sampled_from(["token", "static", "none"]), st.integers(0, 99))
+def test_the_reference_behind_a_gate_is_the_product_of_what_the_gate_makes_in_float64(rows, inputs, activations, seed):
+    x, codes, scale = random(rows, 2 * inputs, seed=seed), random_codes(16, inputs, seed=seed), torch.ones(16)
+    gate, up = x.chunk(2, 1)
+    gated = gate / (1 + torch.exp(-gate)) * up
+    input_scale = torch.tensor([0.003]) if activations == "static" else None
+    if rows:  # a number near the middle of two codes may become the other one
+        exact, size = exact_rows(gated, codes, scale, None, activations, input_scale)
+        out = gated_linear_f8(x, "silu", rows_of.pack(codes), scale, None, activations, input_scale)
+        assert ((out - exact).abs() <= (1e-5 if activations == "none" else 0.07) * size).all()
+    if activations != "static":
+        out = gated_linear_f8_blocks(x, "silu", blocks_of.pack(codes), torch.ones(1, 1), None, activations)
+        wanted = gated_linear_f8(x, "silu", rows_of.pack(codes), scale, None, activations, None)
+        torch.testing.assert_close(out, wanted)  # one block is a row
+
+
 # ---- refusals ----
 
 ROWS = {
@@ -240,6 +257,20 @@ def test_an_odd_number_of_outputs_cannot_be_gated():
         norm_linear_f8_blocks(
             BLOCKS["x"], None, torch.ones(200), 1e-6, BLOCKS["weight"], BLOCKS["scale"], None, "relu", "token"
         )
+
+
+@pytest.mark.parametrize(
+    ("x", "kind", "words"),
+    [
+        (torch.ones(2, 17), "silu", "x: the last dimension holds gate and up, so it must be even, got 17"),
+        (torch.ones(2, 18), "silu", r"weight: expected shape \[3, 16, 16\], got \[3, 12, 16\]"),
+        (torch.ones(16, 2).T, "silu", "x: must be contiguous"),
+        (torch.ones(2, 16), "relu", "kind: must be one of silu"),
+    ],
+)
+def test_what_is_no_gate_and_up_of_the_layer_is_refused(x, kind, words):
+    with pytest.raises(ValueError, match=words):
+        gated_linear_f8(x, kind, ROWS["weight"], ROWS["scale"], None, "token", None)
 
 
 def test_what_cannot_be_packed_is_refused_with_the_remedy():

@@ -6,11 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.gpu.chip import HOST, Chip
+from quire.kernels.gpu.linear.activation import gated_activation
 from quire.kernels.gpu.quantized import linear_f8 as forms
 from quire.kernels.gpu.quantized import product_f8 as products
 from quire.kernels.gpu.quantized.product_f8 import LEAST_STEPS, product_f8, tiles_for
-from quire.kernels.gpu.quantized.quantize_f8 import Norm, quantize_f8
-from quire.kernels.linear.linear_f8 import F8, check_packed, linear_f8_reference, norm_linear_f8_reference, quantize
+from quire.kernels.gpu.quantized.quantize_f8 import WIDEST, Norm, quantize_f8
+from quire.kernels.linear.activation import GATES
+from quire.kernels.linear.linear_f8 import (
+    F8,
+    check_packed,
+    gated_linear_f8_reference,
+    linear_f8_reference,
+    norm_linear_f8_reference,
+    quantize,
+)
 from quire.kernels.linear.norm import residual_norm_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -53,7 +62,7 @@ def close(out, x, codes, scale, bias, expected):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     rows=st.integers(0, 5),
-    size=st.sampled_from([1, 3, 16, 33, 100, 5000]),
+    size=st.sampled_from([1, 3, 16, 33, 100, 5000, WIDEST + 100]),
     dtype=st.sampled_from(DTYPES),
     norm=st.sampled_from(["", "alone", "residual"]),
     is_static=st.booleans(),
@@ -90,13 +99,14 @@ def test_every_code_is_kept_and_what_lies_beyond_saturates():
     assert scales.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("size", [5000, WIDEST + 100])
 @pytest.mark.parametrize("static", [None, torch.tensor([0.5])])
-def test_a_row_with_nan_or_infinity_has_a_scale_of_nan_and_zeros_stay_zeros(static):
-    x = torch.zeros((4, 5000), dtype=BF16)
-    x[1, 4999], x[2, 0], x[3, 7] = float("nan"), float("-inf"), 2.0
+def test_a_row_with_nan_or_infinity_has_a_scale_of_nan_and_zeros_stay_zeros(static, size):
+    x = torch.zeros((4, size), dtype=BF16)
+    x[1, -1], x[2, 0], x[3, 7] = float("nan"), float("-inf"), 2.0
     codes, scales, _ = quantize_f8(x, static)
     assert scales.isnan().tolist() == [False, True, True, False]
-    assert torch.equal(codes[0].float(), torch.zeros(5000))
+    assert torch.equal(codes[0].float(), torch.zeros(size))
     assert torch.equal(scales[[0, 3]], quantize(x, static)[1][[0, 3]])
 
 
@@ -142,6 +152,10 @@ def test_an_older_chip_multiplies_activations_as_they_are(dtype, older_chip):
     wanted = norm_linear_f8_reference(x, residual, norm_weight, 1e-5, codes, scale, None, None, "none", None)
     assert torch.equal(total, wanted[1])
     torch.testing.assert_close(got, wanted[0], rtol=0.02, atol=0.02)
+    wide = torch.cat((x, residual), 1)
+    got = forms.gated_linear_f8(wide, "silu", codes, scale, bias, "token", None)
+    wanted = gated_linear_f8_reference(wide, "silu", codes, scale, bias, "none", None)
+    torch.testing.assert_close(got, wanted, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("activations", WAYS)
@@ -172,6 +186,47 @@ def test_a_row_does_not_depend_on_the_others_and_keeps_its_nan(activations):
     spoilt, _ = forms.norm_linear_f8(x, residual, *rest)
     sound = [row for row in range(40) if row not in (1, 4)]
     assert spoilt[[1, 4]].isnan().all()
+    assert torch.equal(spoilt[sound], together[sound])
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(0, 5),
+    size=st.sampled_from([1, 3, 16, 100, 5000, WIDEST + 100]),
+    dtype=st.sampled_from(DTYPES),
+    kind=st.sampled_from(list(GATES)),
+    is_static=st.booleans(),
+    magnitude=st.sampled_from([1e-6, 1.0, 30.0]),
+    seed=st.integers(0, 99),
+)
+def test_a_gate_in_the_launch_that_rounds_is_the_gate_before_it_to_the_bit(
+    rows, size, dtype, kind, is_static, magnitude, seed
+):
+    x = draw(seed, rows, 2 * size, 1, dtype)[0] * magnitude
+    static = torch.tensor([0.01]) if is_static else None
+    codes, scales, _ = quantize_f8(x, static, gate=kind)
+    expected, expected_scales = quantize(gated_activation(x, kind), static)
+    assert torch.equal(codes.float(), expected.float())
+    torch.testing.assert_close(scales, expected_scales, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("activations", WAYS)
+@pytest.mark.parametrize("kind", list(GATES))
+def test_a_gated_layer_is_the_layer_of_what_the_gate_makes(kind, activations):
+    x, _, _, codes, scale, bias = draw(6, 40, 2 * 1100, 70, BF16)
+    codes = codes[:, :1100].contiguous()
+    static = torch.tensor([0.02]) if activations == "static" else None
+    rest = (codes, scale, bias, activations, static)
+    together = forms.gated_linear_f8(x, kind, *rest)
+    if activations != "none":
+        assert torch.equal(together, forms.linear_f8(gated_activation(x, kind), *rest))
+    torch.testing.assert_close(together, gated_linear_f8_reference(x, kind, *rest), rtol=0.05, atol=0.05)
+    assert torch.equal(forms.gated_linear_f8(x[7:8], kind, *rest), together[7:8])
+    x[1, 1100], x[4, 7] = float("nan"), float("inf")
+    spoilt = forms.gated_linear_f8(x, kind, *rest)
+    assert spoilt[1].isnan().all()
+    assert not spoilt[4].isfinite().any()
+    sound = [row for row in range(40) if row not in (1, 4)]
     assert torch.equal(spoilt[sound], together[sound])
 
 

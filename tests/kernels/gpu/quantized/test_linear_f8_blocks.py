@@ -6,14 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.gpu.chip import HOST, Chip
+from quire.kernels.gpu.linear.activation import gated_activation
 from quire.kernels.gpu.quantized import linear_f8_blocks as forms
 from quire.kernels.gpu.quantized.product_f8 import tiles_for
 from quire.kernels.gpu.quantized.product_f8_blocks import product_f8_blocks
 from quire.kernels.gpu.quantized.quantize_f8 import Norm
 from quire.kernels.gpu.quantized.quantize_f8_blocks import ROWS, quantize_f8_blocks
+from quire.kernels.linear.activation import GATES
 from quire.kernels.linear.linear_f8 import F8, quantize
 from quire.kernels.linear.linear_f8_blocks import (
     SIDE,
+    gated_linear_f8_blocks_reference,
     linear_f8_blocks,
     linear_f8_blocks_reference,
     norm_linear_f8_blocks,
@@ -103,12 +106,47 @@ def test_nan_and_infinity_spoil_the_scale_of_their_block_alone():
     assert torch.equal(scales[:, [0, 3]], by_blocks(x[[0, 3]])[1])
 
 
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(1, 6),
+    size=st.sampled_from([1, 3, 128, 130, 700, 5000]),
+    dtype=st.sampled_from(DTYPES),
+    kind=st.sampled_from(list(GATES)),
+    magnitude=st.sampled_from([1e-6, 1.0, 30.0]),
+    seed=st.integers(0, 99),
+)
+def test_a_gate_in_the_launch_that_rounds_is_the_gate_before_it_to_the_bit(rows, size, dtype, kind, magnitude, seed):
+    x = draw(seed, rows, 2 * size, 1, dtype)[0] * magnitude
+    codes, scales, _ = quantize_f8_blocks(x, gate=kind)
+    assert codes.shape == (-(-rows // ROWS) * ROWS, size)
+    expected, expected_scales = by_blocks(gated_activation(x, kind))
+    assert torch.equal(codes[:rows].float(), expected)
+    torch.testing.assert_close(scales[:, :rows], expected_scales, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("activations", WAYS)
+@pytest.mark.parametrize("kind", list(GATES))
+def test_a_gated_layer_is_the_layer_of_what_the_gate_makes(kind, activations):
+    x, _, _, codes, scale, bias = draw(6, 6, 2 * 640, 48, BF16)
+    rest = (codes[:, :640].contiguous(), scale[:, :5].contiguous(), bias, activations)
+    together = forms.gated_linear_f8_blocks(x, kind, *rest)
+    if activations != "none":
+        assert torch.equal(together, forms.linear_f8_blocks(gated_activation(x, kind), *rest))
+    torch.testing.assert_close(together, gated_linear_f8_blocks_reference(x, kind, *rest), rtol=0.05, atol=0.05)
+    x[1, 640] = float("nan")
+    spoilt = forms.gated_linear_f8_blocks(x, kind, *rest)
+    assert spoilt[1].isnan().all()
+    assert torch.equal(spoilt[2:], together[2:])
+
+
 def test_rows_of_nothing_are_rounded_to_nothing():
     codes, scales, total = quantize_f8_blocks(torch.zeros((0, 300), dtype=BF16))
     assert (codes.shape, scales.shape, total.shape) == ((0, 300), (3, 0), (0, 300))
     x, residual, norm_weight, codes, scale, bias = draw(0, 0, 300, 48, BF16)
     out, total = forms.norm_linear_f8_blocks(x, residual, norm_weight, EPS, codes, scale, bias, "silu", "token")
     assert (out.shape, total.shape) == ((0, 24), (0, 300))
+    wide = torch.zeros((0, 600), dtype=BF16)
+    assert forms.gated_linear_f8_blocks(wide, "silu", codes, scale, bias, "token").shape == (0, 48)
 
 
 @settings(max_examples=14, deadline=None, derandomize=True)

@@ -5,12 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.kernels.gpu.linear.activation import gated_activation
 from quire.kernels.gpu.quantized import linear_int8 as forms
 from quire.kernels.gpu.quantized.product_f8 import tiles_for
 from quire.kernels.gpu.quantized.product_int8 import product_int8
-from quire.kernels.gpu.quantized.quantize_f8 import Norm
+from quire.kernels.gpu.quantized.quantize_f8 import WIDEST, Norm
 from quire.kernels.gpu.quantized.quantize_int8 import quantize_int8
 from quire.kernels.linear import linear_int8 as operations
+from quire.kernels.linear.activation import GATES
 from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8_reference, norm_linear_int8_reference, quantize
 from quire.kernels.linear.norm import residual_norm_reference
 
@@ -31,7 +33,7 @@ def draw(seed, num_tokens, size_in, size_out, dtype):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     rows=st.integers(0, 5),
-    size=st.sampled_from([1, 3, 16, 33, 100, 5000]),
+    size=st.sampled_from([1, 3, 16, 33, 100, 5000, WIDEST + 100]),
     dtype=st.sampled_from(DTYPES),
     norm=st.sampled_from(["", "alone", "residual"]),
     magnitude=st.sampled_from([1e-38, 1e-6, 1.0, 900.0]),
@@ -64,9 +66,10 @@ def test_halves_are_rounded_to_even():
     assert torch.equal(integers, quantize(halves)[0])
 
 
-def test_a_row_with_nan_or_infinity_has_zeros_and_a_scale_of_nan():
-    x = torch.zeros((4, 5000), dtype=BF16)
-    x[1, 4999], x[2, 0], x[3, 7] = float("nan"), float("-inf"), 2.0
+@pytest.mark.parametrize("size", [5000, WIDEST + 100])
+def test_a_row_with_nan_or_infinity_has_zeros_and_a_scale_of_nan(size):
+    x = torch.zeros((4, size), dtype=BF16)
+    x[1, -1], x[2, 0], x[3, 7] = float("nan"), float("-inf"), 2.0
     integers, scales, _ = quantize_int8(x)
     assert scales.isnan().tolist() == [False, True, True, False]
     assert integers.count_nonzero(1).tolist() == [0, 0, 0, 1]
@@ -112,6 +115,36 @@ def test_with_residual_norm_and_gate_the_layer_is_that_of_its_parts(dtype):
             assert torch.equal(total, wanted_total)
             # a sum of squares that differs in its last place may move a number to the next integer
             torch.testing.assert_close(out, wanted, rtol=0.02, atol=0.02 * float(wanted.abs().max()))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(0, 5),
+    size=st.sampled_from([1, 3, 16, 100, 5000, WIDEST + 100]),
+    dtype=st.sampled_from(DTYPES),
+    kind=st.sampled_from(list(GATES)),
+    magnitude=st.sampled_from([1e-6, 1.0, 30.0]),
+    seed=st.integers(0, 99),
+)
+def test_a_gate_in_the_launch_that_rounds_is_the_gate_before_it_to_the_bit(rows, size, dtype, kind, magnitude, seed):
+    x = draw(seed, rows, 2 * size, 1, dtype)[0] * magnitude
+    integers, scales, _ = quantize_int8(x, gate=kind)
+    expected, expected_scales = quantize(gated_activation(x, kind))
+    assert torch.equal(integers, expected)
+    torch.testing.assert_close(scales, expected_scales, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", list(GATES))
+def test_a_gated_layer_is_the_layer_of_what_the_gate_makes(kind):
+    x, _, _, integers, scale, bias = draw(6, 70, 2 * 1104, 80, BF16)
+    rest = (integers[:, :1104].contiguous(), scale, bias)
+    together = forms.gated_linear_int8(x, kind, *rest)
+    assert torch.equal(together, linear_int8_reference(gated_activation(x, kind), *rest))
+    assert torch.equal(forms.gated_linear_int8(x[7:8], kind, *rest), together[7:8])
+    x[1, 1104] = float("nan")
+    spoilt = forms.gated_linear_int8(x, kind, *rest)
+    assert spoilt[1].isnan().all()
+    assert torch.equal(spoilt[2:], together[2:])
 
 
 def test_a_row_does_not_depend_on_the_others_and_keeps_its_nan():

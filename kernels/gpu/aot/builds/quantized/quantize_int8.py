@@ -5,15 +5,20 @@ from collections.abc import Iterator
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.quantized.quantize_f8 import block_of, num_warps
 from quire.kernels.gpu.quantized.quantize_int8 import quantize_int8_kernel
+from quire.kernels.linear.activation import GATES, Gate
 
 
 def builds(capability: int) -> Iterator[Build]:
-    """Before qkv and gate of 8B models, and before down."""
+    """Before qkv and gate of 8B models, and before down: alone and with the gate; the widest are passed over twice."""
     yield _build("add norm int8 d4096", 4096, ("residual", "norm_weight", "total"))
     yield _build("int8 d14336", 14336, ())
+    yield _build("int8 d28672", 28672, ())
+    for gate in GATES:
+        yield _build(f"{gate} int8 d14336", 14336, (), gate)
+    yield _build("silu int8 d28672", 28672, (), "silu")
 
 
-def _build(name: str, size: int, more: tuple[str, ...]) -> Build:
+def _build(name: str, size: int, more: tuple[str, ...], gate: Gate | None = None) -> Build:
     kinds = {"x": "*bf16", "residual": "*bf16", "norm_weight": "*bf16"}
     kinds |= {"integers": "*i8", "scales": "*fp32", "total": "*bf16"}
     tensors = {key: kind for key, kind in kinds.items() if key in ("x", "integers", "scales", *more)}
@@ -22,7 +27,7 @@ def _build(name: str, size: int, more: tuple[str, ...]) -> Build:
         name,
         quantize_int8_kernel,
         {**tensors, "eps": "fp32"},
-        {**dict.fromkeys(kinds.keys() - tensors.keys()), "D": size, "BLOCK": block},
+        {**dict.fromkeys(kinds.keys() - tensors.keys()), "D": size, "BLOCK": block, "KIND": gate},
         num_warps(block),
         divisible=tuple(tensors),
     )
