@@ -170,8 +170,8 @@ def product_f8(
     return out
 
 
-def tiles_for(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype) -> Tiles:
-    """The tiles of a layer whose x has this type.
+def tiles_for(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype, operation: str = OPERATION) -> Tiles:
+    """The tiles of a layer whose x has this type, of the operation of this name in the table.
 
     The table has what was measured of 16 tokens; more, up to 64, take its parts: a token's sums are those of it alone.
     """
@@ -179,7 +179,7 @@ def tiles_for(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype) 
     if num_tokens > 64:
         return default
     few = default_tiles(TOKENS, size_in, size_out, dtype)
-    few = tile(OPERATION, f8_shape_key(size_in, size_out, dtype), few)
+    few = tile(operation, f8_shape_key(size_in, size_out, dtype), few)
     return few if num_tokens <= TOKENS else {**default, "parts": few["parts"]}
 
 

@@ -13,6 +13,8 @@ from quire.kernels.gpu.chip import chip_of, has_eight_bits
 from quire.kernels.gpu.quantized.product_f8 import ADD_BLOCK, add_f8_parts_kernel, launch_options, tiles_for, widened
 from quire.kernels.linear.linear_f8_blocks import SIDE
 
+OPERATION = "linear_f8_blocks"
+"""Whose tiles the table has."""
 FEW = 64
 """Tokens of a program that are columns of the matrix instruction. More are its rows where they have scales, of which a
 thread then holds a few and not one for each column."""
@@ -116,7 +118,7 @@ def product_f8_blocks(
     out = x.new_empty((num_tokens, size_out), dtype=dtype)
     if not out.numel():
         return out
-    tiles = tiles_for(num_tokens, size_in, size_out, x.dtype)
+    tiles = tiles_for(num_tokens, size_in, size_out, x.dtype, OPERATION)
     parts, is_split = tiles["parts"], tiles["parts"] > 1
     sums = x.new_empty((parts, num_tokens, size_out), dtype=torch.float32) if is_split else out
     codes = weight if has_eight_bits(chip_of(x.device).capability) else weight.view(torch.uint8)

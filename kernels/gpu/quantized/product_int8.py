@@ -11,6 +11,8 @@ import triton.language as tl
 
 from quire.kernels.gpu.quantized.product_f8 import ADD_BLOCK, launch_options, tiles_for
 
+OPERATION = "linear_int8"
+"""Whose tiles the table has."""
 SCALE_BLOCK = 1024
 """Columns of a program that scales the sums of many tokens, 8 for each thread."""
 
@@ -107,7 +109,7 @@ def product_int8(
     out = x.new_empty((num_tokens, size_out), dtype=dtype)
     if not out.numel():
         return out
-    tiles = tiles_for(num_tokens, size_in, size_out, x.dtype)
+    tiles = tiles_for(num_tokens, size_in, size_out, x.dtype, OPERATION)
     parts, is_split = tiles["parts"], tiles["parts"] > 1
     sums = x.new_empty((parts, num_tokens, size_out), dtype=torch.int32) if is_split else out
     grid = (triton.cdiv(size_out, tiles["block_o"]), parts, triton.cdiv(num_tokens, tiles["tokens"]))

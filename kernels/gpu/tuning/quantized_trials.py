@@ -7,9 +7,13 @@ import torch
 
 from quire.kernels.gpu.quantized import group_tiles as groups
 from quire.kernels.gpu.quantized import product_f8 as rows
+from quire.kernels.gpu.quantized import product_f8_blocks as blocks
+from quire.kernels.gpu.quantized import product_int8 as integers
+from quire.kernels.gpu.quantized.quantize_f8_blocks import quantize_f8_blocks
 from quire.kernels.gpu.tile_table import Tiles, pin
 from quire.kernels.gpu.tuning.trial import Trial
 from quire.kernels.linear.linear_f8 import F8
+from quire.kernels.linear.linear_f8_blocks import SIDE
 from quire.kernels.linear.linear_group_words import linear_group_words, pack_words
 from quire.kernels.linear.linear_groups import Bits
 
@@ -20,7 +24,7 @@ _GROUPS: tuple[tuple[Bits, int], ...] = ((4, 128), (8, 32))
 
 
 def trials() -> Iterator[Trial]:
-    """Every layer of 16 tokens in bfloat16, of codes in groups and of 8-bit floats in rows."""
+    """Every layer of 16 tokens in bfloat16: of codes in groups, of 8-bit floats in rows and in blocks, of integers."""
     for size_in, size_out in _LAYERS:
         for bits, size in _GROUPS:
             beside = size_out * (size_in // size) * (3 if bits == 4 else 2)
@@ -31,13 +35,19 @@ def trials() -> Iterator[Trial]:
                 size_in * size_out * bits // 8 + beside + 2 * rows.TOKENS * (size_in + size_out),
                 functools.partial(prepare_groups, rows.TOKENS, size_in, size_out, bits, size),
             )
-        yield Trial(
-            rows.OPERATION,
-            rows.f8_shape_key(size_in, size_out, F8),
-            _candidates(rows.default_tiles(rows.TOKENS, size_in, size_out, F8), ({}, {"block_o": 128})),
-            size_in * size_out + 4 * size_out + rows.TOKENS * (size_in + 2 * size_out),
-            functools.partial(prepare_rows, rows.TOKENS, size_in, size_out),
-        )
+        scales = size_in * size_out // SIDE**2
+        for operation, dtype, beside, prepare in (
+            (rows.OPERATION, F8, size_out, prepare_rows),
+            (blocks.OPERATION, F8, scales, prepare_blocks),
+            (integers.OPERATION, torch.int8, size_out, prepare_integers),
+        ):
+            yield Trial(
+                operation,
+                rows.f8_shape_key(size_in, size_out, dtype),
+                _candidates(rows.default_tiles(rows.TOKENS, size_in, size_out, dtype), ({}, {"block_o": 128})),
+                size_in * size_out + 4 * beside + rows.TOKENS * (size_in + 2 * size_out),
+                functools.partial(prepare, rows.TOKENS, size_in, size_out),
+            )
 
 
 def _candidates(default: Tiles, shapes: tuple[Tiles, ...]) -> tuple[Tiles, ...]:
@@ -80,5 +90,43 @@ def prepare_rows(num_tokens: int, size_in: int, size_out: int, device: torch.dev
     def launch(tiles: Tiles) -> torch.Tensor:
         pin(rows.OPERATION, rows.f8_shape_key(size_in, size_out, F8), tiles)
         return rows.product_f8(x, row_scale, weight, scale, None, torch.bfloat16)
+
+    return launch
+
+
+def prepare_blocks(
+    num_tokens: int, size_in: int, size_out: int, device: torch.device
+) -> Callable[[Tiles], torch.Tensor]:
+    """Random codes of a layer in blocks, and tokens rounded for it; a launch of their product, as above."""
+    generator = torch.Generator(device).manual_seed(0)
+    x, weight = (
+        torch.randn((count, size_in), generator=generator, device=device, dtype=torch.bfloat16)
+        for count in (num_tokens, size_out)
+    )
+    rounded, row_scale, _ = quantize_f8_blocks(x)
+    codes, shape = weight.to(F8), (-(-size_out // SIDE), -(-size_in // SIDE))
+    scale = torch.rand(shape, generator=generator, device=device)
+
+    def launch(tiles: Tiles) -> torch.Tensor:
+        pin(blocks.OPERATION, rows.f8_shape_key(size_in, size_out, F8), tiles)
+        return blocks.product_f8_blocks(rounded[:num_tokens], row_scale, codes, scale, None, torch.bfloat16)
+
+    return launch
+
+
+def prepare_integers(
+    num_tokens: int, size_in: int, size_out: int, device: torch.device
+) -> Callable[[Tiles], torch.Tensor]:
+    """Random integers of a layer and of its tokens on `device`; a launch of their product, as above."""
+    generator = torch.Generator(device).manual_seed(0)
+    x, weight = (
+        torch.randint(-127, 128, (count, size_in), generator=generator, device=device, dtype=torch.int8)
+        for count in (num_tokens, size_out)
+    )
+    row_scale, scale = (torch.rand(count, generator=generator, device=device) for count in (num_tokens, size_out))
+
+    def launch(tiles: Tiles) -> torch.Tensor:
+        pin(integers.OPERATION, rows.f8_shape_key(size_in, size_out, torch.int8), tiles)
+        return integers.product_int8(x, row_scale, weight, scale, None, torch.bfloat16)
 
     return launch
