@@ -81,8 +81,9 @@ def _product(
     """The product of what became of x: torch's where there are many tokens and it has one, which gives bfloat16."""
     num_tokens = x.shape[0]
     is_whole = codes.shape[1] % SIDE == 0 and weight.shape[0] % SIDE == 0
-    if num_tokens > MOST_TOKENS and x.dtype == torch.bfloat16 and bias is None and is_whole and has_product(x.device):
-        return torch_product(codes, row_scale, weight, scale)[:num_tokens]
+    if num_tokens > MOST_TOKENS and x.dtype == torch.bfloat16 and is_whole and has_product(x.device):
+        out = torch_product(codes, row_scale, weight, scale)[:num_tokens]
+        return out if bias is None else out.add_(bias)  # behind the product, which is not known to take one
     return product_f8_blocks(codes[:num_tokens], row_scale, weight, scale, bias, x.dtype)
 
 

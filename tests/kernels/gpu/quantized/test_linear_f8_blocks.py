@@ -245,9 +245,9 @@ def test_torch_multiplies_many_tokens_where_it_has_the_product(monkeypatch):
     monkeypatch.setattr(forms, "torch_product", lambda x, *_: calls.append(("torch", len(x))) or x)
     monkeypatch.setattr(forms, "product_f8_blocks", lambda x, *_: calls.append(("own", len(x))) or x)
 
-    def ran(num_tokens, dtype=BF16, size_in=256, size_out=128, activations="token", bias=None):
+    def ran(num_tokens, dtype=BF16, size_in=256, size_out=128, activations="token"):
         x, _, _, codes, scale, _ = draw(0, num_tokens, size_in, size_out, dtype)
-        forms.linear_f8_blocks(x, codes, scale, bias, activations)
+        forms.linear_f8_blocks(x, codes, scale, None, activations)
         return calls.pop()
 
     def rounded(x):
@@ -269,7 +269,6 @@ def test_torch_multiplies_many_tokens_where_it_has_the_product(monkeypatch):
         {"size_in": 200},
         {"size_out": 144},
         {"activations": "none"},
-        {"bias": torch.zeros(128, dtype=BF16)},
     ):
         assert ran(65, **odd) == ("own", 65)
     for capability in (89, 100, 120):
@@ -296,9 +295,10 @@ def test_torch_is_asked_for_scales_of_tokens_and_of_blocks_as_it_wants_them(monk
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.nn.functional, "scaled_mm", scaled_mm)
-    x, _, _, codes, scale, _ = draw(9, 70, size_in, 256, BF16)
-    wanted = linear_f8_blocks_reference(x, codes, scale, None, "token")
-    close(forms.linear_f8_blocks(x, codes, scale, None, "token"), x, codes, scale, None, wanted)
+    x, _, _, codes, scale, bias = draw(9, 70, size_in, 256, BF16)
+    for added in (None, bias):  # behind the product
+        wanted = linear_f8_blocks_reference(x, codes, scale, added, "token")
+        close(forms.linear_f8_blocks(x, codes, scale, added, "token"), x, codes, scale, added, wanted)
 
 
 def test_what_is_packed_on_a_gpu_is_what_is_in_the_file(monkeypatch):
