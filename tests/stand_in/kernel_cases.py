@@ -17,10 +17,10 @@ from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.embedding import embed_shard
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.linear import linear, norm_linear
-from quire.kernels.linear.linear_f8 import linear_f8, norm_linear_f8
-from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks, norm_linear_f8_blocks
+from quire.kernels.linear.linear_f8 import gated_linear_f8, linear_f8, norm_linear_f8
+from quire.kernels.linear.linear_f8_blocks import gated_linear_f8_blocks, linear_f8_blocks, norm_linear_f8_blocks
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words
-from quire.kernels.linear.linear_int8 import linear_int8, norm_linear_int8, pack
+from quire.kernels.linear.linear_int8 import gated_linear_int8, linear_int8, norm_linear_int8, pack
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.kernels.sampling.append_tokens import append_tokens
@@ -185,6 +185,8 @@ def _linear_f8() -> None:
             for activations, static in (("token", None), ("static", torch.ones(1)), ("none", None)):
                 linear_f8(x, weight, scale, bias, activations, static)
             norm_linear_f8(x, x, gain, 1e-5, weight, scale, None, None, "token", None)
+            for kind in GATES:
+                gated_linear_f8(torch.cat((x, x), 1), kind, weight, scale, None, "token", None)
 
 
 def _linear_f8_blocks() -> None:
@@ -197,12 +199,13 @@ def _linear_f8_blocks() -> None:
             for activations, added in (("token", bias), ("token", None), ("none", bias)):
                 linear_f8_blocks(x, weight, scale, added, activations)
             norm_linear_f8_blocks(x, x, gain, 1e-5, weight, scale, None, None, "token")
+            for kind in GATES:
+                gated_linear_f8_blocks(torch.cat((x, x), 1), kind, weight, scale, None, "token")
     with patch.object(torch.version, "cuda", "13.0"):  # its cuBLAS multiplies blocks on Hopper
         for size_in in (4096, 896):
-            scale = torch.ones((8, size_in // 128))
-            linear_f8_blocks(
-                torch.zeros((65, size_in), dtype=BF16), torch.zeros((1024, size_in)).to(F8), scale, None, "token"
-            )
+            x, weight = torch.zeros((65, size_in), dtype=BF16), torch.zeros((1024, size_in)).to(F8)
+            for added in (None, torch.zeros(1024, dtype=BF16)):
+                linear_f8_blocks(x, weight, torch.ones((8, size_in // 128)), added, "token")
 
 
 def _linear_int8() -> None:
@@ -215,6 +218,8 @@ def _linear_int8() -> None:
             linear_int8(x, weight, scale, bias)
             for residual in (None, x):
                 norm_linear_int8(x, residual, gain, 1e-5, weight, scale, None, None)
+            for kind in GATES:
+                gated_linear_int8(torch.cat((x, x), 1), kind, weight, scale, None)
 
 
 def _steps() -> None:

@@ -117,15 +117,18 @@ def test_the_record_is_what_the_compiler_makes(rows, compiled: Path) -> None:
 
 
 def test_a_layer_of_8_bit_rows_rounds_its_activations_before_each_product(rows) -> None:
-    """Today's counts: 15 launches of few tokens, of which three add the parts of a split product, and 12 of many."""
+    """Today's counts: 14 launches of few tokens, of which three add the parts of a split product, and 11 of many.
+
+    What comes before three of the products is in the launch that rounds: two norms and the gate.
+    """
     (layers,) = [row["layers"] for row in rows if row["case"] == "llama f8 rows"]
     attention = ["rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel"]
     whole, split = ["quantize_f8_kernel", "product_f8_kernel"], ["add_f8_parts_kernel"]
-    few = [*whole, *split, *attention, *whole, *split, *whole, "gated_activation_kernel", *whole, *split]
+    few = [*whole, *split, *attention, *whole, *split, *whole, *whole, *split]
     many = ["quantize_f8_kernel", "torch._scaled_mm"]
     assert layers["decode 1"] == layers["decode 16"] == few
-    assert layers["decode 128"] == [*many, *attention, *many, *many, "gated_activation_kernel", *many]
-    assert (len(few), len(layers["decode 128"])) == (15, 12)
+    assert layers["decode 128"] == [*many, *attention, *many, *many, *many]
+    assert (len(few), len(layers["decode 128"])) == (14, 11)
 
 
 def test_a_layer_of_integers_scales_the_sums_of_many_tokens_in_a_launch_of_its_own(rows) -> None:
@@ -133,10 +136,10 @@ def test_a_layer_of_integers_scales_the_sums_of_many_tokens_in_a_launch_of_its_o
     (layers,) = [row["layers"] for row in rows if row["case"] == "llama int8 rows"]
     attention = ["rope_store_kv_kernel", "decode_kernel", "merge_splits_kernel"]
     whole, split = ["quantize_int8_kernel", "product_int8_kernel"], ["scale_int8_sums_kernel"]
-    few = [*whole, *split, *attention, *whole, *split, *whole, "gated_activation_kernel", *whole, *split]
+    few = [*whole, *split, *attention, *whole, *split, *whole, *whole, *split]
     many = ["quantize_int8_kernel", "torch._int_mm", "scale_int8_sums_kernel"]
     assert layers["decode 1"] == layers["decode 16"] == few
-    assert layers["decode 128"] == [*many, *attention, *many, *many, "gated_activation_kernel", *many]
+    assert layers["decode 128"] == [*many, *attention, *many, *many, *many]
 
 
 @pytest.fixture(scope="module")

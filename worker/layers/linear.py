@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.activation import Gate, gated_activation
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import RMSNorm
@@ -107,9 +107,17 @@ class RowLinear(Linear):
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         out = self.scheme.apply(self, x, None)
+        return self._of_all_ranks(out if self.delta is None else out + self.delta(x, batch))
+
+    def gated(self, x: torch.Tensor, kind: Gate, batch: ForwardBatch) -> torch.Tensor:
+        """The layer over the gated activation of x [T, 2 * inputs]; worthwhile where the scheme joins the two."""
         if self.delta is not None:
-            out = out + self.delta(x, batch)
-        out = self.group.all_reduce(out)
+            out: torch.Tensor = self(gated_activation(x, kind), batch)
+            return out
+        return self._of_all_ranks(self.scheme.apply_gated(self, x, kind, None))
+
+    def _of_all_ranks(self, share: torch.Tensor) -> torch.Tensor:
+        out = self.group.all_reduce(share)
         return out if self.bias is None else out + self.bias
 
 

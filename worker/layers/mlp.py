@@ -24,6 +24,9 @@ class GatedMLP(nn.Module):
         self, x: torch.Tensor, residual: torch.Tensor, norm: RMSNorm, batch: ForwardBatch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x and residual [T, hidden] -> the block over the norm of their sum, and the sum, both [T, hidden]."""
+        if self.down.scheme.joins_gate(x.device.type):
+            wide, total = self.gate_up.normed(x, residual, norm, batch)
+            return self.down.gated(wide, self.kind, batch), total
         gated, total = self.gate_up.normed(x, residual, norm, batch, self.kind)
         out: torch.Tensor = self.down(gated, batch)
         return out, total

@@ -8,7 +8,13 @@ from torch import nn
 
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.linear_f8 import BLOCK, F8
-from quire.kernels.linear.linear_f8_blocks import SIDE, linear_f8_blocks, norm_linear_f8_blocks, pack
+from quire.kernels.linear.linear_f8_blocks import (
+    SIDE,
+    gated_linear_f8_blocks,
+    linear_f8_blocks,
+    norm_linear_f8_blocks,
+    pack,
+)
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.parts import ModelError, Slice, consecutive
 from quire.worker.weights.shard import ShardedModule
@@ -57,3 +63,10 @@ class F8BlocksScheme(Scheme):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         packed, scale = layer.stored("packed"), layer.stored("scale")
         return norm_linear_f8_blocks(x, residual, norm_weight, eps, packed, scale, bias, gate, self.activations)
+
+    def joins_gate(self, device_type: str) -> bool:
+        return self.activations != "none" and gated_linear_f8_blocks.has_form(device_type)
+
+    def apply_gated(self, layer: ShardedModule, x: torch.Tensor, kind: Gate, bias: torch.Tensor | None) -> torch.Tensor:
+        packed, scale = layer.stored("packed"), layer.stored("scale")
+        return gated_linear_f8_blocks(x, kind, packed, scale, bias, self.activations)

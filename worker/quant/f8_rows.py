@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from quire.kernels.linear.activation import Gate
-from quire.kernels.linear.linear_f8 import F8, Activations, linear_f8, norm_linear_f8, pack, quantize
+from quire.kernels.linear.linear_f8 import F8, Activations, gated_linear_f8, linear_f8, norm_linear_f8, pack, quantize
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.parts import Slice, consecutive
 from quire.worker.weights.shard import ShardedModule
@@ -67,6 +67,16 @@ class F8RowsScheme(Scheme):
         packed, scale = layer.stored("packed"), layer.stored("scale")
         inputs = layer._parameters.get("input_scale")
         return norm_linear_f8(x, residual, norm_weight, eps, packed, scale, bias, gate, self.activations, inputs)
+
+    def joins_gate(self, device_type: str) -> bool:
+        return self.activations != "none" and self.bound is None and gated_linear_f8.has_form(device_type)
+
+    def apply_gated(self, layer: ShardedModule, x: torch.Tensor, kind: Gate, bias: torch.Tensor | None) -> torch.Tensor:
+        if self.bound is not None:
+            return Scheme.apply_gated(self, layer, x, kind, bias)
+        packed, scale = layer.stored("packed"), layer.stored("scale")
+        inputs = layer._parameters.get("input_scale")
+        return gated_linear_f8(x, kind, packed, scale, bias, self.activations, inputs)
 
 
 def _quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,14 @@ from torch import nn
 
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.embed_groups import embed_groups
-from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, norm_linear_int8, pack, pack_integers
+from quire.kernels.linear.linear_int8 import (
+    MOST_INPUTS,
+    gated_linear_int8,
+    linear_int8,
+    norm_linear_int8,
+    pack,
+    pack_integers,
+)
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.parts import ModelError, Slice, consecutive
 from quire.worker.weights.shard import ShardedModule
@@ -58,6 +65,12 @@ class Int8Scheme(Scheme):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         packed, scale = layer.stored("packed"), layer.stored("scale")
         return norm_linear_int8(x, residual, norm_weight, eps, packed, scale, bias, gate)
+
+    def joins_gate(self, device_type: str) -> bool:
+        return gated_linear_int8.has_form(device_type)
+
+    def apply_gated(self, layer: ShardedModule, x: torch.Tensor, kind: Gate, bias: torch.Tensor | None) -> torch.Tensor:
+        return gated_linear_int8(x, kind, layer.stored("packed"), layer.stored("scale"), bias)
 
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype

@@ -68,6 +68,17 @@ class Scheme(ABC):
         """
         return norm_product_gate(lambda normed: self.apply(layer, normed, bias), x, residual, norm_weight, eps, gate)
 
+    def joins_gate(self, device_type: str) -> bool:
+        """True where the gate before this product shares a launch with what the product does to its inputs.
+
+        The layer is then asked for `apply_gated`, and the gate is left out behind the product before it. Left out: no.
+        """
+        return False
+
+    def apply_gated(self, layer: ShardedModule, x: torch.Tensor, kind: Gate, bias: torch.Tensor | None) -> torch.Tensor:
+        """The product over the gated activation of x [T, 2 * inputs]. Left out: one operation after the other."""
+        return self.apply(layer, gated_activation(x, kind), bias)
+
     def look_up(
         self, layer: ShardedModule, token_ids: torch.Tensor, first: int, count: int, hidden: int, dtype: torch.dtype
     ) -> torch.Tensor:

@@ -46,8 +46,15 @@ def adapted(weight, delta, adapter):
     return weight if adapter == BASE else weight + delta.up[adapter] @ delta.down[adapter]
 
 
-def filled(build):
-    layer = build(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(DenseScheme())))
+class JoinsGate(DenseScheme):
+    """The gate comes to the second product, as it does with codes on GPUs."""
+
+    def joins_gate(self, device_type):
+        return True
+
+
+def filled(build, scheme=DenseScheme):
+    layer = build(BuildContext(SingleGroup(), CPU, torch.float32, everywhere(scheme())))
     fill_dummy(layer, 0, CPU)
     return layer
 
@@ -68,8 +75,9 @@ def rows_of(batch):
     return zip(batch.adapters.tolist(), map(slice, starts, starts[1:]), strict=False)
 
 
-def test_a_delta_between_product_and_gate_is_the_sum_done_by_hand(batch):
-    mlp = filled(lambda context: GatedMLP(context, HIDDEN, INTER, True, "silu"))
+@pytest.mark.parametrize("scheme", [DenseScheme, JoinsGate])
+def test_a_delta_between_product_and_gate_is_the_sum_done_by_hand(batch, scheme):
+    mlp = filled(lambda context: GatedMLP(context, HIDDEN, INTER, True, "silu"), scheme)
     norm = filled(lambda context: RMSNorm(context, HIDDEN, 1e-5))
     x, residual = values(1), values(2)
     plain = mlp(x, residual, norm, batch)

@@ -106,19 +106,27 @@ def test_merged_and_replicated_layers_hold_their_parts_in_order(size):
     assert (replicated.weight.shape, replicated.bias.shape) == ((6, 4), (6,))
 
 
+class JoinsGate(DenseScheme):
+    """The gate comes to the second product, as it does with codes on GPUs."""
+
+    def joins_gate(self, device_type):
+        return True
+
+
+@pytest.mark.parametrize("scheme", [DenseScheme, JoinsGate])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_gated_block_is_the_same_on_any_number_of_ranks(size):
+def test_the_gated_block_is_the_same_on_any_number_of_ranks(size, scheme):
     x, residual = values(2, 3, 8)
     norm = RMSNorm(context(), 8, 1e-5)
     fill_dummy(norm, 0, CPU)
 
-    def block(num_ranks):
+    def block(num_ranks, scheme):
         build, call = lambda c: GatedMLP(c, 8, 16, True, "gelu"), lambda layer: layer(x, residual, norm, None)
-        return on_ranks(num_ranks, build, call)[0]
+        return on_ranks(num_ranks, build, call, everywhere(scheme()))[0]
 
-    (whole,) = block(1)
+    (whole,) = block(1, DenseScheme)
     torch.testing.assert_close(whole[1], x + residual)
-    for result in block(size):
+    for result in block(size, scheme):
         torch.testing.assert_close(result, whole)
 
 

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from filled import CPU, HIDDEN, AsLoaded, filled, loaded_weight, num_bytes, values
 from held import Held
 
+from quire.kernels.linear.activation import gated_activation
 from quire.kernels.linear.linear_f8 import F8, linear_f8, linear_f8_reference
 from quire.kernels.linear.linear_f8 import pack as pack_f8
 from quire.kernels.linear.linear_f8 import quantize as quantize_f8
@@ -212,6 +213,29 @@ def test_a_layer_with_a_norm_before_it_is_the_norm_and_the_layer(scheme, gate):
             left, right = wide.chunk(2, dim=1)
             wide = torch.nn.functional.silu(left) * right
         torch.testing.assert_close(out, wide)
+
+
+JOINING = {
+    "int8": (Int8Scheme(), True),
+    "f8 rows": (F8RowsScheme("token", None, stored=False), True),
+    "f8 rows, scales of the checkpoint": (F8RowsScheme("static", None, stored=False), True),
+    "f8 rows, a bound": (F8RowsScheme("token", 0.5, stored=False), False),
+    "f8 rows, weights alone": (F8RowsScheme("none", None, stored=False), False),
+    "f8 blocks": (F8BlocksScheme("token"), True),
+    "f8 blocks, weights alone": (F8BlocksScheme("none"), False),
+    "dense": (DenseScheme(), False),
+    "groups": (of_groups(), False),
+}
+
+
+@pytest.mark.parametrize("name", JOINING)
+@pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
+def test_a_layer_with_a_gate_before_it_is_the_gate_and_the_layer(name, kind):
+    """Where the gate joins what a GPU does to the inputs, the layer is asked for both."""
+    scheme, joins = JOINING[name]
+    assert (scheme.joins_gate("cuda"), scheme.joins_gate("cpu")) == (joins, False)
+    layer, wide = filled(lambda c: RowLinear(c, 64, 32, "size", bias=True), scheme), 3 * values(5, 128)
+    torch.testing.assert_close(layer.gated(wide, kind, None), layer(gated_activation(wide, kind), None))
 
 
 def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
