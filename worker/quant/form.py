@@ -4,6 +4,7 @@ w is the weight that is meant, q the stored code.
 """
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Final, Literal, get_args
 
 from quire.worker.fields import DTYPES, ITEM_BYTES, DtypeName
@@ -16,6 +17,8 @@ BLOCK: Final = 128
 """Outputs, and inputs, that share a scale of blocks."""
 UNIT: Final = 32
 """Inputs whose activations share a scale beside codes of groups: a group is one of them, or several."""
+STEP: Final = "a product takes"
+"""Who has so many inputs together, in refusals."""
 LINE: Final = 128
 """Bytes of an output's codes that lie together on a GPU: 256 inputs of 4 bits, 128 of 8."""
 Bits = Literal[4, 5, 6, 8]
@@ -131,6 +134,17 @@ class Groups:
         """Bits of a code in memory."""
         return 8 if self.in_words and self.bits in (5, 6) else self.bits
 
+    def unit_inputs(self, inputs: int) -> int:
+        """Inputs of a superblock that share a unit, on a rank that has so many: all, or those that end where ranks do.
+
+        Ranks have equally many, so that what divides one's length divides where the others begin.
+        """
+        return gcd(self.superblock or inputs, inputs)
+
+    def has_units(self, inputs: int) -> bool:
+        """Scales of a rank's inputs are multiples of something. GPUs read units of whole superblocks alone."""
+        return self.superblock is not None and not (self.in_words and inputs % self.superblock)
+
     @property
     def name(self) -> str:
         return f"{self.bits}-bit {_TABLES[self.table]}{'superblocks' if self.superblock else 'groups'}"
@@ -141,8 +155,9 @@ class Groups:
         if self.scale == E4M3:
             beside = groups + outputs * F32_BYTES
         elif self.superblock:
-            numbers = 2 if self.offset == "minima" else 1
-            beside = numbers * (groups + outputs * (inputs // self.superblock) * item_bytes)
+            units = outputs * inputs // self.unit_inputs(inputs)
+            each = groups + units * item_bytes if self.has_units(inputs) else groups * F32_BYTES
+            beside = each * (2 if self.offset == "minima" else 1)
         else:
             beside = groups * {"none": item_bytes, "zeros": item_bytes + 1, "minima": 2 * item_bytes}[self.offset]
         line = LINE if self.in_words else 1

@@ -7,6 +7,7 @@ import torch
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.linear_group_words import linear_group_words, norm_linear_group_words, pack_words
+from quire.kernels.linear.linear_groups import scaled
 from quire.worker.quant.groups import GroupsScheme, taken
 from quire.worker.quant.scheme import Scheme
 from quire.worker.weights.shard import ShardedModule
@@ -15,7 +16,8 @@ from quire.worker.weights.shard import ShardedModule
 @dataclass(frozen=True, slots=True)
 class GroupWordsScheme(GroupsScheme):
     """Keeps `words`, `scale` [groups, outputs], `offset` like it where there is one; `unit` where these are multiples
-    of something, [outputs] or [1 or 2, superblocks, outputs]; and `columns` like its base."""
+    of something, [outputs] or [1 or 2, superblocks, outputs]; and `columns` like its base. Where ranks cut superblocks
+    scales and offsets are float32, and multiples of nothing."""
 
     def kept(
         self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, units: list[torch.Tensor]
@@ -23,13 +25,14 @@ class GroupWordsScheme(GroupsScheme):
         bits, held_bits = self.form.bits, self.form.held_bits
         if offset is None and held_bits > bits:
             codes = codes + ((1 << held_bits - 1) - (1 << bits - 1))  # about the middle of a byte
+        if self.form.superblock and not self.form.has_units(codes.shape[1]):
+            scale, offset = scaled(scale, units[0]), None if offset is None else scaled(offset, units[1])
+            units = []
         kept = {"words": pack_words(codes, held_bits), "scale": scale.T.contiguous()}
         if offset is not None:
             kept["offset"] = offset.T.contiguous()
-        if self.form.superblock:
-            kept["unit"] = torch.stack([unit.T for unit in units])
-        elif units:
-            kept["unit"] = units[0].flatten()
+        if units:
+            kept["unit"] = torch.stack([one.T for one in units]) if self.form.superblock else units[0].flatten()
         return kept
 
     def apply(self, layer: ShardedModule, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -9,9 +9,9 @@ from torch import nn
 from quire.kernels.linear.activation import Gate
 from quire.kernels.linear.embed_groups import embed_groups
 from quire.kernels.linear.linear_groups import linear_groups, norm_linear_groups, pack, pack_scale
-from quire.worker.quant.form import E4M3, UNIT, Groups
+from quire.worker.quant.form import E4M3, STEP, UNIT, Groups
 from quire.worker.quant.scheme import Scheme
-from quire.worker.weights.parts import ModelError, Slice, consecutive, whole
+from quire.worker.weights.parts import STORED, ModelError, Slice, consecutive, whole
 from quire.worker.weights.shard import ShardedModule
 
 UNITS: Final = ("unit", "minima_unit")
@@ -44,7 +44,7 @@ class GroupsScheme(Scheme):
         if form.offset != "none":
             layer.declare(form.offset, torch.uint8 if form.offset == "zeros" else scale, consecutive(outputs, groups))
         if form.superblock:
-            units = _whole_groups(inputs, form.superblock)
+            units = inputs.within(form.superblock)
             for name in UNITS[: 2 if form.offset == "minima" else 1]:
                 layer.declare(name, number, consecutive(outputs, units))
         if form.scale == E4M3:
@@ -55,12 +55,12 @@ class GroupsScheme(Scheme):
 
     def _groups(self, inputs: Slice) -> Slice:
         """The groups of a rank's inputs: of all inputs, where those of a group lie anywhere."""
-        size = self.form.size or UNIT
+        size = self.form.size
         if self.form.order:
-            return whole(inputs.full // size)
-        groups = _whole_groups(inputs, size)
-        _whole_groups(inputs, UNIT)  # as many as activations share a scale
-        return whole(1) if self.form.size is None else groups
+            return whole(inputs.full // (size or UNIT))
+        groups = whole(1) if size is None else _whole_groups(inputs, size)
+        _whole_groups(inputs, UNIT, STEP)  # as many as activations share a scale
+        return groups
 
     def finish(self, layer: ShardedModule) -> None:
         form = self.form
@@ -75,13 +75,22 @@ class GroupsScheme(Scheme):
             codes = codes[:, columns.clamp(min=0)]  # where there is no input a 0 is multiplied
             scale, offset = scale[:, groups], None if offset is None else offset[:, groups]
             layer.register_parameter("columns", nn.Parameter(columns, requires_grad=False))
-        units = [layer.stored(name).detach() for name in UNITS if name in layer.parts]
+        units = [self._shared(layer.stored(name), layer) for name in UNITS if name in layer.parts]
         kept = self.kept(codes, scale, offset, units)
         for name in ("weight", "codes", "scale", "zeros", "minima", "index", *UNITS):
             layer._parameters.pop(name, None)
             layer.parts.pop(name, None)
         for name, tensor in kept.items():
             layer.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+
+    def _shared(self, units: torch.Tensor, layer: ShardedModule) -> torch.Tensor:
+        """Units of a rank's inputs alone, all of as many: those of a superblock that is cut stand for its pieces."""
+        size = self.form.superblock
+        if size is None:
+            return units.detach()
+        inputs = layer.parts["codes"][0].axes[1]
+        begins = torch.arange(inputs.start, inputs.stop, self.form.unit_inputs(inputs.length), device=units.device)
+        return units.detach()[:, begins // size - inputs.start // size]
 
     def kept(
         self, codes: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor | None, units: list[torch.Tensor]
@@ -128,9 +137,9 @@ class GroupsScheme(Scheme):
         return embed_groups(token_ids, packed, scale, offset, first, count, hidden, form.bits, dtype, unit, form.table)
 
 
-def _whole_groups(inputs: Slice, size: int) -> Slice:
+def _whole_groups(inputs: Slice, size: int, together: str = STORED) -> Slice:
     """A rank's inputs where so many are one. Raises ModelError for those that are none, or would be divided."""
-    groups = inputs.grouped(size)
+    groups = inputs.grouped(size, together)
     if inputs.length % size:
         message = f"a layer has {inputs.length} inputs on a rank, which are no multiple of {size}"
         raise ModelError("quantization_config", f"{message}; use another checkpoint, or the unquantized one")

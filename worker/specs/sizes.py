@@ -6,11 +6,11 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from quire.worker.quant.form import BLOCK, DENSE, UNIT, F8Blocks, Form, Groups
+from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Groups
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.spec import LayerSpec, ModelSpec
-from quire.worker.weights.parts import ModelError, Slice, even, kv_head_share
+from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share
 
 HEAD: Final = "head"
 """Path in the model."""
@@ -99,20 +99,20 @@ def divided_blocks(spec: ModelSpec | EncoderSpec, plan: Plan, group_size: int) -
     """Errors for weights with a scale in common that so many ranks would divide between them."""
     found: dict[str, ModelError] = {}
     for path, share in _shares(spec, group_size):
-        together = _together(plan.form(path), share_of_inputs=path.endswith(BY_INPUTS))
-        error = _refusal(partial(share.grouped, together)) if group_size > 1 else None
-        if error is not None:
+        together = _together(plan.form(path), share_of_inputs=path.endswith(BY_INPUTS)) if group_size > 1 else {}
+        errors = (_refusal(partial(share.grouped, size, who)) for who, size in together.items())
+        if (error := next(filter(None, errors), None)) is not None:
             found[str(error)] = error
     return list(found.values())
 
 
-def _together(form: Form, *, share_of_inputs: bool) -> int:
-    """Outputs, or inputs, that one rank must hold together."""
+def _together(form: Form, *, share_of_inputs: bool) -> dict[str, int]:
+    """Outputs, or inputs, that one rank must hold together, by who has them so."""
     if isinstance(form, F8Blocks):
-        return BLOCK
+        return {STORED: BLOCK}
     if isinstance(form, Groups) and form.stored and not form.order and share_of_inputs:
-        return form.superblock or form.size or UNIT
-    return 1
+        return {STORED: form.size or 1, STEP: UNIT}
+    return {}
 
 
 def _shares(spec: ModelSpec | EncoderSpec, group_size: int) -> Iterator[tuple[str, Slice]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # deploy reads specs, and with them this, in a process that never imports torch
     import torch
+
+STORED: Final = "the checkpoint stores"
+"""Who has indices together, in refusals."""
 
 
 class ModelError(ValueError):
@@ -36,17 +39,21 @@ class Slice:
         """Indices that are no padding."""
         return min(self.stop, self.full) - min(self.start, self.full)
 
-    def grouped(self, size: int) -> Slice:
+    def grouped(self, size: int, together: str = STORED) -> Slice:
         """The same run where `size` indices are stored as one, the last of which may stand for fewer.
 
-        ModelError for a run that begins or ends inside of one.
+        ModelError for a run that begins or ends inside of one; `together`: who has them so, in its message.
         """
         if self.start % size or (self.stop % size and self.stop != self.full):
             raise ModelError(
                 "tensor_parallel_size",
-                f"{self.start}..{self.stop} of {self.full} would be one rank's, but the checkpoint stores {size} at a "
-                "time; choose one that divides into whole groups",
+                f"{self.start}..{self.stop} of {self.full} would be one rank's, but {together} {size} at a time; "
+                "choose one that divides into whole groups",
             )
+        return self.within(size)
+
+    def within(self, size: int) -> Slice:
+        """All groups of `size` indices that the run has any of."""
         return Slice(-(-self.full // size), self.start // size, -(-self.stop // size))
 
 

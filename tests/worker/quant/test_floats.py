@@ -1,6 +1,7 @@
 """Models of 4-bit floats: their plans in words, their tokens and weights, and the files that are refused."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -216,10 +217,11 @@ def test_mixed_precision_has_a_name_of_its_own_to_other_engines(made, tmp_path):
 
 def test_ranks_that_would_divide_a_step_of_the_product_are_refused_with_both_numbers(made, load_quantized):
     """Sixteen inputs each would be whole groups."""
-    with pytest.raises(
-        ModelError, match=r"^tensor_parallel_size: 0\.\.16 of 64 would be one rank's, .* 32 at a time; ch"
-    ):
+    said = "tensor_parallel_size: 0..16 of 64 would be one rank's, but a product takes 32 at a time; choose"
+    with pytest.raises(ModelError, match=f"^{re.escape(said)}"):
         load_quantized(made / "ct_nvfp4", 0, 4)
+    config = WorkerConfig(model=str(made / "ct_nvfp4"), tensor_parallel_size=4)
+    assert any(refusal.startswith(said) for refusal in fit(config, Place(False, None))[1])
 
 
 def test_steps_are_taped(made, drive):

@@ -173,10 +173,22 @@ def test_ranks_that_would_divide_a_block_are_refused_with_both_numbers(build, sa
         build(context)
 
 
-def test_ranks_that_would_divide_a_superblock_are_refused_with_both_numbers():
-    scheme = GroupsScheme(Groups(4, 32, "minima", superblock=256))
-    context = BuildContext(Rank(1, 4), CPU, torch.float32, everywhere(scheme))
-    with pytest.raises(ModelError, match=r"128\.\.256 of 512 would be one rank's, but the checkpoint stores 256"):
+@pytest.mark.parametrize(
+    ("form", "size", "said"),
+    [
+        (
+            Groups(4, 32, "minima", superblock=256),
+            32,
+            "16..32 of 512 would be one rank's, but the checkpoint stores 32",
+        ),
+        (Groups(6, 16, superblock=256), 32, "16..32 of 512 would be one rank's, but a product takes 32 at a time"),
+        (Groups(4, None), 32, "16..32 of 512 would be one rank's, but a product takes 32 at a time"),
+        (Groups(4, 128), 8, "64..128 of 512 would be one rank's, but the checkpoint stores 128 at a time"),
+    ],
+)
+def test_ranks_that_would_divide_a_group_or_a_step_are_refused_with_both_numbers(form, size, said):
+    context = BuildContext(Rank(1, size), CPU, torch.float32, everywhere(GroupsScheme(form)))
+    with pytest.raises(ModelError, match=re.escape(said)):
         RowLinear(context, 512, 32, "size")
 
 

@@ -9,7 +9,8 @@ from quire.kernels.gpu.quantized import linear_group_words as forms
 from quire.kernels.gpu.quantized.group_tiles import group_tiles
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.code_tables import TABLES
-from quire.kernels.linear.linear_group_words import dequantize_words_reference, pack_words
+from quire.kernels.linear.linear_group_words import dequantize_words_reference, pack_words, unpack_words
+from quire.kernels.linear.linear_groups import scaled
 from quire.kernels.linear.norm import residual_norm_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -99,6 +100,22 @@ def test_each_weight_is_the_one_that_is_meant_rounded_once(kind, superblocks, ou
     picked = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed))[:64]
     assert torch.equal(product(torch.eye(inputs, dtype=dtype)[picked], given, kind), weight[picked])
     assert torch.equal(made(given, kind, inputs, dtype), weight)
+
+
+@pytest.mark.parametrize("inputs", [96, 128, 384])
+@pytest.mark.parametrize("kind", [kind for kind, (*_, has_units, _) in KINDS.items() if has_units])
+def test_a_part_of_superblocks_has_scales_of_float32_and_no_units(kind, inputs):
+    """As a rank keeps it that shares a superblock with another."""
+    bits, size, *_ = KINDS[kind]
+    words, scale, offset, unit = whole = layer(3, kind, 512, 40)
+    codes = unpack_words(words, bits, 512)[:, :inputs].to(torch.uint8)
+    numbers = [
+        None if one is None else scaled(one.T, unit[n].T).T[: inputs // size].contiguous()
+        for n, one in enumerate((scale, offset))
+    ]
+    given, weight = (pack_words(codes, bits), *numbers, None), meant(whole, kind, 512, BF16)[:, :inputs].T
+    assert torch.equal(product(torch.eye(inputs, dtype=BF16)[:64], given, kind), weight[:64])
+    assert torch.equal(made(given, kind, inputs, BF16), weight)
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
