@@ -14,12 +14,15 @@ tokens of their own, output 32, the same; (d) milliseconds to the first token of
 In a turn each server of a width is started, warmed up, measured and stopped; the next turn goes the other way round and
 has other prompts. The limits (`peers/limit.py` has the formula) are of the machine as it is measured at a turn's begin.
 `--keep FOLDER` holds the models and what was measured: a later call adds its turns to those of earlier ones, so that a
-long measurement can be had in pieces. Prints a table of medians [least–most] and, last, one JSON object.
+long measurement can be had in pieces. `--parts` also runs the workloads' steps in one process, and says what share of
+the time of quire's figures products, attention and the rest of a step take, and how much lies between steps. Prints
+tables of medians [least–most] and, last, one JSON object.
 """
 
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.limit import Machine, measure_machine
+from peers.parts import parts_table
 from peers.server import LLAMA, QUIRE, VLLM, Server, first_tokens, llama, quire, vllm
 from peers.shape import write_checkpoint
 from peers.table import Row, spread, table
@@ -84,6 +88,14 @@ def turn(args: argparse.Namespace, folder: Path, width: str, number: int) -> Ite
                 }
 
 
+def steps(folder: Path, width: str, number: int) -> dict[str, Any]:
+    """What the steps of the workloads take without servers and clients, in a process of its own."""
+    command = [sys.executable, str(PEERS / "steps.py"), str(folder), width]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured | {"turn": number}
+
+
 def versions(args: argparse.Namespace) -> dict[str, str]:
     """Of the peers that are there; says which are not."""
     found = {}
@@ -128,6 +140,7 @@ def main() -> None:
     parser.add_argument("--llama-server", type=Path, metavar="FILE")
     parser.add_argument("--gguf", type=Path, metavar="PYTHON", help="makes the models of --llama-server")
     parser.add_argument("--transformers", action="store_true", help="(b) in float32 by this environment's, too")
+    parser.add_argument("--parts", action="store_true", help="also what quire's figures consist of")
     parser.add_argument("--widths", nargs="+", choices=list(QUIRE), default=list(QUIRE))
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--turns", type=int, default=3, metavar="N")
@@ -143,17 +156,22 @@ def main() -> None:
             write_models(args, folder)
         kept = folder / "rows.jsonl"
         kept.touch()
-        rows: list[Row] = [json.loads(line) for line in kept.read_text().splitlines()]
+        kept_steps = folder / "steps.jsonl"
+        kept_steps.touch()
+        rows: list[Row] = _lines(kept)
+        in_process = _lines(kept_steps)
         for _ in range(args.turns):
             for width in args.widths:
                 last = max((row["turn"] for row in rows if row["width"] == width), default=0)
                 for row in turn(args, folder, width, last + 1):
                     rows.append(row)
-                    with kept.open("a") as file:
-                        print(json.dumps(row), file=file)
+                    _keep(kept, row)
+                if args.parts and (width != "int4" or args.gguf):
+                    in_process.append(steps(folder, width, last + 1))
+                    _keep(kept_steps, in_process[-1])
     if not rows:
         parser.error(f"--turns {args.turns}: nothing was measured, and --keep has nothing of an earlier call")
-    print("\n".join([*table(rows), *agreement(rows)]))
+    print("\n".join([*table(rows), *agreement(rows), *(parts_table(rows, in_process) if in_process else ())]))
     if args.transformers:
         found["transformers"] = transformers_rates()
         cell = ("quire", "b", "float32")
@@ -161,7 +179,16 @@ def main() -> None:
         for way, rate in found["transformers"].items():
             beside = f"quire over it {spread([one / rate for one in ours])}" if ours else ""
             print(f"b float32, transformers, {way}: {rate:.1f} tokens/s; {beside}")
-    print(json.dumps(found | {"rows": rows}))
+    print(json.dumps(found | {"rows": rows, "steps": in_process}))
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _keep(file: Path, line: dict[str, Any]) -> None:
+    with file.open("a") as kept:
+        print(json.dumps(line), file=kept)
 
 
 def _rates(limits: Machine) -> str:

@@ -89,3 +89,29 @@ def test_peers_stand_beside_the_first_of_quires_own_servers(tmp_path: Path) -> N
         ("a int4", "quire q4_0", []),
         ("a int4", "llama-server q4_0", ["2.5"]),
     ]
+
+
+def test_what_a_figure_consists_of_adds_up_to_its_time(tmp_path: Path) -> None:
+    """A token takes 20 ms, of which a step has 15 and its calls 12; the limit of 100 MB at 10 GB/s is half of it."""
+    bandwidth = 40.03e9
+    rows = [row(1, "quire", 50.0) | {"read": bandwidth}, row(2, "quire", 50.0) | {"read": bandwidth}]
+    one = {"step": 15.0, "calls": {"products": 10.0, "attention": 2.0}}
+    names = ("decode 1", "decode 8", "decode 16", "prompts 16 x 128", "prompts 8 x 32", "prompt 512", "prompt 1024")
+    steps = {"turn": 1, "width": "float32", "steps": dict.fromkeys(names, one)}
+    (tmp_path / "steps.jsonl").write_text(json.dumps(steps) + "\n")
+    table = [line.strip("| ").split(" | ") for line in printed(tmp_path, rows)]
+    head = next(line for line in table if line[0] == "share of its time")
+    cells = dict(
+        zip(head, next(line for line in table if line[0] == "a float32" and len(line) == len(head)), strict=True)
+    )
+    assert cells == {
+        "share of its time": "a float32",
+        "limit": "50 %",
+        "products": "50 %",
+        "attention": "10 %",
+        "rotary and KV write": "0 %",
+        "head": "0 %",
+        "other calls": "0 %",
+        "tables, results": "15 %",
+        "between steps": "25 %",
+    }
