@@ -7,7 +7,7 @@ from quire.kernels.linear.pack import is_blocked
 from quire.kernels.sampling.score import best
 from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
-from quire.worker.weights.parts import Part, Slice, consecutive, whole
+from quire.worker.weights.parts import Part, consecutive, vocabulary_share, whole
 from quire.worker.weights.shard import ShardedModule
 
 
@@ -26,9 +26,8 @@ class Vocabulary(ShardedModule):
         self.hidden, self.dtype = hidden, context.dtype
         self.group = context.group
         self.vocab_size = vocab_size
-        num_rows = -(-vocab_size // self.group.size)
-        start = min(self.group.rank * num_rows, vocab_size)
-        self.share = Slice(vocab_size, start, start + num_rows)
+        is_tied = looked_up and multiplied
+        self.share = vocabulary_share(vocab_size, self.group.rank, self.group.size, is_tied=is_tied)
         rows = (("", self.share),)
         self.weight: torch.Tensor
         if self.in_form:

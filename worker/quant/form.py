@@ -31,6 +31,8 @@ Offset = Literal["none", "zeros", "minima"]
 GroupActivations = Literal["int8", "none"]
 """The numbers that a product takes beside codes of groups: 8-bit integers, each UNIT with a scale, or as they are."""
 F32_BYTES: Final = ITEM_BYTES["float32"]
+ORDER_BYTES: Final = 4
+"""Of an input's place, where inputs have an order of their own."""
 E4M3: Final = "float8_e4m3fn"
 SCALE_BYTES: Final[dict[DtypeName | SmallScale, int]] = {
     **{name: ITEM_BYTES[name] for name in DTYPES},

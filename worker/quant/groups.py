@@ -166,7 +166,7 @@ def quantized(weight: torch.Tensor, form: Groups) -> tuple[torch.Tensor, torch.T
 
 
 def in_order(index: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Columns int64 that put a rank's inputs into the order of their groups, and the group of each run of columns.
+    """Columns int32 that put a rank's inputs into the order of their groups, and the group of each run of columns.
 
     `index` [inputs]: the group of each input. Runs are whole groups where the rank has all of their inputs; else units,
     the last of a group filled up with -1.
@@ -174,11 +174,11 @@ def in_order(index: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor
     counts = torch.bincount(index)
     run = size if not (counts % size).any() else UNIT
     runs = -(-counts // run)
-    columns = torch.full((int(runs.sum()) * run,), -1, dtype=torch.int64, device=index.device)
+    columns = torch.full((int(runs.sum()) * run,), -1, dtype=torch.int32, device=index.device)
     ends = (runs * run).cumsum(0)
     for group, members in enumerate(torch.split(index.argsort(stable=True), counts.tolist())):
         start = int(ends[group] - runs[group] * run)
-        columns[start : start + len(members)] = members
+        columns[start : start + len(members)] = members.int()
     return columns, torch.repeat_interleave(torch.arange(len(counts), device=index.device), runs)
 
 

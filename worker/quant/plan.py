@@ -13,6 +13,7 @@ from quire.worker.quant.form import (
     DENSE,
     IN_WORDS,
     NARROW_BESIDE_CODES,
+    ORDER_BYTES,
     ROUNDS_BESIDE_GROUPS,
     SERVED,
     UNIT,
@@ -131,9 +132,13 @@ class Plan:
     def num_bytes(self, weights: Mapping[str, Shape], item_bytes: int) -> dict[Form, int]:
         """Bytes of each form, of the matrices at these paths; `item_bytes`: of an element of a dense one."""
         total: dict[Form, int] = {}
+        orders: set[tuple[str, str]] = set()
         for path, (outputs, inputs) in weights.items():
             form = self.form(path)
             size = outputs * inputs * item_bytes if isinstance(form, Dense) else form.num_bytes(outputs, inputs)
+            if isinstance(form, Groups) and form.order and (own := (path.rpartition(".")[0], form.order)) not in orders:
+                orders.add(own)  # parts of a merged layer that have the same share it
+                size += inputs * ORDER_BYTES
             total[form] = total.get(form, 0) + size
         return total
 

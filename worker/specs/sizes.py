@@ -10,7 +10,7 @@ from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Gr
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.spec import LayerSpec, ModelSpec
-from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share
+from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
 HEAD: Final = "head"
 """Path in the model."""
@@ -30,6 +30,8 @@ class Sizes:
     """Elements of everything else: tables, norms, biases."""
     is_tied: bool = False
     """The embedding is the output head, too: a quantization on the fly may pack it."""
+    padding: int = 0
+    """Elements of a tied embedding's rows that stand for no token."""
 
     @property
     def weights(self) -> int:
@@ -38,7 +40,7 @@ class Sizes:
 
     @property
     def num_parameters(self) -> int:
-        return self.weights + prod(self.embedding) + self.others
+        return self.weights + prod(self.embedding) + self.others - self.padding
 
     @property
     def packable(self) -> dict[str, Shape]:
@@ -58,14 +60,15 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
         raise error
     if isinstance(spec, EncoderSpec):
         return _encoder(spec, group_size)
-    vocabulary = (-(-spec.vocab_size // group_size), spec.hidden_size)
+    has_head, is_tied = spec.pooling is None, spec.pooling is None and spec.tied_embeddings
+    share = vocabulary_share(spec.vocab_size, 0, group_size, is_tied=is_tied)
+    vocabulary, padding = (share.length, spec.hidden_size), share.length - share.filled if is_tied else 0
     layers = [_layer(layer, spec.hidden_size, group_size) for layer in spec.layers]
     matrices = {f"blocks.{n}.{path}": size for n, (one, _) in enumerate(layers) for path, size in one.items()}
-    has_head = spec.pooling is None
-    if has_head and not spec.tied_embeddings:
+    if has_head and not is_tied:
         matrices[HEAD] = vocabulary
     others = sum(other for _, other in layers) + spec.hidden_size
-    return Sizes(matrices, vocabulary, others, has_head and spec.tied_embeddings)
+    return Sizes(matrices, vocabulary, others, is_tied, padding * spec.hidden_size)
 
 
 def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:

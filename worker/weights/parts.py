@@ -11,6 +11,8 @@ if TYPE_CHECKING:  # deploy reads specs, and with them this, in a process that n
 
 STORED: Final = "the checkpoint stores"
 """Who has indices together, in refusals."""
+TIED_ROWS: Final = 16
+"""Outputs that a processor multiplies together: rows are looked up in whole blocks of them, and in nothing else."""
 
 
 class ModelError(ValueError):
@@ -111,6 +113,18 @@ def consecutive(slices: tuple[tuple[str, Slice], ...], *others: Slice, axis: int
         parts.append(Part(name, (*others[:axis], run, *others[axis:]), axis, offset))
         offset += run.length
     return tuple(parts)
+
+
+def vocabulary_share(vocab_size: int, rank: int, size: int, *, is_tied: bool) -> Slice:
+    """The tokens of one rank: ranks hold equally many rows, of which the last may be padding, even all of them.
+
+    Of a tied vocabulary they are blocks of `TIED_ROWS`.
+    """
+    num_rows = -(-vocab_size // size)
+    if is_tied:
+        num_rows = -(-num_rows // TIED_ROWS) * TIED_ROWS
+    start = min(rank * num_rows, vocab_size)
+    return Slice(vocab_size, start, start + num_rows)
 
 
 def kv_head_share(num_kv_heads: int, rank: int, size: int) -> Slice:

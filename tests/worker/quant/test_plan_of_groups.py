@@ -187,8 +187,14 @@ def test_ranks_that_would_divide_a_group_are_refused_before_anything_starts(tmp_
     assert [f"tensor_parallel_size: {said}" in refusal for refusal in refusals] == [True] * (said is not None)
 
 
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("name", ["awq", "ct_w4a16", "ct_w8a16_asym", "gptq_8", "gptq_dynamic"])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, size) for name in ("awq", "ct_w4a16", "ct_w8a16_asym", "gptq_8", "gptq_dynamic") for size in (1, 2)),
+        ("gptq_order", 1),  # an order of the inputs is one for q, k and v
+        ("gptq_order_v2", 1),
+    ],
+)
 def test_bytes_are_counted_as_they_lie_in_memory(made, load_quantized, name, size):
     spec = read_spec(made / name)
     read = read_plan(WorkerConfig(model=str(made / name)), spec)

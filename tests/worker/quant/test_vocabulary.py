@@ -27,8 +27,11 @@ def f8_rows():
 @pytest.mark.parametrize("scheme", [DenseScheme, f8_rows])
 def test_a_tied_vocabulary_looks_up_the_exact_rows_and_multiplies_by_the_scheme(scheme):
     layer = filled(lambda c: Vocabulary(c, 100, HIDDEN), scheme())
-    weight, ids, hidden = layer.weight, torch.tensor([99, 0, 7]), values(3, HIDDEN)
-    assert torch.equal(weight, loaded_weight(lambda c: Vocabulary(c, 100, HIDDEN)))
+    weight, ids, hidden = (
+        loaded_weight(lambda c: Vocabulary(c, 100, HIDDEN))[:100],
+        torch.tensor([99, 0, 7]),
+        values(3, HIDDEN),
+    )
     assert torch.equal(layer.embed(ids), weight[ids])
     close = {DenseScheme: 1e-5, f8_rows: 0.25}[scheme]
     torch.testing.assert_close(layer.logits(hidden), linear(hidden, weight), rtol=close, atol=close)
@@ -40,7 +43,7 @@ def test_a_tied_vocabulary_looks_up_the_exact_rows_and_multiplies_by_the_scheme(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_tied_vocabulary_of_integers_looks_up_the_rows_that_it_multiplies(dtype):
     layer = filled(lambda c: Vocabulary(c, 100, HIDDEN), Int8Scheme(), dtype)
-    weight = loaded_weight(lambda c: Vocabulary(c, 100, HIDDEN)).to(dtype)
+    weight = loaded_weight(lambda c: Vocabulary(c, 100, HIDDEN))[:100].to(dtype)
     integers, scale = quantize(weight)
     meant, ids, hidden = integers.float() * scale[:, None], torch.tensor([99, 0, 7]), values(3, HIDDEN).to(dtype)
     assert {key for key, _ in layer.named_parameters()} == {"packed", "scale"}
@@ -57,6 +60,17 @@ def test_a_vocabulary_stores_no_more_than_its_role_needs(scheme, head_bytes):
     assert size(multiplied=False) == head_bytes
     assert size(looked_up=False) == head_bytes
     assert size() == head_bytes  # a tied one is held once
+
+
+@pytest.mark.parametrize(("dtype", "item_bytes"), [(torch.float32, 4), (torch.bfloat16, 2)])
+@pytest.mark.parametrize("vocab_size", [1, 97, 100, 112])
+def test_a_tied_vocabulary_that_divides_into_no_blocks_is_held_once_too(vocab_size, dtype, item_bytes):
+    layer = filled(lambda c: Vocabulary(c, vocab_size, 64), DenseScheme(), dtype)
+    assert num_bytes(layer) == num_bytes(layer.head) == -(-vocab_size // 16) * 16 * 64 * item_bytes
+    assert layer.weight is layer.head.weight
+    hidden = values(3, 64).to(dtype)
+    assert layer.logits(hidden).shape == (3, vocab_size)
+    assert torch.equal(layer.best(hidden)[0], layer.logits(hidden).argmax(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
