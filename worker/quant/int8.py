@@ -34,7 +34,8 @@ class Int8Scheme(Scheme):
         self, layer: ShardedModule, outputs: tuple[tuple[str, Slice], ...], inputs: Slice, dtype: torch.dtype
     ) -> None:
         if inputs.length > MOST_INPUTS:
-            raise ModelError("quantization", f"int8 sums at most {MOST_INPUTS} products, a layer has {inputs.length}")
+            message = f"int8 sums at most {MOST_INPUTS} products, a layer has {inputs.length} on a rank"
+            raise ModelError("quantization", f"{message}; choose fp8 or int4, or a larger tensor_parallel_size")
         layer.declare("weight", torch.int8 if self.stored else dtype, consecutive(outputs, inputs))
         if self.stored:
             layer.declare("scale", torch.float32, consecutive(outputs))

@@ -146,3 +146,26 @@ def random_weights(model):
                 gain = "norm" in name.lower() and name.endswith("weight")
                 torch.nn.init.normal_(parameter, mean=float(gain), std=0.2)
     return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K"])
+def test_two_ranks_give_the_vectors_of_one(kind, vectors, group, scribe, tmp_path):
+    """Half a superblock of the attention's output is each rank's, and a whole one of the last layer."""
+    tokens = [*SPECIALS, *"abcdefghijklmnopqrstuvwxyz"]
+    fields = {"vocab_size": len(tokens), "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    config = transformers.BertConfig(**fields, num_attention_heads=4, max_position_embeddings=64)
+    weights = random_weights(transformers.BertModel(config))
+    keys = sizes(config.to_dict()) | wordpiece_keys(tokens, SPECIALS)
+    make_folder(write(tmp_path / "model.gguf", keys, tensors_of(weights, kind)), tmp_path / "made", with_tokenizer=True)
+    prompts = [[2, 7, 3], [2, *range(5, 31), 3]]
+    alone, _ = vectors(tmp_path / "made", prompts, dtype="float32")
+    ranks, plans = group(size=2, model=str(tmp_path / "made"), dtype="float32"), scribe(8)
+    ranks.join()
+    for slot, prompt in enumerate(prompts):
+        plans.admit(slot, prompt)
+    _, frames = plans.plan([(slot, len(prompt)) for slot, prompt in enumerate(prompts)])
+    together = [np.frombuffer(vector, np.float32) for vector in ranks.step(frames).embeddings]
+    for one, two in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, two, atol=2e-5)
+    assert np.abs(alone[0] - alone[1]).max() > 0.1

@@ -22,7 +22,7 @@ from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks
 from quire.kernels.linear.linear_group_words import linear_group_words
 from quire.kernels.linear.linear_groups import unpack as unpack_groups
 from quire.kernels.linear.linear_groups import unpack_scale
-from quire.kernels.linear.linear_int8 import linear_int8, linear_int8_reference, quantize
+from quire.kernels.linear.linear_int8 import MOST_INPUTS, linear_int8, linear_int8_reference, quantize
 from quire.kernels.linear.pack import unpack
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
@@ -248,6 +248,17 @@ def test_a_layer_with_a_gate_before_it_is_the_gate_and_the_layer(name, kind):
     assert (scheme.joins_gate("cuda"), scheme.joins_gate("cpu")) == (joins, False)
     layer, wide = filled(lambda c: RowLinear(c, 64, 32, "size", bias=True), scheme), 3 * values(5, 128)
     torch.testing.assert_close(layer.gated(wide, kind, None), layer(gated_activation(wide, kind), None))
+
+
+def test_inputs_that_a_form_has_no_product_for_are_refused_with_the_number():
+    meta = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(Int8Scheme()))
+    with torch.device("meta"), pytest.raises(ModelError, match=rf"^quantization: int8 sums at most {MOST_INPUTS} "):
+        RowLinear(meta, MOST_INPUTS + 1, 1, "size")
+    groups = BuildContext(SingleGroup(), CPU, torch.float32, everywhere(GroupsScheme(Groups(8, 32))))
+    with pytest.raises(
+        ModelError, match=r"has 48 inputs on a rank, which are no multiple of 32; use another"
+    ):
+        RowLinear(groups, 48, 16, "size")
 
 
 def test_a_quantization_has_a_scheme_where_the_device_has_a_fast_form():
