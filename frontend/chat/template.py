@@ -117,8 +117,8 @@ class ChatTemplate:
             if chat.tool_choice != "none"
         ]
         messages = [_message(one, knows_developer) for one in chat.messages]
-        texts = [json.dumps(value, ensure_ascii=False) for value in (messages, shown, kwargs, given)]
-        escape_chars = EscapeChars(texts)
+        values = (messages, shown, kwargs, given)
+        escape_chars = EscapeChars(lambda: [json.dumps(value, ensure_ascii=False) for value in values])
         escape = self._escaper.escape_json
         messages = [escape(one, escape_chars, f"chat.messages[{index}]") for index, one in enumerate(messages)]
         tools = [

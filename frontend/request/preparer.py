@@ -81,8 +81,8 @@ class RequestPreparer:
         fields = validate.before_tokenizing(request, call, self._config, limits, facts)
         seed = self._draw_seed(63)
         if isinstance(chat := request.input, Chat):
-            await self._threads.run_single(chat.num_chars, check_chat, chat)
-            request = await self._threads.run_single(chat.num_chars, with_forced_calls, request, chat, model.formats)
+            await self._threads.run_single(chat.cost, check_chat, chat)
+            request = await self._threads.run_single(chat.cost, with_forced_calls, request, chat, model.formats)
         # values stand in for those that need the prompt: a bad field must not cost a tokenization
         validate.sampling_params(request, model.defaults, seed, max(1, facts.max_model_len), ())
         deadline = arrived + fields.budget_seconds

@@ -66,7 +66,7 @@ class PromptTokenizer:
         if not isinstance(source, Chat):
             ids, _ = await self.prompt_ids(model, request, facts)
             return ids, source if isinstance(source, str) else ""
-        await self._threads.run_single(source.num_chars, check_chat, source)
+        await self._threads.run_single(source.cost, check_chat, source)
         ids, text, originals = await self._render(model, source)
         plain = await self._threads.run_single(len(text), unescaped, text, originals)
         return _kept(ids, validate.num_kept(request, facts), request.truncation_side), plain
@@ -84,7 +84,7 @@ class PromptTokenizer:
             raise ParameterError("text", "set text or chat", "EMPTY_PROMPT")
         validate.check_for_text(text, add_special_tokens, parse_special)
         if isinstance(text, Chat):
-            await self._threads.run_single(text.num_chars, check_chat, text)
+            await self._threads.run_single(text.cost, check_chat, text)
             ids, _, _ = await self._render(model, text)
         else:
             job = EncodeText(add_special_tokens is not False, bool(parse_special))
@@ -97,7 +97,7 @@ class PromptTokenizer:
         """True where a chat leaves room for an answer. Raises `ParameterError` or `RequestError` for what is wrong."""
         if (facts := model.facts) is None:
             raise engine_starting()
-        await self._threads.run_single(chat.num_chars, check_chat, chat)
+        await self._threads.run_single(chat.cost, check_chat, chat)
         try:
             ids, _, _ = await self._render(model, chat, facts.max_model_len)
         except ParameterError as error:
@@ -125,7 +125,7 @@ class PromptTokenizer:
         if template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
         model.check_tools(chat)
-        job = await self._threads.run_single(chat.num_chars, template.job, chat)
+        job = await self._threads.run_single(chat.cost, template.job, chat)
         with self._metrics.timed("render_seconds"):
             answer = await template.render(job)
         with self._metrics.timed("tokenize_seconds"):

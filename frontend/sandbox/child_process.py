@@ -137,11 +137,12 @@ class ChildProcess:
         return await asyncio.to_thread(self._process.wait)
 
     async def _exchange(self, payload: bytes | bytearray, seconds: float) -> bytes:
-        self._requests.write(_REQUEST.pack(len(payload), seconds))
         view = memoryview(payload)
-        for start in range(0, len(payload), PIECE):
-            self._requests.write(view[start : start + PIECE])
+        # in one piece with its beginning: a child that is woken for the head alone would have to be woken again
+        self._requests.write(_REQUEST.pack(len(payload), seconds) + view[:PIECE])
+        for start in range(PIECE, len(payload), PIECE):
             await self._requests.drain()
+            self._requests.write(view[start : start + PIECE])
         (size,) = _ANSWER.unpack(await self._answers.readexactly(_ANSWER.size))
         if size > (most := self._max_answer_bytes):
             raise SandboxCrashed(f"{self._name} announced an answer of {size} bytes; {most} are allowed")

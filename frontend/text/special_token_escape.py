@@ -6,7 +6,8 @@ it is unescaped before it is encoded. Templates see everything else as it is.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from heapq import merge
 from typing import Any
 
@@ -28,6 +29,8 @@ class SpecialTokenEscaper:
         self._pattern = re.compile(longest_match_pattern(special_texts) or r"(?!)")
         self._beginnings = {text[:size] for text in special_texts for size in range(1, len(text))}
         self._endings = {text[size:] for text in special_texts for size in range(1, len(text))}
+        self._sizes_by_last = _sizes(self._beginnings, -1)
+        self._sizes_by_first = _sizes(self._endings, 0)
         self._longest = max(map(len, special_texts), default=0)
 
     def escape(self, text: str, escape_chars: "EscapeChars") -> str:
@@ -35,7 +38,8 @@ class SpecialTokenEscaper:
         whole: list[str] = []
         pieces: list[str] = []
         start = 0
-        for at in merge(self.positions(text), sorted(self._joints(text))):
+        joints = sorted(self._joints(text))
+        for at in merge(self.positions(text), joints) if joints else self.positions(text):
             if at < start:
                 continue
             pieces += (text[start:at], escape_chars.escape(text[at]))
@@ -57,11 +61,12 @@ class SpecialTokenEscaper:
     def _joints(self, text: str) -> Iterator[int]:
         """The positions of parts of special tokens at the text's ends, which neighbouring texts might complete."""
         begin = len(text) - len(text.lstrip())
-        if any(text[begin : begin + size] in self._endings for size in range(1, self._longest)):
+        sizes = self._sizes_by_first.get(text[begin : begin + 1], ())
+        if any(text[begin : begin + size] in self._endings for size in sizes):
             yield begin
         end = len(text.rstrip())
-        for size in range(1, min(self._longest, end + 1)):
-            if text[end - size : end] in self._beginnings:
+        for size in self._sizes_by_last.get(text[end - 1 : end], ()):
+            if size <= end and text[end - size : end] in self._beginnings:
                 yield end - size
 
     def escape_json(self, value: Any, escape_chars: "EscapeChars", field: str, depth: int = 0) -> Any:
@@ -83,11 +88,17 @@ class SpecialTokenEscaper:
 class EscapeChars:
     """The escape characters of one request, and the characters that they stand for."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._free = [
+    def __init__(self, texts: Callable[[], Sequence[str]]) -> None:
+        """`texts`: all of the request. They are looked through for noncharacters of its own if one has to be found."""
+        self._texts = texts
+        self._used: dict[str, str] = {}
+
+    @cached_property
+    def _free(self) -> list[str]:
+        texts = self._texts()
+        return [
             char for char in ESCAPE_CHARS if not any(char in text or f"\\u{ord(char):04x}" in text for text in texts)
         ]
-        self._used: dict[str, str] = {}
 
     def escape(self, char: str) -> str:
         """The escape character of `char`. Raises `ParameterError` when the chat itself uses up the noncharacters."""
@@ -105,6 +116,14 @@ class EscapeChars:
     def originals(self) -> dict[int, str]:
         """Code of an escape character -> the character it stands for."""
         return {ord(escape_char): char for char, escape_char in self._used.items()}
+
+
+def _sizes(parts: Iterable[str], at: int) -> dict[str, tuple[int, ...]]:
+    """The sizes of the parts that have a character at their beginning (`at` 0) or their end (-1)."""
+    sizes: dict[str, set[int]] = {}
+    for part in parts:
+        sizes.setdefault(part[at], set()).add(len(part))
+    return {char: tuple(sorted(found)) for char, found in sizes.items()}
 
 
 def unescaped(text: str, originals: Mapping[int, str]) -> str:

@@ -20,6 +20,8 @@ from quire.frontend.text.special_token_escape import unescaped
 from quire.frontend.text.special_tokens import MAX_ROUNDS, SpecialTokenMatch, SpecialTokens, span, with_model
 
 PIECE = 4096
+BYTE = "<0x"
+"""Beginning of the tokens to which a BPE falls back, one for each byte."""
 
 
 class TokenizerError(ValueError):
@@ -54,9 +56,8 @@ class TextTokenizer:
         own = self._tokenizer.get_vocab(with_added_tokens=False)
         file = _content(path)
         unknown = _unknown_token(file["model"])
-        self._model_specials = frozenset(
-            token for content, token in self.specials.ids.items() if content in own and content != unknown
-        )
+        suspects = {content for content in self.specials.ids if content in own and content != unknown}
+        self._model_specials = frozenset(map(self.specials.ids.__getitem__, _found_in_text(file["model"], suspects)))
         """Special tokens that the model itself may find in plain text; Unigram does.
 
         The token for unknown characters is none of them: every text may hold some.
@@ -231,6 +232,16 @@ def _unknown_token(model: dict[str, Any]) -> str | None:
     if model.get("unk_id") is not None:
         return str(model["vocab"][model["unk_id"]][0])
     return model.get("unk_token")
+
+
+def _found_in_text(model: dict[str, Any], tokens: set[str]) -> set[str]:
+    """The tokens that a model may find in plain text: all of them, but of a BPE only what its merges make."""
+    changes_parts = any(map(model.get, ("continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")))
+    if model.get("type") != "BPE" or changes_parts or not tokens:
+        return tokens
+    merges: Iterable[str | list[str]] = model["merges"]
+    made = {merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(merge) for merge in merges}
+    return {token for token in tokens if token in made or len(token) == 1 or token.startswith(BYTE)}
 
 
 def _types(decoder: dict[str, Any]) -> list[str]:

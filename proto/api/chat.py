@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+JSON_COST = 8
+"""Plain characters that cost as much as one of JSON, which may be a part by itself."""
+MESSAGE_COST = 64
+"""Plain characters that cost as much as a message without any."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -78,14 +83,10 @@ class Chat:
     """A JSON list of objects that the template shows beside the messages; empty: none."""
 
     @property
-    def num_chars(self) -> int:
-        """Characters of all its texts: the cost of checking it."""
-        turns = sum(len(one.text) + len(one.reasoning) for one in self.messages)
-        calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
-        return (
-            len(self.template_kwargs)
-            + len(self.documents)
-            + turns
-            + calls
-            + sum(len(tool.description) + len(tool.parameters) for tool in self.tools)
-        )
+    def cost(self) -> int:
+        """Cost of checking and escaping it, in characters of plain text."""
+        plain = sum(len(one.text) + len(one.reasoning) for one in self.messages)
+        plain += sum(len(tool.description) for tool in self.tools)
+        json_text = len(self.template_kwargs) + len(self.documents) + sum(len(tool.parameters) for tool in self.tools)
+        json_text += sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
+        return plain + JSON_COST * json_text + MESSAGE_COST * len(self.messages)

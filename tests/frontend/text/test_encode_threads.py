@@ -4,8 +4,9 @@ import asyncio
 import os
 import threading
 
-from quire.frontend.text.encode_threads import LONG_CHARS, NICENESS, SHORT_CHARS, EncodeThreads
+from quire.frontend.text.encode_threads import GIVING_WAY_CHARS, NICENESS, SHORT_WORK_CHARS, EncodeThreads
 from quire.frontend.text.tokenizer import PIECE, packed
+from quire.proto.api import Chat, ChatMessage, ToolCall
 
 
 def _niceness() -> int:
@@ -15,7 +16,7 @@ def _niceness() -> int:
 def test_a_short_text_does_not_wait_behind_long_ones() -> None:
     async def scenario() -> int:
         pool, release = EncodeThreads(1), threading.Event()
-        waiting = [pool.run(LONG_CHARS, release.wait) for _ in range(3)]
+        waiting = [pool.run(GIVING_WAY_CHARS, release.wait) for _ in range(3)]
         try:
             return await asyncio.wait_for(pool.run(10, int, "7"), 20)
         finally:
@@ -29,7 +30,7 @@ def test_a_short_text_does_not_wait_behind_long_ones() -> None:
 def test_only_the_threads_of_long_texts_give_way_to_others() -> None:
     async def scenario() -> tuple[int, int]:
         pool = EncodeThreads(1)
-        found = await pool.run(10, _niceness), await pool.run(LONG_CHARS, _niceness)
+        found = await pool.run(10, _niceness), await pool.run(GIVING_WAY_CHARS, _niceness)
         pool.close()
         return found
 
@@ -47,14 +48,21 @@ def test_a_lone_short_text_is_not_sent_to_a_thread_and_a_longer_one_is() -> None
     async def scenario() -> tuple[int, int]:
         pool = EncodeThreads(1)
         found = (
-            await pool.run_single(SHORT_CHARS, threading.get_ident),
-            await pool.run_single(SHORT_CHARS + 1, threading.get_ident),
+            await pool.run_single(SHORT_WORK_CHARS, threading.get_ident),
+            await pool.run_single(SHORT_WORK_CHARS + 1, threading.get_ident),
         )
         pool.close()
         return found
 
     short, longer = asyncio.run(scenario())
     assert short == threading.get_ident() != longer
+
+
+def test_a_chat_of_many_messages_or_of_json_is_no_short_work() -> None:
+    turns = [ChatMessage("user", "")] * (SHORT_WORK_CHARS // 64 + 1)
+    called = ChatMessage("assistant", "", tool_calls=[ToolCall("1", "look", "[" * (SHORT_WORK_CHARS // 8))])
+    assert Chat([ChatMessage("user", "x" * (SHORT_WORK_CHARS - 64))]).cost == SHORT_WORK_CHARS
+    assert min(Chat(turns).cost, Chat([called]).cost) > SHORT_WORK_CHARS
 
 
 def test_pythons_own_work_is_never_in_a_thread_that_gives_way() -> None:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 def test_overlapping_special_tokens_are_all_broken() -> None:
     escaper = SpecialTokenEscaper(("<a<", "<b>", "b>x"))
-    escaped = escaper.escape("<a<b>x", EscapeChars(()))
+    escaped = escaper.escape("<a<b>x", EscapeChars(tuple))
     assert not any(special in escaped for special in ("<a<", "<b>", "b>x"))
 
 
@@ -64,6 +64,6 @@ def test_every_spelled_special_token_of_a_long_text_is_hidden_wherever_pieces_me
     token = RESERVED_TOKENS[17]
     for shift in range(len(token) + 2):
         text = "x" * (PIECE - shift) + token + "y" * PIECE + token * 3000
-        escaped = escaper.escape(text, escape_chars := EscapeChars(()))
+        escaped = escaper.escape(text, escape_chars := EscapeChars(tuple))
         assert token not in escaped
         assert unescaped(escaped, escape_chars.originals) == text

@@ -50,7 +50,7 @@ def rendering(draw: random.Random, users: list[str]) -> Pieces:
 
 def encoded(text_tokenizer: TextTokenizer, pieces: Pieces) -> list[int]:
     """As the pipeline does: what users wrote is escaped before the template is rendered."""
-    escape_chars = EscapeChars([text for _, text in pieces])
+    escape_chars = EscapeChars(lambda: [text for _, text in pieces])
     escaper = SpecialTokenEscaper(text_tokenizer.special_texts)
     text = "".join(escaper.escape(text, escape_chars) if is_users else text for is_users, text in pieces)
     return text_tokenizer.encode_template(text, escape_chars.originals)
