@@ -17,8 +17,9 @@ from quire.frontend.text.tokenizer import TextTokenizer, TokenTexts
 from quire.proto.messages.params import ParameterError
 
 MODULE = "quire.frontend.text.encode_child"
-LONG_CHARS = 512 << 10
-"""Length from which on a child encodes a text."""
+LONG_CHARS = 128 << 10
+"""Length from which on a child encodes a text: its list of ids would keep the interpreter for a good part of a
+millisecond, in a thread that gives way to others and may lose its core meanwhile."""
 LONG_IDS = 64 << 10
 """Number of ids from which on a child decodes them."""
 NUM_PROCESSES = 2
