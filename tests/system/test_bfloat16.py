@@ -3,7 +3,9 @@
 Each token of a text is judged given those before: transformers would take it, or it is as likely up to the bound.
 """
 
+import functools
 import textwrap
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,19 +27,25 @@ ENGINES = {
     "no prefix cache, chunks": ("--no-enable-prefix-caching", "--max-num-batched-tokens=48", "--max-num-seqs=16"),
     "two ranks": ("--tensor-parallel-size=2",),
 }
+Logits = Callable[[tuple[int, ...]], list[torch.Tensor]]
 
 
 @pytest.fixture(scope="module")
-def judges() -> list[torch.nn.Module]:
-    """The model in bfloat16 and in float32."""
+def logits() -> Logits:
+    """Of the last NUM_TOKENS places of a text, from the model in bfloat16 and in float32. Most texts come again."""
     dtypes = (torch.bfloat16, torch.float32)
-    return [AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype).eval() for dtype in dtypes]
+    models = [AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=dtype).eval() for dtype in dtypes]
+
+    @functools.cache
+    def last(given: tuple[int, ...]) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [model(torch.tensor([given])).logits[0, -NUM_TOKENS:].float() for model in models]
+
+    return last
 
 
-def judge(judges: list[torch.nn.Module], prompt: list[int], new: list[int], logprobs: list[float]) -> None:
-    given, place = torch.tensor([prompt + new[:-1]]), slice(len(prompt) - 1, None)
-    with torch.inference_mode():
-        stored, exact = (model(given).logits[0, place].float() for model in judges)
+def judge(logits: Logits, prompt: list[int], new: list[int], logprobs: list[float]) -> None:
+    stored, exact = logits((*prompt, *new[:-1]))
     bound = BOUND * exact.abs().amax(1)
     chosen = torch.tensor(new)[:, None]
     best, second = stored.topk(2).values.unbind(1)
@@ -49,7 +57,7 @@ def judge(judges: list[torch.nn.Module], prompt: list[int], new: list[int], logp
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_greedy_text_is_that_of_transformers_up_to_ties(name, serve, judges):
+def test_greedy_text_is_that_of_transformers_up_to_ties(name, serve, logits):
     engine = serve(str(EMBEDDED), "--dtype=auto", *ENGINES[name])
     taken = f"bfloat16 by {bf16_products()}" if bf16_products() else "float32"
     assert f"in {taken}" in engine.log
@@ -71,7 +79,7 @@ def test_greedy_text_is_that_of_transformers_up_to_ties(name, serve, judges):
     for made in rounds:
         for prompt, (tokens, logprobs) in zip(prompts, made, strict=True):
             assert len(tokens) == len(logprobs) == NUM_TOKENS
-            judge(judges, prompt, tokens, logprobs)
+            judge(logits, prompt, tokens, logprobs)
     assert engine.idle()
     assert engine.stop() == 0
 
