@@ -1,5 +1,6 @@
 """Paged attention for CPUs: keys and values are read where they lie, online softmax in float32 (Milakov and
 Gimelshein, 2018), decode and prefill in one list of work. What a row computes depends on nothing but the row.
+Prompts in bfloat16 are multiplied in bfloat16, over caches of 8 bits, too, where the processor has such products.
 """
 
 import torch

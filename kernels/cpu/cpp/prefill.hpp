@@ -48,6 +48,7 @@ struct QueryTile {
 // would come to earlier tokens, whose blocks other requests share. So these values are zeros in the product, and are
 // added to who sees them.
 struct Apart {
+    const Format format;
     float* value;  // room for one
     int64_t count = 0, keys[CONTEXT_TILE];
     const char* places[CONTEXT_TILE];
@@ -62,7 +63,7 @@ struct Apart {
     void add(const QueryTile& tile, int64_t pair, int rows, int64_t start, const T* weights, int64_t stride) const {
         const Attention& a = tile.a;
         for (int64_t i = 0; i < count; i++) {
-            format_of(a.cache_dtype).widen(places[i], value, a.head_dim, 1.0f);
+            format.widen(places[i], value, a.head_dim, 1.0f);
             for (int m = 0; m < rows; m++) {
                 const int64_t position = tile.position(pair + m), key = start + keys[i];
                 if (key < a.first_seen(position) || key > position) continue;
@@ -161,7 +162,7 @@ inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64
         }
         locate(a, a.values, row, kv_head, start, keys, keys, head_bytes, places);
         cached.widen_rows(places, 0, keys, wide, a.head_dim);
-        Apart apart{largest + 2 * QUERY_TILE};
+        Apart apart{cached, largest + 2 * QUERY_TILE};
         for (int64_t j = 0; j < keys; j++)
             if (!all_finite(wide + j * dim, dim)) {
                 apart.take(j, places[j]);

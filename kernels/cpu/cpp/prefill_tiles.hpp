@@ -11,19 +11,26 @@
 
 namespace quire {
 
-constexpr int64_t PAIRS = 2 * BLOCK;  // (token, head) pairs that go through together
+constexpr int64_t TWO_BLOCKS = 2 * BLOCK;
 constexpr int64_t SCORE_STRIDE = CONTEXT_TILE + BLOCK;  // off a power of two: rows would share a place in the cache
-constexpr int64_t WEIGHT_STRIDE = CONTEXT_TILE + 2 * BLOCK;
+constexpr int64_t WEIGHT_STRIDE = CONTEXT_TILE + TWO_BLOCKS;
 
-// Adds to sums [PAIRS, 2 blocks] the products of rows [PAIRS, 2 groups] with two blocks [groups, 16, 2]. Strides are in
-// elements.
+// sums [PAIRS, 2 blocks] = factors [PAIRS] * sums + rows [PAIRS, 2 groups] x two blocks [groups, 16, 2]; no factors: there
+// were no sums before. Strides are in elements.
 #if defined(__AMX_BF16__)
 class PairProducts {
 public:
+    static constexpr int64_t PAIRS = 2 * TILE;  // (token, head) pairs that go through together
+
     void add(
-        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups, float* sums,
-        int64_t sum_stride
+        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups,
+        const float* factors, float* sums, int64_t sum_stride
     ) {
+        for (int64_t m = 0; m < PAIRS; m++)
+            for (int64_t i = 0; i < TWO_BLOCKS; i += LANES) {
+                float* const sum = sums + m * sum_stride + i;
+                store(sum, factors ? load_vector<Floats>(sum) * factors[m] : Floats{});
+            }
         registers.set(PAIRS);
         add_tile_products<Bfloat16, true>(
             {rows, row_stride * 2, LINE_BYTES}, first, second, groups, {nullptr, nullptr, 0, 0}, sums,
@@ -35,33 +42,24 @@ private:
     TileRegisters registers;
 };
 #else
-class PairProducts {
-public:
+struct PairProducts {
+    static constexpr int64_t PAIRS = 8;  // few: their scores and weights stay in the first cache
+
     void add(
-        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups, float* sums,
-        int64_t sum_stride
+        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups,
+        const float* factors, float* sums, int64_t sum_stride
     ) {
-        for (int64_t m = 0; m < PAIRS; m += ROWS)
-            add_rows(rows + m * row_stride, row_stride, first, second, groups, sums + m * sum_stride, sum_stride);
-    }
-
-private:
-    static constexpr int ROWS = 8;
-
-    static void add_rows(
-        const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups, float* sums,
-        int64_t sum_stride
-    ) {
-        Floats left[ROWS], right[ROWS];
+        Floats left[PAIRS] = {}, right[PAIRS] = {};
+        if (factors)
 #pragma GCC unroll 8
-        for (int m = 0; m < ROWS; m++) {
-            left[m] = load_vector<Floats>(sums + m * sum_stride);
-            right[m] = load_vector<Floats>(sums + m * sum_stride + BLOCK);
-        }
+            for (int m = 0; m < PAIRS; m++) {
+                left[m] = load_vector<Floats>(sums + m * sum_stride) * factors[m];
+                right[m] = load_vector<Floats>(sums + m * sum_stride + BLOCK) * factors[m];
+            }
         for (int64_t g = 0; g < groups; g++) {
             const Floats one = load_vector<Floats>(first + g * BLOCK), other = load_vector<Floats>(second + g * BLOCK);
 #pragma GCC unroll 8
-            for (int m = 0; m < ROWS; m++) {
+            for (int m = 0; m < PAIRS; m++) {
                 int32_t pair;
                 std::memcpy(&pair, rows + m * row_stride + 2 * g, sizeof pair);
                 const Floats x = bits_of<Floats>(pair - Ints{});
@@ -70,7 +68,7 @@ private:
             }
         }
 #pragma GCC unroll 8
-        for (int m = 0; m < ROWS; m++) {
+        for (int m = 0; m < PAIRS; m++) {
             store(sums + m * sum_stride, left[m]);
             store(sums + m * sum_stride + BLOCK, right[m]);
         }
@@ -78,8 +76,21 @@ private:
 };
 #endif
 
+constexpr int64_t PAIRS = PairProducts::PAIRS;
+
 inline bool in_tiles(const Attention& a) {
-    return a.query_dtype == BF16 && a.cache_dtype == BF16 && a.head_dim % PAIRS == 0;
+    const bool cached = a.cache_dtype == BF16 || a.cache_dtype == FP8 || a.cache_dtype == INT8;
+    return a.query_dtype == BF16 && cached && a.head_dim % TWO_BLOCKS == 0;
+}
+
+// Cached rows of n numbers, which the places then have in bfloat16, at `to`. 8-bit floats keep their value.
+template <class T> void round_rows(const char** places, int64_t count, Bf16* to, int64_t n) {
+    for (int64_t j = 0; j < count; j++, to += n) {
+        const T* const from = reinterpret_cast<const T*>(places[j]);
+        const float scale = row_scale(from, n);
+        for (int64_t i = 0; i < n; i += LANES) store_sum(to + i, load(from + i) * scale, LANES);
+        places[j] = reinterpret_cast<const char*>(to);
+    }
 }
 
 // Bits 31 and 15 of a word say of which of its halves, as bfloat16, every bit of the exponent is set: NaN and infinity.
@@ -131,29 +142,27 @@ inline void attend_pairs(
     const int64_t seen_from = a.first_seen(tile.position(pair)) - start, from = seen_from > 0 ? seen_from : 0;
     const int64_t seen_to = tile.position(pair + PAIRS - 1) + 1 - start, to = seen_to < keys ? seen_to : keys;
     if (from >= to) return;
-    const int64_t low = from / PAIRS * PAIRS, high = (to + PAIRS - 1) / PAIRS * PAIRS;
+    const int64_t low = from / TWO_BLOCKS * TWO_BLOCKS, high = (to + TWO_BLOCKS - 1) / TWO_BLOCKS * TWO_BLOCKS;
     alignas(64) float scores[PAIRS * SCORE_STRIDE];
     alignas(64) Bf16 weights[PAIRS * WEIGHT_STRIDE];
-    for (int64_t m = 0; m < PAIRS; m++) std::memset(scores + m * SCORE_STRIDE + low, 0, (high - low) * sizeof(float));
-    for (int64_t key = low; key < high; key += 2 * BLOCK)
+    float factors[PAIRS];
+    for (int64_t key = low; key < high; key += TWO_BLOCKS)
         products.add(
-            query + pair * dim, dim, context.key_block(key, dim), context.key_block(key + BLOCK, dim), dim / 2,
+            query + pair * dim, dim, context.key_block(key, dim), context.key_block(key + BLOCK, dim), dim / 2, nullptr,
             scores + key, SCORE_STRIDE
         );
     for (int64_t m = 0; m < PAIRS; m++) {
         const int64_t position = tile.position(pair + m);
-        const float factor = soften(
+        factors[m] = soften(
             a, scores + m * SCORE_STRIDE, a.query_factor(tile.kv_head), weights + m * WEIGHT_STRIDE, low, high,
             a.first_seen(position) - start, position + 1 - start < keys ? position + 1 - start : keys,
             tile.largest[pair + m], tile.mass[pair + m]
         );
-        float* const sums = tile.sums + (pair + m) * dim;
-        for (int64_t d = 0; d < dim; d += LANES) store(sums + d, load(sums + d) * factor);
     }
-    for (int64_t d = 0; d < dim; d += 2 * BLOCK)
+    for (int64_t d = 0; d < dim; d += TWO_BLOCKS)
         products.add(
             weights + low, WEIGHT_STRIDE, context.value_block(d, low), context.value_block(d + BLOCK, low),
-            (high - low) / 2, tile.sums + pair * dim + d, dim
+            (high - low) / 2, factors, tile.sums + pair * dim + d, dim
         );
     apart.add(tile, pair, PAIRS, start, weights, WEIGHT_STRIDE);
 }
@@ -162,11 +171,12 @@ inline void attend_pairs(
 inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
     const int64_t dim = a.head_dim, pairs = a.query_len(row) * a.groups - first;
     const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE, rounded_count = (count + PAIRS - 1) / PAIRS * PAIRS;
-    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE) * dim + 2 * QUERY_TILE + dim);
+    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE * 3 / 2 + 1) * dim + 2 * QUERY_TILE);
     Bf16* const query = reinterpret_cast<Bf16*>(sums + QUERY_TILE * dim);
     float* const packed = sums + (QUERY_TILE + QUERY_TILE / 2) * dim;
     int32_t* const values = reinterpret_cast<int32_t*>(packed) + CONTEXT_TILE * dim / 2;
-    float* const largest = packed + CONTEXT_TILE * dim;
+    Bf16* const rounded = reinterpret_cast<Bf16*>(packed + CONTEXT_TILE * dim);
+    float* const largest = packed + CONTEXT_TILE * 3 / 2 * dim;
     const QueryTile tile{a, row, kv_head, first, count, nullptr, sums, largest, largest + QUERY_TILE};
 
     const int64_t place = (kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first;
@@ -179,17 +189,23 @@ inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, i
     }
 
     const char* places[CONTEXT_TILE];
+    const Format cached = format_of(a.cache_dtype);
+    const auto find = [&](const void* cache, int64_t start, int64_t keys, int64_t padded) {
+        locate(a, cache, row, kv_head, start, keys, padded, cached.row_bytes(dim), places);
+        if (a.cache_dtype == FP8) round_rows<Fp8>(places, keys, rounded, dim);
+        if (a.cache_dtype == INT8) round_rows<I8>(places, keys, rounded, dim);
+    };
     const int64_t end = tile.position(count - 1) + 1;
     PairProducts products;
     for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
         const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
-        const int64_t padded = (keys + PAIRS - 1) / PAIRS * PAIRS;
+        const int64_t padded = (keys + TWO_BLOCKS - 1) / TWO_BLOCKS * TWO_BLOCKS;
         const ContextTile context{start, keys, padded, reinterpret_cast<int32_t*>(packed), values};
-        locate(a, a.keys, row, kv_head, start, keys, padded, dim * sizeof(Bf16), places);
+        find(a.keys, start, keys, padded);
         for (int64_t j = 0; j < padded; j += BLOCK)  // pairs of numbers move as one
             transpose_rows<float>(places + j, packed + j * dim / 2, dim / 2, BLOCK);
-        locate(a, a.values, row, kv_head, start, keys, padded, dim * sizeof(Bf16), places);
-        Apart apart{largest + 2 * QUERY_TILE};
+        find(a.values, start, keys, padded);
+        Apart apart{format_of(BF16), largest + 2 * QUERY_TILE};
         if (!pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim)) {
             take_apart(places, keys, dim, apart);
             pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim);

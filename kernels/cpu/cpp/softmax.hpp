@@ -1,9 +1,38 @@
 // The second half of attention, for decode and prefill alike: from scores to weights, and the weighted sum of values.
 #pragma once
 
+#include "bf16.hpp"
 #include "paged.hpp"
 
 namespace quire {
+
+// 2^x of a logit less the largest, so x <= 0 but for roundings; NaN for NaN. To 1e-7 relative, 3e-6 for a T of bfloat16,
+// and zero from some x below -126 on.
+template <class T> inline Floats weight_of(Floats x) {
+#if defined(__AVX512F__)
+    x = larger(splat(-150.0f), x);
+    const Floats whole = (Floats)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const Floats f = x - whole;
+    Floats p;
+    if constexpr (std::is_same_v<T, Bf16>) {
+        p = splat(0x1.3a02ccp-7f);
+        p = p * f + 0x1.c9fc46p-5f;
+        p = p * f + 0x1.ec0378p-3f;
+        p = p * f + 0x1.62e12cp-1f;
+    } else {
+        p = splat(0x1.41fbb8p-13f);
+        p = p * f + 0x1.5f3e56p-10f;
+        p = p * f + 0x1.3b2d4cp-7f;
+        p = p * f + 0x1.c6aee8p-5f;
+        p = p * f + 0x1.ebfbdcp-3f;
+        p = p * f + 0x1.62e430p-1f;
+    }
+    p = p * f + 1.0f;
+    return (Floats)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
+    return exp2(x);
+#endif
+}
 
 // Online softmax (Milakov and Gimelshein, 2018) of one query's next scores: [low, high), whole vectors, of which
 // [from, to) are seen. Times `scale` they are logits, and become weights 2^(logit - largest), zero where not seen, which
@@ -14,22 +43,27 @@ inline float soften(
     const Attention& a, float* scores, float scale, T* weights, int64_t low, int64_t high, int64_t from, int64_t to,
     float& largest, float& mass
 ) {
+    const auto seen = [&](int64_t j, Floats x, float otherwise) {
+        if (j >= from && j + LANES <= to) return x;
+        Ints lane;
+        for (int i = 0; i < LANES; i++) lane[i] = i;
+        const Ints begin = lane >= static_cast<int32_t>(from - j), end = lane < static_cast<int32_t>(to - j);
+        return select(begin & end, x, splat(otherwise));
+    };
     Floats top = splat(-INFINITE);
     for (int64_t j = low; j < high; j += LANES) {
         Floats s = load_vector<Floats>(scores + j) * scale;
-        if (a.soft_cap > 0.0f) s = a.capped(s);
-        if (j < from || j + LANES > to)
-            for (int i = 0; i < LANES; i++) s[i] = j + i >= from && j + i < to ? s[i] : -INFINITE;
-        store(scores + j, s);
-        top = larger(s, top);
+        if (a.soft_cap > 0.0f) store(scores + j, s = a.capped(s));
+        top = larger(seen(j, s, -INFINITE), top);
     }
     const float before = largest, most = max_of(top);
     largest = most > before ? most : before;
     const float base = largest == -INFINITE ? 0.0f : largest;
+    if (a.soft_cap > 0.0f) scale = 1.0f;
     Floats sum{};
     for (int64_t j = low; j < high; j += LANES) {
-        const Floats weight = exp2(load_vector<Floats>(scores + j) - base);
-        store(weights + j, weight);
+        const Floats weight = seen(j, weight_of<T>(load_vector<Floats>(scores + j) * scale - base), 0.0f);
+        store_sum(weights + j, weight, LANES);
         sum += weight;
     }
     const float factor = exp2(splat(before - base))[0];

@@ -73,6 +73,16 @@ def test_lengths_around_the_edges_of_blocks_tiles_and_splits_are_right(make_step
     assert_follows_the_reference(*step, AttentionRule(0.25, window))
 
 
+@pytest.mark.parametrize("length", [63, 65, 256, 257, 513])
+@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, FP8, torch.int8])
+def test_prompts_in_bfloat16_are_right_over_any_cache_at_the_edges_of_tiles(make_step, length, window, cache_dtype):
+    lengths = [(1, length), (length, length), (length // 2, length), (2, length)]
+    step = make_step(lengths, 16, 2, 3, 64, torch.bfloat16, cache_dtype, length)
+    scales = (torch.tensor([0.5, 1.5]),) * 2 if cache_dtype == FP8 else (None, None)
+    assert_follows_the_reference(*step, AttentionRule(0.125, window), None, *scales)
+
+
 def test_the_widest_heads_are_right(make_step):
     step = make_step([(1, 300), (40, 290), (1, 7)], 16, 2, 3, 256, torch.float32, torch.float32, 0)
     assert_follows_the_reference(*step, AttentionRule(1 / 16))
