@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from quire.kernels.attention.int8_rows import dequantize_rows, row_width
+from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows, row_width
 from quire.kernels.attention.tile_schedule import TileSchedule
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
@@ -81,7 +81,7 @@ def paged_attention_reference(
     """Causal attention of each row's last `query_len` tokens over its `seq_len` cached ones -> [T, H * D].
 
     query [K, T, G, D], rows one after another; keys, values [num_blocks, block_size, K, D], this step's included; in a
-    cache of int8 they are the rows of int8_rows.py.
+    cache of int8 they are the rows of int8_rows.py, and each head of a query is rounded to such a row, too.
     sinks float32 [H]: a logit per head that takes part in the softmax's denominator alone. key_scale, value_scale
     float32 [K]: what the cache holds is multiplied by them. Whatever lies in the cache beyond a row's length, NaN too,
     does not touch its result; tokens behind the last row are padding and come out undefined (here: zero).
@@ -97,7 +97,10 @@ def paged_attention_reference(
         blocks = batch.block_tables[batch.slots[row], : -(-seq_len // block_size)].long()
         key = _gathered(keys, blocks, seq_len, key_scale)
         value = _gathered(values, blocks, seq_len, value_scale)
-        out[start:stop] = _attend(query[:, start:stop].float(), key, value, rule, sinks).to(query.dtype)
+        asked = query[:, start:stop].float()
+        if keys.dtype == torch.int8:
+            asked = dequantize_rows(quantize_rows(asked))
+        out[start:stop] = _attend(asked, key, value, rule, sinks).to(query.dtype)
     return out
 
 

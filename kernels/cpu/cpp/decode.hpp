@@ -2,6 +2,7 @@
 // of its key-value head, and asks for the next ones early. Long rows are cut into splits that any thread may take.
 #pragma once
 
+#include "key_products.hpp"
 #include "softmax.hpp"
 
 namespace quire {
@@ -29,83 +30,58 @@ struct Ahead {
     }
 };
 
-template <int groups, int... i> inline Floats halve(Floats a, Floats b, std::integer_sequence<int, i...>) {
-    constexpr int width = LANES / groups, half = width / 2;  // a holds `groups` partial sums of `width` lanes, b too
-    return __builtin_shufflevector(a, b, (i / half * width + i % half)...) +
-           __builtin_shufflevector(a, b, (i / half * width + i % half + half)...);
-}
-
-// Queries of a key-value head that meet a key while it is in registers, with four sums each. What need not be widened is
-// as soon loaded again.
-template <class T> constexpr int QUERIES = std::is_same_v<T, float> ? 1 : LANES == 16 ? 4 : 2;
-
-// Products of M queries, `dim` apart, with `count` = 4, 8, ... LANES keys, each spread over LANES / count lanes.
-// `meanwhile()` is called once for every four keys.
-template <int count, int M, class T, class Meanwhile>
-inline void products(
-    const float* query, const T* const* keys, int64_t dim, Floats (&out)[M], const Meanwhile& meanwhile
-) {
-    if constexpr (count > 4) {
-        Floats low[M], high[M];
-        products<count / 2>(query, keys, dim, low, meanwhile);
-        products<count / 2>(query, keys + count / 2, dim, high, meanwhile);
-        for (int m = 0; m < M; m++)
-            out[m] = halve<count / 2>(low[m], high[m], std::make_integer_sequence<int, LANES>{});
-    } else {
-        meanwhile();
-        Floats sum[M][4] = {};
-        for (int64_t i = 0; i < dim; i += LANES) {
-            Floats key[4];
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) key[j] = load(keys[j] + i);
-#pragma GCC unroll 4
-            for (int m = 0; m < M; m++) {
-                const Floats q = load_vector<Floats>(query + m * dim + i);
-#pragma GCC unroll 4
-                for (int j = 0; j < 4; j++) sum[m][j] += q * key[j];
-            }
-        }
-        const auto lanes = std::make_integer_sequence<int, LANES>{};
-#pragma GCC unroll 4
-        for (int m = 0; m < M; m++)
-            out[m] = halve<2>(halve<1>(sum[m][0], sum[m][1], lanes), halve<1>(sum[m][2], sum[m][3], lanes), lanes);
-    }
-}
-
-// f(M) for all queries of a head, up to `most` at once; f takes the next M of them.
-template <int most, class F> inline void by_queries(int64_t count, const F& f) {
-    static_assert(most <= 4);
-    for (; count >= most; count -= most) f(std::integral_constant<int, most>{});
-    if (most > 3 && count == 3) f(std::integral_constant<int, 3>{});
-    if (most > 2 && count == 2) f(std::integral_constant<int, 2>{});
-    if (most > 1 && count == 1) f(std::integral_constant<int, 1>{});
-}
-
 // One row of one token, and the memory its tiles work in.
 struct DecodeRow {
     const Attention& a;
     const Format cached;
     const int64_t head_bytes;  // of a cached head
+    const int64_t code_stride;
     int64_t row, first_head, last_head;  // key-value heads [first_head, last_head)
     float *zeros, *query, *scores, *factors, *wide;
+    // beside a cache of 8-bit integers queries are such, too: [heads, code_stride], with a scale each and what the keys'
+    // zero point of 128 adds to their sums
+    int8_t* codes;
+    float* scales;
+    int32_t* excess;
 
     DecodeRow(const Attention& a, int64_t row, int64_t first_head, int64_t last_head)
-        : a(a), cached(format_of(a.cache_dtype)), head_bytes(cached.row_bytes(a.head_dim)), row(row), first_head(first_head),
+        : a(a), cached(format_of(a.cache_dtype)), head_bytes(cached.row_bytes(a.head_dim)),
+          code_stride((a.head_dim + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES), row(row), first_head(first_head),
           last_head(last_head) {
         const int64_t dim = a.padded_dim(), heads = (last_head - first_head) * a.groups;
-        zeros = scratch<0>((1 + heads + KEY_TILE) * dim + a.groups * (KEY_TILE + 1));
+        zeros = scratch<0>((1 + heads + KEY_TILE) * dim + a.groups * (KEY_TILE + 1) + heads * (code_stride / 4 + 2));
         query = zeros + dim;
         wide = query + heads * dim;
         scores = wide + KEY_TILE * dim;
-        factors = scores + a.groups * KEY_TILE;
+        codes = reinterpret_cast<int8_t*>(scores + a.groups * KEY_TILE);
+        scales = reinterpret_cast<float*>(codes + heads * code_stride);
+        excess = reinterpret_cast<int32_t*>(scales + heads);
+        factors = scales + 2 * heads;
         std::memset(zeros, 0, dim * sizeof(float));
         const Format asked = format_of(a.query_dtype);
         for (int64_t h = 0; h < heads; h++) {
             const int64_t k = first_head + h / a.groups, g = h % a.groups;
             const int64_t place = (k * a.num_tokens + a.query_starts[row]) * a.groups + g;
             const char* from = static_cast<const char*>(a.query) + place * a.head_dim * asked.size;
-            asked.widen(from, query + h * dim, a.head_dim, a.query_factor(k));
+            asked.widen(from, query + h * dim, a.head_dim, in_codes() ? 1.0f : a.query_factor(k));
+            if (in_codes()) encode(h, query + h * dim, a.query_factor(k));
         }
+    }
+
+    bool in_codes() const { return a.cache_dtype == INT8; }
+
+private:
+    void encode(int64_t head, float* x, float factor) {
+        int8_t* const own = codes + head * code_stride;
+        std::memset(own, 0, code_stride);
+        scales[head] = round_query(x, a.head_dim) * factor;
+        Floats sum{};
+        for (int64_t d = 0; d < a.head_dim; d += LANES) {
+            const Floats some = load(x + d, a.head_dim - d);
+            store(reinterpret_cast<I8*>(own) + d, some, a.head_dim - d);
+            sum += some;
+        }
+        excess[head] = 128 * static_cast<int32_t>(sum_of(sum));
     }
 };
 
@@ -148,37 +124,70 @@ template <class T> inline void times_row_scales(
     }
 }
 
+// Scores [groups, KEY_TILE] of one head's queries with a tile of its keys. `meanwhile(times)` is called `times` times for a
+// whole tile.
+template <class T, class Meanwhile>
+inline void score_tile(const DecodeRow& r, const KeyTile& tile, int64_t head, bool copied, const Meanwhile& meanwhile) {
+    const Attention& a = r.a;
+    const int64_t dim = a.padded_dim(), times = KEY_TILE / 4 * ((a.groups + QUERIES<T> - 1) / QUERIES<T>);
+    const float* const query = r.query + (head - r.first_head) * a.groups * dim;
+    const T* rows[KEY_TILE];
+    open_rows(r, tile.keys, tile.count, head, copied, rows);
+    for (int64_t j = 0; j < tile.count; j += LANES) {
+        int64_t g = 0;
+        by_queries<QUERIES<T>>(a.groups, [&](auto together) {
+            Floats scores[together];
+            products<LANES>(query + g * dim, rows + j, dim, scores, [&] { meanwhile(times); });
+            for (int m = 0; m < together; m++) store(r.scores + (g++) * KEY_TILE + j, scores[m]);
+        });
+    }
+}
+
+// The same of integers.
+template <class Meanwhile>
+inline void score_codes(const DecodeRow& r, const KeyTile& tile, int64_t head, const Meanwhile& meanwhile) {
+    constexpr int TOGETHER = LANES == 16 ? 4 : 2;
+    const Attention& a = r.a;
+    const int64_t first = (head - r.first_head) * a.groups;
+    const int64_t times = KEY_TILE / (LANES / 4) * ((a.groups + TOGETHER - 1) / TOGETHER);
+    const I8* rows[KEY_TILE];
+    open_rows(r, tile.keys, tile.count, head, false, rows);
+    for (int64_t j = 0; j < tile.count; j += LANES) {
+        int64_t g = 0;
+        by_queries<TOGETHER>(a.groups, [&](auto together) {
+            Ints sums[together];
+            const int8_t* const codes = r.codes + (first + g) * r.code_stride;
+            products(codes, r.code_stride, rows + j, a.head_dim, sums, [&] { meanwhile(times); });
+            for (int m = 0; m < together; m++, g++) {
+                const Floats whole = __builtin_convertvector(sums[m] - r.excess[first + g], Floats);
+                store(r.scores + g * KEY_TILE + j, whole * r.scales[first + g]);
+            }
+        });
+    }
+    times_row_scales(r, rows, tile.count, r.scores);
+}
+
 // Adds a tile to the states of one head's G queries. T is the type of the opened rows: widened on the way to a product.
 template <class T> inline void decode_tile(
     const DecodeRow& r, const KeyTile& tile, const KeyTile& next, int64_t head, bool copied, float* states
 ) {
     const Attention& a = r.a;
     const int64_t dim = a.padded_dim(), size = state_size(a), heads = r.last_head - r.first_head;
-    const float* const query = r.query + (head - r.first_head) * a.groups * dim;
-    const T* rows[KEY_TILE];
     // with each head a share of the next tile: its keys during the first product, its values during the second
     const int64_t span = heads * r.head_bytes, share = (KEY_TILE + heads - 1) / heads;
     const int64_t begin = (head - r.first_head) * share, end = begin + share < next.count ? begin + share : next.count;
-    const int64_t lines = share * ((span + 63) / 64), passes = (a.groups + QUERIES<T> - 1) / QUERIES<T>;
+    const int64_t lines = share * ((span + 63) / 64);
     Ahead keys{next.keys, begin, end, span}, values{next.values, begin, end, span};
 
-    open_rows(r, tile.keys, tile.count, head, copied, rows);
-    for (int64_t j = 0; j < tile.count; j += LANES) {
-        int64_t g = 0;
-        by_queries<QUERIES<T>>(a.groups, [&](auto together) {
-            Floats scores[together];
-            products<LANES>(query + g * dim, rows + j, dim, scores, [&] {
-                keys.ask(lines / (KEY_TILE / 4 * passes) + 1);
-            });
-            for (int m = 0; m < together; m++) store(r.scores + (g++) * KEY_TILE + j, scores[m]);
-        });
-    }
-    times_row_scales(r, rows, tile.count, r.scores);
+    const auto ask = [&](int64_t times) { keys.ask(lines / times + 1); };
+    if (r.in_codes()) score_codes(r, tile, head, ask);
+    else score_tile<T>(r, tile, head, copied, ask);
     for (int64_t g = 0; g < a.groups; g++) {
         float* const state = states + g * size + dim;
         float* const scores = r.scores + g * KEY_TILE;
         r.factors[g] = soften(a, scores, 1.0f, scores, 0, KEY_TILE, 0, tile.count, state[0], state[1]);
     }
+    const T* rows[KEY_TILE];
     open_rows(r, tile.values, tile.count, head, copied, rows);
     times_row_scales(r, rows, tile.count, r.scores);
     int64_t g = 0;

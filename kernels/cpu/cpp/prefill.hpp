@@ -2,6 +2,7 @@
 // registers. The G query heads of a key-value head are G more query rows: they share the tile of packed keys.
 #pragma once
 
+#include "key_products.hpp"
 #include "softmax.hpp"
 
 namespace quire {
@@ -143,8 +144,11 @@ inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64
     for (int64_t pair = 0; pair < rounded_count; pair++) {
         tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
         tile.mass[pair] = a.sinks ? 1.0f : 0.0f;
-        if (pair < count)
-            asked.widen(from + pair * a.head_dim * asked.size, query + pair * dim, a.head_dim, a.query_factor(kv_head));
+        if (pair >= count) continue;
+        const bool rounded = a.cache_dtype == INT8;
+        float* const own = query + pair * dim;
+        asked.widen(from + pair * a.head_dim * asked.size, own, a.head_dim, rounded ? 1.0f : a.query_factor(kv_head));
+        if (rounded) widen_row<float>(own, own, a.head_dim, round_query(own, a.head_dim) * a.query_factor(kv_head));
     }
 
     const char* places[CONTEXT_TILE];

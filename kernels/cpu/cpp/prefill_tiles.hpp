@@ -132,10 +132,10 @@ struct ContextTile {
     const int32_t* value_block(int64_t d, int64_t key) const { return values + (d * padded + key * BLOCK) / 2; }
 };
 
-// Adds a tile of keys to PAIRS pairs from `pair` on.
+// Adds a tile of keys to PAIRS pairs from `pair` on. scales [count]: what makes their scores logits.
 inline void attend_pairs(
-    const QueryTile& tile, const Bf16* query, int64_t pair, const ContextTile& context, const Apart& apart,
-    PairProducts& products
+    const QueryTile& tile, const Bf16* query, const float* scales, int64_t pair, const ContextTile& context,
+    const Apart& apart, PairProducts& products
 ) {
     const Attention& a = tile.a;
     const int64_t dim = a.head_dim, start = context.start, keys = context.keys;
@@ -154,7 +154,7 @@ inline void attend_pairs(
     for (int64_t m = 0; m < PAIRS; m++) {
         const int64_t position = tile.position(pair + m);
         factors[m] = soften(
-            a, scores + m * SCORE_STRIDE, a.query_factor(tile.kv_head), weights + m * WEIGHT_STRIDE, low, high,
+            a, scores + m * SCORE_STRIDE, scales[pair + m], weights + m * WEIGHT_STRIDE, low, high,
             a.first_seen(position) - start, position + 1 - start < keys ? position + 1 - start : keys,
             tile.largest[pair + m], tile.mass[pair + m]
         );
@@ -171,12 +171,13 @@ inline void attend_pairs(
 inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
     const int64_t dim = a.head_dim, pairs = a.query_len(row) * a.groups - first;
     const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE, rounded_count = (count + PAIRS - 1) / PAIRS * PAIRS;
-    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE * 3 / 2 + 1) * dim + 2 * QUERY_TILE);
+    float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE * 3 / 2 + 1) * dim + 3 * QUERY_TILE);
     Bf16* const query = reinterpret_cast<Bf16*>(sums + QUERY_TILE * dim);
     float* const packed = sums + (QUERY_TILE + QUERY_TILE / 2) * dim;
     int32_t* const values = reinterpret_cast<int32_t*>(packed) + CONTEXT_TILE * dim / 2;
     Bf16* const rounded = reinterpret_cast<Bf16*>(packed + CONTEXT_TILE * dim);
     float* const largest = packed + CONTEXT_TILE * 3 / 2 * dim;
+    float *const scales = largest + 2 * QUERY_TILE, *const one_row = scales + QUERY_TILE;
     const QueryTile tile{a, row, kv_head, first, count, nullptr, sums, largest, largest + QUERY_TILE};
 
     const int64_t place = (kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first;
@@ -186,6 +187,12 @@ inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, i
     for (int64_t pair = 0; pair < rounded_count; pair++) {
         tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
         tile.mass[pair] = a.sinks ? 1.0f : 0.0f;
+        scales[pair] = a.query_factor(kv_head);
+        if (a.cache_dtype == INT8) {
+            widen_row<Bf16>(query + pair * dim, one_row, dim, 1.0f);
+            scales[pair] *= round_query(one_row, dim);
+            narrow_row<Bf16>(one_row, query + pair * dim, dim, 1.0f);  // exactly
+        }
     }
 
     const char* places[CONTEXT_TILE];
@@ -205,13 +212,13 @@ inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, i
         for (int64_t j = 0; j < padded; j += BLOCK)  // pairs of numbers move as one
             transpose_rows<float>(places + j, packed + j * dim / 2, dim / 2, BLOCK);
         find(a.values, start, keys, padded);
-        Apart apart{format_of(BF16), largest + 2 * QUERY_TILE};
+        Apart apart{format_of(BF16), one_row};
         if (!pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim)) {
             take_apart(places, keys, dim, apart);
             pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim);
         }
         for (int64_t pair = 0; pair < rounded_count; pair += PAIRS)
-            attend_pairs(tile, query, pair, context, apart, products);
+            attend_pairs(tile, query, scales, pair, context, apart, products);
     }
     finish(tile);
 }

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention, paged_attention_reference
+from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows
 
 HEAD_DIM = 8
 
@@ -106,6 +107,16 @@ def test_a_cache_of_8_bit_floats_is_multiplied_by_its_scales():
     ]
     result = paged_attention_reference(query, *small, batch, rule, None, scales, scales)
     torch.testing.assert_close(result.double(), wanted(exact, rule), rtol=1e-4, atol=1e-5)
+
+
+def test_queries_of_a_cache_of_8_bit_integers_are_rounded_to_such_rows_too():
+    query, keys, values, batch, rows = make_case([(1, 20), (9, 9), (4, 30)], 8, 2, 2, seed=1)
+    rule = AttentionRule(HEAD_DIM**-0.5)
+    rounded = [tuple(dequantize_rows(quantize_rows(x)) for x in row) for row in rows]
+    result = paged_attention_reference(query, quantize_rows(keys), quantize_rows(values), batch, rule)
+    torch.testing.assert_close(result.double(), wanted(rounded, rule), rtol=1e-4, atol=1e-5)
+    exact = wanted([(q, k, v) for (q, _, _), (_, k, v) in zip(rows, rounded, strict=True)], rule)
+    assert not torch.allclose(result.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -25,7 +25,8 @@ row_lengths = st.integers(1, 90).flatmap(
 def expected(query, keys, values, batch, rule, sinks=None, key_scale=None, value_scale=None):
     """The reference, on float32 copies of what the arguments hold."""
     ones = torch.ones(keys.shape[2])
-    keys, values = (dequantize_rows(one) if one.dtype == torch.int8 else one for one in (keys, values))
+    if keys.dtype == torch.int8:
+        query, keys, values = dequantize_rows(quantize_rows(query)), dequantize_rows(keys), dequantize_rows(values)
     keys = keys.float() * (ones if key_scale is None else key_scale)[:, None]
     values = values.float() * (ones if value_scale is None else value_scale)[:, None]
     return paged_attention_reference(query.float(), keys, values, batch, rule, sinks)
@@ -116,9 +117,10 @@ def alone(step, row):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_gives_the_same_bits_whatever_the_company_and_the_threads(make_step, threads, dtype):
+@pytest.mark.parametrize("cache_dtype", [None, torch.int8])
+def test_a_row_gives_the_same_bits_whatever_the_company_and_the_threads(make_step, threads, dtype, cache_dtype):
     lengths = [(1, 9), (1, 700), (1, 513), (300, 600), (5, 40)]
-    step = make_step(lengths, 16, 3, 2, 64, dtype, dtype, 5)
+    step = make_step(lengths, 16, 3, 2, 64, dtype, cache_dtype or dtype, 5)
     rule = AttentionRule(0.125)
     results = []
     for count in (1, 2, 3):
@@ -141,6 +143,19 @@ def test_nan_of_a_row_of_integers_comes_out_of_its_decode(make_step, place, head
     first, second = paged_attention(query, keys, values, batch, AttentionRule(0.25)).view(2, 2, 2 * head_dim)
     assert first[1].isnan().all()
     assert torch.equal(torch.cat((first[0], second.flatten())), torch.cat((clean[0, : 2 * head_dim], clean[1])))
+
+
+@pytest.mark.parametrize("query_len", [1, 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bad_value", [torch.nan, torch.inf])
+def test_a_query_that_is_none_over_integers_comes_out_as_nan_of_its_head_alone(make_step, query_len, dtype, bad_value):
+    query, *others = make_step([(query_len, 50), (query_len, 60)], 16, 2, 2, 64, dtype, torch.int8, 3)
+    clean = paged_attention(query, *others, AttentionRule(0.125)).view(-1, 4, 64)
+    query[1, 0, 1, 20] = bad_value
+    result = paged_attention(query, *others, AttentionRule(0.125)).view(-1, 4, 64)
+    assert result[0, 3].isnan().all()
+    assert torch.equal(result[0, :3], clean[0, :3])
+    assert torch.equal(result[1:], clean[1:])
 
 
 @pytest.mark.parametrize("query_len", [1, 30])

@@ -45,8 +45,9 @@ def perplexity(
     scales: Scales = None,
     *,
     dtype: str = "float32",
+    decoded: bool = False,
 ) -> float:
-    """Of the first TOKENS tokens of each text together, with a cache in this type."""
+    """Of the first TOKENS tokens of each text together, with a cache in this type, as a prompt or token by token."""
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     spec = read_spec(folder)
     plan = read_plan(WorkerConfig(model=str(folder), quantization=quantization, dtype=dtype), spec)
@@ -58,25 +59,35 @@ def perplexity(
         ids = torch.tensor(tokenizer.encode(text).ids[: TOKENS + 1])
         assert len(ids) == TOKENS + 1
         with torch.inference_mode():
-            logits = decoder.logits(decoder(one_row(ids[:-1]), cache))
+            logits = decoder.logits(decoder(rows_of_one(ids[:-1]) if decoded else one_row(ids[:-1]), cache))
         losses.append(cross_entropy(logits.float(), ids[1:]).item())
     return math.exp(sum(losses) / len(losses))
 
 
 def one_row(ids: torch.Tensor) -> ForwardBatch:
     """A step that runs all of one sequence."""
-    count = len(ids)
+    return step(ids, [len(ids)], [len(ids)])
+
+
+def rows_of_one(ids: torch.Tensor) -> ForwardBatch:
+    """The same as one row a token: all keys are stored before any row attends, so each sees what is before it."""
+    return step(ids, [1] * len(ids), list(range(1, len(ids) + 1)))
+
+
+def step(ids: torch.Tensor, query_lens: list[int], seq_lens: list[int]) -> ForwardBatch:
+    """Rows of one sequence."""
     attention = PagedBatch(
         block_tables=torch.arange(TOKENS // BLOCK, dtype=torch.int32)[None],
-        slots=torch.zeros(1, dtype=torch.int32),
-        seq_lens=torch.tensor([count], dtype=torch.int32),
-        query_starts=torch.tensor([0, count], dtype=torch.int32),
-        num_decodes=0,
-        query_lens_host=(count,),
-        seq_lens_host=(count,),
+        slots=torch.zeros(len(query_lens), dtype=torch.int32),
+        seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
+        query_starts=torch.tensor([0, *query_lens]).cumsum(0).int(),
+        num_decodes=query_lens.count(1),
+        query_lens_host=tuple(query_lens),
+        seq_lens_host=tuple(seq_lens),
         schedules={},
     )
-    return ForwardBatch(ids, torch.arange(count)[None], (GroupBatch(torch.arange(count), attention),))
+    positions = torch.arange(len(ids))
+    return ForwardBatch(ids, positions[None], (GroupBatch(positions, attention),))
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +195,9 @@ def test_the_perplexity_of_a_cache_of_8_bit_floats_is_near_that_of_fp32(texts, d
     assert cached != dense
 
 
-def test_the_perplexity_of_a_cache_of_8_bit_integers_is_near_that_of_fp32(texts, dense) -> None:
-    cached = perplexity(MODEL, "none", texts, torch.int8)
+@pytest.mark.parametrize("decoded", [False, True], ids=["a prompt", "decoded"])
+def test_the_perplexity_of_a_cache_of_8_bit_integers_is_near_that_of_fp32(texts, dense, decoded) -> None:
+    cached = perplexity(MODEL, "none", texts, torch.int8, decoded=decoded)
     assert cached == pytest.approx(dense, rel=0.002)
     assert cached != dense
 
