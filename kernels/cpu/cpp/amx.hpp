@@ -24,6 +24,8 @@ template <class Base> struct InTiles : Base {
     }
 };
 
+template <class Base, class T> constexpr bool LANES_AS_THEY_LIE<InTiles<Base>, T> = LANES_AS_THEY_LIE<Base, T>;
+
 // The registers of the calling thread while products of `rows` <= 32 rows run: 0 to 3 hold sums (two halves of the rows
 // by two blocks), 4 and 5 the halves' inputs, 6 and 7 the blocks' weights.
 class TileRegisters {

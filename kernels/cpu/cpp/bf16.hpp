@@ -39,6 +39,7 @@ struct PairedBf16 : VectorTiles {
     }
 #endif
 };
+template <> constexpr bool LANES_AS_THEY_LIE<PairedBf16, Bf16> = true;
 #endif
 
 #if defined(__AMX_BF16__)

@@ -68,6 +68,9 @@ template <class Format, class T> struct Linear {
         static thread_local std::vector<int32_t> lanes;
         const int64_t first = packed.first(tile), count = packed.first(tile + 1) - first;
         const int64_t n = packed.groups * Format::PARTS, stride = (n + LANES - 1) / LANES * LANES;
+        if constexpr (LANES_AS_THEY_LIE<Format, T>)
+            if (!norm_weight && n == stride)
+                return Format::lay_out(reinterpret_cast<const int32_t*>(x + first * inputs), count, n, n, packed.at(tile));
         lanes.resize(count * stride);
         for (int64_t r = first; r < first + count; r++) {
             int32_t* const row = lanes.data() + (r - first) * stride;
@@ -104,11 +107,11 @@ template <class Format, class T> struct Linear {
         if constexpr (Format::GROUPED) {
             const int next = gate == NO_GATE ? 2 : 1;
             format.template add<2>(packed, begin, end, block, {pair.first, pair.second}, next, sums[0][0]);
-        } else if constexpr (Format::IN_TILES) multiply_in_tiles(packed, begin, end, block, sums[0][0]);
+            finish(packed, origin, origin + count, pair, sums[0][0]);
+        } else if constexpr (Format::IN_TILES) multiply_in_tiles(packed, begin, end, pair, block, sums[0][0]);
         else if constexpr (Format::PARTS == 1) multiply_in_vectors(packed, begin, end, pair, block, sums[0][0]);
         else if (count <= Format::FEW_ROWS) multiply_in_vectors(packed, begin, end, pair, block, sums[0][0]);
         else multiply_widened(packed, begin, end, pair, block, sums[0][0]);
-        for (int64_t r = origin; r < origin + count; r++) finish(packed, r, pair, sums[r - origin][0]);
     }
 
     // All rows, which are few, with two pairs of blocks.
@@ -150,16 +153,21 @@ template <class Format, class T> struct Linear {
     void multiply_in_vectors(
         const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair, const int32_t* const* block, int32_t* sums
     ) const {
-        const int64_t origin = packed.first(begin);
-        for (int64_t g = 0; g < packed.groups; g += Format::SEGMENT)
+        // weights that one tile reads alone need not stay in a cache, and are read best as they lie
+        const bool alone = end - begin == 1 && !Format::SCALES_SEGMENTS;
+        const int64_t origin = packed.first(begin), segment = alone ? packed.groups : Format::SEGMENT;
+        for (int64_t g = 0; g < packed.groups; g += segment)
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
-                const int64_t groups = std::min(Format::SEGMENT, packed.groups - g);
+                const int64_t groups = std::min(segment, packed.groups - g);
+                const bool last = g + groups == packed.groups;
                 const int32_t* const from[2] = {block[0] + g * BLOCK, block[1] + g * BLOCK};
                 int32_t* const to = sums + (r - origin) * 2 * BLOCK;
                 const Factors<1> factors{*this, packed, r, count, g, {pair}};
                 const int32_t* const x = packed.at(tile) + g * Format::PARTS * count;
+                if (last) ask_for_outputs(r, r + count, pair);
                 sum_tile<typename Format::Tile, Format::SCALES_SEGMENTS>(count, x, from, groups, factors.get(), to);
+                if (last) finish(packed, r, r + count, pair, to);
             }
     }
 
@@ -173,15 +181,17 @@ template <class Format, class T> struct Linear {
         const int64_t origin = packed.first(begin);
         for (int64_t g = 0; g < packed.groups; g += Format::WIDENED) {
             const int64_t groups = std::min(Format::WIDENED, packed.groups - g);
+            const bool last = g + groups == packed.groups;
             for (int64_t i = 0; i < groups; i++)
                 for (int b = 0; b < 2; b++) widen(block[b] + (g + i) * BLOCK, wide[b] + i * parts * BLOCK);
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
                 const Factors<1> factors{*this, packed, r, count, g, {pair}};
-                sum_tile<typename Format::Wide, Format::SCALES_SEGMENTS>(
-                    count, packed.at(tile) + g * parts * count, from, groups * parts, factors.get(),
-                    sums + (r - origin) * 2 * BLOCK
-                );
+                const int32_t* const x = packed.at(tile) + g * parts * count;
+                int32_t* const to = sums + (r - origin) * 2 * BLOCK;
+                if (last) ask_for_outputs(r, r + count, pair);
+                sum_tile<typename Format::Wide, Format::SCALES_SEGMENTS>(count, x, from, groups * parts, factors.get(), to);
+                if (last) finish(packed, r, r + count, pair, to);
             }
         }
     }
@@ -215,7 +225,7 @@ template <class Format, class T> struct Linear {
 #if defined(__AMX_TILE__)
     // Meanwhile the next segment, or that of the next pair of blocks, is asked for, each tile doing its share.
     void multiply_in_tiles(
-        const PackedRows<Format>& packed, int64_t begin, int64_t end, const int32_t* const* block, int32_t* sums
+        const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair, const int32_t* const* block, int32_t* sums
     ) const {
         const int32_t *left = block[0], *right = block[1];
         const int64_t origin = packed.first(begin), next_pair = (gate == NO_GATE ? 2 : 1) * packed.groups * BLOCK;
@@ -224,18 +234,33 @@ template <class Format, class T> struct Linear {
             for (int64_t tile = begin; tile < end; tile++) {
                 const int64_t r = packed.first(tile), count = packed.first(tile + 1) - r;
                 const int64_t next = g + Format::SEGMENT < packed.groups ? (g + Format::SEGMENT) * BLOCK : next_pair;
+                const int64_t groups = std::min(Format::SEGMENT, packed.groups - g);
                 const int64_t share = end - begin, place = tile - begin;
                 const AheadOfTiles ahead{left + next, right + next, place * TILE / share, (place + 1) * TILE / share};
                 registers.set(count);
                 const auto add = count > TILE ? add_tile_products<Format, true> : add_tile_products<Format, false>;
+                int32_t* const to = sums + (r - origin) * 2 * BLOCK;
                 add({packed.at(tile) + g * count, LINE_BYTES, count * LINE_BYTES}, left + g * BLOCK, right + g * BLOCK,
-                    std::min(Format::SEGMENT, packed.groups - g), ahead, sums + (r - origin) * 2 * BLOCK,
-                    2 * LINE_BYTES);
+                    groups, ahead, to, 2 * LINE_BYTES);
+                if (g + groups == packed.groups) finish(packed, r, r + count, pair, to);
             }
     }
 #endif
 
-    // The sums of row r with two blocks to where they belong; at a layer's odd last block both are the same.
+    // Where the sums of rows [begin, end) go, so that stores need not wait for memory. GCC drops a call of what does
+    // nothing but prefetch.
+    inline __attribute__((always_inline)) void ask_for_outputs(int64_t begin, int64_t end, Pair pair) const {
+        const int64_t width = gate == NO_GATE ? outputs : outputs / 2;
+        for (int64_t r = begin; r < end; r++) {
+            __builtin_prefetch(out + r * width + pair.first * BLOCK, 1);
+            if (gate == NO_GATE) __builtin_prefetch(out + r * width + pair.second * BLOCK, 1);
+        }
+    }
+
+    // The sums of rows with two blocks to where they belong; at a layer's odd last block both are the same.
+    void finish(const PackedRows<Format>& packed, int64_t begin, int64_t end, Pair pair, const int32_t* sums) const {
+        for (int64_t r = begin; r < end; r++, sums += 2 * BLOCK) finish(packed, r, pair, sums);
+    }
     void finish(const PackedRows<Format>& packed, int64_t r, Pair pair, const int32_t* sums) const {
         for (int lane = 0; lane < BLOCK; lane += LANES)
             finish(packed, r, pair.first * BLOCK + lane, pair.second * BLOCK + lane, sums + lane, sums + BLOCK + lane);

@@ -83,6 +83,10 @@ struct Float32 : VectorTiles {
     template <class Rows> static Floats real(Floats sum, const Rows&, int64_t, int64_t, int64_t) { return sum; }
 };
 
+// A row of whole vectors has the lanes that Format makes of it already.
+template <class Format, class T> constexpr bool LANES_AS_THEY_LIE = false;
+template <> constexpr bool LANES_AS_THEY_LIE<Float32, float> = true;
+
 // Adds one tile's products: x [groups * PARTS, rows], blocks [groups, 16] -> sums [rows, 2 or 4, 16]. Scaled, by factors
 // [rows, 2 or 4], the products are summed apart, and added when they were multiplied by the factor of their row and block.
 template <class Format, int rows, int blocks, bool scaled>

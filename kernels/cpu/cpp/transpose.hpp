@@ -35,18 +35,22 @@ inline void store_lanes(int32_t* to, Floats x, int64_t count) {
 #endif
 }
 
-// rows [count, n], `stride` apart and readable to the next whole vector -> [n, count].
+// rows [count, n], `stride` apart and readable to the next whole vector -> [n, count]. What is stored beyond a column's
+// lanes, whole vectors being quicker, is stored over by the columns after it: the last lanes come first.
 inline void interleave(const int32_t* rows, int64_t count, int64_t n, int64_t stride, int32_t* out) {
     for (int64_t i = 0; i < n; i += LANES)
-        for (int64_t first = 0; first < count; first += LANES) {
+        for (int64_t first = (count - 1) / LANES * LANES; first >= 0; first -= LANES) {
             Floats square[LANES];
 #pragma GCC unroll 16
             for (int r = 0; r < LANES; r++)
                 square[r] = first + r < count ? load_vector<Floats>(rows + (first + r) * stride + i) : Floats{};
             transpose(square);
 #pragma GCC unroll 16
-            for (int column = 0; column < LANES; column++)
-                if (i + column < n) store_lanes(out + (i + column) * count + first, square[column], count - first);
+            for (int column = 0; column < LANES; column++) {
+                if (i + column >= n) break;
+                const int64_t to = (i + column) * count + first;
+                store_lanes(out + to, square[column], to + LANES <= n * count ? LANES : count - first);
+            }
         }
 }
 
