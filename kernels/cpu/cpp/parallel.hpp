@@ -71,11 +71,15 @@ inline thread_local Member member;
 
 // Two let a thread that another process holds up hand over what it has not begun; eight cost 5 to 15 % at 16 rows.
 constexpr int64_t PIECES_PER_THREAD = 2;
+// About a millisecond of a prompt's products: longer pieces wait for a thread that is held up more than they save.
+constexpr int64_t MOST_ELEMENTS_PER_PIECE = 1 << 24;
 
 // body(i) for i in [0, count), each `elements` of work, in pieces. Results must not depend on who does which.
 template <class Body> inline void for_rows(int64_t count, int64_t elements, int threads, const Body& body) {
     const bool alone = count * elements / ELEMENTS_PER_THREAD <= 1;
-    const int64_t piece = alone ? count : std::max<int64_t>(1, count / (PIECES_PER_THREAD * threads));
+    int64_t piece = count;
+    if (!alone) piece = std::min(count / (PIECES_PER_THREAD * threads), MOST_ELEMENTS_PER_PIECE / elements);
+    piece = std::max<int64_t>(1, piece);
     if (member.team) return member.share(count, piece, body);
     if (alone || threads <= 1) {
         for (int64_t i = 0; i < count; i++) body(i);
