@@ -18,7 +18,7 @@ BLOCK: Final = 128
 UNIT: Final = 32
 """Inputs whose activations share a scale beside codes of groups: a group is one of them, or several."""
 STEP: Final = "a product takes"
-"""Who has so many inputs together, in refusals."""
+"""The one that has so many inputs together, in refusals."""
 LINE: Final = 128
 """Bytes of an output's codes that lie together on a GPU: 256 inputs of 4 bits, 128 of 8."""
 Bits = Literal[4, 5, 6, 8]
@@ -32,7 +32,7 @@ GroupActivations = Literal["int8", "none"]
 """The numbers that a product takes beside codes of groups: 8-bit integers, each UNIT with a scale, or as they are."""
 F32_BYTES: Final = ITEM_BYTES["float32"]
 ORDER_BYTES: Final = 4
-"""Of an input's place, where inputs have an order of their own."""
+"""Bytes of an input's place, where inputs have an order of their own."""
 E4M3: Final = "float8_e4m3fn"
 SCALE_BYTES: Final[dict[DtypeName | SmallScale, int]] = {
     **{name: ITEM_BYTES[name] for name in DTYPES},

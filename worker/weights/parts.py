@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # deploy reads specs, and with them this, in a process that n
     import torch
 
 STORED: Final = "the checkpoint stores"
-"""Who has indices together, in refusals."""
+"""The one that has indices together, in refusals."""
 TIED_ROWS: Final = 16
 """Outputs that a processor multiplies together: rows are looked up in whole blocks of them, and in nothing else."""
 

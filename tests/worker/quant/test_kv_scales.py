@@ -77,6 +77,7 @@ def test_a_scale_is_a_number_or_one_for_each_head(tmp_path, shape, dtype):
         (held("k_scale", dtype="I32"), "k_scale: is I32, and must be one of F32, F16, BF16, F8_E8M0"),
         (held("k_scale", dtype="F8_E4M3"), "k_scale: is F8_E4M3, and must be one of"),
         (held("v_scale", shape=(3,)), "v_scale: has shape [3], and must be one number, or one for each of 2 heads"),
+        (held("v_scale", shape=(4,)), "v_scale: has shape [4], and must be one number, or one for each of 2 heads"),
         (held("v_scale", shape=(0,)), "v_scale: has shape [0], and must be one number"),
         (held("v_scale", shape=(256,)), "v_scale: has shape [256], and must be one number"),
         (held("v_scale", shape=(1,) * 40 + (3,)), "v_scale: has shape [1, 1, 1, 1, 1, 1, 1, 1], and must be one"),

@@ -154,6 +154,8 @@ def test_of_two_patterns_the_first_by_its_letters_wins_and_of_two_equal_targets_
         read = plan(tmp_path, {**stated, "config_groups": {name: groups[name] for name in order}})
         assert read.form("blocks.0.mlp.gate_up.up") == F8Rows()
         assert read.form("blocks.0.mlp.down") == F8Rows("none")
+    groups["wide"]["targets"], groups["narrow"]["targets"] = ["re:m.*mlp.*", "re:.*mlp.*"], ["re:[m].*mlp.*"]
+    assert plan(tmp_path, {**stated, "config_groups": groups}).form("blocks.0.mlp.down") == F8Rows()
     twice = {"first": stated["config_groups"]["group_0"], "last": {**groups["narrow"], "targets": ["Linear"]}}
     assert plan(tmp_path, {**stated, "config_groups": twice}).kinds == (F8Rows("none"),)
 

@@ -90,6 +90,10 @@ def test_a_layer_has_the_form_that_is_stated_with_the_files_and_without(tmp_path
                                                    ["self_attn.o_proj"], ["mlp.gate_proj"], ["mlp.up_proj"]]}, {
             "blocks.0.mlp.down", "blocks.1.mlp.down",
         }),
+        ({**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj", "attn.k_proj", "_proj"], ["down_proj"]]}, {
+            *(f"blocks.{n}.attention.{name}" for n in range(2) for name in ("qkv.k", "qkv.v", "output")),
+            *(f"blocks.{n}.mlp.gate_up.{name}" for n in range(2) for name in ("gate", "up")),
+        }),
         ({**GPTQ, "dynamic": {"layers": {"bits": 8}, "odel.*": {"bits": 8}}}, set()),
     ],
 )  # fmt: skip

@@ -32,8 +32,10 @@ from stated import (
 )
 
 from quire.worker.config import WorkerConfig
+from quire.worker.quant.read.packed_headers import is_read
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
+from quire.worker.weights.header import TensorInfo
 from quire.worker.weights.parts import ModelError
 
 CPU = Place(False, None)
@@ -201,3 +203,20 @@ def test_headers_of_packed_layers_that_contradict_the_config_are_refused(tmp_pat
         plan(tmp_path, quantization, held)
     assert said in str(refused.value)
     assert "correct config.json, or download the checkpoint again" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "wanted"),
+    [
+        ("a.g_idx", "I32", (1,), True),
+        ("a.weight_g_idx", "I32", (1 << 20,), True),
+        ("a.bias", "F16", (64,), True),
+        ("a.g_idx", "I32", ((1 << 20) + 1,), False),
+        ("a.g_idx", "I32", (0,), False),
+        ("a.g_idx", "I32", (8, 8), False),
+        ("a.g_idx", "I64", (64,), False),
+        ("a.qweight", "I32", (64,), False),
+    ],
+)
+def test_beside_headers_only_short_vectors_that_decide_what_a_layer_is_are_read(name, dtype, shape, wanted):
+    assert is_read(name, TensorInfo(dtype, shape, (0, 0))) == wanted

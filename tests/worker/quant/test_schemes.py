@@ -255,9 +255,7 @@ def test_inputs_that_a_form_has_no_product_for_are_refused_with_the_number():
     with torch.device("meta"), pytest.raises(ModelError, match=rf"^quantization: int8 sums at most {MOST_INPUTS} "):
         RowLinear(meta, MOST_INPUTS + 1, 1, "size")
     groups = BuildContext(SingleGroup(), CPU, torch.float32, everywhere(GroupsScheme(Groups(8, 32))))
-    with pytest.raises(
-        ModelError, match=r"has 48 inputs on a rank, which are no multiple of 32; use another"
-    ):
+    with pytest.raises(ModelError, match=r"has 48 inputs on a rank, which are no multiple of 32; use another"):
         RowLinear(groups, 48, 16, "size")
 
 

@@ -91,6 +91,10 @@ REFUSED = {
         header(0, 1) + text("a") + struct.pack("<IIQ", ARRAY, TEXT, MAX_ITEMS + 1),
         "values, and all arrays may have",
     ),
+    "two arrays of as many": (
+        header(0, 2) + key("a", bytes(MAX_ITEMS)) + text("b") + struct.pack("<IIQ", ARRAY, 0, 1) + bytes(1),
+        "'b' has 1 values, and all arrays may have",
+    ),
     "an array beyond the file": (
         header(0, 1) + text("a") + struct.pack("<IIQ", ARRAY, U32, 1000),
         "cut short within its header",
