@@ -16,19 +16,26 @@ Modules and tests elsewhere that do so say it themselves, with the same mark.
 
 LONGEST = (
     "stand_in/test_both_scripts.py",
-    "gpu/test_scripts.py",
     "system/test_slow_loading.py",
     "system/test_faults.py",
+    "gpu/test_scripts.py",
     "sim/test_sim.py",
+    "sim/test_mutants.py",
+    "stand_in/test_stand_in.py",
     "deploy/test_wheel.py",
     "worker/step/test_captured_path.py",
-    "sim/test_mutants.py",
+    "kernels/gpu/attention/test_prefill.py",
+    "system/test_equality.py",
     "deploy/supervisor/test_supervisor.py",
 )
-"""Files that take a minute and more: they begin first, so that no core waits for them at the end."""
+"""Files that take most of a minute and more, those that mostly wait among those that compute: they begin first, so that
+no core waits for them at the end.
+"""
 
 # Triton reads this when it is first imported: its kernels then run on CPU tensors.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# OpenMP, too: threads with nothing to do sleep at once, because they would spin on cores that other files' tests need.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",

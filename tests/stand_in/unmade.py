@@ -1,6 +1,7 @@
 """Operations of torch without their numbers: shapes and types are right, and what would be numbers are zeros.
 
-Whole numbers are computed: tables, lengths and places decide what is run.
+Whole numbers are computed: tables, lengths and places decide what is run. Where there are more of them than in any
+table they are codes, or the bits of floats, and zeros as well.
 """
 
 import functools
@@ -13,6 +14,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 LARGE = 1 << 14
 """Elements from which on floats, and what comes from them, are not computed."""
+MOST_OF_A_TABLE = 1 << 21
+"""Elements up to which whole numbers are."""
 PRODUCTS = {"mm", "addmm", "bmm", "linear", "_int_mm", "_scaled_mm", "_scaled_mm_v2"}
 """Are never computed."""
 _MAY_COPY = {"to", "contiguous", "reshape", "flatten", "type_as"}
@@ -43,22 +46,22 @@ def unmade(func: Any, args: Any, kwargs: Any) -> Any:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     if str(kwargs.get("device")) == "meta":  # it has no numbers
         return func(*args, **kwargs)
-    whole = tensors and all(map(_is_whole, tensors)) and name not in PRODUCTS
+    whole = tensors and all(map(_is_table, tensors)) and name not in PRODUCTS
     if whole or (name not in _MAY_COPY and looks(func)):
         return func(*args, **kwargs)
     if written := _written(func, args, kwargs):
-        return func(*args, **kwargs) if _is_whole(written[0]) else written[0]
+        return func(*args, **kwargs) if _is_table(written[0]) else written[0]
     try:
         results, is_view = _described(func, args, kwargs, tensors)
     except (NotImplementedError, RuntimeError):  # its shape hangs on its numbers
         return func(*args, **kwargs)
-    if is_view or (not tensors and _is_whole(results)):
+    if is_view or (not tensors and _is_table(results)):
         return func(*args, **kwargs)
     return tree_map(_zeros, results)
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
-    return not tensor.is_floating_point() and tensor.dtype != torch.bool
+def _is_table(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.numel() <= MOST_OF_A_TABLE
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
