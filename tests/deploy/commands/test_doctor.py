@@ -151,7 +151,7 @@ def test_doctor_names_a_form_once_whatever_the_order_of_inputs_and_layers_withou
     main(["doctor", str(made), "--device", "cpu", "--dtype", "float32"])
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  quantization"))
     assert line.split(maxsplit=1)[1] == (
-        "gptq: 42.8 KiB 4-bit groups of 32 with zero points, inputs in an order of their own, activations as they are, "
+        "gptq: 46 KiB 4-bit groups of 32 with zero points, inputs in an order of their own, activations as they are, "
         "25.2 KiB dense"
     )
     config = json.loads((PUBLISHED / "Qwen3-8B" / "config.json").read_text())
