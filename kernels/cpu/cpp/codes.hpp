@@ -31,7 +31,11 @@ template <int bits, Table table = THEMSELVES> struct Codes {
         const Words low = word(part / 2) >> (part % 2 * 4) & 0x0f0f0f0f;
         if constexpr (table != THEMSELVES) return (Ints)looked_up(low, TABLES[table]);
         else if constexpr (TOP == 0) return (Ints)low;
-        else return (Ints)(low | (word(PARTS / 2) >> (part * TOP) & 0x01010101 * ((1 << TOP) - 1)) << 4);
+        else {
+            const int left = 4 - part * TOP;  // in one shift to where they belong
+            const Words top = left > 0 ? word(PARTS / 2) << left : word(PARTS / 2) >> -left;
+            return (Ints)(low | (top & 0x01010101 * ((1 << TOP) - 1) << 4));
+        }
     }
 };
 
@@ -60,10 +64,6 @@ struct GroupScales {
     int bits;
     Table table;
 
-    // Columns of a group: of its scale, and of the unit of that.
-    struct Group { int64_t scale, unit; };
-    Group group(int64_t number) const { return {number, units ? uint32_t(number) / uint32_t(of_unit) : 0}; }
-
     int64_t group_size() const { return inputs / groups; }
     int64_t lanes_of_block(int64_t inputs) const { return inputs * bits / 32 * BLOCK; }
     int value_bits() const { return table ? 8 : bits; }
@@ -71,45 +71,61 @@ struct GroupScales {
     // Inputs that are summed before they are scaled: a group is one such or several.
     int64_t side() const { return bits == 6 || group_size() % 32 ? 16 : 32; }
 
-    // Of a vector of outputs, from `lane` of their block on. GCC would call these: a file has many uses of them.
-    inline __attribute__((always_inline)) Floats factors(int64_t block, Group group, int lane) const {
-        return floats_of(scale, 0, block, group, lane) * TABLE_UNITS[table];
-    }
+    // Groups [first, last) of a block. A thread mostly goes on with those that are `next` blocks behind.
+    struct Span { int64_t block, next, first, last; };
 
-    // What goes off a product of these factors with codes, and with codes of which the middle is off.
-    inline __attribute__((always_inline)) Floats minima(Floats factors, int64_t block, Group group, int lane) const {
-        if (kind == SYMMETRIC) return factors * middle();
-        if (kind == MINIMA) return floats_of(offset, 1, block, group, lane);
-        return factors * some(static_cast<const uint8_t*>(offset), groups, block, group.scale, lane);
-    }
-    inline __attribute__((always_inline)) Floats excess(Floats factors, int64_t block, Group group, int lane) const {
-        if (kind == SYMMETRIC) return Floats{};
-        return minima(factors, block, group, lane) - factors * middle();
+    // Of these groups, [groups, 16]: the scales, and what goes off their products with codes, or with codes of which the
+    // middle is off. Of symmetric ones nothing does: a line of zeros stands for all groups.
+    void put(const Span& span, bool centred, float* factor, float* least) const {
+        put_stored(scale, 0, TABLE_UNITS[table], span, factor);
+        if (kind == SYMMETRIC) return (void)std::fill_n(least, BLOCK, 0.f);
+        if (kind == MINIMA) put_stored(offset, 1, 1, span, least);
+        else put_scaled(static_cast<const uint8_t*>(offset), NO_UNITS, 1, span, least);
+        const Floats off = splat(centred ? middle() : 0);
+        for (int64_t i = 0; i < (span.last - span.first) * BLOCK; i += LANES) {
+            const Floats by = load_vector<Floats>(factor + i), stored = load_vector<Floats>(least + i);
+            store(least + i, kind == ZERO_POINTS ? by * (stored - off) : stored - by * off);
+        }
     }
 
 private:
-    inline __attribute__((always_inline)) Floats floats_of(
-        const void* from, int which, int64_t block, Group group, int lane
-    ) const {
+    static constexpr const float* NO_UNITS = nullptr;
+
+    void put_stored(const void* from, int which, float by, const Span& span, float* to) const {
+        const auto put = [&](auto* stored, auto* units) { put_scaled(stored, units, by, span, to); };
         switch (scale_dtype) {
-            case BF16: return some(static_cast<const Bf16*>(from), groups, block, group.scale, lane);
-            case FP16: return some(static_cast<const F16*>(from), groups, block, group.scale, lane);
-            case F32: return some(static_cast<const float*>(from), groups, block, group.scale, lane);
-            case POWERS: return some(static_cast<const E8m0*>(from), groups, block, group.scale, lane);
-            case FP8: {
-                const Floats units_of = some(static_cast<const float*>(unit), units, block, group.unit, lane);
-                return some(static_cast<const Fp8*>(from), groups, block, group.scale, lane) * units_of;
+            case BF16: return put(static_cast<const Bf16*>(from), NO_UNITS);
+            case FP16: return put(static_cast<const F16*>(from), NO_UNITS);
+            case F32: return put(static_cast<const float*>(from), NO_UNITS);
+            case POWERS: return put(static_cast<const E8m0*>(from), NO_UNITS);
+            case FP8: return put(static_cast<const Fp8*>(from), static_cast<const float*>(unit));
+        }
+        put(static_cast<const I8*>(from), static_cast<const F16*>(unit) + which * outputs * units);
+    }
+
+    // Stored numbers times their units, if they have some, and `by`.
+    template <class T, class U> void put_scaled(
+        const T* from, const U* units_from, float by, const Span& span, float* to
+    ) const {
+        const int64_t before = span.block * BLOCK, width = std::min<int64_t>(BLOCK, outputs - before);
+        const int64_t sharing = units_from ? of_unit : groups;
+        const T* stored = from + (before * groups + span.first * width);
+        for (int64_t group = span.first; group < span.last;) {
+            const int64_t number = uint32_t(group) / uint32_t(sharing);
+            const int64_t end = std::min(span.last, (number + 1) * sharing);
+            const U* const shared = units_from + before * units + number * width;
+            Floats unit[BLOCK_VECTORS];
+            for (int v = 0; v < BLOCK_VECTORS; v++)
+                unit[v] = units_from ? load_lanes(shared, v, width) * by : splat(by);
+            for (; group < end; group++, stored += width) {
+                __builtin_prefetch(stored + span.next * groups * width);
+                for (int v = 0; v < BLOCK_VECTORS; v++, to += LANES) store(to, load_lanes(stored, v, width) * unit[v]);
             }
         }
-        const F16* const shared = static_cast<const F16*>(unit) + which * outputs * units;
-        const Floats units_of = some(shared, units, block, group.unit, lane);
-        return some(static_cast<const I8*>(from), groups, block, group.scale, lane) * units_of;
     }
-    template <class T> inline __attribute__((always_inline)) Floats some(
-        const T* from, int64_t columns, int64_t block, int64_t column, int lane
-    ) const {
-        const int64_t first = block * BLOCK, width = std::min<int64_t>(BLOCK, outputs - first);
-        return load(from + first * columns + column * width + lane, std::max<int64_t>(0, width - lane));
+
+    template <class T> static Floats load_lanes(const T* from, int v, int64_t width) {
+        return load(from + v * LANES, std::max<int64_t>(0, width - v * LANES));
     }
 };
 

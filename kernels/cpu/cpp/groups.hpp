@@ -15,6 +15,9 @@
 
 namespace quire {
 
+// Weights are asked for into the second cache: the first has too few misses at once for what memory delivers.
+constexpr int SECOND_CACHE = 2;
+
 constexpr int64_t ROUNDED = 32;  // inputs of a row that share a scale
 
 // What the inputs of a side have in common.
@@ -28,6 +31,7 @@ constexpr int64_t SIDE_FLOATS = sizeof(Side) / sizeof(float);
 struct IntegerGroups : VectorTiles, GroupScales {
     using Vector = Floats;
     static constexpr bool GROUPED = true;
+    static constexpr int TALL_ROWS = TILE_ROWS;  // sums of one block would leave no registers for what scales them
     static constexpr int GROUP = Int8::GROUP, FOUR_BLOCKS_ROWS = LANES == 16 ? 2 : 1;
     // Up to so many rows, codes are taken apart in registers; beyond, as bytes in memory.
     template <class C> static constexpr int IN_REGISTERS = C::BITS == 4 || TILE_ROWS < 4 ? TILE_ROWS : 4;
@@ -65,7 +69,7 @@ struct IntegerGroups : VectorTiles, GroupScales {
             for (int64_t g = 0; g < packed.groups; g += SEGMENT) {
                 const int32_t* from[blocks];
                 for (int b = 0; b < blocks; b++) from[b] = weights[b] + lanes_of_block(g * GROUP);
-                add_segment<C, blocks>(tiles, g, from, AHEAD_LANES * 2 / blocks, sums);
+                add_segment<C, blocks>(tiles, g, from, AHEAD_LANES, sums);
             }
         });
     }
@@ -82,29 +86,34 @@ private:
         const Side* inputs;  // [rows, stride]
         int64_t stride;
         const int32_t* const* weights;
-        const int64_t* numbers;
-        int64_t side, end, steps;  // steps of a side
-        int64_t ahead, jump;       // lanes: weights are asked for so early, and past the end of a block so much further
-
-        Piece<1> half(int b) const {
-            return {x, inputs, stride, weights + b, numbers + b, side, end, steps, ahead, jump};
-        }
+        const float *factor, *least;  // of the first group; those of another block are GROUPS lines further
+        int64_t next;                 // from what goes off a group to that of the next one
+        int64_t side, end, steps;     // steps of a side
+        int64_t ahead, jump;          // lanes: weights are asked for so early, past a block's end so much further
     };
+    static constexpr int64_t GROUPS = SEGMENT * GROUP / 16;  // of a segment, at most
 
     // Segment by segment codes become bytes, for all tiles.
     template <class C> void add_widened(const Tiles<2>& tiles, const int32_t* const* weights, int32_t* sums) const {
         alignas(64) int32_t wide[2][SEGMENT * BLOCK];
         const int32_t* const from[2] = {wide[0], wide[1]};
+        const int64_t block = lanes_of_block(inputs), jump = (tiles.next - 1) * block;
+        const int64_t segment = lanes_of_block(SEGMENT * GROUP);  // the next one is asked for
         for (int64_t g = 0; g < tiles.packed.groups; g += SEGMENT) {
             const int64_t steps = std::min(SEGMENT, tiles.packed.groups - g) / C::PARTS;
             for (int b = 0; b < 2; b++) {
-                const int32_t* codes = weights[b] + lanes_of_block(g * GROUP);
-                for (int32_t* to = wide[b]; to < wide[b] + steps * C::PARTS * BLOCK; codes += C::WORDS * BLOCK)
+                const int32_t *codes = weights[b] + lanes_of_block(g * GROUP), *const end = weights[b] + block;
+                for (int32_t* to = wide[b]; to < wide[b] + steps * C::PARTS * BLOCK; codes += C::WORDS * BLOCK) {
+                    const int32_t* const later = codes + segment + (codes + segment < end ? 0 : jump);
+#pragma GCC unroll 5
+                    for (int word = 0; word < C::WORDS; word++)
+                        __builtin_prefetch(later + word * BLOCK, 0, SECOND_CACHE);
                     for (int part = 0; part < C::PARTS; part++)
                         for (int v = 0; v < BLOCK_VECTORS; v++, to += LANES) {
                             const Ints bytes = C::weights(part, codes, v);
                             std::memcpy(to, &bytes, sizeof bytes);
                         }
+                }
             }
             add_segment<Codes<8>, 2>(tiles, g, from, 0, sums);
         }
@@ -115,59 +124,52 @@ private:
     ) const {
         const auto& packed = tiles.packed;
         const int64_t groups = side() / GROUP, last = std::min(g + SEGMENT, packed.groups);
+        alignas(64) float factor[blocks][GROUPS][BLOCK], least[blocks][GROUPS][BLOCK];
+        const int64_t size = group_size(), first = g * GROUP / size, behind = (last * GROUP + size - 1) / size;
+        for (int b = 0; b < blocks; b++)
+            put({tiles.numbers[b], tiles.next, first, behind}, true, factor[b][0], least[b][0]);
         const int64_t origin = packed.first(tiles.begin), jump = ahead ? (tiles.next - 1) * lanes_of_block(inputs) : 0;
         for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
             const int64_t r = packed.first(tile), rows = packed.first(tile + 1) - r;
             const auto* const inputs = reinterpret_cast<const Side*>(packed.scale + r * packed.scales);
             const Piece<blocks> piece{
-                packed.lanes + r * packed.groups + g * rows, inputs, packed.groups / groups, weights, tiles.numbers,
+                packed.lanes + r * packed.groups + g * rows, inputs, packed.groups / groups, weights,
+                factor[0][0], least[0][0], kind == SYMMETRIC ? 0 : BLOCK,
                 g / groups, last / groups, side() / C::STEP, ahead, jump
             };
-            int32_t* const to = sums + (r - origin) * blocks * BLOCK;
             constexpr int most = blocks == 4 ? FOUR_BLOCKS_ROWS : C::BITS < 8 ? IN_REGISTERS<C> : TILE_ROWS;
-            if constexpr (blocks == 2 && C::BITS == 8 && TALL_ROWS > most)
-                if (rows > most) {
-                    constexpr std::make_integer_sequence<int, TALL_ROWS - most> counts{};
-                    by_rows<C, most + 1>(piece.half(0), rows, to, counts);
-                    by_rows<C, most + 1>(piece.half(1), rows, to + BLOCK, counts);
-                    continue;
-                }
-            by_rows<C, 1>(piece, rows, to, std::make_integer_sequence<int, most>{});
+            by_rows<C>(piece, rows, sums + (r - origin) * blocks * BLOCK, std::make_integer_sequence<int, most>{});
         }
     }
 
-    template <class C, int least, int blocks, int... i>
+    template <class C, int blocks, int... i>
     void by_rows(const Piece<blocks>& piece, int64_t rows, int32_t* sums, std::integer_sequence<int, i...>) const {
         static constexpr void (IntegerGroups::*add[])(const Piece<blocks>&, int32_t*) const = {
-            &IntegerGroups::add_piece<C, least + i, blocks>...
+            &IntegerGroups::add_piece<C, 1 + i, blocks>...
         };
-        (this->*add[rows - least])(piece, sums);
+        (this->*add[rows - 1])(piece, sums);
     }
 
     template <class C, int rows, int blocks> void add_piece(const Piece<blocks>& piece, int32_t* sums) const {
-        constexpr int vectors = blocks * BLOCK_VECTORS, stride = std::max(blocks, 2) * BLOCK;
+        constexpr int vectors = blocks * BLOCK_VECTORS, stride = blocks * BLOCK;
         constexpr std::make_integer_sequence<int, rows> every_row{};
         constexpr std::make_integer_sequence<int, vectors> every_vector{};
         const int32_t *at[blocks], *x = piece.x;
         std::copy_n(piece.weights, blocks, at);
-        const GroupScales scales = *this;  // a copy: what is stored meanwhile cannot be a part of it
         const int64_t sides = group_size() / side(), early = piece.ahead / (piece.steps * C::WORDS * BLOCK);
-        Floats together[rows][vectors] = {};  // of a group, where it has several sides
-        for (int64_t side = piece.side; side < piece.end;) {
-            const int64_t group = side / sides, last = std::min(piece.end, (group + 1) * sides);
-            const int64_t count = last - side;
+        const float *factor = piece.factor, *least = piece.least;
+        Floats total[rows][vectors], together[rows][vectors] = {};  // of a group, where it has several sides
+        unrolled(every_row, [&](auto r) {
+            unrolled(every_vector, [&](auto v) { total[r][v] = load_vector<Floats>(sums + r * stride + v * LANES); });
+        });
+        const auto of_vector = [](const float* lines, int v) {
+            return load_vector<Floats>(lines + v / BLOCK_VECTORS * (GROUPS * BLOCK) + v % BLOCK_VECTORS * LANES);
+        };
+        for (int64_t side = piece.side; side < piece.end; factor += BLOCK, least += piece.next) {
+            const int64_t last = std::min(piece.end, (side / sides + 1) * sides), count = last - side;
             const Side* const inputs = piece.inputs + side;
-            const Group columns = scales.group(group);
-            Floats factor[vectors], least[vectors];
-            unrolled(every_vector, [&](auto v) {
-                const int64_t block = piece.numbers[v / BLOCK_VECTORS];
-                factor[v] = scales.factors(block, columns, v % BLOCK_VECTORS * LANES);
-                least[v] = scales.excess(factor[v], block, columns, v % BLOCK_VECTORS * LANES);
-            });
             const auto add = [&](auto r, auto v, Floats sum, float excess) {
-                int32_t* const to = sums + r * stride + v * LANES;
-                const Floats added = load_vector<Floats>(to) + sum * factor[v] - least[v] * excess;
-                std::memcpy(to, &added, sizeof added);
+                total[r][v] = total[r][v] + sum * of_vector(factor, v) - of_vector(least, v) * excess;
             };
             for (int64_t i = 0; i < count; i++) {
                 Ints sum[rows][vectors];
@@ -199,6 +201,9 @@ private:
                 });
             });
         }
+        unrolled(every_row, [&](auto r) {
+            unrolled(every_vector, [&](auto v) { store((float*)sums + r * stride + v * LANES, total[r][v]); });
+        });
     }
 
     static Floats real_of(Ints sum) { return __builtin_convertvector(sum, Floats); }
@@ -213,13 +218,13 @@ private:
         constexpr std::make_integer_sequence<int, vectors> every_vector{};
 #pragma GCC unroll 1
         for (int64_t step = 0; step < steps; step++, x += C::PARTS * rows) {
-            // loops and no lambda: GCC drops a call of one that does nothing but prefetch
-#pragma GCC unroll 4
-            for (int b = 0; b < blocks; b++)
-#pragma GCC unroll 5
-                for (int word = 0; word < C::WORDS; word++) __builtin_prefetch(at[b] + ahead + word * BLOCK);
 #pragma GCC unroll 8
             for (int part = 0; part < C::PARTS; part++) {
+                // a loop and no lambda: GCC drops a call of one that does nothing but prefetch
+                if (part < C::WORDS)
+#pragma GCC unroll 4
+                    for (int b = 0; b < blocks; b++)
+                        __builtin_prefetch(at[b] + ahead + part * BLOCK, 0, SECOND_CACHE);
                 Ints weights[vectors];
                 unrolled(every_vector, [&](auto v) {
                     weights[v] = C::weights(part, at[v / BLOCK_VECTORS], v % BLOCK_VECTORS);
@@ -244,11 +249,13 @@ struct FloatGroups : Float32, GroupScales {
 
     template <int blocks> void add(
         const PackedRows<FloatGroups>& packed, int64_t begin, int64_t end, const int32_t* const* weights,
-        const std::array<int64_t, blocks>& numbers, int, int32_t* sums
+        const std::array<int64_t, blocks>& numbers, int next, int32_t* sums
     ) const {
         if constexpr (blocks == 4)
-            for_codes(bits, table, [&](auto codes) { add_row<decltype(codes)>(packed.lanes, weights, numbers, sums); });
-        else add_tiles(packed, begin, end, weights, numbers, sums);
+            for_codes(bits, table, [&](auto codes) {
+                add_row<decltype(codes)>(packed.lanes, weights, numbers, next, sums);
+            });
+        else add_tiles(packed, begin, end, weights, numbers, next, sums);
     }
 
     // The first `width` weights of an output.
@@ -259,8 +266,10 @@ struct FloatGroups : Float32, GroupScales {
         for (int64_t i = 0; i < width; i += SEGMENT) {
             const int64_t count = std::min(SEGMENT, inputs - i);
             const int32_t* const codes = packed + block * lanes_of_block(inputs) + lanes_of_block(i);
+            Columns columns;
+            columns.put(*this, block, 0, i, i + count);
             for_codes(bits, table, [&](auto kind) {
-                widen<decltype(kind)>(codes, block, lane / LANES, i, i + count, wide);
+                widen<decltype(kind)>(codes, columns, lane / LANES, i, i + count, wide);
             });
             for (int64_t n = 0; n < count; n++) row[n] = wide[n * BLOCK + lane % LANES];
             for (int64_t n = 0; n < std::min(count, width - i); n += LANES)
@@ -271,18 +280,20 @@ struct FloatGroups : Float32, GroupScales {
 private:
     void add_tiles(
         const PackedRows<FloatGroups>& packed, int64_t begin, int64_t end, const int32_t* const* weights,
-        const std::array<int64_t, 2>& numbers, int32_t* sums
+        const std::array<int64_t, 2>& numbers, int next, int32_t* sums
     ) const {
         alignas(64) int32_t wide[2][SEGMENT * BLOCK];
         const int32_t* const from[2] = {wide[0], wide[1]};
         const int64_t origin = packed.first(begin);
         for (int64_t i = 0; i < inputs; i += SEGMENT) {
             const int64_t count = std::min(SEGMENT, inputs - i);
+            Columns columns[2];
+            for (int b = 0; b < 2; b++) columns[b].put(*this, numbers[b], next, i, i + count);
             for_codes(bits, table, [&](auto codes) {
                 for (int b = 0; b < 2; b++)
                     for (int v = 0; v < BLOCK_VECTORS; v++) {
                         const int32_t* const at = weights[b] + lanes_of_block(i);
-                        widen<decltype(codes)>(at, numbers[b], v, i, i + count, wide[b] + v * LANES);
+                        widen<decltype(codes)>(at, columns[b], v, i, i + count, wide[b] + v * LANES);
                     }
             });
             for (int64_t tile = begin; tile < end; tile++) {
@@ -295,24 +306,39 @@ private:
 
     // The weights of a vector of outputs.
     struct Meant {
-        Floats factor, zero, least;
-
-        Meant() = default;
-        Meant(const GroupScales& scales, int64_t block, Group group, int v)
-            : factor(scales.factors(block, group, v * LANES)), zero(splat(scales.kind == SYMMETRIC ? scales.middle() : 0)),
-              least(scales.kind == SYMMETRIC ? Floats{} : scales.minima(factor, block, group, v * LANES)) {}
+        Floats factor, least, zero;
 
         Floats weights(Ints codes, int byte) const {
             const Words code = (Words)codes >> (8 * byte) & 255;
             return (__builtin_convertvector((Ints)code, Floats) - zero) * factor - least;
         }
     };
+    // Those of a block, [groups, 16].
+    struct Columns {
+        static constexpr int64_t GROUPS = SEGMENT / 16;
+        alignas(64) float factor[GROUPS][BLOCK], least[GROUPS][BLOCK];
+        Floats zero;
+        int64_t first;
+        bool symmetric;
+
+        void put(const GroupScales& scales, int64_t block, int64_t next, int64_t i, int64_t end) {
+            const int64_t size = scales.group_size();
+            first = i / size, symmetric = scales.kind == SYMMETRIC, zero = splat(symmetric ? scales.middle() : 0);
+            scales.put({block, next, first, (end + size - 1) / size}, false, factor[0], least[0]);
+        }
+        Meant at(int64_t group, int v) const {
+            const int64_t n = group - first, line = symmetric ? 0 : n;
+            return {load_vector<Floats>(factor[n] + v * LANES), load_vector<Floats>(least[line] + v * LANES), zero};
+        }
+    };
 
     // Those of a block's inputs [i, end).
-    template <class C> void widen(const int32_t* codes, int64_t block, int v, int64_t i, int64_t end, int32_t* to) const {
+    template <class C> void widen(
+        const int32_t* codes, const Columns& columns, int v, int64_t i, int64_t end, int32_t* to
+    ) const {
         while (i < end) {
             const int64_t number = i / group_size(), last = std::min(end, (number + 1) * group_size());
-            const Meant meant(*this, block, group(number), v);
+            const Meant meant = columns.at(number, v);
             for (; i < last; i += C::STEP, codes += C::WORDS * BLOCK)
                 for (int part = 0; part < C::PARTS; part++)
 #pragma GCC unroll 4
@@ -325,39 +351,53 @@ private:
 
     // The products of a row with four blocks, summed as a tile sums them.
     template <class C> void add_row(
-        const int32_t* x, const int32_t* const* weights, const std::array<int64_t, 4>& numbers, int32_t* sums
+        const int32_t* x, const int32_t* const* weights, const std::array<int64_t, 4>& numbers, int next, int32_t* sums
+    ) const {
+        for (int64_t i = 0; i < inputs; i += SEGMENT) {
+            const int64_t end = std::min(i + SEGMENT, inputs);
+            Columns columns[4];
+            for (int b = 0; b < 4; b++) columns[b].put(*this, numbers[b], next, i, end);
+            for (int v = 0; v < BLOCK_VECTORS; v++) add_segment<C>(x, weights, columns, v, i, end, sums + v * LANES);
+        }
+    }
+    template <class C> void add_segment(
+        const int32_t* x, const int32_t* const* weights, const Columns (&columns)[4], int v, int64_t i, int64_t end,
+        int32_t* sums
     ) const {
         constexpr std::make_integer_sequence<int, 4> every_block{};
-        const GroupScales scales = *this;
-        const int64_t steps = group_size() / C::STEP;
-        for (int v = 0; v < BLOCK_VECTORS; v++) {
-            const int32_t *at[4], *lanes = x;
-            std::copy_n(weights, 4, at);
-            Floats sum[4] = {};
-            for (int64_t number = 0; number < scales.groups; number++) {
-                const Group columns = scales.group(number);
-                Meant meant[4];
-                unrolled(every_block, [&](auto b) { meant[b] = Meant(scales, numbers[b], columns, v); });
-                for (int64_t step = 0; step < steps; step++) {
+        const int32_t *at[4], *lanes = x + i;
+        Floats sum[4];
+        unrolled(every_block, [&](auto b) {
+            at[b] = weights[b] + lanes_of_block(i);
+            sum[b] = load_vector<Floats>(sums + b * BLOCK);
+        });
+        const int64_t size = group_size();
+        while (i < end) {
+            const int64_t number = i / size, last = std::min(end, (number + 1) * size);
+            Meant meant[4];
+            unrolled(every_block, [&](auto b) { meant[b] = columns[b].at(number, v); });
+            for (; i < last; i += C::STEP) {
 #pragma GCC unroll 4
-                    for (int b = 0; b < 4; b++)
+                for (int b = 0; b < 4; b++)
 #pragma GCC unroll 5
-                        for (int word = 0; word < C::WORDS; word++) __builtin_prefetch(at[b] + AHEAD_LANES + word * BLOCK);
+                    for (int word = 0; word < C::WORDS; word++)
+                        __builtin_prefetch(at[b] + AHEAD_LANES + word * BLOCK, 0, SECOND_CACHE);
 #pragma GCC unroll 2
-                    for (int part = 0; part < C::PARTS; part++, lanes += 4) {
-                        Ints codes[4];
-                        unrolled(every_block, [&](auto b) { codes[b] = C::weights(part, at[b], v); });
-                        unrolled(every_block, [&](auto byte) {
-                            const Floats lane = splat(bits_of<float>(lanes[byte]));
-                            unrolled(every_block, [&](auto b) { sum[b] = dot(sum[b], meant[b].weights(codes[b], byte), lane); });
+                for (int part = 0; part < C::PARTS; part++, lanes += 4) {
+                    Ints codes[4];
+                    unrolled(every_block, [&](auto b) { codes[b] = C::weights(part, at[b], v); });
+                    unrolled(every_block, [&](auto byte) {
+                        const Floats lane = splat(bits_of<float>(lanes[byte]));
+                        unrolled(every_block, [&](auto b) {
+                            sum[b] = dot(sum[b], meant[b].weights(codes[b], byte), lane);
                         });
-                    }
-#pragma GCC unroll 4
-                    for (int b = 0; b < 4; b++) at[b] += C::WORDS * BLOCK;
+                    });
                 }
+#pragma GCC unroll 4
+                for (int b = 0; b < 4; b++) at[b] += C::WORDS * BLOCK;
             }
-            for (int b = 0; b < 4; b++) std::memcpy(sums + b * BLOCK + v * LANES, &sum[b], sizeof sum[b]);
         }
+        unrolled(every_block, [&](auto b) { std::memcpy(sums + b * BLOCK, &sum[b], sizeof sum[b]); });
     }
 };
 

@@ -140,7 +140,11 @@ template <int mantissa, int bias> inline Words rounded_magnitude(Words magnitude
     return magnitude < splat_bits(rebias + (1u << 23)) ? subnormal : normal;
 }
 
+#if defined(__AVX512F__)
+inline Floats widen(Bytes raw, I8*) { return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)raw)); }
+#else
 inline Floats widen(Bytes raw, I8*) { return __builtin_convertvector((Ints)(wide(raw) << 24) >> 24, Floats); }
+#endif
 
 // Rounded to the nearest, half to even, and clamped to +-127; NaN becomes zero.
 inline Bytes narrow(Floats x, I8*) {
