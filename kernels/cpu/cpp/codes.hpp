@@ -81,6 +81,7 @@ struct GroupScales {
         if (kind == SYMMETRIC) return (void)std::fill_n(least, BLOCK, 0.f);
         if (kind == MINIMA) put_stored(offset, 1, 1, span, least);
         else put_scaled(static_cast<const uint8_t*>(offset), NO_UNITS, 1, span, least);
+        if (kind == MINIMA && !centred) return;  // as they are stored: a zero keeps its sign
         const Floats off = splat(centred ? middle() : 0);
         for (int64_t i = 0; i < (span.last - span.first) * BLOCK; i += LANES) {
             const Floats by = load_vector<Floats>(factor + i), stored = load_vector<Floats>(least + i);
