@@ -12,7 +12,7 @@ a time, prompt 128, output 64, output tokens per second; (c) 32 requests, 8 at a
 tokens of their own, output 32, the same; (d) milliseconds to the first token of a lone prompt of 1024.
 
 In a turn each server of a width is started, warmed up, measured and stopped; the next turn goes the other way round and
-has other prompts. The limits (`peers/limit.py` has the formula) are of the machine as it is measured at a turn's begin.
+has other prompts. The limits (`peers/limit.py` has the formula) are of the machine as it is measured around each server.
 `--keep FOLDER` holds the models and what was measured: a later call adds its turns to those of earlier ones, so that a
 long measurement can be had in pieces. `--parts` also runs the workloads' steps in one process, and says what share of
 the time of quire's figures products, attention and the rest of a step take, and how much lies between steps. Prints
@@ -29,7 +29,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from peers.limit import Machine, measure_machine
+from peers.limit import Machine, mean, measure_machine
 from peers.parts import parts_table
 from peers.server import LLAMA, QUIRE, VLLM, Server, first_tokens, llama, quire, vllm
 from peers.shape import write_checkpoint
@@ -59,33 +59,41 @@ def servers(args: argparse.Namespace, folder: Path, width: str) -> Iterator[Call
 
 
 def turn(args: argparse.Namespace, folder: Path, width: str, number: int) -> Iterator[Row]:
-    """Every server of a width once."""
-    limits = measure_machine()
-    print(f"turn {number}, {width}: {_rates(limits)}", flush=True)
+    """Every server of a width once. The machine is measured before and after each, since a shared host has fast minutes."""
+    print(f"turn {number}, {width}", flush=True)
     order = list(servers(args, folder, width))
+    before = measure_machine()
     for make in order if number % 2 else reversed(order):
         server = make()
-        with server.running(folder / "log") as target:
-            for part, workload in enumerate(WARM_UP):
-                workload.load(target, WARM_UP_SEED + part)
-            tokens = first_tokens(target, COMPARED_TOKENS)
-            for name in args.workloads:
-                measured = WORKLOADS[name].load(target, number * len(WORKLOADS) + list(WORKLOADS).index(name))
-                figure = WORKLOADS[name].figure(measured)
-                print(f"  {server.name}, {name}: {figure:.1f}", flush=True)
-                yield {
-                    "turn": number,
-                    "width": width,
-                    "server": server.name,
-                    "workload": name,
-                    "figure": figure,
-                    "read": limits.read,
-                    "operations": limits.operations,
-                    "ttft_ms_p50": measured["ttft_ms_p50"],
-                    "itl_ms_p50": measured["itl_ms_p50"],
-                    "first_tokens": tokens,
-                    "commit": commit(),
-                }
+        rows = list(_measure(args, server, folder / "log", number))
+        after = measure_machine()
+        limits = mean(before, after)
+        print(f"  {server.name}: {_rates(limits)}", flush=True)
+        for row in rows:
+            yield row | {"read": limits.read, "operations": limits.operations}
+        before = after
+
+
+def _measure(args: argparse.Namespace, server: Server, log: Path, number: int) -> Iterator[Row]:
+    with server.running(log) as target:
+        for part, workload in enumerate(WARM_UP):
+            workload.load(target, WARM_UP_SEED + part)
+        tokens = first_tokens(target, COMPARED_TOKENS)
+        for name in args.workloads:
+            measured = WORKLOADS[name].load(target, number * len(WORKLOADS) + list(WORKLOADS).index(name))
+            figure = WORKLOADS[name].figure(measured)
+            print(f"  {server.name}, {name}: {figure:.1f}", flush=True)
+            yield {
+                "turn": number,
+                "width": server.width,
+                "server": server.name,
+                "workload": name,
+                "figure": figure,
+                "ttft_ms_p50": measured["ttft_ms_p50"],
+                "itl_ms_p50": measured["itl_ms_p50"],
+                "first_tokens": tokens,
+                "commit": commit(),
+            }
 
 
 def steps(folder: Path, width: str, number: int) -> dict[str, Any]:

@@ -43,3 +43,9 @@ def measure_machine() -> Machine:
     measured = quire_bench(["machine", "--seconds", "0.25"])
     fastest = {name: 1e9 * max(measured[f"{name}_linear_gop_s"].values()) for name in ("fp32", "bf16", "int8")}
     return Machine(1e9 * float(measured["read_gb_s"]), fastest)
+
+
+def mean(one: Machine, other: Machine) -> Machine:
+    """What a machine had that was measured twice."""
+    operations = {name: (rate + other.operations[name]) / 2 for name, rate in one.operations.items()}
+    return Machine((one.read + other.read) / 2, operations)

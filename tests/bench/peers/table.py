@@ -8,7 +8,7 @@ from peers.limit import Machine
 from peers.workload import WORKLOADS
 
 Row = dict[str, Any]
-"""One figure: turn, width, server, workload, figure, and how fast the machine was found at the begin of the turn."""
+"""One figure: turn, width, server, workload, figure, and how fast the machine was found before and after its server."""
 
 
 def spread(values: Sequence[float]) -> str:
@@ -19,7 +19,7 @@ def spread(values: Sequence[float]) -> str:
 def table(rows: Sequence[Row]) -> Iterable[str]:
     """Lines of Markdown. (d) is in milliseconds, everything else in tokens per second.
 
-    A figure's limit is that of the machine as it was found in its turn, and `quire over it` a ratio of figures of one
+    A figure's limit is that of the machine as it was found around its server, and `quire over it` a ratio of figures of one
     turn, for (d) of times.
     """
     yield "| workload | server | measured | limit | share of the limit | quire over it |"
