@@ -82,12 +82,15 @@ class ChildProcess:
     def is_dead(self) -> bool:
         return self._process.poll() is not None
 
-    async def call(self, payload: bytes | bytearray, seconds: float) -> bytes:
-        """The answer. Raises `SandboxTimeout`, `SandboxCrashed` or `SandboxLost`."""
+    async def call(self, payload: bytes | bytearray, seconds: float, by_clock: bool = False) -> bytes:
+        """The answer, within so many seconds of CPU time, or of time.
+
+        Raises `SandboxTimeout`, `SandboxCrashed` or `SandboxLost`.
+        """
         exchange = asyncio.create_task(self._exchange(payload, seconds))
         answered = False
         try:
-            await self._wait(exchange, seconds)
+            await (self._wait_by_clock if by_clock else self._wait)(exchange, seconds)
             answer = exchange.result()
             answered = True
             return answer
@@ -97,6 +100,12 @@ class ChildProcess:
             if not answered:
                 exchange.cancel()
                 await self.kill()
+
+    async def _wait_by_clock(self, exchange: asyncio.Task[bytes], seconds: float) -> None:
+        """Wait until it is done or the time is over."""
+        done, _ = await asyncio.wait((exchange,), timeout=seconds)
+        if not done:
+            raise SandboxTimeout(f"{self._name} was stopped after {seconds:g} s")
 
     async def _wait(self, exchange: asyncio.Task[bytes], seconds: float) -> None:
         """Wait until it is done, the child has computed for `seconds`, or it had no chance to compute."""

@@ -27,15 +27,25 @@ class Sandbox:
     """A sandbox with one child. Calls wait for each other; the time of each runs from its own start."""
 
     def __init__(
-        self, module: str, setup: bytes, *, memory_bytes: int, max_answer_bytes: int = MAX_ANSWER_BYTES
+        self,
+        module: str,
+        setup: bytes,
+        *,
+        memory_bytes: int,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        by_clock: bool = False,
     ) -> None:
-        """`module` is run by `python -m`; `setup` goes to its `prepare`; `memory_bytes` is its address space."""
+        """`module` is run by `python -m`; `setup` goes to its `prepare`; `memory_bytes` is its address space.
+
+        `by_clock`: the seconds of a call are time, not CPU time, for a child that waits for others.
+        """
         self._module = module
         self._name = module.rpartition(".")[2].replace("_", " ")
         self._fault_log = FaultLog(f"{self._name}: answers again")
         self._setup = setup
         self._memory_bytes = memory_bytes
         self._max_answer_bytes = max_answer_bytes
+        self._by_clock = by_clock
         self._turn = asyncio.Lock()
         self._child: ChildProcess | None = None
         self._is_ready = False
@@ -81,7 +91,7 @@ class Sandbox:
 
     async def _answer(self, answer: asyncio.Future[bytes], payload: bytes | bytearray, seconds: float) -> None:
         try:
-            result = await (await self._live_child()).call(payload, seconds)
+            result = await (await self._live_child()).call(payload, seconds, self._by_clock)
         except Exception as error:
             self._report(answer, error)
             with contextlib.suppress(SandboxLost):

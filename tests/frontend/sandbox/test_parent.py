@@ -54,9 +54,11 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_SECRET", "key")
 
 
-def in_sandbox(work: Callable[[Sandbox], Awaitable[None]], module: str = "sandbox_child") -> None:
+def in_sandbox(
+    work: Callable[[Sandbox], Awaitable[None]], module: str = "sandbox_child", by_clock: bool = False
+) -> None:
     async def run() -> None:
-        sandbox = Sandbox(module, b"ready", memory_bytes=1 << 30)
+        sandbox = Sandbox(module, b"ready", memory_bytes=1 << 30, by_clock=by_clock)
         try:
             await work(sandbox)
         finally:
@@ -251,3 +253,15 @@ def test_the_child_dies_with_a_frontend_that_is_killed() -> None:
         parent.kill()
     psutil.wait_procs([child], timeout=10)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_child_that_waits_for_others_is_stopped_by_the_clock() -> None:
+    async def work(sandbox: Sandbox) -> None:
+        before = await sandbox.call(b"pid", 10)
+        with pytest.raises(SandboxTimeout, match=r"after 0\.3 s"):
+            await sandbox.call(b"sleep", 0.3)
+        assert await sandbox.call(b"again", 60) == b"ready again"
+        assert await sandbox.call(b"pid", 60) != before
+
+    in_sandbox(work, by_clock=True)
