@@ -2,6 +2,7 @@
 
 from quire.proto.api.chat import Chat as Chat
 from quire.proto.api.chat import ChatMessage as ChatMessage
+from quire.proto.api.chat import ImagePart as ImagePart
 from quire.proto.api.chat import TextPart as TextPart
 from quire.proto.api.chat import Tool as Tool
 from quire.proto.api.chat import ToolCall as ToolCall

@@ -1,7 +1,7 @@
 """A conversation, and the functions its model may call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 JSON_COST = 8
 """Plain characters that cost as much as one of JSON, which may be a part by itself."""
@@ -43,6 +43,22 @@ class TextPart:
     """A piece of a turn's text."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image of a turn: by `url` (http, https, file or data), as `data`, or by `uuid` alone where its bytes are kept.
+
+    Of `url` and `data` at most one is set.
+    """
+
+    url: str = field(default="", repr=False)  # neither it nor `data` ever reaches a log
+    data: bytes = field(default=b"", repr=False)
+    """Bytes of its file."""
+    uuid: str = ""
+    """The client's name for it, by which a later request of the same key may leave out the bytes; empty: none."""
+    detail: str = ""
+    """Accepted for other engines' clients; the pixels are the model's own business."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ REASONS: Final[dict[str, Reason]] = {
     "UNSUPPORTED": Reason("INVALID_ARGUMENT", 400, False),
     "INVALID_GRAMMAR": Reason("INVALID_ARGUMENT", 400, False),
     "GRAMMAR_FAILED": Reason("INVALID_ARGUMENT", 400, False),
+    "INVALID_MEDIA": Reason("INVALID_ARGUMENT", 400, False),
     "UNKNOWN_MODEL": Reason("NOT_FOUND", 404, False),
     "UNKNOWN_ADAPTER": Reason("NOT_FOUND", 404, False),
     "UNKNOWN_REQUEST": Reason("NOT_FOUND", 404, False),

@@ -41,7 +41,7 @@ FLOORS = {
         {"grpc", "http"},
         {"context", "request"},
         {"telemetry"},
-        {"stream", "chat"},
+        {"stream", "chat", "media"},
         {"text"},
         {"metrics", "security", "sandbox", "ready_file"},
         {"limits", "parsing", "call", "config", "errors", "fault_log"},

@@ -1,0 +1,1 @@
+"""Images of prompts: their bytes, their pixels as the model's family wants them, and the files that workers read."""

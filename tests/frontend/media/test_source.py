@@ -1,0 +1,164 @@
+"""The door to all sources: which one a part means, and errors that name the field and give nothing away."""
+
+import asyncio
+import base64
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from quire.frontend.limits.byte_budget import ByteBudget
+from quire.frontend.media.source import Sources
+from quire.proto.api import ImagePart, RequestError
+from quire.proto.messages.params import ParameterError
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from web_server import WebServer, page
+
+FIELD = "messages[0].content[1].image_url.url"
+MOST = 100_000
+IMAGE = b"\x89PNG of pixels"
+PIXELS = base64.b64encode(bytes(range(250))).decode()
+
+
+def read(part: ImagePart, seconds: float = 60.0, **opened: object) -> bytes:
+    async def main() -> bytes:
+        sources = Sources(MOST, **opened)
+        try:
+            return bytes(await sources.read(part, FIELD, seconds))
+        finally:
+            await sources.close()
+
+    return asyncio.run(main())
+
+
+def refusal(url: str, **opened: object) -> str:
+    with pytest.raises(ParameterError) as caught:
+        read(ImagePart(url=url), **opened)
+    assert caught.value.field == FIELD
+    return str(caught.value).removeprefix(f"{FIELD}: ")
+
+
+@pytest.mark.usefixtures("loopback")
+def test_a_part_is_read_from_where_it_says(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(IMAGE)
+    large = bytes(MOST)
+    assert read(ImagePart(data=IMAGE)) == IMAGE
+    assert read(ImagePart(url="Data:image/png;base64," + base64.b64encode(large).decode())) == large
+    assert read(ImagePart(url=f"File://{tmp_path}/a.png"), allowed_local_media_path=str(tmp_path)) == IMAGE
+    with WebServer(page(IMAGE)) as server:
+        opened = {"allowed_media_domains": [f"*.example:{server.port}"]}
+        assert read(ImagePart(url=f"Http://images.example:{server.port}/a.png"), **opened) == IMAGE
+
+
+def test_files_and_the_web_are_closed_unless_they_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(IMAGE)
+    why = refusal(f"file://{tmp_path}/a.png")
+    assert why == (
+        f"'file://{tmp_path}/a.png': no file of the server may be read (allowed_local_media_path); "
+        "send the bytes as a data: URL"
+    )
+    why = refusal("https://images.example/a.png")
+    assert why == (
+        "'https://images.example/a.png': no image is fetched from the web here (allowed_media_domains); "
+        "send the bytes as a data: URL"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (ImagePart(), "is empty"),
+        (ImagePart(uuid="a"), "is empty"),
+        (ImagePart(data=bytes(MOST + 1)), "has 100001 bytes; at most 100000 are allowed"),
+    ],
+)
+def test_a_part_without_bytes_and_one_with_too_many_are_refused(part: ImagePart, why: str) -> None:
+    with pytest.raises(ParameterError, match=why) as caught:
+        read(part)
+    assert caught.value.field == FIELD
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("ftp://images.example/a.png", "ftp: is no URL that is read here"),
+        ("javascript:alert(1)", "javascript: is no URL that is read here"),
+        ("/etc/passwd", "is no URL that is read here"),
+        ("http://images.example/" + "x" * 9000, "the URL has 9022 characters; at most 8192"),
+        ("http://images.example/\ud800", "half a character"),
+        ("file:///a/\ud800", "half a character"),
+    ],
+)
+def test_what_is_no_url_of_an_image_is_refused(url: str, shown: str) -> None:
+    assert shown in refusal(url, allowed_media_domains=["images.example"])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        PIXELS,
+        f"base64,{PIXELS}",
+        f"data:{PIXELS}",
+        f"data:base64,{PIXELS}",
+        f"data:image/png,{PIXELS}",
+        f"data:image/png;{PIXELS}",
+        f"data:image/png;base64,{PIXELS}!",
+        f"data:image/png;base64,{PIXELS}" * 3,
+        f"image/png;base64,{PIXELS}",
+    ],
+)
+def test_no_pixel_gets_into_an_error_or_a_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert PIXELS[:8] not in refusal(url) + caplog.text
+
+
+def test_no_key_gets_into_an_error_and_long_urls_are_cut() -> None:
+    for url in (
+        "https://user:secret@images.example/a.png?sig=secret#secret",
+        "https://images.example/a.png?sig=secret",
+        f"https://images.example/{'x' * 200}secret",
+    ):
+        why = refusal(url)
+        assert "secret" not in why
+        assert "images.example" in why
+        assert len(why) < 250
+
+
+def test_a_name_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="allowed_media_domains"):
+        Sources(MOST, allowed_media_domains=["https://images.example"])
+    with pytest.raises(ValueError, match="allowed_local_media_path"):
+        Sources(MOST, allowed_local_media_path=str(tmp_path / "missing"))
+
+
+@pytest.mark.usefixtures("loopback")
+def test_what_takes_too_long_is_the_deadline_of_its_field() -> None:
+    with WebServer(lambda connection: time.sleep(60)) as server:
+        url = f"http://images.example:{server.port}/a.png"
+        with pytest.raises(RequestError, match=r"was not fetched within 0\.2 s") as caught:
+            read(ImagePart(url=url), allowed_media_domains=[f"images.example:{server.port}"], fetch_seconds=0.2)
+    assert (caught.value.reason, caught.value.field) == ("DEADLINE", FIELD)
+    assert caught.value.message.startswith(f"{FIELD}: '{url}': ")
+
+
+def test_bytes_from_elsewhere_count_as_bytes_of_the_body(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(bytes(MOST))
+    part = ImagePart(url=f"file://{tmp_path}/a.png")
+
+    async def main() -> None:
+        sources = Sources(MOST, allowed_local_media_path=str(tmp_path))
+        budget = ByteBudget(2 * MOST, lambda how: None)
+        with budget.body() as body:
+            await sources.read(part, FIELD, 60)
+            assert body.size == budget.used == MOST
+            with pytest.raises(RequestError, match="bodies of 100000 bytes") as caught:
+                await sources.read(part, FIELD, 60)
+            assert caught.value.reason == "QUEUE_FULL"
+        assert budget.used == 0
+        await sources.close()
+
+    asyncio.run(main())
