@@ -4,6 +4,7 @@ from quire.kernels.attention.attention import paged_attention
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_angles import rope_angles
+from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import fill_tile_schedule
 from quire.kernels.linear.activation import activation, gated_activation
@@ -55,6 +56,7 @@ OPERATIONS = (
     rope_store_kv,
     paged_attention,
     gated_activation,
+    rope_in_place,
     encoder_attention,
     layer_norm,
     activation,

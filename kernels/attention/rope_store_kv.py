@@ -42,13 +42,13 @@ def rope_store_kv_reference(
     query, key, value = heads.split_with_sizes((num_heads, num_kv_heads, num_kv_heads), dim=1)
     if query_weight is not None and key_weight is not None:
         query, key = rms_norm_reference(query, query_weight, eps), rms_norm_reference(key, key_weight, eps)
-    _store(_rotate(key, cos, sin), keys, slot_mapping, key_scale)
+    _store(rotate(key, cos, sin), keys, slot_mapping, key_scale)
     _store(value, values, slot_mapping, value_scale)
-    grouped = _rotate(query, cos, sin).view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    grouped = rotate(query, cos, sin).view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
     return grouped.transpose(0, 1).contiguous()
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Turn each pair of x [T, heads, D] by its position's angle (Su et al., 2021)."""
     half = cos.shape[1]
     cos, sin = cos[:, None], sin[:, None]

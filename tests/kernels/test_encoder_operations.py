@@ -1,13 +1,15 @@
-"""Attention in both directions, layer norm and the plain activation against their formulas in float64, on every form
-of the CPU."""
+"""Attention in both directions, rotation in place, layer norm and the plain activation against their formulas in
+float64, on every form of the CPU."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, silu
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 
 from quire.kernels.attention.encoder_attention import encoder_attention, encoder_attention_reference
+from quire.kernels.attention.rope_in_place import rope_in_place, rope_in_place_reference
 from quire.kernels.linear.activation import GATES, activation
 from quire.kernels.linear.layer_norm import layer_norm, layer_norm_reference
 
@@ -44,6 +46,43 @@ def test_sixteen_bit_attention_stays_near_float32(dtype):
     torch.testing.assert_close(
         encoder_attention(qkv.to(dtype), starts, (5, 33), 2, 0.25), expected, rtol=2e-2, atol=2e-2
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [16, 72, 80])
+def test_images_of_many_patches_are_attended_to_as_by_transformers_with_rotation(dtype, head_dim):
+    lengths, num_heads = (70, 1, 333), 2
+    qkv, starts = packed(lengths, num_heads, head_dim, padding=0)
+    qkv = qkv.to(dtype)
+    angles = 50 * torch.rand((len(qkv), head_dim // 2), generator=torch.Generator().manual_seed(1))
+    sides = qkv.view(len(qkv), 3, num_heads, head_dim).clone().unbind(1)
+    twice = angles.repeat(1, 2)
+    query, key = apply_rotary_pos_emb_vision(sides[0], sides[1], twice.cos(), twice.sin())
+    turned = torch.stack((query, key, sides[2]), 1).flatten(1)
+    exact = dtype == torch.float32
+    for rotate in (rope_in_place, rope_in_place_reference):
+        ours = qkv.clone()
+        rotate(ours, angles.cos(), angles.sin(), num_heads)
+        unit = torch.finfo(dtype).eps
+        torch.testing.assert_close(ours, turned, rtol=2 * unit, atol=1e-5 if exact else unit)
+    mixed = encoder_attention(turned, starts, lengths, num_heads, head_dim**-0.5)
+    expected = encoder_attention_reference(turned.double(), starts, lengths, num_heads, head_dim**-0.5)
+    tolerance = 1e-5 if exact else 2e-2
+    torch.testing.assert_close(mixed.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_what_rotation_cannot_take_is_refused_by_name():
+    qkv, angle = torch.ones((2, 24)), torch.ones((2, 4))
+    with pytest.raises(ValueError, match=r"^qkv: 24 columns are not queries, keys and values of 3 heads"):
+        rope_in_place(qkv, angle, angle, 3)
+    with pytest.raises(ValueError, match=r"^cos: rotates 8 elements of a head that has 4"):
+        rope_in_place(qkv, angle, angle, 2)
+    with pytest.raises(ValueError, match=r"^sin: expected shape \[2, 4\]"):
+        rope_in_place(qkv, angle, angle[:1], 1)
+    with pytest.raises(ValueError, match=r"^cos: expected torch.float32"):
+        rope_in_place(qkv, angle.half(), angle, 1)
+    with pytest.raises(ValueError, match=r"^qkv: must be contiguous"):
+        rope_in_place(torch.ones((24, 2)).T, angle, angle, 1)
 
 
 def test_what_attention_cannot_take_is_refused_by_name():

@@ -1,5 +1,5 @@
-// Attention of a step: rows of one token go to the decode body, longer ones to the prefill body, all as one list of
-// work from which the threads help themselves, the long items first.
+// Attention of a step: rows of one token go to the decode body, longer ones and all that see both ways to the prefill body,
+// all as one list of work from which the threads help themselves, the long items first.
 #pragma once
 
 #include <vector>
@@ -34,8 +34,8 @@ inline std::vector<WorkItem> list_work(const Attention& a, int threads, int64_t&
     std::vector<WorkItem> items;
     int64_t num_splits = 0;
     for (int64_t row = 0; row < a.num_rows; row++) {
-        if (a.query_len(row) == 1) num_splits += splits_of(a, row);
-        if (a.query_len(row) < 2) continue;
+        if (a.decodes(row)) num_splits += splits_of(a, row);
+        if (a.decodes(row) || a.query_len(row) < 1) continue;
         // the last queries see the most keys
         const int64_t pairs = a.query_len(row) * a.groups;
         for (int64_t first = (pairs - 1) / QUERY_TILE * QUERY_TILE; first >= 0; first -= QUERY_TILE)
@@ -44,7 +44,7 @@ inline std::vector<WorkItem> list_work(const Attention& a, int threads, int64_t&
     const int64_t together = heads_together(a, num_splits, threads);
     num_states = 0;
     for (int64_t row = 0; row < a.num_rows; row++) {
-        if (a.query_len(row) != 1) continue;
+        if (!a.decodes(row)) continue;
         const int64_t parts = splits_of(a, row);
         for (int64_t part = 0; part < parts; part++)
             for (int64_t k = 0; k < a.kv_heads; k += together) {
@@ -63,7 +63,7 @@ inline void prefill(const Attention& a, const WorkItem& item) {
     prefill_tile(a, item.row, item.first_head, item.part);
 }
 
-inline void paged_attention(const Attention& a, int threads) {
+inline void attention(const Attention& a, int threads) {
     int64_t num_states;
     const std::vector<WorkItem> items = list_work(a, threads, num_states);
     const int64_t size = state_size(a), per_split = a.kv_heads * a.groups * size;
@@ -98,10 +98,33 @@ QUIRE_EXPORT void quire_paged_attention(
     int64_t block_size, int64_t table_width, int64_t window, float scale, float soft_cap, int query_dtype,
     int cache_dtype, int threads
 ) {
-    quire::paged_attention(
+    quire::attention(
         {query,      keys,        values,   out,    tables,   slots,      seq_lens,    query_starts,
          sinks,      key_scale,   value_scale, num_rows, num_tokens, kv_heads, groups, head_dim,
          block_size, table_width, window,   scale,  soft_cap, query_dtype, cache_dtype},
         threads
     );
+}
+
+// qkv [tokens, 3 * heads * head_dim] of one type: of each token its queries, keys and values. starts [rows + 1].
+QUIRE_EXPORT void quire_encoder_attention(
+    int dtype, const void* qkv, const int32_t* starts, void* out, int64_t rows, int64_t heads, int64_t head_dim,
+    float scale, int threads
+) {
+    const int64_t width = heads * head_dim, bytes = width * quire::format_of(dtype).size;
+    const char* const queries = static_cast<const char*>(qkv);
+    quire::Attention a{};
+    a.query = queries;
+    a.keys = queries + bytes;
+    a.values = queries + 2 * bytes;
+    a.out = out;
+    a.query_starts = starts;
+    a.num_rows = rows;
+    a.kv_heads = heads;
+    a.groups = 1;
+    a.head_dim = head_dim;
+    a.scale = scale;
+    a.query_dtype = a.cache_dtype = dtype;
+    a.token_stride = 3 * width;
+    quire::attention(a, threads);
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "penalize.hpp"
+#include "rope_in_place.hpp"
 #include "score.hpp"
 #include "tape.hpp"
 #include "top_k_top_p.hpp"

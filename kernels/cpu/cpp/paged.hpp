@@ -1,5 +1,6 @@
-// Attention over a paged cache: its arguments, where a sequence's keys and values lie, and what turns a score into a
-// logit. Scores are kept in base 2: log2(e) is folded into the scale, and 2^x is what the softmax takes.
+// Attention over a paged cache, or in both directions without one: its arguments, where a sequence's keys and values lie,
+// and what turns a score into a logit. Scores are kept in base 2: log2(e) is folded into the scale, and 2^x is what the
+// softmax takes.
 #pragma once
 
 #include <cmath>
@@ -32,7 +33,12 @@ struct Attention {
     int64_t window;  // larger than any length when there is none
     float scale, soft_cap;  // soft_cap 0: none
     int query_dtype, cache_dtype;
+    // Not 0: there is no cache, and a token sees all of its row. `query`, `keys` and `values` then point into the product
+    // that made them, [T, token_stride] of one type; G is 1; tables, slots and seq_lens are null.
+    int64_t token_stride = 0;
 
+    bool both_ways() const { return token_stride > 0; }
+    bool decodes(int64_t row) const { return query_len(row) == 1 && !both_ways(); }
     int64_t padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
     int64_t query_len(int64_t row) const { return query_starts[row + 1] - query_starts[row]; }
     int64_t first_seen(int64_t position) const { return position < window ? 0 : position - window + 1; }
@@ -133,15 +139,20 @@ inline void locate(
     const Attention& a, const void* cache, int64_t row, int64_t kv_head, int64_t first, int64_t count, int64_t padded,
     int64_t head_bytes, const char** places
 ) {
+    const char* base = static_cast<const char*>(cache) + kv_head * head_bytes;
+    for (int64_t i = count; i < padded; i++) places[i] = nullptr;
+    if (a.both_ways()) {
+        const int64_t stride = a.token_stride * (head_bytes / a.head_dim);
+        for (int64_t i = 0; i < count; i++) places[i] = base + (a.query_starts[row] + first + i) * stride;
+        return;
+    }
     const int32_t* table = a.tables + a.slots[row] * a.table_width;
     const int64_t step = a.kv_heads * head_bytes;
-    const char* base = static_cast<const char*>(cache) + kv_head * head_bytes;
     for (int64_t i = 0; i < count;) {
         const int64_t block = (first + i) / a.block_size, offset = (first + i) % a.block_size;
         const char* place = base + (table[block] * a.block_size + offset) * step;
         for (int64_t o = offset; o < a.block_size && i < count; o++, i++, place += step) places[i] = place;
     }
-    for (int64_t i = count; i < padded; i++) places[i] = nullptr;
 }
 
 }  // namespace quire

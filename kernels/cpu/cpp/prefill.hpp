@@ -36,8 +36,24 @@ inline void score_panel(const float* query, int64_t query_stride, const float* p
 struct QueryTile {
     const Attention& a;
     int64_t row, kv_head, first, count;  // pairs [first, first + count) of the row's query_len * G
+    int64_t dim;  // of a head, padded
     float *query, *sums, *largest, *mass;  // [QUERY_TILE, dim] twice, [QUERY_TILE] twice
 
+    // What a pair sees is [begin, end) of the row's sequence.
+    int64_t begin(int64_t pair) const { return a.both_ways() ? 0 : a.first_seen(position(pair)); }
+    int64_t end(int64_t pair) const { return a.both_ways() ? a.query_len(row) : position(pair) + 1; }
+
+    // f(pair, place): where the queries lie.
+    template <class F> void for_queries(const F& f) const {
+        const int64_t size = format_of(a.query_dtype).size, token = a.query_starts[row], n = a.head_dim;
+        const int64_t step = a.both_ways() ? a.token_stride : n;
+        const int64_t start = a.both_ways() ? (token + first) * step + kv_head * n
+                                            : ((kv_head * a.num_tokens + token) * a.groups + first) * n;
+        const char* place = static_cast<const char*>(a.query) + start * size;
+        for (int64_t pair = 0; pair < count; pair++, place += step * size) f(pair, place);
+    }
+
+private:
     int64_t position(int64_t pair) const {  // in the sequence; pairs that fill a micro-tile repeat the last one
         const int64_t real = first + (pair < count ? pair : count - 1);
         return a.seq_lens[row] - a.query_len(row) + real / a.groups;
@@ -66,10 +82,10 @@ struct Apart {
         for (int64_t i = 0; i < count; i++) {
             format.widen(places[i], value, a.head_dim, 1.0f);
             for (int m = 0; m < rows; m++) {
-                const int64_t position = tile.position(pair + m), key = start + keys[i];
-                if (key < a.first_seen(position) || key > position) continue;
+                const int64_t key = start + keys[i];
+                if (key < tile.begin(pair + m) || key >= tile.end(pair + m)) continue;
                 const float weight = load(weights + m * stride + keys[i], 1)[0];
-                float* const sums = tile.sums + (pair + m) * a.padded_dim();
+                float* const sums = tile.sums + (pair + m) * tile.dim;
                 for (int64_t d = 0; d < a.head_dim; d++) sums[d] += weight * value[d];
             }
         }
@@ -88,22 +104,21 @@ inline void attend_micro_tile(
     const Apart& apart
 ) {
     const Attention& a = tile.a;
-    const int64_t dim = a.padded_dim();
+    const int64_t dim = tile.dim;
     alignas(64) float scores[MICRO_ROWS * CONTEXT_TILE];
     float factors[MICRO_ROWS];
     // what the first of these pairs sees begins first, what the last one sees ends last
-    const int64_t seen_from = a.first_seen(tile.position(pair)) - start, from = seen_from > 0 ? seen_from : 0;
-    const int64_t seen_to = tile.position(pair + MICRO_ROWS - 1) + 1 - start, to = seen_to < keys ? seen_to : keys;
+    const int64_t from = std::max<int64_t>(0, tile.begin(pair) - start);
+    const int64_t to = std::min(keys, tile.end(pair + MICRO_ROWS - 1) - start);
     if (from >= to) return;
     const int64_t low = from / PANEL_KEYS * PANEL_KEYS, high = (to + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS;
     for (int64_t j = low; j < high; j += PANEL_KEYS)
         score_panel(tile.query + pair * dim, dim, packed + j * dim, a.head_dim, scores + j);
     for (int m = 0; m < MICRO_ROWS; m++) {
-        const int64_t position = tile.position(pair + m);
         float* const own = scores + m * CONTEXT_TILE;
         factors[m] = soften(
-            a, own, 1.0f, own, low, high, a.first_seen(position) - start,
-            position + 1 - start < keys ? position + 1 - start : keys, tile.largest[pair + m], tile.mass[pair + m]
+            a, own, 1.0f, own, low, high, tile.begin(pair + m) - start, std::min(keys, tile.end(pair + m) - start),
+            tile.largest[pair + m], tile.mass[pair + m]
         );
     }
     add_weighted_rows<MICRO_ROWS>(values, from, to, scores, CONTEXT_TILE, factors, tile.sums + pair * dim, dim, dim);
@@ -118,7 +133,7 @@ inline void finish(const QueryTile& tile) {
         const int64_t head = tile.kv_head * a.groups + (tile.first + pair) % a.groups;
         const int64_t place = (token * a.kv_heads * a.groups + head) * a.head_dim;
         asked.narrow(
-            tile.sums + pair * a.padded_dim(), static_cast<char*>(a.out) + place * asked.size, a.head_dim,
+            tile.sums + pair * tile.dim, static_cast<char*>(a.out) + place * asked.size, a.head_dim,
             a.value_factor(tile.kv_head) / tile.mass[pair]
         );
     }
@@ -126,7 +141,7 @@ inline void finish(const QueryTile& tile) {
 
 // Pairs [first, ...) of a row for one key-value head, from its first visible key to its last.
 inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
-    const Format cached = format_of(a.cache_dtype), asked = format_of(a.query_dtype);
+    const Format cached = format_of(a.cache_dtype);
     const int64_t dim = a.padded_dim(), pairs = a.query_len(row) * a.groups - first;
     const int64_t head_bytes = cached.row_bytes(a.head_dim), count = pairs < QUERY_TILE ? pairs : QUERY_TILE;
     const int64_t rounded_count = (count + MICRO_ROWS - 1) / MICRO_ROWS * MICRO_ROWS;
@@ -135,28 +150,27 @@ inline void prefill_tile(const Attention& a, int64_t row, int64_t kv_head, int64
     float* const packed = sums + QUERY_TILE * dim;
     float* const wide = packed + CONTEXT_TILE * dim;
     float* const largest = wide + CONTEXT_TILE * dim;
-    const QueryTile tile{a, row, kv_head, first, count, query, sums, largest, largest + QUERY_TILE};
+    const QueryTile tile{a, row, kv_head, first, count, dim, query, sums, largest, largest + QUERY_TILE};
 
-    const char* from = static_cast<const char*>(a.query);
-    from += ((kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first) * a.head_dim * asked.size;
     std::memset(query, 0, rounded_count * dim * sizeof(float));
     std::memset(sums, 0, rounded_count * dim * sizeof(float));
     for (int64_t pair = 0; pair < rounded_count; pair++) {
         tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
         tile.mass[pair] = a.sinks ? 1.0f : 0.0f;
-        if (pair >= count) continue;
+    }
+    tile.for_queries([&](int64_t pair, const char* place) {
         const bool rounded = a.cache_dtype == INT8;
         float* const own = query + pair * dim;
-        asked.widen(from + pair * a.head_dim * asked.size, own, a.head_dim, rounded ? 1.0f : a.query_factor(kv_head));
+        format_of(a.query_dtype).widen(place, own, a.head_dim, rounded ? 1.0f : a.query_factor(kv_head));
         if (rounded) widen_row<float>(own, own, a.head_dim, round_query(own, a.head_dim) * a.query_factor(kv_head));
-    }
+    });
 
     const char* places[CONTEXT_TILE];
     const float* values[CONTEXT_TILE];
     for (int64_t j = 0; j < CONTEXT_TILE; j++) values[j] = wide + j * dim;
     // not a position before the first visible one is touched: its block may belong to somebody else by now
-    const int64_t end = tile.position(count - 1) + 1;
-    for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
+    const int64_t end = tile.end(count - 1);
+    for (int64_t start = tile.begin(0); start < end; start += CONTEXT_TILE) {
         const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
         const int64_t padded = (keys + PANEL_KEYS - 1) / PANEL_KEYS * PANEL_KEYS;
         locate(a, a.keys, row, kv_head, start, keys, padded, head_bytes, places);

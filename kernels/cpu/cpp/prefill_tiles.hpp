@@ -21,6 +21,7 @@ constexpr int64_t WEIGHT_STRIDE = CONTEXT_TILE + TWO_BLOCKS;
 class PairProducts {
 public:
     static constexpr int64_t PAIRS = 2 * TILE;  // (token, head) pairs that go through together
+    static constexpr int64_t GRAIN = TILE;      // groups come in so many
 
     void add(
         const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups,
@@ -44,6 +45,7 @@ private:
 #else
 struct PairProducts {
     static constexpr int64_t PAIRS = 8;  // few: their scores and weights stay in the first cache
+    static constexpr int64_t GRAIN = 1;
 
     void add(
         const Bf16* rows, int64_t row_stride, const int32_t* first, const int32_t* second, int64_t groups,
@@ -78,9 +80,10 @@ struct PairProducts {
 
 constexpr int64_t PAIRS = PairProducts::PAIRS;
 
+// Of attention in both directions any even head, padded.
 inline bool in_tiles(const Attention& a) {
     const bool cached = a.cache_dtype == BF16 || a.cache_dtype == FP8 || a.cache_dtype == INT8;
-    return a.query_dtype == BF16 && cached && a.head_dim % TWO_BLOCKS == 0;
+    return a.query_dtype == BF16 && cached && a.head_dim % (a.both_ways() ? 2 : TWO_BLOCKS) == 0;
 }
 
 // Cached rows of n numbers, which the places then have in bfloat16, at `to`. 8-bit floats keep their value.
@@ -96,15 +99,20 @@ template <class T> void round_rows(const char** places, int64_t count, Bf16* to,
 // Bits 31 and 15 of a word say of which of its halves, as bfloat16, every bit of the exponent is set: NaN and infinity.
 inline Words not_finite(Words pairs) { return ((pairs & 0x7fff7fff) + 0x00800080) & 0x80008000; }
 
-// `count` cached values of n numbers (null places read as zero) -> [n / 16, keys / 2, 16, 2]: blocks like a weight's.
+// Numbers d to d + 16 of a row of n, those behind it as zeros; zeros for a null place, too.
+inline Words block_of(const char* place, int64_t d, int64_t n) {
+    if (!place || d >= n) return Words{};
+    if (d + BLOCK <= n) return wide(load_vector<Halves>(place + d * sizeof(Bf16)));
+    return (Words)_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16((1u << (n - d)) - 1, place + d * sizeof(Bf16)));
+}
+
+// `count` cached values of n numbers (null places read as zero) -> [dim / 16, keys / 2, 16, 2]: blocks like a weight's.
 // Returns whether all are finite.
-inline bool pair_rows(const char* const* places, int64_t count, Bf16* to, int64_t n) {
+inline bool pair_rows(const char* const* places, int64_t count, Bf16* to, int64_t n, int64_t dim) {
     Words odd{};
-    for (int64_t d = 0; d < n; d += BLOCK)
+    for (int64_t d = 0; d < dim; d += BLOCK)
         for (int64_t j = 0; j < count; j += 2, to += 2 * BLOCK) {
-            Words pair{};
-            if (places[j]) pair = wide(load_vector<Halves>(places[j] + d * sizeof(Bf16)));
-            if (places[j + 1]) pair |= wide(load_vector<Halves>(places[j + 1] + d * sizeof(Bf16))) << 16;
+            const Words pair = block_of(places[j], d, n) | block_of(places[j + 1], d, n) << 16;
             odd |= not_finite(pair);
             std::memcpy(to, &pair, sizeof pair);
         }
@@ -115,7 +123,7 @@ inline bool pair_rows(const char* const* places, int64_t count, Bf16* to, int64_
 inline void take_apart(const char** places, int64_t count, int64_t n, Apart& apart) {
     for (int64_t j = 0; j < count; j++) {
         Words odd{};
-        for (int64_t d = 0; d < n; d += BLOCK) odd |= not_finite(wide(load_vector<Halves>(places[j] + d * sizeof(Bf16))));
+        for (int64_t d = 0; d < n; d += BLOCK) odd |= not_finite(block_of(places[j], d, n));
         if (!any(odd)) continue;
         apart.take(j, places[j]);
         places[j] = nullptr;
@@ -138,9 +146,10 @@ inline void attend_pairs(
     const Apart& apart, PairProducts& products
 ) {
     const Attention& a = tile.a;
-    const int64_t dim = a.head_dim, start = context.start, keys = context.keys;
-    const int64_t seen_from = a.first_seen(tile.position(pair)) - start, from = seen_from > 0 ? seen_from : 0;
-    const int64_t seen_to = tile.position(pair + PAIRS - 1) + 1 - start, to = seen_to < keys ? seen_to : keys;
+    const int64_t dim = tile.dim, start = context.start, keys = context.keys;
+    const int64_t groups = (a.head_dim / 2 + PairProducts::GRAIN - 1) / PairProducts::GRAIN * PairProducts::GRAIN;
+    const int64_t from = std::max<int64_t>(0, tile.begin(pair) - start);
+    const int64_t to = std::min(keys, tile.end(pair + PAIRS - 1) - start);
     if (from >= to) return;
     const int64_t low = from / TWO_BLOCKS * TWO_BLOCKS, high = (to + TWO_BLOCKS - 1) / TWO_BLOCKS * TWO_BLOCKS;
     alignas(64) float scores[PAIRS * SCORE_STRIDE];
@@ -148,17 +157,15 @@ inline void attend_pairs(
     float factors[PAIRS];
     for (int64_t key = low; key < high; key += TWO_BLOCKS)
         products.add(
-            query + pair * dim, dim, context.key_block(key, dim), context.key_block(key + BLOCK, dim), dim / 2, nullptr,
+            query + pair * dim, dim, context.key_block(key, dim), context.key_block(key + BLOCK, dim), groups, nullptr,
             scores + key, SCORE_STRIDE
         );
-    for (int64_t m = 0; m < PAIRS; m++) {
-        const int64_t position = tile.position(pair + m);
+    for (int64_t m = 0; m < PAIRS; m++)
         factors[m] = soften(
             a, scores + m * SCORE_STRIDE, scales[pair + m], weights + m * WEIGHT_STRIDE, low, high,
-            a.first_seen(position) - start, position + 1 - start < keys ? position + 1 - start : keys,
-            tile.largest[pair + m], tile.mass[pair + m]
+            tile.begin(pair + m) - start, std::min(keys, tile.end(pair + m) - start), tile.largest[pair + m],
+            tile.mass[pair + m]
         );
-    }
     for (int64_t d = 0; d < dim; d += TWO_BLOCKS)
         products.add(
             weights + low, WEIGHT_STRIDE, context.value_block(d, low), context.value_block(d + BLOCK, low),
@@ -169,7 +176,8 @@ inline void attend_pairs(
 
 // prefill_tile of these dtypes.
 inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, int64_t first) {
-    const int64_t dim = a.head_dim, pairs = a.query_len(row) * a.groups - first;
+    const int64_t n = a.head_dim, dim = (n + TWO_BLOCKS - 1) / TWO_BLOCKS * TWO_BLOCKS;
+    const int64_t pairs = a.query_len(row) * a.groups - first;
     const int64_t count = pairs < QUERY_TILE ? pairs : QUERY_TILE, rounded_count = (count + PAIRS - 1) / PAIRS * PAIRS;
     float* const sums = scratch<0>((QUERY_TILE + QUERY_TILE / 2 + CONTEXT_TILE * 3 / 2 + 1) * dim + 3 * QUERY_TILE);
     Bf16* const query = reinterpret_cast<Bf16*>(sums + QUERY_TILE * dim);
@@ -178,11 +186,10 @@ inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, i
     Bf16* const rounded = reinterpret_cast<Bf16*>(packed + CONTEXT_TILE * dim);
     float* const largest = packed + CONTEXT_TILE * 3 / 2 * dim;
     float *const scales = largest + 2 * QUERY_TILE, *const one_row = scales + QUERY_TILE;
-    const QueryTile tile{a, row, kv_head, first, count, nullptr, sums, largest, largest + QUERY_TILE};
+    const QueryTile tile{a, row, kv_head, first, count, dim, nullptr, sums, largest, largest + QUERY_TILE};
 
-    const int64_t place = (kv_head * a.num_tokens + a.query_starts[row]) * a.groups + first;
-    std::memcpy(query, static_cast<const Bf16*>(a.query) + place * dim, count * dim * sizeof(Bf16));
-    std::memset(query + count * dim, 0, (rounded_count - count) * dim * sizeof(Bf16));
+    std::memset(query, 0, rounded_count * dim * sizeof(Bf16));
+    tile.for_queries([&](int64_t pair, const char* place) { std::memcpy(query + pair * dim, place, n * sizeof(Bf16)); });
     std::memset(sums, 0, rounded_count * dim * sizeof(float));
     for (int64_t pair = 0; pair < rounded_count; pair++) {
         tile.largest[pair] = a.sink(kv_head * a.groups + (first + pair) % a.groups);
@@ -198,24 +205,24 @@ inline void prefill_in_tiles(const Attention& a, int64_t row, int64_t kv_head, i
     const char* places[CONTEXT_TILE];
     const Format cached = format_of(a.cache_dtype);
     const auto find = [&](const void* cache, int64_t start, int64_t keys, int64_t padded) {
-        locate(a, cache, row, kv_head, start, keys, padded, cached.row_bytes(dim), places);
+        locate(a, cache, row, kv_head, start, keys, padded, cached.row_bytes(n), places);
         if (a.cache_dtype == FP8) round_rows<Fp8>(places, keys, rounded, dim);
         if (a.cache_dtype == INT8) round_rows<I8>(places, keys, rounded, dim);
     };
-    const int64_t end = tile.position(count - 1) + 1;
+    const int64_t end = tile.end(count - 1);
     PairProducts products;
-    for (int64_t start = a.first_seen(tile.position(0)); start < end; start += CONTEXT_TILE) {
+    for (int64_t start = tile.begin(0); start < end; start += CONTEXT_TILE) {
         const int64_t keys = end - start < CONTEXT_TILE ? end - start : CONTEXT_TILE;
         const int64_t padded = (keys + TWO_BLOCKS - 1) / TWO_BLOCKS * TWO_BLOCKS;
         const ContextTile context{start, keys, padded, reinterpret_cast<int32_t*>(packed), values};
         find(a.keys, start, keys, padded);
         for (int64_t j = 0; j < padded; j += BLOCK)  // pairs of numbers move as one
-            transpose_rows<float>(places + j, packed + j * dim / 2, dim / 2, BLOCK);
+            transpose_rows<float>(places + j, packed + j * dim / 2, n / 2, BLOCK);
         find(a.values, start, keys, padded);
         Apart apart{format_of(BF16), one_row};
-        if (!pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim)) {
-            take_apart(places, keys, dim, apart);
-            pair_rows(places, padded, reinterpret_cast<Bf16*>(values), dim);
+        if (!pair_rows(places, padded, reinterpret_cast<Bf16*>(values), n, dim)) {
+            take_apart(places, keys, n, apart);
+            pair_rows(places, padded, reinterpret_cast<Bf16*>(values), n, dim);
         }
         for (int64_t pair = 0; pair < rounded_count; pair += PAIRS)
             attend_pairs(tile, query, scales, pair, context, apart, products);

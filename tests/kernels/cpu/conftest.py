@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 FORMS = (
     "attention",
+    "encoder_attention",
     "linear.activation",
     "linear.embed_groups",
     "linear.embedding",
@@ -25,6 +26,7 @@ FORMS = (
     "linear.norm",
     "prepare_inputs",
     "rope_angles",
+    "rope_in_place",
     "rope_store_kv",
     "sampling.penalize",
     "sampling.sample",

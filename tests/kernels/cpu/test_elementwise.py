@@ -1,4 +1,4 @@
-"""Compiled norms, gated activation and rotate-and-store against their references."""
+"""Compiled norms, gated activation, rotation in place and rotate-and-store against their references."""
 
 import pytest
 import torch
@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows, row_width
+from quire.kernels.attention.rope_in_place import rope_in_place_reference
 from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
 from quire.kernels.cpu.linear.activation import gated_activation
 from quire.kernels.cpu.linear.norm import add_rms_norm, rms_norm
 from quire.kernels.cpu.native import UnsupportedDtypeError
+from quire.kernels.cpu.rope_in_place import rope_in_place
 from quire.kernels.cpu.rope_store_kv import rope_store_kv
 from quire.kernels.linear.activation import gated_activation_reference
 from quire.kernels.linear.norm import add_rms_norm_reference, rms_norm_reference
@@ -92,6 +94,25 @@ def test_gates_at_the_ends_of_the_numbers_are_those_of_the_reference(kind):
     gate = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 20.0, -20.0, 100.0, -100.0, 3e38, -3e38, torch.inf, torch.nan])
     x = torch.cat((gate, torch.ones(12)))[None]
     close(gated_activation(x, kind), gated(x, kind))
+
+
+@common
+@given(
+    rows=rows,
+    num_heads=st.sampled_from([1, 3, 16]),
+    head_dim=st.sampled_from([8, 20, 32, 72, 80, 128]),
+    rotated=st.sampled_from([0.0, 0.5, 1.0]),
+    dtype=dtypes,
+    seed=seeds,
+)
+def test_rope_in_place_follows_its_reference(rows, num_heads, head_dim, rotated, dtype, seed):
+    qkv = random((rows, 3 * num_heads * head_dim), dtype, seed, 3.0)
+    angles = random((rows, int(head_dim * rotated) // 2), torch.float32, seed + 1, 30.0)
+    wanted = qkv.clone()
+    rope_in_place(qkv, angles.cos(), angles.sin(), num_heads)
+    rope_in_place_reference(wanted, angles.cos(), angles.sin(), num_heads)
+    close(qkv, wanted)
+    assert torch.equal(qkv[:, 2 * num_heads * head_dim :], wanted[:, 2 * num_heads * head_dim :])
 
 
 @common
@@ -201,7 +222,9 @@ def test_threads_do_not_change_a_bit(threads):
         query = rope_store_kv(
             x, angles.cos(), angles.sin(), *caches, torch.arange(400), x[0, :64], x[1, :64], 1e-6, None, None
         )
-        results.append((query, caches, *add_rms_norm(x, x, x[0], 1e-5), gated_activation(x, "gelu")))
+        turned = x.clone()
+        rope_in_place(turned, angles.cos(), angles.sin(), 8)
+        results.append((query, caches, turned, *add_rms_norm(x, x, x[0], 1e-5), gated_activation(x, "gelu")))
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
 
@@ -212,8 +235,9 @@ def test_threads_do_not_change_a_bit(threads):
         lambda x: rms_norm(x, x[0], 1e-5),
         lambda x: add_rms_norm(x, x, x[0], 1e-5),
         lambda x: gated_activation(x, "silu"),
+        lambda x: rope_in_place(x, x[:, :0].float(), x[:, :0].float(), 1),
     ],
 )
 def test_a_dtype_without_a_form_is_refused_by_name(call):
-    with pytest.raises(UnsupportedDtypeError, match=r"^x: .*float64"):
-        call(torch.ones((2, 4), dtype=torch.float64))
+    with pytest.raises(UnsupportedDtypeError, match=r"^(x|qkv): .*float64"):
+        call(torch.ones((2, 6), dtype=torch.float64))
