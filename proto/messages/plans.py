@@ -4,7 +4,7 @@ A plan is a delta. It describes a sequence once (`Admit`) and afterwards names i
 numbered 1, 2, 3, ... without a gap; each carries the hash of its predecessor's bytes. A worker that sees a gap, a
 repeat, a wrong hash or another epoch stops and says so.
 
-The order inside a plan: releases, admits, appended blocks, copies, then the rows run.
+The order inside a plan: releases, admits, appended blocks, copies, encodes, binds, then the rows run.
 Columns are little-endian int32 unless said otherwise; an empty `bytes` stands for a column of zeros.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 
 import msgspec
 
+from quire.proto.messages.media import Bind, Encode, MediaSpan
 from quire.proto.messages.message import WireMessage
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import ModelFacts, PositionLogprobs
@@ -37,6 +38,8 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """Block tables so far, by KV group: int32 [num_blocks] each."""
     adapter: int = 0
     """0 is the base model."""
+    spans: tuple[MediaSpan, ...] = ()
+    """Places of all items in the prompt, in order: the positions of the tokens behind them follow from these."""
 
 
 class StepPlan(WireMessage, frozen=True):
@@ -64,6 +67,15 @@ class StepPlan(WireMessage, frozen=True):
     """Blocks added to tables, by KV group: int32 [k, 3] each of (slot, index in table, block); empty: none in any."""
     copies: bytes = b""
     """Copy-on-write: int32 [k, 2] of (from block, to block), of whichever group, done before the rows run."""
+    encodes: tuple[Encode, ...] = ()
+    """Items to encode, all different and to different pages, each bound by this plan too.
+
+    Rows of earlier plans may still have to read what these pages hold now: theirs are written behind all of those.
+    """
+    binds: tuple[Bind, ...] = ()
+    """Spans of which a row of this plan runs a token, the first since the slot was entered or since others needed the
+    pages. This plan or an earlier one encodes their items.
+    """
 
 
 class Welcomed(WireMessage, frozen=True):
@@ -142,6 +154,11 @@ class StepResult(WireMessage, frozen=True):
     stuck_rows: tuple[int, ...] = ()
     """Rows whose grammar allows no further token or gave up; their token is meaningless."""
     logprobs: tuple[RowLogprobs, ...] = ()
+    lost_encodes: tuple[int, ...] = ()
+    """Encodes of the plan whose file was missing or of another size, on whichever rank: their rows mean nothing.
+
+    Rows of plans behind this one that are bound to them mean nothing, either; no rank need know.
+    """
     embeddings: tuple[bytes, ...] = ()
     """Vectors of an `embed` model: float32 [embedding_size] per sampling row; the token ids are 0 and mean nothing."""
     device_seconds: float = 0.0

@@ -8,10 +8,11 @@ One output of a request (n > 1) is (request number, output index).
 import msgspec
 
 from quire.proto.messages.introspection import Answer, Question
+from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -50,6 +51,8 @@ class Submit(WireMessage, frozen=True):
     Its client has a promise: neither the bounds of the queue nor a drain turn it away a second time. What can never
     run still ends. Only a frontend says so, never a client, and of no request that it sends for the first time.
     """
+    media: tuple[Media, ...] = ()
+    """Items whose places the prompt holds, in its order; their spans do not overlap."""
 
 
 class Abort(WireMessage, frozen=True):
@@ -125,6 +128,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """Workers over which the model is divided."""
     shares_prefixes: bool = True
     """Equal beginnings of prompts may be computed once; not where a vector needs every token's hidden state."""
+    media: MediaFacts | None = None
+    """None: the model reads text alone, or was started so."""
 
     @property
     def block_size(self) -> int:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.proto.messages import introspection, message, plans, requests
+from quire.proto.messages import introspection, media, message, plans, requests
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.proto.transport.wire import ints
 
@@ -28,6 +28,7 @@ PARAMS = SamplingParams(
     prompt_logprobs=1,
 )
 GUIDED = SamplingParams(max_tokens=99, seed=1, structured=Structured("regex", "a+", "</think>"))
+SPAN = media.MediaSpan(1, 2, (1, 2, 4))
 FACTS = requests.ModelFacts(
     max_model_len=4096,
     vocab_size=32_000,
@@ -47,6 +48,7 @@ FACTS = requests.ModelFacts(
     kv_dtype="float8_e4m3fn",
     quantization="int8",
     num_ranks=2,
+    media=media.MediaFacts(("image",), 4, 64, 128),
 )
 LIMITS = requests.Limits(
     max_num_seqs=256,
@@ -77,6 +79,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         (1,),
         "embed",
         True,
+        (media.Media(SPAN, bytes(32), "0-a/b", 6144),),
     ),
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
@@ -132,10 +135,12 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         ints([1, 5]),
         b"\x01\x00",
         ints([0, 0]),
-        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, GUIDED, (ints([9, 10]),), 1),),
+        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, GUIDED, (ints([9, 10]),), 1, (SPAN,)),),
         ints([4]),
         (ints([1, 2, 3]),),
         ints([5, 6]),
+        (media.Encode(bytes(32), (1, 2, 4), "0-a/b", ints([7])),),
+        (media.Bind(2, 0, ints([7])),),
     ),
     plans.Welcomed(2),
     plans.Stop("end"),
@@ -149,6 +154,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         (1,),
         (0,),
         (plans.RowLogprobs(0, True, 4, (ENTRY,)),),
+        (0,),
         (b"\0\0\x80?",),
         0.5,
         0.25,

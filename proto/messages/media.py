@@ -1,0 +1,78 @@
+"""Messages about media: what stands in a prompt for an image, from the frontend that decoded it to the workers that
+encode it. Pixels lie in a file of the run directory and travel in no message.
+"""
+
+import msgspec
+
+DIGEST_BYTES = 32
+MEDIA_FOLDER = "media"
+"""Folder of the run directory; each frontend has one of its own in it, which begins with its index and a hyphen."""
+
+
+class MediaSpan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The tokens `start` .. `start + num_tokens - 1` of a prompt, which hold the places of one item's rows."""
+
+    start: int
+    num_tokens: int
+    grid: tuple[int, int, int]
+    """Patches of the item: frames, rows, columns. Tokens of a frame stand row after row."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.num_tokens
+
+    @property
+    def num_patches(self) -> int:
+        frames, rows, columns = self.grid
+        return frames * rows * columns
+
+
+class Media(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One item of a prompt: where it stands, and what stands there."""
+
+    span: MediaSpan
+    digest: bytes
+    """SHA-256, 32 bytes, over all that the rows depend on: kind, grid and pixels. Equal digests have equal rows."""
+    file: str
+    """Path of its pixels within the media folder: uint8 [rows * patch, columns * patch, 3]."""
+    num_bytes: int
+    """Size of the file."""
+
+
+class MediaFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Facts of the encoder that the workers have, and of the memory that keeps its rows."""
+
+    kinds: tuple[str, ...]
+    """Kinds of items, `image` or `video`."""
+    tokens_by: int
+    """Patches that one token stands for: those of a square of the grid."""
+    page_rows: int
+    """Rows, one for each token, in a page of encoder memory."""
+    num_pages: int
+    """Pages of encoder memory. An item takes whole ones."""
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_rows)
+
+
+class Encode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Make the rows of one item and write them to these pages, between the rows of the plan before and of this one."""
+
+    digest: bytes
+    grid: tuple[int, int, int]
+    file: str
+    pages: bytes
+    """int32 [pages_for(tokens)], in the order of the item's tokens."""
+
+
+class Bind(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """From this plan on, a slot finds the rows of its span number `index` in these pages, until a later bind.
+
+    Nobody unbinds: the pages may get another item once no row reads the span any more, or none before its next bind.
+    Slots, and spans of one slot, may share pages.
+    """
+
+    slot: int
+    index: int
+    pages: bytes
+    """int32 [pages_for(tokens)]"""
