@@ -1,6 +1,7 @@
 """Builds the inputs of one step from the tables keyed by slot and the plan's columns.
 
 Shape legend: T tokens of the step, R rows, B blocks a table holds, N slots, L tokens a slot holds, P axes of positions.
+A position is a token's index in its sequence, plus its slot's shift where slots have one.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ class StepInputs(NamedTuple):
     token_ids: torch.Tensor
     """int64 [T]; 0 behind the step's last token"""
     positions: torch.Tensor
-    """int64 [P, T]: where the token stands in its sequence, alike on every axis; 0 behind the last"""
+    """int64 [P, T]: its index in its sequence and the shift of its slot, alike on every axis; 0 behind the last"""
     slot_mapping: torch.Tensor
     """int64 [T]: block * block_size + offset, where its KV goes; -1 behind the last: nowhere"""
     query_starts: torch.Tensor
@@ -35,13 +36,14 @@ def prepare_inputs_reference(
     rows: torch.Tensor,
     block_size: int,
     out: StepInputs,
+    shifts: torch.Tensor | None = None,
 ) -> None:
     """Fill all of `out`, padding included, without waiting for the device.
 
     tokens int32 [N, L], known int64 [N] (tokens of each slot that are known) and block_tables int32 [N, B] are the
     tables; rows int32 [3, R] holds each row's slot, how many of its known tokens are not computed yet, and its tokens
-    to run, 0 for a row of padding. All tokens to run fit `out`. A row may run more tokens than are known: behind them
-    the table holds drafts.
+    to run, 0 for a row of padding; shifts int64 [N], or None: they are 0. All tokens to run fit `out`. A row may run
+    more tokens than are known: behind them the table holds drafts.
     """
     num_rows = rows.shape[1]
     slots, left, counts = torch.nn.functional.pad(rows, (0, 1)).unbind(0)  # one row more: where padding looks
@@ -55,7 +57,7 @@ def prepare_inputs_reference(
     position = (index + shift[row]).masked_fill_(padding, 0)
     places = block_tables[slot, position // block_size].long() * block_size + position % block_size
     out.token_ids.copy_(tokens[slot, position].masked_fill_(padding, 0))
-    out.positions.copy_(position)
+    out.positions.copy_(position if shifts is None else (position + shifts[slot]).masked_fill_(padding, 0))
     out.slot_mapping.copy_(places.masked_fill_(padding, -1))
     out.query_starts.copy_(ends - counts)
     out.seq_lens.copy_(((computed + counts) * (counts > 0))[:-1])
@@ -69,6 +71,7 @@ def _check(
     rows: torch.Tensor,
     block_size: int,
     out: StepInputs,
+    shifts: torch.Tensor | None = None,
 ) -> None:
     device = tokens.device
     check_tensor("tokens", tokens, (None, None), (torch.int32,), device)
@@ -94,6 +97,9 @@ def _check(
     if positions.stride(1) != 1:
         raise ValueError(f"positions: each axis must be contiguous, got strides {list(positions.stride())}")
     check_contiguous(tokens=tokens, known=known, block_tables=block_tables, **columns)
+    if shifts is not None:
+        check_tensor("shifts", shifts, (tokens.shape[0],), (torch.int64,), device)
+        check_contiguous(shifts=shifts)
 
 
 prepare_inputs = Operation(

@@ -65,7 +65,7 @@ _DECLARED = {
     "quire_pack_f8": "psspi",
     "quire_paged_attention": "ppppppppppprtssssssffiii",
     "quire_penalize": "psspspssppppppi",
-    "quire_prepare_inputs": "psppspsrsppssptppp",
+    "quire_prepare_inputs": "psppspsrsppssptpppp",
     "quire_replay": "pssi",
     "quire_put_columns": "ptspsi",
     "quire_rms_norm": "ippptsfi",

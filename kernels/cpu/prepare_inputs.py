@@ -2,7 +2,7 @@
 
 import torch
 
-from quire.kernels.cpu.native import native
+from quire.kernels.cpu.native import address, native
 from quire.kernels.prepare_inputs import StepInputs
 
 
@@ -13,6 +13,7 @@ def prepare_inputs(
     rows: torch.Tensor,
     block_size: int,
     out: StepInputs,
+    shifts: torch.Tensor | None = None,
 ) -> None:
     """See kernels/prepare_inputs.py."""
     native().quire_prepare_inputs(
@@ -34,4 +35,5 @@ def prepare_inputs(
         out.query_starts.data_ptr(),
         out.seq_lens.data_ptr(),
         out.slots.data_ptr(),
+        address(shifts),
     )

@@ -41,12 +41,14 @@ def prepare_inputs_kernel(
     query_starts,
     seq_lens,
     slots,
+    shifts,
     row_stride,
     axis_stride,
     num_rows,
     num_tokens,
     slot_tokens,
     slot_blocks,
+    SHIFTED: tl.constexpr,
     AXES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
@@ -74,8 +76,11 @@ def prepare_inputs_kernel(
     block = tl.load(block_tables + slot.to(tl.int64) * slot_blocks + position // BLOCK_SIZE, read, other=0)
     place = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
     tl.store(token_ids + start + index, token.to(tl.int64), inside)
+    shifted = position.to(tl.int64)
+    if SHIFTED:
+        shifted += tl.load(shifts + slot, real, other=0)
     for axis in tl.static_range(AXES):
-        tl.store(positions + axis * axis_stride + start + index, position.to(tl.int64), inside)
+        tl.store(positions + axis * axis_stride + start + index, shifted, inside)
     tl.store(slot_mapping + start + index, tl.where(real, place, -1), inside)
 
 
@@ -86,6 +91,7 @@ def prepare_inputs(
     rows: torch.Tensor,
     block_size: int,
     out: StepInputs,
+    shifts: torch.Tensor | None = None,
 ) -> None:
     """See `quire.kernels.prepare_inputs`."""
     num_rows, num_tokens = rows.shape[1], out.token_ids.shape[0]
@@ -95,12 +101,14 @@ def prepare_inputs(
         block_tables,
         rows,
         *out,
+        known if shifts is None else shifts,
         rows.stride(0),
         out.positions.stride(0),
         num_rows,
         num_tokens,
         tokens.shape[1],
         block_tables.shape[1],
+        SHIFTED=shifts is not None,
         AXES=out.positions.shape[0],
         BLOCK_SIZE=block_size,
         TILE=TILE,

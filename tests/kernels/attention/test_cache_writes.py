@@ -114,8 +114,9 @@ def poisoned_inputs(num_tokens, num_rows, num_axes=1):
     st.integers(0, 3),
     st.sampled_from([1, 2, 4]),
     st.sampled_from([1, 3]),
+    st.booleans(),
 )
-def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, padding, block_size, num_axes):
+def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, padding, block_size, num_axes, shifted):
     num_rows, capacity = len(lengths), 16
     num_slots = num_rows + 1
     tokens = torch.arange(num_slots * capacity).view(num_slots, capacity).int() + 1000
@@ -124,7 +125,7 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     known = torch.full((num_slots,), 12)
     rows = torch.tensor([slots, [12 - c for c, _ in lengths], [n for _, n in lengths]], dtype=torch.int32).view(3, -1)
     expected = [
-        (1000 + slot * capacity + p, p, (slot * capacity + p // block_size) * 3 * block_size + p % block_size)
+        (1000 + slot * capacity + p, p - 2 * slot * shifted, (slot * capacity + p // block_size) * 3 * block_size + p % block_size)
         for slot, (computed, count) in zip(slots, lengths, strict=True)
         for p in range(computed, computed + count)
     ]
@@ -132,7 +133,8 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     out = poisoned_inputs(len(expected_padded), num_rows, num_axes)
     # a wider upload than the step has rows: the kernel must mind the stride
     wide = torch.nn.functional.pad(rows, (0, 2), value=99)
-    prepare_inputs(tokens, known, tables, wide[:, :num_rows], block_size, out)
+    shifts = -2 * torch.arange(num_slots) if shifted else None
+    prepare_inputs(tokens, known, tables, wide[:, :num_rows], block_size, out, shifts)
     for axis in out.positions:
         columns = out.token_ids, axis, out.slot_mapping
         assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected_padded
@@ -188,11 +190,11 @@ def test_a_wrong_argument_of_rope_store_kv_is_refused_by_its_name(changed, argum
         rope_store_kv_with(**changed)
 
 
-def prepare_with(rows=None, block_size=4, known=None, **changed):
+def prepare_with(rows=None, block_size=4, known=None, shifts=None, **changed):
     tables = torch.zeros((2, 3, 5), dtype=torch.int32)
     rows = torch.zeros((3, 2), dtype=torch.int32) if rows is None else rows
     known = torch.zeros(3, dtype=torch.int64) if known is None else known
-    prepare_inputs(tables[0], known, tables[1], rows, block_size, poisoned_inputs(4, 2)._replace(**changed))
+    prepare_inputs(tables[0], known, tables[1], rows, block_size, poisoned_inputs(4, 2)._replace(**changed), shifts)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +208,8 @@ def prepare_with(rows=None, block_size=4, known=None, **changed):
         (lambda: prepare_with(known=torch.zeros(3).int()), "known"),
         (lambda: prepare_with(known=torch.zeros(2).long()), "known"),
         (lambda: prepare_with(block_size=0), "block_size"),
+        (lambda: prepare_with(shifts=torch.zeros(3)), "shifts"),
+        (lambda: prepare_with(shifts=torch.zeros(2).long()), "shifts"),
         (lambda: prepare_with(positions=torch.zeros((1, 3)).long()), "positions"),
         (lambda: prepare_with(positions=torch.zeros((3, 8)).long()[:, ::2]), "positions"),
         (lambda: prepare_with(query_starts=torch.zeros(2).int()), "query_starts"),

@@ -15,7 +15,7 @@ def poisoned(num_tokens, num_rows, num_axes):
     return StepInputs(*longs, *(torch.full((num_rows + extra,), -77).int() for extra in (1, 0, 0)))
 
 
-def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=1):
+def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=1, shifted=False):
     """Both forms fill poisoned buffers from the same tables, and agree."""
     num_rows, num_tokens = len(slots), sum(counts) + padding
     capacity = capacity or max([1, *(c + n for c, n in zip(computed, counts, strict=True))])
@@ -25,11 +25,12 @@ def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=
     tables = torch.randint(0, 2**28, (num_slots, -(-capacity // block_size)), generator=generator).int()
     known = torch.randint(capacity, 2 * capacity, (num_slots,), generator=generator)
     left = [int(known[slot]) - count for slot, count in zip(slots, computed, strict=True)]
+    shifts = torch.randint(-50, 1, (num_slots,), generator=generator) if shifted else None
     wide = torch.full((3, num_rows + 3), 9, dtype=torch.int32)
     wide[:, :num_rows] = torch.tensor([slots, left, counts]).view(3, num_rows)
     actual, expected = (poisoned(num_tokens, num_rows, num_axes) for _ in range(2))
-    prepare_inputs(tokens, known, tables, wide[:, :num_rows], block_size, actual)
-    prepare_inputs_reference(tokens, known, tables, wide[:, :num_rows], block_size, expected)
+    prepare_inputs(tokens, known, tables, wide[:, :num_rows], block_size, actual, shifts)
+    prepare_inputs_reference(tokens, known, tables, wide[:, :num_rows], block_size, expected, shifts)
     for name, column in actual._asdict().items():
         assert torch.equal(column, getattr(expected, name)), name
 
@@ -41,10 +42,11 @@ def check(slots, computed, counts, padding, block_size, capacity=None, num_axes=
     st.integers(0, 5),
     st.sampled_from([1, 2, 4, 16]),
     st.sampled_from([1, 3]),
+    st.booleans(),
 )
-def test_any_mix_of_rows_equals_the_reference(lengths, slots, padding, block_size, num_axes):
+def test_any_mix_of_rows_equals_the_reference(lengths, slots, padding, block_size, num_axes, shifted):
     computed, counts = [c for c, _ in lengths], [n for _, n in lengths]
-    check(slots[: len(lengths)], computed, counts, padding, block_size, 20, num_axes)
+    check(slots[: len(lengths)], computed, counts, padding, block_size, 20, num_axes, shifted)
 
 
 @pytest.mark.parametrize("count", [TILE - 1, TILE, TILE + 1, 2 * TILE + 3])
