@@ -29,6 +29,8 @@ PIECE = 256 << 10
 LAST_MOMENT_SECONDS = 1.0
 """Time between the closing of a child's socket and its end."""
 
+Payload = bytes | bytearray | memoryview
+
 _INHERITED_VARIABLES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 _OWN_VARIABLES = {
     # address space is limited, and each arena and each thread's stack reserves much of it
@@ -82,12 +84,12 @@ class ChildProcess:
     def is_dead(self) -> bool:
         return self._process.poll() is not None
 
-    async def call(self, payload: bytes | bytearray, seconds: float, by_clock: bool = False) -> bytes:
-        """The answer, within so many seconds of CPU time, or of time.
+    async def call(self, payload: Payload, seconds: float, by_clock: bool = False, head: bytes = b"") -> bytes:
+        """The answer, within so many seconds of CPU time, or of time. `head` comes before `payload`, as one with it.
 
         Raises `SandboxTimeout`, `SandboxCrashed` or `SandboxLost`.
         """
-        exchange = asyncio.create_task(self._exchange(payload, seconds))
+        exchange = asyncio.create_task(self._exchange(head, payload, seconds))
         answered = False
         try:
             await (self._wait_by_clock if by_clock else self._wait)(exchange, seconds)
@@ -145,11 +147,11 @@ class ChildProcess:
         self._requests.close()
         return await asyncio.to_thread(self._process.wait)
 
-    async def _exchange(self, payload: bytes | bytearray, seconds: float) -> bytes:
+    async def _exchange(self, head: bytes, payload: Payload, seconds: float) -> bytes:
         view = memoryview(payload)
         # in one piece with its beginning: a child that is woken for the head alone would have to be woken again
-        self._requests.write(_REQUEST.pack(len(payload), seconds) + view[:PIECE])
-        for start in range(PIECE, len(payload), PIECE):
+        self._requests.write(_REQUEST.pack(len(head) + len(view), seconds) + head + view[:PIECE])
+        for start in range(PIECE, len(view), PIECE):
             await self._requests.drain()
             self._requests.write(view[start : start + PIECE])
         (size,) = _ANSWER.unpack(await self._answers.readexactly(_ANSWER.size))

@@ -12,7 +12,7 @@ import contextlib
 import logging
 
 from quire.frontend.fault_log import FaultLog
-from quire.frontend.sandbox.child_process import ChildProcess
+from quire.frontend.sandbox.child_process import ChildProcess, Payload
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 
 START_SECONDS = 30.0
@@ -62,8 +62,8 @@ class Sandbox:
         async with self._turn:
             await self._live_child()
 
-    async def call(self, payload: bytes | bytearray, seconds: float, stop_when_left: bool = False) -> bytes:
-        """The child's answer.
+    async def call(self, payload: Payload, seconds: float, stop_when_left: bool = False, head: bytes = b"") -> bytes:
+        """The child's answer. `head` comes before `payload`, as one with it: a large payload need not be copied for it.
 
         Raises `SandboxTimeout`, `SandboxCrashed` or `SandboxLost`; the child is then dead and another one started. A
         caller that is cancelled leaves the child to finish, because starting another would cost more; with
@@ -71,7 +71,7 @@ class Sandbox:
         """
         await self._turn.acquire()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._work = work = asyncio.create_task(self._answer(answer, payload, seconds))
+        self._work = work = asyncio.create_task(self._answer(answer, payload, seconds, head))
         work.add_done_callback(lambda _: self._ended(answer))
         try:
             return await answer
@@ -89,9 +89,9 @@ class Sandbox:
             if self._child is not None:
                 await self._child.kill()
 
-    async def _answer(self, answer: asyncio.Future[bytes], payload: bytes | bytearray, seconds: float) -> None:
+    async def _answer(self, answer: asyncio.Future[bytes], payload: Payload, seconds: float, head: bytes) -> None:
         try:
-            result = await (await self._live_child()).call(payload, seconds, self._by_clock)
+            result = await (await self._live_child()).call(payload, seconds, self._by_clock, head)
         except Exception as error:
             self._report(answer, error)
             with contextlib.suppress(SandboxLost):

@@ -106,6 +106,16 @@ def test_what_prints_does_not_disturb_the_answers_and_no_secret_reaches_the_chil
 
 
 @pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("size", [0, 1, 300_000, 3_000_000])
+def test_a_payload_of_two_parts_comes_as_one(size: int) -> None:
+    async def work(sandbox: Sandbox) -> None:
+        payload = memoryview(b"x" * size)
+        assert await sandbox.call(payload, 10, head=b"head of ") == b"ready head of " + payload
+
+    in_sandbox(work)
+
+
+@pytest.mark.usefixtures("modules")
 def test_garbage_on_the_pipe_is_a_crash() -> None:
     async def work(sandbox: Sandbox) -> None:
         with pytest.raises(SandboxLost, match="does not start: sandbox garbage announced"):
