@@ -38,6 +38,7 @@ REASONS: Final[dict[str, Reason]] = {
     "UNKNOWN_MODEL": Reason("NOT_FOUND", 404, False),
     "UNKNOWN_ADAPTER": Reason("NOT_FOUND", 404, False),
     "UNKNOWN_REQUEST": Reason("NOT_FOUND", 404, False),
+    "UNKNOWN_MEDIA": Reason("NOT_FOUND", 404, False),
     "UNAUTHENTICATED": Reason("UNAUTHENTICATED", 401, False),
     "PERMISSION_DENIED": Reason("PERMISSION_DENIED", 403, False),
     "QUEUE_FULL": Reason("RESOURCE_EXHAUSTED", 429, True),

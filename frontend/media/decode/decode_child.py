@@ -1,0 +1,114 @@
+"""The child process that decodes images: `python -m quire.frontend.media.decode.decode_child`, in a sandbox.
+
+It hands no pixel back: it writes them to its file, which the frontend then moves to where workers find it.
+"""
+
+import ctypes
+import hashlib
+import os
+import resource
+import sys
+import warnings
+from collections.abc import Callable
+
+import msgspec
+from PIL import Image, UnidentifiedImageError
+
+from quire.frontend.media.decode.decode_job import Answer, Decoded, DecodeSetup, NotWritten, Refused, split_job
+from quire.frontend.media.decode.image import FORMATS, decode, set_limits
+from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.refused import MediaRefused
+from quire.frontend.sandbox.child import serve
+
+MAX_ERROR = 200
+"""Characters of Pillow's message that an answer repeats."""
+KEPT_BYTES = 256 << 20
+"""Memory above which the process gives back what an image took; below, the next one finds its pages ready."""
+
+
+def prepare(setup: bytes) -> Callable[[bytes], bytes]:
+    """The function from a job to its `Answer`, as msgpack; `setup` is a `DecodeSetup`."""
+    wanted = msgspec.msgpack.decode(setup, type=DecodeSetup)
+    set_limits()
+    _silence_libraries()
+    trim = ctypes.CDLL(None).malloc_trim
+
+    def work(payload: bytes) -> bytes:
+        result = answer(payload, wanted)
+        del payload
+        if _resident_bytes() > KEPT_BYTES:
+            trim(0)
+        return msgspec.msgpack.encode(result)
+
+    return work
+
+
+def answer(payload: bytes, setup: DecodeSetup) -> Answer:
+    """Decode, resize and write one image."""
+    try:
+        family, data = split_job(payload)
+        del payload
+        image = decode(data, setup.max_pixels)
+        grid, pixels = resized(image, family)
+    except MediaRefused as error:
+        return Refused(str(error))
+    except UnidentifiedImageError:
+        return Refused(f"is none that is read here: {', '.join(FORMATS)}; send one of these")
+    except MemoryError:
+        return Refused("takes too much memory to decode; reduce it")
+    except Exception as error:  # whatever a file makes Pillow raise
+        return Refused(f"does not decode: {_first_line(error)}; send it whole and undamaged")
+    try:
+        _write(setup.file, pixels)
+    except OSError as error:
+        return NotWritten(os.strerror(error.errno or 0))
+    return Decoded(digest(family, grid, pixels), grid, len(pixels))
+
+
+def resized(image: Image.Image, family: MediaFamily) -> tuple[tuple[int, int, int], bytes]:
+    """The grid of an image and its pixels, uint8 [rows * patch, columns * patch, 3]. Raises `MediaRefused`."""
+    height, width = family.size(image.height, image.width)
+    pixels = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
+    return family.grid(height, width), pixels
+
+
+def digest(family: MediaFamily, grid: tuple[int, int, int], pixels: bytes) -> bytes:
+    """SHA-256 over all that the rows of an image depend on."""
+    head = ("image", family.kind, family.patch, family.merge, grid)
+    found = hashlib.sha256(msgspec.msgpack.encode(head))
+    found.update(pixels)
+    return found.digest()
+
+
+def _silence_libraries() -> None:
+    """Keep from the log what libraries find in clients' files; Python still writes there what is our own mistake."""
+    warnings.simplefilter("ignore")
+    sys.stderr = os.fdopen(os.dup(2), "w")
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def _write(path: str, pixels: bytes) -> None:
+    """Write the file, or leave none behind. Raises `OSError`."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(pixels)
+    except OSError:
+        if os.path.exists(path):
+            os.unlink(path)
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:MAX_ERROR] if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    serve(prepare)

@@ -1,0 +1,50 @@
+"""Messages between a frontend and a process that decodes images."""
+
+import msgspec
+
+from quire.frontend.media.families.table import MediaFamily
+
+
+class DecodeSetup(msgspec.Struct, frozen=True):
+    """The settings of one process."""
+
+    file: str
+    """Path of the file to which it writes pixels, one image after the other."""
+    max_pixels: int
+    """Most pixels of an image before it is resized."""
+
+
+class Decoded(msgspec.Struct, frozen=True, tag=True):
+    """The pixels of an image are in the file, uint8 [rows * patch, columns * patch, 3]."""
+
+    digest: bytes
+    """SHA-256, 32 bytes, over kind, family, patch, grid and pixels."""
+    grid: tuple[int, int, int]
+    num_bytes: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The image cannot be taken: what is wrong with it, and the remedy."""
+
+    message: str
+
+
+class NotWritten(msgspec.Struct, frozen=True, tag=True):
+    """The pixels could not be written, and the file is gone; `error` is the system's."""
+
+    error: str
+
+
+Answer = Decoded | Refused | NotWritten
+
+
+def job_head(family: MediaFamily) -> bytes:
+    """The beginning of a job, before the bytes of the image; `split_job` takes it off."""
+    packed = msgspec.msgpack.encode(family)
+    return len(packed).to_bytes(4, "little") + packed
+
+
+def split_job(payload: bytes) -> tuple[MediaFamily, bytes]:
+    """The family and the bytes of an image."""
+    end = 4 + int.from_bytes(payload[:4], "little")
+    return msgspec.msgpack.decode(payload[4:end], type=MediaFamily), payload[end:]

@@ -1,0 +1,124 @@
+"""The processes that decode images, and the way of an image through one of them into the store."""
+
+import asyncio
+
+import msgspec
+
+from quire.frontend.fault_log import FaultLog
+from quire.frontend.media.decode.decode_job import Answer, Decoded, DecodeSetup, NotWritten, Refused, job_head
+from quire.frontend.media.decode.turns import FairTurns
+from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.store import MediaStore, StoredMedia
+from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
+from quire.frontend.sandbox.parent import Sandbox
+from quire.proto.api import RequestError
+from quire.proto.messages.params import ParameterError
+
+MODULE = "quire.frontend.media.decode.decode_child"
+SECONDS = 30.0
+"""CPU time of one image."""
+PROCESS_BYTES = 512 << 20
+"""Address space of a process beside its image."""
+PIXEL_BYTES = 24
+"""Most bytes that a pixel takes while it is decoded: the canvases of an animation, copies in other modes."""
+MAX_ANSWER_BYTES = 64 << 10
+RETRY_SECONDS = 1.0
+INVALID = "INVALID_MEDIA"
+
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+class DecodePool:
+    """One per frontend. The first process starts with `start`, the others with images that find those busy.
+
+    Each writes to a file of its own in the store's folder, which is there besides what the store counts.
+    """
+
+    def __init__(self, store: MediaStore, num_processes: int, max_image_pixels: int) -> None:
+        self._store = store
+        self._files = [store.folder / f"{place}.part" for place in range(num_processes)]
+        setups = [msgspec.msgpack.encode(DecodeSetup(str(file), max_image_pixels)) for file in self._files]
+        memory_bytes = PROCESS_BYTES + PIXEL_BYTES * max_image_pixels
+        self._sandboxes = [
+            Sandbox(MODULE, setup, memory_bytes=memory_bytes, max_answer_bytes=MAX_ANSWER_BYTES) for setup in setups
+        ]
+        self._turns = FairTurns(num_processes)
+        self._work: set[asyncio.Task[StoredMedia]] = set()
+        self._fault_log = FaultLog("media store: images are written again")
+
+    async def start(self) -> None:
+        """Start one process. Raises `RequestError` when it does not start."""
+        await self._sandboxes[0].start()
+
+    async def close(self) -> None:
+        """End the processes; images that are being decoded fail."""
+        for sandbox in self._sandboxes:
+            await sandbox.close()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    async def decode(
+        self, data: bytes | memoryview, key: bytes, family: MediaFamily, field: str, owner: object
+    ) -> StoredMedia:
+        """The image in the store, with one reference, and found there by `key`. `owner`: the request whose turn it is.
+
+        Raises `ParameterError` on `field` for an image that is refused, takes too long or breaks its process,
+        `RequestError` where the process fails by itself or the disk is full, and `StoreFull`.
+        """
+        place = await self._turns.take(owner)
+        work = asyncio.create_task(self._decode_at(place, data, key, family, field))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # to finish an image costs less than to start another process; it may be sent again, too
+            work.add_done_callback(self._unwanted)
+            raise
+
+    async def _decode_at(
+        self, place: int, data: bytes | memoryview, key: bytes, family: MediaFamily, field: str
+    ) -> StoredMedia:
+        """The same, at a place that is given back."""
+        try:
+            answer = await self._answer(place, data, family, field)
+            if isinstance(answer, NotWritten) and self._store.evict_unused():
+                answer = await self._answer(place, data, family, field)
+            if isinstance(answer, NotWritten):
+                raise self._not_written(answer.error)
+            self._fault_log.end()
+            file = self._store.file_of(answer.digest)
+            item = StoredMedia(answer.digest, answer.grid, family.num_tokens(answer.grid), file, answer.num_bytes)
+            self._store.add(self._files[place], item, key)
+            return item
+        finally:
+            self._turns.give_back(place)
+
+    def _unwanted(self, work: asyncio.Task[StoredMedia]) -> None:
+        """Give back the reference of a caller that has left."""
+        if not work.cancelled() and work.exception() is None:
+            self._store.release(work.result().digest)
+
+    async def _answer(
+        self, place: int, data: bytes | memoryview, family: MediaFamily, field: str
+    ) -> Decoded | NotWritten:
+        sandbox = self._sandboxes[place]
+        try:
+            answered = await sandbox.call(data, SECONDS, head=job_head(family))
+        except (SandboxTimeout, SandboxCrashed, SandboxLost) as error:
+            self._files[place].unlink(missing_ok=True)  # the process may have died while it wrote
+            if isinstance(error, SandboxLost):
+                raise
+            slow = f"took more than {SECONDS:g} s to decode; send a smaller image"
+            broke = "broke the process that decoded it; send it in another format"
+            raise ParameterError(field, slow if isinstance(error, SandboxTimeout) else broke, INVALID) from error
+        answer = _answers.decode(answered)
+        if isinstance(answer, Refused):
+            raise ParameterError(field, answer.message, INVALID)
+        return answer
+
+    def _not_written(self, error: str) -> RequestError:
+        """The error of a request whose pixels found no place on the disk; the operator reads of it, too."""
+        remedy = "free space there, or lower --media-store-bytes"
+        self._fault_log.begin(f"media store: {self._store.folder}: {error}; {remedy}")
+        message = f"the server has no place for an image's pixels: {error}; send the request again"
+        return RequestError("QUEUE_FULL", message, retry_after_seconds=RETRY_SECONDS)

@@ -1,0 +1,110 @@
+"""The images of requests: loaded into the store, and kept there until their requests end."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from quire.frontend.media.decode.decode_pool import RETRY_SECONDS, DecodePool
+from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.item_loader import BytesSource, ItemLoader, Owner
+from quire.frontend.media.store import MediaStore, StoredMedia, StoreFull, stored_cost
+from quire.proto.api import ImagePart, RequestError
+from quire.proto.messages.params import ParameterError
+
+READ_AHEAD = 2
+"""Number of images of one request that are read while all processes decode others of it."""
+
+
+class LoadedMedia:
+    """The images of a request in their order, to which it refers until `release`."""
+
+    def __init__(self, store: MediaStore, items: Sequence[StoredMedia]) -> None:
+        self.items = tuple(items)
+        self._store = store
+        self._released = False
+
+    def release(self) -> None:
+        """Give the references back, at the request's terminal event. A second call does nothing."""
+        if not self._released:
+            self._released = True
+            for item in self.items:
+                self._store.release(item.digest)
+
+
+class MediaLoader:
+    """One per frontend."""
+
+    def __init__(
+        self,
+        family: MediaFamily,
+        source: BytesSource,
+        folder: Path,
+        *,
+        num_processes: int,
+        max_image_pixels: int,
+        max_store_bytes: int,
+    ) -> None:
+        """`folder`: that of this frontend's life, which is made here. Raises `ValueError` and `OSError`."""
+        largest = stored_cost(family.max_bytes)
+        if max_store_bytes < largest:
+            message = f"{max_store_bytes} is less than the model's largest image takes, {largest}"
+            raise ValueError(f"media_store_bytes: {message}; raise it, or lower max_pixels in mm_processor_kwargs")
+        self.family = family
+        self.store = MediaStore(folder, max_store_bytes)
+        self._pool = DecodePool(self.store, num_processes, max_image_pixels)
+        self._item_loader = ItemLoader(family, source, self.store, self._pool)
+        self._at_once = num_processes + READ_AHEAD
+
+    async def start(self) -> None:
+        """Start one process; others start with the images that need them. Raises `RequestError`."""
+        await self._pool.start()
+
+    async def close(self) -> None:
+        """End the processes and remove the folder: no request refers to it any more."""
+        await self._pool.close()
+        await asyncio.to_thread(self.store.close)
+
+    async def load(
+        self, parts: Sequence[ImagePart], *, fields: Sequence[str], tenant: str, cache_salt: str, seconds: float
+    ) -> LoadedMedia:
+        """The images of a request; `fields` name its parts. What fails leaves no reference behind.
+
+        Raises `ParameterError` on the field of a part that cannot be taken, and `RequestError`: DEADLINE after
+        `seconds`, QUEUE_FULL where there is no room now.
+        """
+        owner = Owner(tenant, cache_salt)
+        now = asyncio.get_running_loop().time
+        until = now() + seconds
+        items: dict[int, StoredMedia] = {}
+        numbers = iter(range(len(parts)))
+
+        async def load_some() -> None:
+            for number in numbers:  # all of these tasks take from one iterator
+                field = fields[number]
+                try:
+                    items[number] = await self._item_loader.load(parts[number], field, owner, until - now())
+                except StoreFull as error:
+                    raise self._no_room(items.values(), error.cost, field) from error
+
+        try:
+            async with asyncio.timeout_at(until) as scope, asyncio.TaskGroup() as group:
+                for _ in range(min(self._at_once, len(parts))):
+                    group.create_task(load_some())
+        except BaseException as error:
+            LoadedMedia(self.store, list(items.values())).release()
+            if isinstance(error, BaseExceptionGroup):
+                raise error.exceptions[0] from None
+            if isinstance(error, TimeoutError) and scope.expired():
+                raise RequestError("DEADLINE", "the time-out passed before the images were decoded") from None
+            raise
+        return LoadedMedia(self.store, [items[number] for number in range(len(parts))])
+
+    def _no_room(self, items: Collection[StoredMedia], cost: int, field: str) -> Exception:
+        """The error of a request that has these items and needs room for another one."""
+        own = cost + sum({item.digest: item.cost for item in items}.values())
+        most = self.store.max_bytes
+        if own > most:
+            message = f"the images of this request take {own} bytes up to this one; at most {most} are kept; send fewer"
+            return ParameterError(field, message, "EXCEEDS_CAPACITY")
+        message = f"images of other requests take {self.store.num_used_bytes} of {most} bytes; send the request again"
+        return RequestError("QUEUE_FULL", message, field=field, retry_after_seconds=RETRY_SECONDS)

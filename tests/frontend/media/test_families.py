@@ -1,0 +1,158 @@
+"""Sizes, tokens and settings of the Qwen family, equal to those of transformers' processor."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+from quire.frontend.media.families.qwen import QwenImages
+from quire.frontend.media.families.table import read_family
+from quire.frontend.media.refused import MediaRefused
+
+QWEN2 = QwenImages(placeholder_id=9, patch=14, merge=2, min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
+QWEN3 = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=65536, max_pixels=16777216)
+TIGHT = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=300 * 300, max_pixels=300 * 300)
+TINY = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=1, max_pixels=1)
+PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessorFast",
+    "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+    "patch_size": 16,
+    "merge_size": 2,
+    "temporal_patch_size": 2,
+}
+SIDES = st.one_of(st.integers(1, 99), st.integers(1, 12_000), st.integers(1, 300).map(lambda n: 32 * n))
+
+
+def oracle(family: QwenImages) -> Qwen2VLImageProcessorPil:
+    return Qwen2VLImageProcessorPil(
+        patch_size=family.patch,
+        merge_size=family.merge,
+        size={"shortest_edge": family.min_pixels, "longest_edge": family.max_pixels},
+    )
+
+
+ORACLES = [(family, oracle(family)) for family in (QWEN2, QWEN3, TIGHT, TINY)]
+
+
+@given(SIDES, SIDES)
+@example(1, 1)
+@example(1, 200)
+@example(200, 1)
+@example(3, 3)
+@example(60, 12_000)
+@example(4096, 4096)
+@example(4097, 4096)
+@example(256, 256)
+@example(255, 257)
+@example(16, 48)
+@example(80, 80)
+def test_patches_are_those_of_transformers_and_never_more_than_is_said(height: int, width: int) -> None:
+    for family, processor in ORACLES:
+        if max(height, width) > 200 * min(height, width):
+            with pytest.raises(MediaRefused, match=f"{width} x {height} pixels is more than 200 times the other"):
+                family.size(height, width)
+            continue
+        grid = family.grid(*family.size(height, width))
+        assert grid[0] * grid[1] * grid[2] == processor.get_number_of_image_patches(height, width)
+        assert family.num_tokens(grid) * 4 == grid[1] * grid[2]
+        assert family.num_tokens(grid) <= family.max_tokens
+        assert family.max_bytes == family.max_tokens * family.unit**2 * 3
+
+
+def test_the_largest_image_of_published_models_has_as_many_tokens_as_is_said() -> None:
+    assert QWEN3.max_tokens == 16384 == QWEN3.num_tokens(QWEN3.grid(*QWEN3.size(4096, 4096)))
+    assert QWEN2.max_tokens == 1280 == QWEN2.num_tokens(QWEN2.grid(*QWEN2.size(28 * 32, 28 * 40)))
+
+
+def write(folder: Path, processor: object, config: object, name: str = "preprocessor_config.json") -> Path:
+    (folder / name).write_text(json.dumps(processor))
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["", "Fast", "Pil"])
+def test_settings_are_read_from_the_models_file(tmp_path: Path, suffix: str) -> None:
+    processor = PROCESSOR | {"image_processor_type": "Qwen2VLImageProcessor" + suffix, "image_mean": [0.5] * 3}
+    family = read_family(write(tmp_path, processor, {"image_token_id": 151655}))
+    assert family == QwenImages(placeholder_id=151655, patch=16, merge=2, min_pixels=65536, max_pixels=16777216)
+    assert family.placeholder == "<|image_pad|>"
+
+
+def test_a_file_of_all_processors_goes_before_that_of_images_alone(tmp_path: Path) -> None:
+    write(tmp_path, PROCESSOR | {"patch_size": 14}, {"image_token_id": 7})
+    family = read_family(
+        write(tmp_path, {"image_processor": PROCESSOR}, {"image_token_id": 7}, "processor_config.json")
+    )
+    assert family is not None
+    assert family.patch == 16
+    write(tmp_path, {"processor_class": "Qwen3VLProcessor"}, {"image_token_id": 7}, "processor_config.json")
+    family = read_family(tmp_path)
+    assert family is not None
+    assert family.patch == 14
+
+
+def test_old_names_of_bounds_go_before_new_ones_and_the_servers_before_both(tmp_path: Path) -> None:
+    folder = write(tmp_path, PROCESSOR | {"min_pixels": 3136, "max_pixels": 12845056}, {"image_token_id": 7})
+    bounds = [
+        (family.min_pixels, family.max_pixels)
+        for overrides in (
+            {},
+            {"max_pixels": 99999},
+            {"min_pixels": 100, "max_pixels": 200},
+            {"size": {"shortest_edge": 1000, "longest_edge": 2000}},
+            {"size": {"longest_edge": 5000}},
+        )
+        if (family := read_family(folder, overrides)) is not None
+    ]
+    assert bounds == [(3136, 12845056), (3136, 99999), (100, 200), (1000, 2000), (3136, 5000)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"fps": 2}, "fps: is no setting of this model's images; it has min_pixels, max_pixels, size"),
+        ({"max_pixels": 10}, "max_pixels: 10 is below min_pixels, 65536"),
+        ({"min_pixels": 0}, "min_pixels: must be at least 1, got 0"),
+        ({"max_pixels": "many"}, "max_pixels"),
+        ({"max_pixels": True}, "max_pixels"),
+        ({"size": 448}, "size: must have shortest_edge and longest_edge, got 448"),
+    ],
+)
+def test_settings_that_cannot_be_followed_are_refused_by_name(tmp_path: Path, overrides: dict, said: str) -> None:
+    folder = write(tmp_path, PROCESSOR, {"image_token_id": 7})
+    with pytest.raises(ValueError, match=said):
+        read_family(folder, overrides)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"patch_size": None}, "patch_size"),
+        ({"merge_size": 0}, "merge: must be at least 1, got 0"),
+        ({"size": None}, "missing required field `min_pixels`"),
+        ({"resample": 2}, "resample: 2 is not supported; only 3 is"),
+        ({"do_resize": False}, "do_resize: False is not supported; only True is"),
+    ],
+)
+def test_nothing_is_assumed_of_a_model(tmp_path: Path, change: dict, said: str) -> None:
+    folder = write(tmp_path, PROCESSOR | change, {"image_token_id": 7})
+    with pytest.raises(ValueError, match="preprocessor_config.json: .*" + said):
+        read_family(folder)
+
+
+def test_models_without_images_have_no_family(tmp_path: Path) -> None:
+    assert read_family(tmp_path) is None
+    assert read_family(write(tmp_path, {"image_processor_type": "SiglipImageProcessor"}, {"image_token_id": 7})) is None
+    assert read_family(write(tmp_path, PROCESSOR, {})) is None
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"preprocessor_config\.json: does not read"):
+        read_family(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"preprocessor_config\.json: is no JSON object"):
+        read_family(tmp_path)
