@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 
-from quire.kernels.bench import attention, layers, quantized, sampling
+from quire.kernels.bench import attention, layers, quantized, sampling, towers
 from quire.kernels.bench.case import Case
 from quire.kernels.bench.ceilings import Ceilings
 from quire.kernels.bench.ceilings import measure as measure_ceilings
@@ -62,6 +62,8 @@ def cases(shapes: Shapes, device_type: str) -> Iterator[Case]:
         for case in several:
             found.setdefault((case.operation, case.shape), case)
     yield from found.values()
+    for tower in shapes.towers:
+        yield from towers.cases(tower)
 
 
 def measure(case: Case, options: BenchOptions, ceilings: Ceilings, cold_bytes: int) -> dict[str, Any]:

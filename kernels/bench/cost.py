@@ -33,6 +33,11 @@ def rope_store_kv(
     return Cost(tokens * (moved + 2 * half * 4 + 8))
 
 
+def rope_in_place(tokens: int, heads: int, head_dim: int, itemsize: int) -> Cost:
+    """Queries and keys in and out, and float32 angles of whole heads."""
+    return Cost(tokens * (4 * heads * head_dim * itemsize + head_dim * 4))
+
+
 def gated_activation(tokens: int, intermediate: int, itemsize: int) -> Cost:
     """Gate and up in, one product out."""
     return Cost(3 * tokens * intermediate * itemsize)
@@ -92,6 +97,12 @@ def attention(
         pairs += sum(min(seen, last) for last in range(length - query + 1, length + 1))
     queries = 2 * sum(query_lens) * heads * head_dim * itemsize
     return Cost(2 * positions * kv_heads * head_dim * cache_itemsize + queries, 4 * pairs * heads * head_dim)
+
+
+def encoder_attention(lengths: Sequence[int], heads: int, head_dim: int, itemsize: int) -> Cost:
+    """Queries, keys and values in, results out; every token meets all of its row."""
+    size = heads * head_dim
+    return Cost(4 * sum(lengths) * size * itemsize, 4 * sum(length**2 for length in lengths) * size)
 
 
 def logits(rows: int, vocab: int, itemsize: int) -> Cost:

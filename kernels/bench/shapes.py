@@ -41,6 +41,18 @@ class Attend:
 
 
 @dataclass(frozen=True, slots=True)
+class Tower:
+    """Attention of one layer of a tower of vision, over images of one size."""
+
+    heads: int
+    head_dim: int
+    images: int
+    patches: int
+    """Patches of each."""
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class Shapes:
     """The shapes that are measured on one kind of device."""
 
@@ -53,6 +65,7 @@ class Shapes:
     block_tokens: tuple[int, ...]
     """Tokens of the products on 8-bit floats in blocks that only GPUs have: the most of ours, and cuBLAS's."""
     attention: tuple[Attend, ...]
+    towers: tuple[Tower, ...]
     sampling_rows: tuple[int, ...]
     decode_rows: int
     """Rows of a step, for what prepares it."""
@@ -77,6 +90,7 @@ CUDA = Shapes(
         Attend("decode 1 x 128k + 31 x 4k", ((1, 1, 131_072), (31, 1, 4096))),
         Attend("decode 64 x 4k, fp8", ((64, 1, 4096),), fp8=True),
     ),
+    towers=(Tower(16, 72, 1, 3772, torch.bfloat16), Tower(16, 72, 8, 1008, torch.bfloat16)),
     sampling_rows=(1, 256),
     decode_rows=256,
     cold_bytes=160 << 20,
@@ -92,6 +106,7 @@ CPU = Shapes(
         Attend("decode 1 x 1k", ((1, 1, 1024),)),
         Attend("decode 16 x 192", ((16, 1, 192),)),
     ),
+    towers=(Tower(16, 72, 1, 1008, torch.float32),),
     sampling_rows=(1, 16),
     decode_rows=16,
     cold_bytes=256 << 20,

@@ -9,6 +9,7 @@ from report import Case, Report
 from tensors import poisoned, row_error
 
 from quire.kernels.attention.encoder_attention import encoder_attention, encoder_attention_reference
+from quire.kernels.attention.rope_in_place import rope_in_place, rope_in_place_reference
 from quire.kernels.linear.activation import GATES, activation, activation_reference
 from quire.kernels.linear.layer_norm import layer_norm, layer_norm_reference
 
@@ -19,12 +20,33 @@ LIMITS = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 def encoder(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     """`small`: fewer and smaller shapes, for a machine without a GPU."""
-    for checks in (_attentions, _norms, _activations):
+    for checks in (_rotations, _attentions, _norms, _activations):
         yield from checks(report, device, small)
 
 
+def _rotations(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
+    shapes = [(2, 16, 8)] if small else [(16, 72, 36), (16, 80, 40), (12, 64, 32), (3, 24, 4)]
+    for dtype, (heads, dim, half) in itertools.product(LIMITS, shapes):
+        run = partial(_rotation, report, device, dtype, heads, dim, half)
+        yield Case(f"rope_in_place {dtype} {heads} x {dim} {half}", run)
+
+
+def _rotation(report: Report, device: torch.device, dtype: torch.dtype, heads: int, dim: int, half: int) -> None:
+    for count in (0, 1, 37, 3772):
+        qkv = torch.randn(count, 3 * heads * dim, device=device, dtype=dtype)
+        angle = 100 * torch.rand(count, half, device=device)
+        wanted, detail = qkv.double(), f"{count} x {heads} x {dim} {half}"
+        stays = qkv.view(count, 3 * heads, dim).clone()
+        rope_in_place(qkv, angle.cos(), angle.sin(), heads)
+        rope_in_place_reference(wanted, angle.cos(), angle.sin(), heads)
+        got = qkv.view(count, 3 * heads, dim)
+        report.number(f"rope_in_place {dtype}", row_error(got, wanted.view_as(got)), LIMITS[dtype], detail)
+        report.equal("rope_in_place: values stay", got[:, 2 * heads :], stays[:, 2 * heads :], detail)
+        report.equal("rope_in_place: the rest stays", got[..., 2 * half :], stays[..., 2 * half :], detail)
+
+
 def _attentions(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
-    shapes = [(2, 16)] if small else [(12, 32), (12, 64), (16, 64), (4, 80), (2, 128), (1, 256)]
+    shapes = [(2, 16)] if small else [(12, 32), (12, 64), (16, 64), (16, 72), (4, 80), (2, 128), (1, 256)]
     lengths = [(), (1, 5), (3, 64, 65)] if small else [(), (1,), (1, 5, 512), (64, 65, 127, 8192), (17,) * 256]
     for dtype, (heads, dim), rows in itertools.product(LIMITS, shapes, lengths):
         run = partial(_attention, report, device, dtype, heads, dim, rows)

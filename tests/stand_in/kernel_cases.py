@@ -9,6 +9,7 @@ import torch
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
 from quire.kernels.attention.block_copy import copy_blocks
 from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
 from quire.kernels.linear.activation import GATES, activation, gated_activation
@@ -38,7 +39,7 @@ Case = Callable[[], None]
 
 def cases(capability: int) -> Iterator[tuple[str, Case]]:
     """On Hopper every form; elsewhere those whose tiles or instructions hang on the chip. The models run the rest."""
-    dims, dtypes = ((16, 32, 64, 80, 96, 128, 256), (F32, F16, BF16)) if capability == 90 else ((256,), (F32, BF16))
+    dims, dtypes = ((16, 32, 64, 72, 80, 96, 128, 256), (F32, F16, BF16)) if capability == 90 else ((256,), (F32, BF16))
     for dtype in dtypes:
         chosen = (64,) if dtype == F16 else dims  # tiles as for the other type of its size
         name = f"encoder {dtype}".replace("torch.", "")
@@ -108,8 +109,11 @@ def _batch(lengths: tuple[int, ...], group: int, window: int | None) -> PagedBat
 
 def _encoder(dtype: torch.dtype, dims: tuple[int, ...]) -> None:
     for head_dim in dims:
-        starts = torch.tensor([0, 3, 70], dtype=torch.int32)
-        encoder_attention(torch.zeros((70, 36 * head_dim), dtype=dtype), starts, (3, 67), 12, head_dim**-0.5)
+        for lengths in ((3, 67), (3, 900)):
+            starts = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+            qkv = torch.zeros((sum(lengths), 36 * head_dim), dtype=dtype)
+            rope_in_place(qkv, *torch.zeros((2, sum(lengths), head_dim // 2)), 12)
+            encoder_attention(qkv, starts, lengths, 12, head_dim**-0.5)
     size = 12 * 64
     x, gain = torch.zeros((3, size), dtype=dtype), torch.ones(size, dtype=dtype)
     for kind in GATES:

@@ -109,25 +109,40 @@ class EncoderTiles(NamedTuple):
     num_stages: int
 
 
-def encoder_tiles(head_dim: int, itemsize: int) -> EncoderTiles:
-    """Tiles that fit the registers and the shared memory of every chip: the wider a head, the smaller."""
-    wide = padded_head(head_dim) * itemsize
+LONG_ROW = 512
+"""Tokens from which on a row's keys would come from the chip's cache too often for tiles of 64 queries."""
+
+
+def encoder_tiles(head_dim: int, itemsize: int, longest: int) -> EncoderTiles:
+    """Tiles that fit the registers and the shared memory of every chip: the wider a head, the smaller.
+
+    `longest` is the longest row. Where it is long a program takes twice the queries with twice the warps: a byte of a
+    key is then worth 128 FLOPs in 16-bit types, which the caches of all chips keep up with.
+    """
+    wide = sum(head_parts(head_dim)) * itemsize
+    if itemsize == 2:
+        keys, stages = 64 if wide <= 192 else 32, 3 if wide <= 256 else 2
+        num_warps = 4 if wide <= 256 else 8
+        if longest > LONG_ROW and wide <= 256:
+            return EncoderTiles(128, keys, 2 * num_warps, stages)
+        return EncoderTiles(64, keys, num_warps, stages)
+    # each factor of a product in float32 is held as a sum of two
     if wide <= 128:
         return EncoderTiles(64, 64, 4, 3)
-    if itemsize == 2:
-        return EncoderTiles(64, 32, 4, 3) if wide <= 256 else EncoderTiles(64, 32, 8, 2)
-    # each factor of a product in float32 is held as a sum of two
-    return (
-        EncoderTiles(64, 32, 8, 3)
-        if wide <= 256
-        else EncoderTiles(16, 32, 8, 2)
-        if wide <= 512
-        else EncoderTiles(16, 16, 8, 2)
-    )
+    if wide <= 256:
+        return EncoderTiles(64, 32, 8, 3)
+    return EncoderTiles(16, 32, 8, 2) if wide <= 512 else EncoderTiles(16, 16, 8, 2)
 
 
-def padded_head(head_dim: int) -> int:
-    return max(16, 1 << (head_dim - 1).bit_length())
+def head_parts(head_dim: int) -> tuple[int, int]:
+    """Powers of two that hold a head between them, 16 at least each: one, and what is left for another or 0."""
+    whole = _padded(head_dim)
+    rest = _padded(head_dim - whole // 2)
+    return (whole // 2, rest) if whole // 2 + rest < whole else (whole, 0)
+
+
+def _padded(size: int) -> int:
+    return max(16, 1 << (size - 1).bit_length())
 
 
 class HeadLayout(NamedTuple):

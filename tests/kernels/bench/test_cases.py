@@ -8,7 +8,7 @@ import torch
 from quire.kernels.bench import attention, quantized
 from quire.kernels.bench.__main__ import BenchOptions, cases, measure, run
 from quire.kernels.bench.ceilings import Ceilings
-from quire.kernels.bench.shapes import CPU, CUDA, Attend, Layer, Shapes
+from quire.kernels.bench.shapes import CPU, CUDA, Attend, Layer, Shapes, Tower
 
 TINY = Layer("tiny", 32, 4, 2, 8, 48, 160, True, torch.float32)
 SMALL = Shapes(
@@ -22,6 +22,7 @@ SMALL = Shapes(
         Attend("extend", ((2, 3, 11),), block_size=4),
         Attend("decode", ((1, 1, 30), (2, 1, 6)), block_size=4),
     ),
+    towers=(Tower(2, 24, 2, 7, torch.float32),),
     sampling_rows=(2,),
     decode_rows=3,
     cold_bytes=1 << 12,
@@ -84,6 +85,8 @@ def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention(
         "norm_linear",
         "linear_group_words",
         "paged_attention",
+        "rope_in_place",
+        "encoder_attention",
         "best",
         "sample",
         "append_tokens",
@@ -97,6 +100,7 @@ def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention(
     }
     assert ("norm_linear", "16 x 4096 -> 28672, gate and up") in found
     assert ("norm_linear", "16 x 4096 -> 24576, gate and up") in found
+    assert ("encoder_attention", "1 x 3772 patches, 16 heads of 72") in found
     assert ("paged_attention", "decode 1 x 128k + 31 x 4k, 32/8 heads of 128") in found
 
 

@@ -17,6 +17,11 @@ def test_rope_store_kv_moves_queries_twice_and_keys_and_values_into_the_cache() 
     assert cost.rope_store_kv(5, 4, 2, 8, 4, 2, 1).num_bytes == 5 * (into + out)
 
 
+def test_rope_in_place_moves_queries_and_keys_twice() -> None:
+    # two tokens, 3 heads of 8 elements of 2 bytes; 4 angles, cosine and sine
+    assert cost.rope_in_place(2, 3, 8, 2) == Cost(2 * (2 * 2 * 3 * 8 * 2 + 2 * 4 * 4))
+
+
 def test_an_activation_reads_two_halves_and_writes_one() -> None:
     assert cost.gated_activation(3, 8, 2) == Cost(3 * 16 * 2 + 3 * 8 * 2)
 
@@ -59,6 +64,11 @@ def test_a_prompt_attends_to_half_a_square() -> None:
     assert cost.attention((3,), (3,), 1, 1, 8, 2, 2).num_flops == 4 * 6 * 8
     # two new tokens behind three cached ones see 4 and 5
     assert cost.attention((2,), (5,), 1, 1, 8, 2, 2).num_flops == 4 * 9 * 8
+
+
+def test_an_image_attends_to_all_of_itself_and_to_no_other() -> None:
+    # images of 3 and 5 patches, 2 heads of 8 elements of 4 bytes
+    assert cost.encoder_attention((3, 5), 2, 8, 4) == Cost(4 * 8 * 2 * 8 * 4, 4 * (9 + 25) * 2 * 8)
 
 
 def test_a_window_bounds_what_is_read_and_multiplied() -> None:

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.encoder_attention import encoder_attention_reference
+from quire.kernels.attention.rope_in_place import rope_in_place_reference
 from quire.kernels.gpu.attention.encoder_attention import encoder_attention
-from quire.kernels.gpu.attention.tiles import LARGEST_HEAD, encoder_tiles
+from quire.kernels.gpu.attention.rope_in_place import rope_in_place
+from quire.kernels.gpu.attention.tiles import LARGEST_HEAD, LONG_ROW, encoder_tiles, head_parts
 from quire.kernels.gpu.linear.activation import activation
 from quire.kernels.gpu.linear.layer_norm import layer_norm
 from quire.kernels.gpu.linear.tiles import WIDEST_NORM
@@ -28,8 +30,8 @@ def randn(*shape, seed, dtype):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-TILE = encoder_tiles(16, 2).queries
-assert encoder_tiles(16, 2).keys == TILE
+TILE = encoder_tiles(16, 2, 1).queries
+assert encoder_tiles(16, 2, 1).keys == TILE
 LENGTHS = st.lists(st.sampled_from([1, 2, 17, TILE - 1, TILE, TILE + 1, 2 * TILE + 3]), max_size=3)
 
 
@@ -37,7 +39,7 @@ LENGTHS = st.lists(st.sampled_from([1, 2, 17, TILE - 1, TILE, TILE + 1, 2 * TILE
 @given(
     st.sampled_from(DTYPES),
     LENGTHS,
-    st.sampled_from([(1, 16), (2, 24), (3, 32), (1, 72), (1, 136)]),
+    st.sampled_from([(1, 16), (2, 24), (3, 32), (1, 72), (2, 80), (1, 136)]),
     st.integers(0, 99),
 )
 def test_attention_equals_the_reference_in_rows_of_any_length(dtype, lengths, heads, seed):
@@ -47,6 +49,51 @@ def test_attention_equals_the_reference_in_rows_of_any_length(dtype, lengths, he
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
     arguments = (qkv, starts, tuple(lengths), num_heads, head_dim**-0.5)
     close(encoder_attention(*arguments)[: sum(lengths)], encoder_attention_reference(*arguments)[: sum(lengths)])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [16, 72, 80, 128])
+def test_long_rows_have_tiles_of_their_own_and_the_same_attention(dtype, head_dim):
+    lengths = (3, LONG_ROW + 1, 70)
+    queries, fewer = (encoder_tiles(head_dim, dtype.itemsize, longest).queries for longest in (max(lengths), LONG_ROW))
+    assert (queries > fewer) == (dtype != torch.float32)
+    qkv, starts = randn(sum(lengths), 3 * head_dim, seed=1, dtype=dtype), torch.tensor([0, *lengths]).cumsum(0).int()
+    arguments = (qkv, starts, lengths, 1, head_dim**-0.5)
+    close(encoder_attention(*arguments), encoder_attention_reference(*arguments))
+
+
+def test_a_head_is_held_by_one_power_of_two_or_by_two_that_are_less():
+    for head_dim in range(1, LARGEST_HEAD + 1):
+        part, rest = head_parts(head_dim)
+        assert all(size & (size - 1) == 0 and size >= 16 for size in (part, rest) if size)
+        assert part + rest >= head_dim > (part if rest else part // 2 if part > 16 else 0)
+        assert part + rest <= 1 << max(4, (head_dim - 1).bit_length())
+    assert [head_parts(size) for size in (16, 64, 72, 80, 96, 112)] == [
+        (16, 0),
+        (64, 0),
+        (64, 16),
+        (64, 16),
+        (64, 32),
+        (128, 0),
+    ]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(DTYPES),
+    st.integers(0, 9),
+    st.sampled_from([(1, 16, 8), (3, 8, 2), (2, 24, 0), (16, 72, 36), (5, 80, 40), (2, 128, 64)]),
+    st.integers(0, 99),
+)
+def test_rotation_in_place_equals_the_reference_and_leaves_the_rest(dtype, num_tokens, heads, seed):
+    num_heads, head_dim, half = heads
+    qkv = randn(num_tokens, 3 * num_heads * head_dim, seed=seed, dtype=dtype)
+    angles = 100 * randn(num_tokens, half, seed=seed + 1, dtype=torch.float32)
+    expected = qkv.clone()
+    rope_in_place_reference(expected, angles.cos(), angles.sin(), num_heads)
+    rope_in_place(qkv, angles.cos(), angles.sin(), num_heads)
+    close(qkv, expected)
+    assert torch.equal(qkv[:, 2 * num_heads * head_dim :], expected[:, 2 * num_heads * head_dim :])
 
 
 def test_nan_stays_in_its_row():
