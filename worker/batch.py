@@ -41,4 +41,22 @@ class Embedded(NamedTuple):
     source: torch.Tensor
     """int64 [T]: the row of `vectors` that is the token's embedding; -1: it has its own"""
     vectors: torch.Tensor
-    """[V, hidden], V >= 1, of the model's dtype and the same on every rank"""
+    """[V, (1 + n) * hidden], V >= 1, of the model's dtype and the same on every rank: an embedding, and what is added
+    behind each of the first n layers"""
+
+    def put_into(self, looked_up: torch.Tensor) -> torch.Tensor:
+        """The embeddings [T, hidden], where there are any in place of those looked up."""
+        return torch.where(self._is_given, self._columns(0, looked_up.shape[1]), looked_up)
+
+    def added_to(self, x: torch.Tensor, layer: int) -> torch.Tensor:
+        """x [T, hidden] behind a layer, one of the first n, with what is added there."""
+        return torch.where(self._is_given, x + self._columns(1 + layer, x.shape[1]), x)
+
+    # no shape depends on how many tokens have a row, so that a graph may record it
+    @property
+    def _is_given(self) -> torch.Tensor:
+        return (self.source >= 0)[:, None]
+
+    def _columns(self, number: int, hidden: int) -> torch.Tensor:
+        """[T, hidden] of each token's row: what a token without one gets means nothing."""
+        return self.vectors.narrow(1, number * hidden, hidden).index_select(0, self.source.clamp(min=0))

@@ -1,7 +1,8 @@
 """Read fields of a config.json with their types checked; ModelError names the field that is wrong."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Literal, cast, get_args
 
 from quire.worker.weights.parts import ModelError
@@ -74,6 +75,34 @@ def flag(config: Config, name: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise ModelError(name, f"config.json must state true or false, got {shown(value)}")
     return value
+
+
+def counts(config: Config, name: str, default: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """A list of whole numbers up to `most`; null is the default."""
+    value = config.get(name)
+    if value is None:
+        return default
+    numbers = value if isinstance(value, list) else [None]
+    if any(isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= most for one in numbers):
+        raise ModelError(name, f"must be a list of whole numbers up to {most}, got {shown(value)}")
+    return tuple(numbers)
+
+
+def section(config: Config, name: str) -> Config:
+    """An object within a config, which must be there."""
+    value = config.get(name)
+    if not isinstance(value, dict):
+        raise ModelError(name, f"config.json must state an object, got {shown(value)}")
+    return value
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Errors of a section's fields get its name in front."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{name}.{error.field}", error.message) from error
 
 
 def token_ids(config: Config, name: str) -> tuple[int, ...]:

@@ -51,11 +51,7 @@ class Vocabulary(ShardedModule):
     def embed(self, token_ids: torch.Tensor, embedded: Embedded | None = None) -> torch.Tensor:
         """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""
         looked_up = self.group.all_reduce(self._rows(token_ids))
-        if embedded is None:
-            return looked_up
-        # no shape depends on how many tokens have a row, so that a graph may record it
-        given = embedded.vectors.index_select(0, embedded.source.clamp(min=0))
-        return torch.where((embedded.source >= 0)[:, None], given, looked_up)
+        return looked_up if embedded is None else embedded.put_into(looked_up)
 
     def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:
         """int64 [T] -> [T, hidden]: zeros where the token is another rank's."""

@@ -62,6 +62,10 @@ class ReplicatedLinear(Linear):
     def __init__(self, context: BuildContext, inputs: int, outputs: int, bias: bool = False) -> None:
         super().__init__(context, (("", whole(outputs)),), whole(inputs), bias)
 
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer outside of a step, to which nothing is added."""
+        return self.scheme.apply(self, x, self.bias)
+
 
 class ColumnLinear(Linear):
     """Each rank makes its share of the outputs from all inputs; `axis` names the outputs in messages."""

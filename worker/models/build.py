@@ -11,6 +11,7 @@ from quire.worker.models.encoder import Encoder
 from quire.worker.quant.plan import NO_PLAN, Plan
 from quire.worker.quant.read.source import source_of
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.normalization import read_normalization
 from quire.worker.specs.registry import AnySpec, checkpoint_names
 from quire.worker.weights.dummy import fill_dummy
 from quire.worker.weights.load import fill
@@ -39,9 +40,12 @@ def load_model(
     """Build the model for this rank and fill it from `model_dir`, or from `seed` alone with load_format "dummy".
 
     `plan`: by which the schemes of `context` were chosen, and the checkpoint is read.
-    ModelError if it cannot be divided among the ranks, CheckpointError if the files do not fit the model.
+    ModelError if it cannot be divided among the ranks, or nothing says how its tower reads pixels; CheckpointError if
+    the files do not fit the model.
     """
     model = build_model(spec, context)
+    if isinstance(model, Decoder) and model.vision is not None:
+        model.vision.patches.normalize(read_normalization(model_dir, model.vision.spec))
     if load_format == "dummy":
         fill_dummy(model, seed, context.device)
         bytes_read = 0

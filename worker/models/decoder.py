@@ -12,6 +12,7 @@ from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.layers.rotary import Rotary
 from quire.worker.memory.kv_cache import KVCache, LayerCache
+from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.spec import LayerSpec, ModelSpec
 
 
@@ -70,6 +71,9 @@ class Decoder(nn.Module):
         self.head: Vocabulary | None = None
         if has_head and not tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
+        self.vision = None if spec.vision is None else Tower(spec.vision, context.at("vision"))
+        self._deepened = 0 if spec.vision is None else len(spec.vision.deepstack)
+        """Layers, from the first on, behind which items' rows have something to add."""
         ropes = [layer.attention.rope for layer in spec.layers]
         distinct = list(dict.fromkeys(ropes))
         self.rotaries = [Rotary(rope, context.device) for rope in distinct]
@@ -79,8 +83,10 @@ class Decoder(nn.Module):
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
         rotations = [rotary(batch.positions) for rotary in self.rotaries]
         x, residual = self.embedding.embed(batch.token_ids, embedded), None
-        for block, rope, layer in zip(self.blocks, self._rope_of_layer, cache.layers, strict=True):
+        for number, (block, rope, layer) in enumerate(zip(self.blocks, self._rope_of_layer, cache.layers, strict=True)):
             x, residual = block(x, residual, rotations[rope], batch, layer)
+            if embedded is not None and number < self._deepened:
+                x = embedded.added_to(x, number)
         return self.norm.add(x, residual)[0] if residual is not None else self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

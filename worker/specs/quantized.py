@@ -9,7 +9,7 @@ from quire.worker.fields import Config
 from quire.worker.quant.form import GroupActivations
 from quire.worker.quant.plan import Headers, Plan, Shape, plan_of, stated_by, with_embedding, without_empty_biases
 from quire.worker.quant.read.gguf import GgufStated, read_gguf
-from quire.worker.quant.read.headers import linear_modules
+from quire.worker.quant.read.headers import WEIGHT, linear_modules
 from quire.worker.quant.read.kv_scales import stored_kv_scales
 from quire.worker.quant.read.modelopt import leaves_layers_out
 from quire.worker.quant.read.packed_headers import is_read
@@ -18,11 +18,13 @@ from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.registry import AnySpec, checkpoint_names, read_config, read_json
 from quire.worker.weights.gguf.files import is_gguf, read_model
-from quire.worker.weights.header import TensorInfo, checkpoint_files, read_contents, read_header
+from quire.worker.weights.header import FLOATS, TensorInfo, checkpoint_files, read_contents, read_header
 from quire.worker.weights.parts import ModelError
 
 ASKED = "quantization"
 """The field of the configuration."""
+TOWER = "vision."
+"""Beginning of the paths of a tower's layers."""
 MODELOPT_FILE = "hf_quant_config.json"
 OWN_FILES = {MODELOPT_FILE: "modelopt", "quantize_config.json": "gptq"}
 """Files beside a config.json that says nothing, and the method that they belong to."""
@@ -64,6 +66,8 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         layers = (
             names.linear_layers(_num_blocks(spec)) if headers is None else names.layers(linear_modules(headers.infos))
         )
+        if headers is not None:
+            _refuse_quantized_tower(layers, headers)
         linear = {name: paths for name, paths in layers.items() if counted.matrices.keys() >= set(paths)}
         activations: GroupActivations = "int8" if config.dtype == "auto" else "none"
         plan = plan_of(stated, config.quantization, linear, _packable(config, spec), headers, activations)
@@ -74,6 +78,15 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         if error.field == ASKED:
             raise
         raise ModelError(f"{folder}: {error.field}", error.message) from error
+
+
+def _refuse_quantized_tower(layers: Mapping[str, tuple[str, ...]], headers: Headers) -> None:
+    """Raises ModelError."""
+    for module, paths in layers.items():
+        weight = headers.infos.get(f"{module}.{WEIGHT}")
+        if paths[0].startswith(TOWER) and (weight is None or weight.dtype not in FLOATS):
+            remedy = "use a checkpoint that leaves its tower as it is, or set language_model_only"
+            raise ModelError(module, f"is quantized, and products of towers are dense; {remedy}")
 
 
 def _beside_weights(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from quire.worker.config import AskedTask
 from quire.worker.fields import Config, dtype_name, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.families import bert, llama
+from quire.worker.specs.families import bert, llama, qwen3_vl
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype
@@ -25,14 +25,19 @@ class Architecture:
     read: Callable[[Config, Config], AnySpec]
     """(config.json, generation_config.json or empty) -> spec; ModelError for what cannot be served."""
     names: NameMap
+    tower: str = ""
+    """Pattern of tensors that only who reads images needs; empty: all are needed."""
 
 
+GENERATORS: Final = ("ForCausalLM", "ForConditionalGeneration")
+"""Ends of the names of architectures with an output head."""
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         "LlamaForCausalLM": Architecture(llama.read_llama, llama.NAMES),
         "MistralForCausalLM": Architecture(llama.read_mistral, llama.NAMES),
         "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
         "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
+        "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
         "LlamaModel": Architecture(llama.read_llama, llama.NAMES),
         "MistralModel": Architecture(llama.read_mistral, llama.NAMES),
         "Qwen2Model": Architecture(llama.read_qwen2, llama.NAMES),
@@ -47,15 +52,17 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
 )
 
 
-def read_spec(model_dir: Path, task: AskedTask = "auto") -> AnySpec:
+def read_spec(model_dir: Path, task: AskedTask = "auto", language_only: bool = False) -> AnySpec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
     A dtype that config.json leaves out is that of the weights; CheckpointError where they do not read.
     Task "auto" embeds with every model that cannot generate, and with one that brings the files of
-    sentence-transformers; such a decoder pools its last token unless they say otherwise.
+    sentence-transformers; such a decoder pools its last token unless they say otherwise. `language_only`: a model that
+    reads images becomes one of text alone.
     """
     config = read_config(model_dir)
-    if not dtype_name(config):
+    text = config.get("text_config")
+    if not dtype_name(config) and not (isinstance(text, dict) and dtype_name(text)):
         config["dtype"] = stored_dtype(model_dir)
     generation_file = model_dir / "generation_config.json"
     generation = read_json(generation_file) if generation_file.exists() else {}
@@ -63,7 +70,9 @@ def read_spec(model_dir: Path, task: AskedTask = "auto") -> AnySpec:
         spec = parse_spec(config, generation)
     except ModelError as error:  # which folder's; a field of its config.json is no field of ours
         raise ModelError(f"{model_dir}: {error.field}", error.message) from error
-    can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith("ForCausalLM")
+    if language_only and isinstance(spec, ModelSpec):
+        spec = spec.text_alone
+    can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith(GENERATORS)
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
@@ -103,10 +112,13 @@ def _architecture(config: Config) -> str:
 
 
 def checkpoint_names(spec: AnySpec) -> NameMap:
-    """Checkpoint tensor -> parameter. Some checkpoints store a head that the model does without."""
-    names = ARCHITECTURES[spec.architecture].names
+    """Checkpoint tensor -> parameter. Some checkpoints store a head, or a tower, that the model does without."""
+    architecture = ARCHITECTURES[spec.architecture]
+    names = architecture.names
     if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
-        return names.ignoring(r"lm_head\.\w+")
+        names = names.ignoring(r"lm_head\.\w+")
+    if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:
+        names = names.ignoring(architecture.tower)
     return names
 
 

@@ -4,11 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from quire.worker.fields import Config, flag, integer, number, shown
+from quire.worker.fields import Config, counts, flag, integer, number, shown
 from quire.worker.weights.parts import ModelError
 
 DEFAULT_THETA = 10000.0
 MAX_FACTOR = 1e6
+AXES = 3
+"""Time, rows, columns."""
+MAX_PAIRS = 4096
+"""Most pairs of one axis: each has a number of its own."""
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 ROPE_TYPES: tuple[str, ...] = get_args(RopeType)
@@ -73,6 +77,21 @@ def read_rope(config: Config, head_dim: int) -> RopeSpec:
             raise ModelError("high_freq_factor", f"must be greater than low_freq_factor = {low}, got {high}")
         return RopeSpec(**common, factor=_factor(stated), low_freq_factor=low, high_freq_factor=high)
     return _yarn(stated, common)
+
+
+def read_pair_axes(config: Config, head_dim: int, sections: tuple[int, ...], *, interleaved: bool) -> tuple[int, ...]:
+    """The axis by which each pair turns where positions have one for time, one for rows and one for columns.
+
+    `mrope_section` says how many pairs an axis has; `mrope_interleaved` deals them out in turns, else they lie section
+    by section. `sections`, `interleaved`: what is meant where they are left out. Source: Qwen2-VL, Qwen3-VL.
+    """
+    stated = _parameters(config)
+    pairs, sections = head_dim // 2, counts(stated, "mrope_section", sections, most=MAX_PAIRS)
+    if len(sections) != AXES or sum(sections) != pairs:
+        raise ModelError("mrope_section", f"must be {AXES} numbers whose sum is {pairs}, got {shown(list(sections))}")
+    if flag(stated, "mrope_interleaved", interleaved):
+        return tuple(pair % AXES if pair // AXES < sections[pair % AXES] else 0 for pair in range(pairs))
+    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
 
 
 def max_model_len(rope: RopeSpec, max_position: int) -> int:

@@ -1,11 +1,12 @@
 """Specs: a config.json read into one frozen value; a decoder's says, layer by layer, what differs between them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.rope import RopeSpec
+from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.weights.parts import kv_head_share
 
 
@@ -109,6 +110,11 @@ class LayerSpec:
     attention: AttentionSpec
     feed_forward: FeedForwardSpec
 
+    def turned_by(self, pair_axes: tuple[int, ...]) -> "LayerSpec":
+        """The same, but for the axes of a position by which its rope's pairs turn."""
+        rope = replace(self.attention.rope, pair_axes=pair_axes)
+        return replace(self, attention=replace(self.attention, rope=rope))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
@@ -124,6 +130,8 @@ class ModelSpec:
     dtype: DtypeName
     eos_token_ids: tuple[int, ...]
     pooling: Pooling | None = None
+    vision: VisionSpec | None = None
+    """The tower that makes rows of images; None: it reads text alone."""
 
     @property
     def whole_prompts(self) -> bool:
@@ -134,6 +142,11 @@ class ModelSpec:
     def num_position_axes(self) -> int:
         """Axes by which the layers' ropes turn."""
         return max(layer.attention.rope.num_axes for layer in self.layers)
+
+    @property
+    def text_alone(self) -> "ModelSpec":
+        """The same without its tower. Text counts on all axes of its positions alike, so one is enough."""
+        return replace(self, vision=None, layers=tuple(layer.turned_by(()) for layer in self.layers))
 
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer on each of `group_size` ranks. Raises ModelError."""

@@ -94,7 +94,6 @@ def test_what_would_make_it_fit_is_named_in_flags(capsys, eight_b: Path) -> None
 @pytest.mark.parametrize(
     ("model", "names"),
     [
-        ("Qwen3-VL-8B", ["architectures"]),
         ("Llama-4-Scout-17B-16E", ["architectures"]),
         ("gemma-2-9b", ["architectures"]),
         ("gemma-3-27b", ["architectures"]),

@@ -7,6 +7,7 @@ import torch
 
 from quire.worker.layers.rotary import Rotary, inverse_frequencies
 from quire.worker.specs.registry import parse_spec
+from quire.worker.specs.rope import read_pair_axes
 
 BASE = {
     "architectures": ["LlamaForCausalLM"],
@@ -97,14 +98,10 @@ def test_a_position_turns_alike_whatever_else_is_in_the_step():
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
 
 
-def contiguous_axes(sections):
-    """Axis of each pair where Qwen2-VL and 2.5-VL deal them out."""
-    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
-
-
-def interleaved_axes(sections):
-    """Axis of each pair where Qwen3-VL deals them out: height at 1, 4, ..., width at 2, 5, ..., the rest is time."""
-    return tuple(pair % 3 if pair // 3 < sections[pair % 3] else 0 for pair in range(sum(sections)))
+def axes_of(sections, interleaved):
+    """As a config.json states them: Qwen2-VL and 2.5-VL section by section, Qwen3-VL in turns."""
+    rope = {"mrope_section": sections, "mrope_interleaved": interleaved}
+    return read_pair_axes({"rope_parameters": rope}, 2 * sum(sections), (), interleaved=not interleaved)
 
 
 def image_between_texts():
@@ -115,15 +112,9 @@ def image_between_texts():
 
 
 @pytest.mark.parametrize(
-    ("model", "sections", "axes_of"),
-    [
-        ("qwen2_vl", [16, 24, 24], contiguous_axes),
-        ("qwen3_vl", [24, 20, 20], interleaved_axes),
-        ("qwen3_vl", [5, 4, 3], interleaved_axes),
-    ],
+    ("model", "sections"), [("qwen2_vl", [16, 24, 24]), ("qwen3_vl", [24, 20, 20]), ("qwen3_vl", [5, 4, 3])]
 )
-def test_pairs_turn_by_the_axes_that_models_of_images_give_them(model, sections, axes_of):
-    """A double of their readers, which vision will bring; `transformers` is the judge."""
+def test_pairs_turn_by_the_axes_that_models_of_images_give_them(model, sections):
     from transformers.models.qwen2_vl import configuration_qwen2_vl, modeling_qwen2_vl
     from transformers.models.qwen3_vl import configuration_qwen3_vl, modeling_qwen3_vl
 
@@ -135,7 +126,8 @@ def test_pairs_turn_by_the_axes_that_models_of_images_give_them(model, sections,
     head_dim = 2 * sum(sections)
     fields = {"hidden_size": head_dim, "num_attention_heads": 1, "head_dim": head_dim}
     reference = kind(config_kind(**fields, num_hidden_layers=1, rope_parameters=rope))
-    spec = replace(ours({"rope_type": "default", "rope_theta": 1e6}), head_dim=head_dim, pair_axes=axes_of(sections))
+    axes = axes_of(sections, interleaved=model == "qwen3_vl")
+    spec = replace(ours({"rope_type": "default", "rope_theta": 1e6}), head_dim=head_dim, pair_axes=axes)
     assert spec.num_axes == 3
     positions = image_between_texts()
     mine = Rotary(spec, torch.device("cpu"))(positions)
@@ -147,7 +139,7 @@ def test_pairs_turn_by_the_axes_that_models_of_images_give_them(model, sections,
 @pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
 def test_axes_that_are_alike_turn_as_one_does_to_the_bit(rope):
     spec, positions = ours(rope), torch.tensor([0, 1, 2, 17, 511, 4095, 9000])
-    several = replace(spec, pair_axes=contiguous_axes([16, 24, 24]))
+    several = replace(spec, pair_axes=axes_of([16, 24, 24], interleaved=False))
     one = Rotary(spec, torch.device("cpu"))(positions[None])
     for mine, other in zip(Rotary(several, torch.device("cpu"))(positions.expand(3, -1)), one, strict=True):
         assert torch.equal(mine, other)

@@ -17,11 +17,11 @@ from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, parse_spec
+from quire.worker.specs.registry import checkpoint_names, parse_spec
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from test_left_out_keys import LIBRARY, full_config
+from test_left_out_keys import LIBRARY, OF_ONE_PIECE, full_config
 
 FAMILY = re.compile("|".join(sorted(LIBRARY, key=len, reverse=True)))
 
@@ -39,7 +39,7 @@ def spec_of(architecture: str, **fields):
 
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", OF_ONE_PIECE)
 def test_counted_as_built(architecture: str, tied: bool, size: int) -> None:
     spec = spec_of(architecture, tie_word_embeddings=tied, attention_bias=True, mlp_bias=True, vocab_size=323)
     context = BuildContext(FirstRank(size), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
@@ -56,7 +56,7 @@ def test_counted_as_built(architecture: str, tied: bool, size: int) -> None:
     assert counted.weights == matrices
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", OF_ONE_PIECE)
 def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_calls_them(architecture: str) -> None:
     spec = spec_of(architecture, tie_word_embeddings=False)
     context = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
@@ -79,7 +79,7 @@ def test_linear_layers_are_counted_by_their_paths_and_called_what_the_library_ca
 
 
 @pytest.mark.parametrize("fields", [{}, {"attention_bias": True}, {"mlp_bias": True}])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", OF_ONE_PIECE)
 def test_layers_with_a_bias_are_known_by_their_paths(architecture: str, fields: dict[str, bool]) -> None:
     spec = spec_of(architecture, **fields)
     context = BuildContext(SingleGroup(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))

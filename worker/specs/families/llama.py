@@ -20,35 +20,37 @@ from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, M
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
-NAMES: Final = NameMap(
-    (
-        NameRule(r"(model\.)?embed_tokens\.(?P<tensor>\w+)", "embedding.{tensor}"),
-        NameRule(r"(model\.)?norm\.weight", "norm.weight"),
-        NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
-        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
-        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
-        NameRule(
-            r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)",
-            "blocks.{n}.attention.qkv.{part}.{tensor}",
+
+def decoder_names(prefix: str, called: str) -> NameMap:
+    """The names of a decoder. `prefix`: pattern of what stands before its tensors; `called`: before its layers, where
+    a quantization calls them."""
+    layer = rf"{prefix}layers\.(?P<n>\d+)\."
+    return NameMap(
+        (
+            NameRule(rf"{prefix}embed_tokens\.(?P<tensor>\w+)", "embedding.{tensor}"),
+            NameRule(rf"{prefix}norm\.weight", "norm.weight"),
+            NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
+            NameRule(rf"{layer}input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
+            NameRule(rf"{layer}post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
+            NameRule(
+                rf"{layer}self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.qkv.{part}.{tensor}"
+            ),
+            NameRule(rf"{layer}self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"),
+            NameRule(rf"{layer}self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
+            NameRule(rf"{layer}self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
+            NameRule(rf"{layer}mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.gate_up.{part}.{tensor}"),
+            NameRule(rf"{layer}mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
         ),
-        NameRule(
-            r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"
+        ignored=(rf"{prefix}layers\.\d+\.self_attn\.rotary_emb\.inv_freq", rf"{prefix}rotary_emb\.inv_freq"),
+        linear=(
+            *(f"{called}layers.{{n}}.self_attn.{part}_proj" for part in "qkvo"),
+            *(f"{called}layers.{{n}}.mlp.{part}_proj" for part in ("gate", "up", "down")),
+            "lm_head",
         ),
-        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
-        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
-        NameRule(
-            r"(model\.)?layers\.(?P<n>\d+)\.mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)",
-            "blocks.{n}.mlp.gate_up.{part}.{tensor}",
-        ),
-        NameRule(r"(model\.)?layers\.(?P<n>\d+)\.mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
-    ),
-    ignored=(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"(model\.)?rotary_emb\.inv_freq"),
-    linear=(
-        *(f"model.layers.{{n}}.self_attn.{part}_proj" for part in "qkvo"),
-        *(f"model.layers.{{n}}.mlp.{part}_proj" for part in ("gate", "up", "down")),
-        "lm_head",
-    ),
-)
+    )
+
+
+NAMES: Final = decoder_names(r"(model\.)?", "model.")
 """A checkpoint of the model without its head leaves out the prefix."""
 
 LLAMA_DEFAULTS: Final[Config] = {"max_position_embeddings": 2048}

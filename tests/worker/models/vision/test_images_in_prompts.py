@@ -1,0 +1,142 @@
+"""Models that read images, with images in their prompts, against transformers (float32, greedy)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from seen_images import library_model, pixels_of, prompt
+
+from quire.worker.batch import Embedded
+from quire.worker.build_context import BuildContext
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.models.build import load_model
+from quire.worker.quant.dense import DenseScheme
+from quire.worker.quant.scheme import everywhere
+from quire.worker.specs.registry import read_spec
+
+TEXT = {"num_hidden_layers": 4}
+MODELS = {
+    "as published": {},
+    "tied, rows behind every layer": {
+        "text": {"num_hidden_layers": 2, "tie_word_embeddings": True},
+        "vision": {"deepstack_visual_indexes": [0, 1]},
+    },
+    "rows of the last block alone": {"text": TEXT, "vision": {"deepstack_visual_indexes": []}},
+    "one more layer than rows": {"text": TEXT, "vision": {"deepstack_visual_indexes": [0, 1, 2]}},
+}
+PROMPTS = {
+    "an image between texts": ([17, 30, 301], (6, 8), [44, 45, 46, 47]),
+    "a wide one in front, a tall one at the end": ((2, 18), [55], (14, 2)),
+    "a token between images": ([9], (4, 4), [11], (2, 2), [11], (8, 4), [70, 71]),
+    "no image": (list(range(20, 45)),),
+}
+COUNT = 8
+
+
+def seeing(greedy, decoder, positions, source, rows):
+    """The greedy loop over one sequence, whose tokens have these positions and rows."""
+
+    class Seeing(greedy):
+        def _hidden(self, batch):
+            index = batch.positions[0]
+            own = source[index]
+            embedded = Embedded(own, rows) if (own >= 0).any() else None
+            return replace(batch, positions=positions[:, index]), self.cache, embedded
+
+    return Seeing(decoder)
+
+
+@torch.inference_mode()
+def generated(greedy, decoder, folder, asked, chunk=1 << 30, rows=None):
+    """The prompt continued by so many tokens, at the positions that the library gives them."""
+    inputs = asked.inputs(folder)
+    found, delta = library_model(folder).model.get_rope_index(
+        inputs["input_ids"], inputs["mm_token_type_ids"], image_grid_thw=inputs.get("image_grid_thw")
+    )
+    length = len(asked.tokens)
+    behind = torch.arange(length, length + COUNT) + delta[0]
+    positions = torch.cat((found[:, 0], behind.expand(3, -1)), dim=1)
+    source = torch.cat((asked.source, torch.full((COUNT,), -1)))
+    if rows is None:
+        rows = decoder.vision(*pixels_of(asked.pictures)) if asked.pictures else torch.zeros(1, 64)
+    (row,) = seeing(greedy, decoder, positions, source, rows).generate([asked.tokens], COUNT, chunk)
+    return row
+
+
+@torch.inference_mode()
+def assert_as_transformers(row, folder, asked):
+    new = row.tokens[len(asked.tokens) :]
+    inputs = asked.inputs(folder, new[:-1])
+    logits = library_model(folder)(**inputs).logits[0, len(asked.tokens) - 1 :]
+    assert new == logits.argmax(-1).tolist()
+    torch.testing.assert_close(torch.stack(row.logits), logits, rtol=1e-4, atol=1e-4)
+
+
+def image_token(folder):
+    return library_model(folder).config.image_token_id
+
+
+@pytest.mark.parametrize("parts", PROMPTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_checkpoint, load, greedy):
+    folder = seeing_checkpoint(**MODELS[model])
+    asked = prompt(image_token(folder), *PROMPTS[parts])
+    assert_as_transformers(generated(greedy, load(folder), folder, asked), folder, asked)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 7])
+def test_chunks_may_cut_an_image_anywhere(chunk, seeing_checkpoint, load, greedy):
+    folder = seeing_checkpoint()
+    asked = prompt(image_token(folder), *PROMPTS["an image between texts"])
+    assert_as_transformers(generated(greedy, load(folder), folder, asked, chunk), folder, asked)
+
+
+def test_what_is_added_behind_the_first_layers_matters(seeing_checkpoint, load, greedy):
+    """The comparison would prove nothing of it otherwise."""
+    folder = seeing_checkpoint()
+    decoder = load(folder)
+    asked = prompt(image_token(folder), *PROMPTS["an image between texts"])
+    with torch.inference_mode():
+        rows = decoder.vision(*pixels_of(asked.pictures))
+    whole = generated(greedy, decoder, folder, asked, rows=rows)
+    for part in range(3):
+        cut = rows.clone()
+        cut[:, part * 64 : (part + 1) * 64] = 0
+        other = generated(greedy, decoder, folder, asked, rows=cut)
+        assert not torch.allclose(other.logits[0], whole.logits[0], atol=1e-2), part
+
+
+def test_rows_that_no_token_has_may_hold_anything(seeing_checkpoint, load, greedy):
+    folder = seeing_checkpoint()
+    decoder = load(folder)
+    asked = prompt(image_token(folder), *PROMPTS["an image between texts"])
+    with torch.inference_mode():
+        rows = decoder.vision(*pixels_of(asked.pictures))
+    first = torch.full((1, rows.shape[1]), torch.nan)
+    padded = replace_source(asked, 1)
+    row = generated(greedy, decoder, folder, padded, rows=torch.cat((first, rows)))
+    assert_as_transformers(row, folder, asked)
+
+
+def replace_source(asked, shift):
+    """The prompt, its rows so many further down."""
+
+    class Shifted(type(asked)):
+        @property
+        def source(self):
+            return torch.where(asked.source >= 0, asked.source + shift, -1)
+
+    return Shifted(asked.tokens, asked.kinds, asked.pictures)
+
+
+def test_without_its_tower_it_is_a_model_of_text(seeing_checkpoint, load, greedy):
+    """One axis of positions, none of the tower's memory, and the same tokens."""
+    folder = seeing_checkpoint()
+    spec = read_spec(folder, language_only=True)
+    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
+    loaded = load_model(folder, spec, context)
+    assert (spec.vision, spec.num_position_axes, loaded.model.vision) == (None, 1, None)
+    assert loaded.weight_bytes < load(folder).weight_bytes
+    asked = prompt(image_token(folder), *PROMPTS["no image"])
+    (row,) = greedy(loaded.model).generate([asked.tokens], COUNT)
+    assert_as_transformers(row, folder, asked)

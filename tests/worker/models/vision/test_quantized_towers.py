@@ -1,0 +1,147 @@
+"""Checkpoints of 8-bit floats as they are published: the decoder's layers are quantized, the tower stays as it is."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from seen_images import library_model, picture, pixels_of
+
+from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.models.build import load_model
+from quire.worker.quant.form import DENSE, F8Blocks
+from quire.worker.quant.select import schemes_of
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
+from quire.worker.specs.quantized import read_plan
+from quire.worker.specs.registry import read_spec
+from quire.worker.weights.parts import ModelError
+
+CPU = torch.device("cpu")
+BLOCK, LARGEST = 128, 448.0
+FIELDS = {
+    "text": {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1,
+             "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                                  "mrope_section": [24, 20, 20], "mrope_interleaved": True}},
+    "vision": {"out_hidden_size": 128},
+}  # fmt: skip
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
+
+
+def in_codes(weight):
+    """Codes and the scale of each block of a matrix of whole blocks."""
+    blocks = weight.view(weight.shape[0] // BLOCK, BLOCK, weight.shape[1] // BLOCK, BLOCK)
+    scale = blocks.abs().amax((1, 3)) / LARGEST
+    return (blocks / scale[:, None, :, None]).view_as(weight).to(torch.float8_e4m3fn), scale
+
+
+def dequantized(codes, scale):
+    return codes.float() * scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+
+
+@pytest.fixture(scope="module")
+def quantized(seeing_checkpoint, tmp_path_factory):
+    """`quantized(names, *others) -> folder`: with these modules to not convert; `others`: tensors in codes, too."""
+
+    def make(names, *others):
+        folder = tmp_path_factory.mktemp("fp8") / "model"
+        shutil.copytree(seeing_checkpoint(**FIELDS), folder)
+        tensors = load_file(folder / "model.safetensors")
+        for name in [name for name in tensors if "language_model" in name and "_proj" in name] + list(others):
+            if name in others:
+                tensors[name] = torch.ones(BLOCK, BLOCK)
+            tensors[name], tensors[f"{name}_scale_inv"] = in_codes(tensors[name])
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        modules = {name.rpartition(".")[0] for name in tensors if "visual" in name}
+        skipped = names or ["lm_head", *sorted(modules)]
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(
+            json.dumps({**config, "quantization_config": {**FP8, "modules_to_not_convert": skipped}})
+        )
+        return folder
+
+    return make
+
+
+def loaded(folder):
+    spec = read_spec(folder)
+    plan = read_plan(WorkerConfig(model=str(folder), dtype="float32"), spec)
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, CPU))
+    return load_model(folder, spec, context, plan=plan), plan
+
+
+def is_dense(name):
+    return not name.startswith("blocks.") or "norm" in name
+
+
+@pytest.mark.parametrize("names", [None, ["lm_head", "visual"], ["model.visual", "lm_head"], ["lm_head"]])
+@torch.inference_mode()
+def test_the_decoder_is_quantized_and_the_tower_is_not(names, quantized, seeing_checkpoint, load):
+    folder = quantized(names)
+    made, plan = loaded(folder)
+    assert plan.name == "fp8 (f8 blocks)"
+    assert set(plan.forms.values()) == {F8Blocks()}
+    assert len(plan.forms) == 3 * 7
+    asked = pixels_of([picture(4, 6)])
+    assert torch.equal(made.model.vision(*asked), load(seeing_checkpoint(**FIELDS)).vision(*asked))
+    needs, refusals = fit(WorkerConfig(model=str(folder), dtype="float32"), Place(False, 1 << 30))
+    assert refusals == []
+    dense = dict(needs.forms)[DENSE]
+    assert dense == sum(one.nbytes for name, one in made.model.named_parameters() if is_dense(name))
+
+
+@torch.inference_mode()
+def test_its_text_is_that_of_the_dequantized_weights(quantized, greedy):
+    folder = quantized(None)
+    made, _ = loaded(folder)
+    model = library_model(plain(folder))
+    tokens = list(range(20, 60))
+    (row,) = by_text(greedy, made.model).generate([tokens], 1)
+    theirs = model(torch.tensor([tokens])).logits[0, -1]
+    assert torch.cosine_similarity(row.logits[0], theirs, dim=0) > 0.99
+
+
+def plain(folder):
+    """The checkpoint with the weights that its codes stand for."""
+    copy = folder.parent / "plain"
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    del config["quantization_config"]
+    (copy / "config.json").write_text(json.dumps(config))
+    tensors = load_file(copy / "model.safetensors")
+    scales = {name: tensors.pop(name) for name in list(tensors) if name.endswith("_scale_inv")}
+    for name, scale in scales.items():
+        weight = name.removesuffix("_scale_inv")
+        tensors[weight] = dequantized(tensors[weight], scale)
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
+def by_text(greedy, decoder):
+    class ByText(greedy):
+        def _hidden(self, batch):
+            return replace(batch, positions=batch.positions.expand(3, -1)), self.cache, None
+
+    return ByText(decoder)
+
+
+def test_a_tower_in_codes_is_refused_where_it_is_read(quantized):
+    folder = quantized(["lm_head"], "model.visual.blocks.0.attn.proj.weight")
+    config = WorkerConfig(model=str(folder), dtype="float32")
+    with pytest.raises(ModelError, match=r"model\.visual\.blocks\.0\.attn\.proj: is quantized, .*language_model_only"):
+        read_plan(config, read_spec(folder))
+    spec = read_spec(folder, language_only=True)
+    plan = read_plan(config, spec)
+    context = BuildContext(SingleGroup(), CPU, torch.float32, schemes_of(plan, CPU))
+    assert load_model(folder, spec, context, plan=plan).model.vision is None
+
+
+def test_on_the_fly_the_tower_stays_as_it_is(seeing_checkpoint):
+    folder = seeing_checkpoint(**FIELDS)
+    plan = read_plan(WorkerConfig(model=str(folder), quantization="int8"), read_spec(folder))
+    assert plan.forms
+    assert not [path for path in plan.forms if path.startswith("vision")]

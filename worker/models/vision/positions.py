@@ -1,0 +1,70 @@
+"""Positions of patches: where each stands in its item, the learned ones of a grid of any size, and rotary ones."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from quire.kernels.attention.rope_angles import rope_angles
+from quire.worker.build_context import BuildContext
+from quire.worker.layers.embedding import Table
+from quire.worker.specs.vision_spec import VisionSpec
+
+Grid = tuple[int, int, int]
+"""Patches of an item: frames, rows, columns."""
+
+
+class Places(NamedTuple):
+    """The places of patches, item after item, those of a merged square together. Both int64 [2, T]."""
+
+    indices: torch.Tensor
+    """Row and column in the item."""
+    extents: torch.Tensor
+    """Rows and columns of the item."""
+
+
+def places(grids: Sequence[Grid], merge: int, device: torch.device) -> Places:
+    """The places of all patches. They are made on the device, which the host need not wait for."""
+    indices, extents = [], []
+    for frames, num_rows, num_columns in grids:
+        shape = (frames, num_rows // merge, num_columns // merge, merge, merge)
+        rows = torch.arange(num_rows, device=device).view(num_rows // merge, 1, merge, 1)
+        columns = torch.arange(num_columns, device=device).view(num_columns // merge, 1, merge)
+        indices.append(torch.stack((rows.expand(shape), columns.expand(shape))).flatten(1))
+        count = indices[-1].shape[1]
+        extents.append(torch.stack([torch.full((count,), one, device=device) for one in (num_rows, num_columns)]))
+    return Places(torch.cat(indices, dim=1), torch.cat(extents, dim=1))
+
+
+class PositionGrid(Table):
+    """Learned positions of a square grid, whole on every rank."""
+
+    def __init__(self, context: BuildContext, spec: VisionSpec) -> None:
+        super().__init__(context, spec.grid_side**2, spec.hidden_size)
+        self.side = spec.grid_side
+
+    def interpolated(self, where: Places) -> torch.Tensor:
+        """Bilinear between the corners of both grids -> float32 [T, hidden]."""
+        found = where.indices.float() * (self.side - 1) / (where.extents - 1).clamp(min=1)
+        low = found.floor()
+        share = found - low
+        near, far = low.long(), (low.long() + 1).clamp(max=self.side - 1)
+        total = torch.zeros((), device=found.device)
+        for row, of_row in ((near[0], 1 - share[0]), (far[0], share[0])):
+            for column, of_column in ((near[1], 1 - share[1]), (far[1], share[1])):
+                total = total + self(row * self.side + column).float() * (of_row * of_column)[:, None]
+        return total
+
+
+class PatchRotary:
+    """Angles by row and by column: half of a head's pairs turn by each."""
+
+    def __init__(self, spec: VisionSpec, device: torch.device) -> None:
+        half = spec.head_dim // 2
+        frequencies = 1.0 / spec.rope_theta ** (torch.arange(0, half, 2, dtype=torch.float32) / half)
+        self._frequencies = torch.cat((frequencies, frequencies)).to(device)
+        self._pair_axes = torch.arange(2).repeat_interleave(half // 2).to(device)
+
+    def __call__(self, where: Places) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin float32 [T, head_dim / 2]"""
+        return rope_angles(where.indices, self._frequencies, self._pair_axes, 1.0)

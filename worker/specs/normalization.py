@@ -1,0 +1,66 @@
+"""The normalization of pixels, by which a tower reads them: as the files of the checkpoint's image processor say."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from quire.worker.fields import Config, flag, inside, integer, number, section, shown
+from quire.worker.specs.registry import read_json
+from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
+from quire.worker.weights.parts import ModelError
+
+FILE: Final = "preprocessor_config.json"
+NEWER_FILE: Final = "processor_config.json"
+NESTED: Final = "image_processor"
+"""Section of the newer file, which comes first where it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Normalization:
+    """A byte of a channel stands for `(byte * factor - mean) / std`."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    factor: float
+
+
+def read_normalization(folder: Path, vision: VisionSpec) -> Normalization:
+    """ModelError without the files, and for what they state otherwise than the tower of config.json has it."""
+    name, stated = _stated(folder)
+    with inside(name):
+        for field in ("do_rescale", "do_normalize"):
+            if not flag(stated, field, True):
+                raise ModelError(field, "must be true: towers read normalised pixels; correct the file")
+        sizes = {"patch_size": vision.patch_size, "merge_size": vision.merge_size}
+        for field, size in (sizes | {"temporal_patch_size": vision.temporal_patch_size}).items():
+            if (found := integer(stated, field, size)) != size:
+                raise ModelError(field, f"is {found}, but config.json has {size}; download both files again")
+        mean, std = (_numbers(stated, field) for field in ("image_mean", "image_std"))
+        if not all(one > 0 for one in std):
+            raise ModelError("image_std", f"must be positive, got {shown(list(std))}")
+        return Normalization(mean, std, number(stated, "rescale_factor", 1 / 255))
+
+
+def _stated(folder: Path) -> tuple[str, Config]:
+    """The file's name, and what it states."""
+    if (folder / NEWER_FILE).exists() and NESTED in (newer := read_json(folder / NEWER_FILE)):
+        with inside(NEWER_FILE):
+            return NEWER_FILE, section(newer, NESTED)
+    if not (folder / FILE).exists():
+        remedy = "download it beside config.json, or set language_model_only to read text alone"
+        raise ModelError(FILE, f"not found in {folder}: it says how images are normalised; {remedy}")
+    return FILE, read_json(folder / FILE)
+
+
+def _numbers(config: Config, name: str) -> tuple[float, ...]:
+    """A number for each channel."""
+    value = config.get(name)
+    numbers = value if isinstance(value, list) else []
+    if len(numbers) != CHANNELS or not all(_is_finite(one) for one in numbers):
+        raise ModelError(name, f"must be {CHANNELS} numbers, one for each channel, got {shown(value)}")
+    return tuple(float(one) for one in numbers)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
