@@ -7,9 +7,13 @@ its tokens stand for. Every field has a fixed length or states it, so no two con
 
 import hashlib
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
+
+_stop = attrgetter("stop")
 
 NO_PARENT = bytes(32)
 """Parent's key of a root."""
@@ -41,7 +45,7 @@ def block_contents(
     """Contents of the full blocks of `tokens` (int32), which begin with the sequence's block number `first`.
 
     A block's own tokens say nothing of what a placeholder stands for, so the identity follows them, with the place of
-    the block within it.
+    the block within it. `placeholders` are in order and do not overlap.
     """
     width = 4 * block_size
     starts = range(0, len(tokens) - width + 1, width)
@@ -54,7 +58,9 @@ def block_contents(
 
 def _with_identities(tokens: bytes, offset: int, block_size: int, placeholders: Sequence[Placeholders]) -> bytes:
     """Content of the block whose first token has the index `offset`."""
-    for begin, end, identity in placeholders:
-        if begin < offset + block_size and offset < end:
-            tokens += struct.pack("<qqQ", begin - offset, end - offset, len(identity)) + identity
+    place = bisect_right(placeholders, offset, key=_stop)  # a prompt may have thousands of them, and of blocks
+    while place < len(placeholders) and placeholders[place].start < offset + block_size:
+        begin, end, identity = placeholders[place]
+        tokens += struct.pack("<qqQ", begin - offset, end - offset, len(identity)) + identity
+        place += 1
     return tokens
