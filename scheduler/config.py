@@ -19,6 +19,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Outputs that may run at once: the number of slots."""
     max_num_batched_tokens: int = 2048
     """Tokens that one step may run."""
+    max_num_encoder_patches: int = 8192
+    """Patches of images that one step may encode, and one image may have: a picture of 1080p is about 8000."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     max_num_partial_prefills: int = 4
@@ -43,6 +45,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             "world_size",
             "max_num_seqs",
             "max_num_batched_tokens",
+            "max_num_encoder_patches",
             "max_num_partial_prefills",
             "max_num_queued_reqs",
             "max_num_queued_tokens",

@@ -49,6 +49,7 @@ REASONS: Final[dict[str, Reason]] = {
     "RECOVERING": Reason("UNAVAILABLE", 503, True),
     "FAILED": Reason("UNAVAILABLE", 503, False),
     "SCHEDULER_LOST": Reason("UNAVAILABLE", 503, True),
+    "MEDIA_LOST": Reason("UNAVAILABLE", 503, True),
     "DEADLINE": Reason("DEADLINE_EXCEEDED", 504, False),
     "CANCELLED": Reason("CANCELLED", 499, False),
     "NUMERICAL": Reason("INTERNAL", 500, False),

@@ -34,6 +34,12 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "prefix_planned_hits_tokens_total": Family(
         "counter", "Of these, shared before the step that writes them was done: prompts under way were not run twice."
     ),
+    "encoder_pages": Family(
+        "gauge", "Pages of encoder memory: free, cached without a reader, used by prompts under way.", ("state",)
+    ),
+    "encoder_queries_total": Family("counter", "Images, once for each place in a prompt, that steps needed rows of."),
+    "encoder_hits_total": Family("counter", "Of these, found in encoder memory."),
+    "encoder_evictions_total": Family("counter", "Images whose pages of encoder memory were given to others."),
     "preemptions_total": Family("counter", "Outputs that lost their slot because blocks ran out."),
     "partial_prefills": Family("gauge", "Outputs in a slot whose prompt is planned in part."),
     "passes_total": Family("counter", "Outputs that got a slot before others that were before them in the queue."),

@@ -32,8 +32,10 @@ class Accepted:
     """Outputs that ended, with the reason and the token that stopped them, or -1."""
     bad: list[Sequence] = field(default_factory=list)
     """Outputs with values that are not finite."""
+    lost: list[Sequence] = field(default_factory=list)
+    """Outputs that were given the rows of an image whose file was lost."""
     misled: list[Sequence] = field(default_factory=list)
-    """Outputs that shared, before it was proven, what others with such values have written: they run again."""
+    """Outputs that shared, before it was proven, what bad or lost ones have written: they run again."""
     stuck: list[Sequence] = field(default_factory=list)
     """Outputs whose grammar allowed no further token."""
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
@@ -57,8 +59,8 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
     if outside.any():
         per_token = rows if counts is None else np.repeat(rows, counts)
         bad_rows.update(per_token[outside].tolist())
-    if bad_rows:
-        _judge(group_epoch, plan, bad_rows, alive, accepted)
+    if bad_rows or result.lost_encodes:
+        _judge(group_epoch, plan, bad_rows, result.lost_encodes, alive, accepted)
     for row in result.stuck_rows:
         if alive[row]:
             accepted.stuck.append(running.at(int(plan.slots[row])))
@@ -78,22 +80,31 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
     return accepted
 
 
-def _judge(group_epoch: Epoch, plan: PlannedStep, bad_rows: set[int], alive: Mask, accepted: Accepted) -> None:
-    """Find the outputs of bad rows, and those that borrowed what they wrote. None of them is `alive` any more.
+def _judge(
+    group_epoch: Epoch,
+    plan: PlannedStep,
+    bad_rows: set[int],
+    lost_encodes: tuple[int, ...],
+    alive: Mask,
+    accepted: Accepted,
+) -> None:
+    """Find the outputs of bad rows and lost images, and those that borrowed what they wrote. None is `alive` any more.
 
     An output that has borrowed blocks itself is not blamed for its bad row: it runs again, on proven blocks alone.
     """
     running, memory = group_epoch.running, group_epoch.memory
-    poisoned: set[int] = set()
+    accepted.lost, poisoned = _losers(group_epoch, plan, lost_encodes)
     for row in sorted(bad_rows):
         slot = int(plan.slots[row])
         if not alive[row]:  # its output has left, but others may share what the row has written
             poisoned.update(memory.fail(plan.step, slot))
+        elif running.at(slot) in accepted.lost:
+            continue
         elif running.at(slot).borrowed:
             accepted.misled.append(running.at(slot))
         else:
             accepted.bad.append(running.at(slot))
-    found = accepted.bad + accepted.misled
+    found = accepted.lost + accepted.bad + accepted.misled
     others = [sequence for sequence in running.live() if sequence.borrowed and sequence not in found]
     while found or poisoned:
         poisoned.update(block for sequence in found for block in memory.written_by(sequence))
@@ -102,7 +113,24 @@ def _judge(group_epoch: Epoch, plan: PlannedStep, bad_rows: set[int], alive: Mas
             break
         accepted.misled += found
         others = [sequence for sequence in others if sequence not in found]
-    alive &= ~np.isin(plan.slots, [sequence.slot for sequence in accepted.bad + accepted.misled])
+    ended = accepted.lost + accepted.bad + accepted.misled
+    alive &= ~np.isin(plan.slots, [sequence.slot for sequence in ended])
+
+
+def _losers(group_epoch: Epoch, plan: PlannedStep, lost_encodes: tuple[int, ...]) -> tuple[list[Sequence], set[int]]:
+    """Find the running outputs that were given the rows of these encodes, by the plan or by those behind it, and the
+    blocks that others, which have left since, were to fill.
+    """
+    running, memory = group_epoch.running, group_epoch.memory
+    bound = sorted({one for number in lost_encodes for one in plan.encoded[number].bound})
+    lost = [running.at(slot) for slot, generation in bound if running.generation[slot] == generation]
+    poisoned: set[int] = set()
+    for slot, generation in bound:
+        if running.generation[slot] != generation:
+            for later in group_epoch.in_flight.plans:
+                if later.step >= plan.step and (later.generations[later.slots == slot] == generation).any():
+                    poisoned.update(memory.fail(later.step, slot))
+    return lost, poisoned
 
 
 def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[Int32, Int64 | None]:
@@ -120,6 +148,9 @@ def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[I
     for kind, bad in (("bad", result.bad_rows), ("stuck", result.stuck_rows)):
         if bad and not 0 <= min(bad) <= max(bad) < len(plan.slots):
             raise ResultError(f"step {plan.step}: {kind} rows {bad} of a plan with {len(plan.slots)} rows")
+    lost = result.lost_encodes
+    if lost and not 0 <= min(lost) <= max(lost) < len(plan.encodes):
+        raise ResultError(f"step {plan.step}: encodes {lost} are lost of a plan with {len(plan.encodes)}")
     return tokens, counts
 
 

@@ -16,6 +16,7 @@ from quire.scheduler.core.drain import DrainProgress
 from quire.scheduler.core.effects import Effects
 from quire.scheduler.core.lifecycle import Lifecycle
 from quire.scheduler.core.live_requests import LiveRequests
+from quire.scheduler.core.media.admission import check_media
 from quire.scheduler.core.step_log import StepLog
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.counters import Counters
@@ -160,6 +161,7 @@ class Core:
             submit = admission.fit_task(submit, self.facts)
             prompt = admission.read_prompt(submit)
             admission.check_model(prompt, submit.params, submit.adapter, self.facts, self.config)
+            check_media(submit.media, len(prompt), self.facts, self.config)
             resumed = admission.read_resumed(submit, self.facts)
             if submit.timeout_seconds <= 0:
                 self.live_requests.expire(identity, submit, effects)
@@ -219,11 +221,17 @@ class Core:
             self.live_requests.end(
                 sequence, "error", group_epoch, effects, now, error="NUMERICAL", message=text, poisoned=True
             )
+        for sequence in accepted.lost:
+            text = "the file of one of its images was gone before it was read; send the request again"
+            self.live_requests.end(
+                sequence, "error", group_epoch, effects, now, error="MEDIA_LOST", message=text, poisoned=True
+            )
         for sequence in accepted.misled:
             self.live_requests.send_back(sequence, group_epoch, now)
         for sequence in accepted.stuck:
             text = "no token can follow what the grammar has taken so far; change it, or what else the request forbids"
             self.live_requests.end(sequence, "error", group_epoch, effects, now, error="GRAMMAR_FAILED", message=text)
+        group_epoch.on_encoded(plan, result.lost_encodes)
         group_epoch.in_flight.take_result(result.step)
         group_epoch.on_acked()
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from quire.proto.messages.plans import Admit
 from quire.proto.transport.wire import ints
 from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core.media.encoding import STALLED, Encoding, Shortage
 from quire.scheduler.core.siblings import Siblings
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Epoch
@@ -20,7 +21,7 @@ from quire.scheduler.state.waiting import Waiting
 HEADROOM_SHARE = 64
 """While others run, an admission leaves one block and 1/64 of all available, or it would be preempted at once."""
 
-Cause = Literal["slots", "budget", "blocks", "fences", "parent", "sibling"]
+Cause = Literal["slots", "budget", "blocks", "fences", "parent", "sibling"] | Shortage
 CAUSE_DETAILS: Final[dict[Cause, str]] = {
     "slots": "it is next, but every slot is taken",
     "budget": "it is next, but the token budget of the step is spent",
@@ -28,13 +29,25 @@ CAUSE_DETAILS: Final[dict[Cause, str]] = {
     "fences": "it is next, but running outputs wait for blocks themselves",
     "parent": "it is next, but shares the prompt of output 0, which is not planned to its end yet",
     "sibling": "it is next, but begins like a prompt under way, and waits for what it can share of that",
+    "encoder_budget": "it is next, but the encoder budget of the step is spent",
+    "encoder_memory": f"it is next, but {STALLED}",
 }
+SKIPPED: Final[frozenset[Cause | None]] = frozenset({"parent", "sibling", "encoder_budget", "encoder_memory"})
+"""Causes that say nothing about those behind."""
 
 
 class Gate:
     """Admits waiting outputs to slots, and logs why the first in line is held back. It opens for one plan at a time."""
 
-    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, waiting: Waiting, counters: Counters) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        group_epoch: Epoch,
+        waiting: Waiting,
+        counters: Counters,
+        encoding: Encoding,
+    ) -> None:
+        self._encoding = encoding
         self._group_epoch = group_epoch
         self._running = group_epoch.running
         self._memory = group_epoch.memory
@@ -54,13 +67,15 @@ class Gate:
         """Outputs may still enter with this plan. Closed when slots are out or the first in line is held for memory."""
         self.refusal: Cause | None = None
         """Cause that kept out the output tried last; None: it entered."""
+        self._shortage: Shortage | None = None
+        """Cause that kept out one with items: in this plan no other with items is looked at."""
         self._tried: tuple[Sequence, Cause] | None = None
         """The first in line, when it was refused for this plan, and the cause."""
 
     def open(self, plan: PlannedStep, budget: int, is_stalled: bool, now: float) -> None:
         """Begin with a plan that has `budget` tokens for prompts. `is_stalled`: running outputs wait for blocks."""
         self._plan, self._budget, self._now = plan, budget, now
-        self.refusal = self._tried = None
+        self.refusal = self._tried = self._shortage = None
         self.is_open = self._running.has_free_slot and not is_stalled
         if is_stalled and (first := self._waiting.first()) is not None:
             self._tried = first, "fences"
@@ -131,11 +146,15 @@ class Gate:
         self.is_open = self._running.has_free_slot
         return sequence.num_known - num_computed
 
-    def plan(self, sequence: Sequence, num_granted: int) -> None:
-        """This plan runs so many tokens of the prompt: whoever enters now may share the blocks that they fill."""
+    def plan(self, sequence: Sequence, num_granted: int, count: int) -> int:
+        """Run up to `count` tokens of the prompt in this plan, behind those granted before. Returns how many: items may
+        have to wait. Whoever enters now may share the blocks that they fill.
+        """
         slot = sequence.slot
-        end = int(self._running.num_scheduled[slot]) + num_granted
+        begin = int(self._running.num_scheduled[slot]) + num_granted
+        end = self._encoding.reach(sequence, begin, begin + count)
         self._memory.plan(sequence, self._running.history[slot], end, self._group_epoch.in_flight.step + 1)
+        return end - begin
 
     @property
     def num_promised(self) -> int:
@@ -158,11 +177,15 @@ class Gate:
             return 0, "blocks"
         if self._siblings.is_awaited(sequence):
             return 0, "sibling"
+        if request.media and self._shortage is not None:
+            return 0, self._shortage
         num_computed, hits = memory.match(sequence)
         if self._siblings.await_one(sequence, num_computed, others):
             return 0, "sibling"
         if self.takes_whole and sequence.num_known - num_computed > budget:
             return 0, "budget"
+        if self._lacks_items(sequence, num_computed):
+            return 0, self._shortage
         shared = [[entry.block for entry in found] for found in hits]
         if not self._fits(sequence, shared):
             return 0, "blocks"
@@ -187,6 +210,8 @@ class Gate:
         borrows_now = parent.borrowed and any(entry.step > sent for found in parent.entries for entry in found)
         if running.num_scheduled[parent.slot] < num_prompt or borrows_now:
             return 0, "parent"
+        if self._lacks_items(sequence, num_prompt - 1):
+            return 0, self._shortage
         cuts = [divmod(num_prompt - 1, size) for size in memory.block_sizes]
         shared = [table[:num_shared] for table, (num_shared, _) in zip(parent.tables, cuts, strict=True)]
         if not self._fits(sequence, shared):
@@ -202,6 +227,14 @@ class Gate:
         if sequence.first_ran_at < 0:
             sequence.cached_tokens = num_prompt - 1
         return num_prompt - 1, None
+
+    def _lacks_items(self, sequence: Sequence, num_computed: int) -> bool:
+        """The tokens behind those computed, as many as must run at once, are of items that this plan cannot have."""
+        if not sequence.request.media:
+            return False
+        stop = sequence.num_known if self.takes_whole else num_computed + 1
+        self._shortage = self._encoding.shortage(sequence, num_computed, stop)
+        return self._shortage is not None
 
     def _fits(self, sequence: Sequence, shared: list[list[int]]) -> bool:
         needed = self._memory.missing(sequence.num_known, shared)
@@ -227,4 +260,5 @@ class Gate:
             params=request.params if sequence.wants_prompt_logprobs else request.quiet_params,
             tables=tuple(ints(table) for table in sequence.tables),
             adapter=self._group_epoch.adapters[request.adapter] if request.adapter else 0,
+            spans=tuple(item.span for item in request.media),
         )

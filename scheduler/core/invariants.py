@@ -1,8 +1,8 @@
 """Every rule that must hold between two events, recomputed from first principles: no counter is believed.
 
-I1 blocks in one place each; I2 reference counts; I3 who may write; I4 fences; I5 cache, proven or planned;
-I6 one terminal event; I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiescence. They hold
-under -O.
+I1 blocks in one place each; I2 reference counts; I3 who may write; I4 fences; I5 cache, proven or planned; I6 one
+terminal event; I7 token counts; I8 states; I9 reservations and counters; I12 plans; I14 quiescence; I15 to I17 in
+`media`. They hold under -O.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from quire.proto.prefix_key import block_contents
 from quire.scheduler.core.core import Core
+from quire.scheduler.core.media.invariants import check_media
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.prefix import PrefixEntry
@@ -34,6 +35,7 @@ def check(core: Core, part: slice = slice(None)) -> None:
     _cache(core.group_epoch, live, entries, part)
     _planned(core.group_epoch, live, entries)
     _plans(core, core.group_epoch)
+    check_media(core.config, core.group_epoch, live)
     _quiet(core, core.group_epoch)
 
 
@@ -69,11 +71,8 @@ def _requests(core: Core) -> None:
     _require("I8", len(names) == len(queued), "an output waits twice")
     expected = {id(sequence) for sequence in sequences if sequence.state == "waiting"}
     _require("I8", names == expected, f"{len(expected)} outputs wait, {len(names)} are in the queue")
-    _require(
-        "I9",
-        live_requests.waiting.num_seqs == len(queued),
-        f"num_seqs is {live_requests.waiting.num_seqs}, not {len(queued)}",
-    )
+    num_seqs = live_requests.waiting.num_seqs
+    _require("I9", num_seqs == len(queued), f"num_seqs is {num_seqs}, not {len(queued)}")
     with_queued = [request for request in requests if request.num_waiting]
     _require("I9", live_requests.waiting.num_requests == len(with_queued), "waiting requests are miscounted")
     num_tokens = sum(request.num_prompt for request in with_queued)

@@ -8,6 +8,7 @@ from quire.scheduler.core.admission import Refusal
 from quire.scheduler.core.drain import DrainProgress
 from quire.scheduler.core.effects import Effects
 from quire.scheduler.core.live_requests import LiveRequests
+from quire.scheduler.core.media.admission import check_media
 from quire.scheduler.core.policy import Policy
 from quire.scheduler.core.step_log import StepLog
 from quire.scheduler.state.counters import Counters
@@ -92,6 +93,7 @@ class Lifecycle:
         for request in list(self._live_requests.registry.requests()):
             try:
                 admission.check_model(request.prompt, request.params, request.adapter, facts, self._config)
+                check_media(request.media, request.num_prompt, facts, self._config)
             except Refusal as refusal:
                 text = f"after a restart of the workers: {refusal.message}"
                 self._live_requests.end_all([request], "error", None, effects, now, error=refusal.reason, message=text)

@@ -11,6 +11,7 @@ from quire.proto.messages.requests import Finish, ModelFacts, Submit
 from quire.proto.transport.wire import Int32
 from quire.scheduler.core.admission import Refusal
 from quire.scheduler.core.effects import Effects
+from quire.scheduler.core.media.admission import placeholders
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.deadlines import Deadlines
 from quire.scheduler.state.epoch import Epoch
@@ -53,6 +54,8 @@ class LiveRequests:
             priority=submit.priority,
             cache_salt=submit.cache_salt,
             adapter=submit.adapter,
+            placeholders=placeholders(submit.media),
+            media=submit.media,
         )
         self.registry.add(request)
         self.deadlines.add(request)

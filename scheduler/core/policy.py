@@ -8,6 +8,7 @@ import numpy as np
 
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.gate import Gate
+from quire.scheduler.core.media.encoding import Encoding
 from quire.scheduler.core.prefill import Prefill
 from quire.scheduler.state.counters import Counters
 from quire.scheduler.state.epoch import Epoch
@@ -30,7 +31,8 @@ class Policy:
         self._memory = group_epoch.memory
         self._waiting = waiting
         self._counters = counters
-        self._gate = Gate(config, group_epoch, waiting, counters)
+        self._encoding = Encoding(config, group_epoch, counters)
+        self._gate = Gate(config, group_epoch, waiting, counters, self._encoding)
         self._prefill = Prefill(config, group_epoch, waiting, self._gate)
         self._now = 0.0
 
@@ -43,14 +45,18 @@ class Policy:
         slots = np.flatnonzero(running.active & (running.num_tokens < running.limit))
         todo = running.num_tokens[slots] - running.num_scheduled[slots]
         is_chunk = todo > 1
+        if self._group_epoch.encoder_memory is not None:  # the last token may be of an item, which must be there
+            is_chunk |= running.num_scheduled[slots] < running.span_end[slots]
         singles = slots[~is_chunk] if is_chunk.any() else slots
         singles, stalled = self._extend(singles, plan)
         budget = self._config.max_num_batched_tokens - len(singles)
+        self._encoding.open(plan, now)
         self._gate.open(plan, budget, stalled, now)
         chunks = self._prefill.fill(
             [running.at(slot) for slot in slots[is_chunk].tolist() if running.active[slot]], budget
         )
         self._gate.close()
+        self._encoding.close()
         if running.num_draft is not None:
             singles = self._add_drafts(singles, budget - sum(count for _, count in chunks), plan)
         return self._close(plan, singles, chunks)

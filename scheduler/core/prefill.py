@@ -6,7 +6,8 @@ that waits counts whole, whatever of it is cached), the older of equals. So a sh
 nobody starves: from when the gate would let it in, a prompt of r tokens, with s tokens of older ones before it, draws
 its first token within ceil((r + s) / ceil(P / 2)) steps, at most twice what it takes where length counts nothing.
 
-A plan has at most two rows that do not reach the end of their prompt. Of one priority `max_num_partial_prefills`
+A plan has at most two rows that do not reach the end of their prompt, beside those that are cut right before an item
+(`media/encoding.py`): what these cannot use goes to others. Of one priority `max_num_partial_prefills`
 prompts may be begun and not at their end; one of these places is kept for the oldest, and one that was sent back to
 the queue by others' bad numbers takes none.
 
@@ -16,7 +17,7 @@ Where prompts run whole, the oldest, if longer than its half, is passed over onc
 from dataclasses import dataclass
 
 from quire.scheduler.config import SchedulerConfig
-from quire.scheduler.core.gate import Gate
+from quire.scheduler.core.gate import SKIPPED, Gate
 from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.sequence import Sequence
 from quire.scheduler.state.waiting import Waiting
@@ -36,12 +37,6 @@ class PartialPrefill:
     """Tokens that no plan runs yet."""
     granted: int = 0
     """Tokens that this plan runs."""
-
-    def grant(self, budget: int) -> int:
-        count = min(budget, self.left)
-        self.granted += count
-        self.left -= count
-        return count
 
 
 class Prefill:
@@ -82,7 +77,7 @@ class Prefill:
         """Spend the half by age: prompts in their order. An output that enters is added to `parts`, in its place."""
         share = -(-budget // 2)
         oldest = self._waiting.oldest(priority) if self._gate.is_open else None
-        place = 0
+        place, is_cut = 0, False
         while share > 0:
             part = parts[place] if place < len(parts) else None
             allowed = share
@@ -90,7 +85,10 @@ class Prefill:
                 if self._gate.takes_whole and share < oldest.num_known:
                     allowed = budget if oldest.was_passed and place == 0 else 0
                     oldest.was_passed = place == 0
-                part = self._enter(oldest, allowed, parts) if allowed and self._gate.lets_pass(oldest) else None
+                enters = allowed > 0 and self._gate.lets_pass(oldest)
+                if is_cut:
+                    enters = enters and self._has_place(oldest, oldest, parts, allowed)
+                part = self._enter(oldest, allowed, parts) if enters else None
                 if part is None:
                     oldest = None
                     continue
@@ -99,6 +97,7 @@ class Prefill:
             if part is None:
                 return
             share -= self._grant(part, allowed)
+            is_cut = is_cut or part.left > 0  # with tokens of the share left: before an item
             place += 1
 
     def _by_length(self, priority: int, parts: list[PartialPrefill], budget: int) -> None:
@@ -111,7 +110,7 @@ class Prefill:
             if entrant is not None and (not queue or entrant.num_known < queue[-1].left):
                 part = self._enter(entrant, budget, parts)
                 if part is None:
-                    goes_on = self._gate.refusal in ("parent", "sibling")
+                    goes_on = self._gate.refusal in SKIPPED
                     num_skipped += 1
                     continue
                 parts.append(part)
@@ -139,7 +138,7 @@ class Prefill:
 
     def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
         """The prompt ends in this step, or is the oldest of the unfinished, or leaves that one a place."""
-        if sequence.num_known <= budget:
+        if sequence.num_known <= budget and not sequence.request.media:
             return True
         unfinished = [part.sequence.order for part in parts if part.left]
         is_led = any(order < oldest.order for order in unfinished)
@@ -150,8 +149,9 @@ class Prefill:
         return self._part(sequence) if self._gate.enter(sequence, budget, others) else None
 
     def _grant(self, part: PartialPrefill, budget: int) -> int:
-        count = part.grant(budget)
-        self._gate.plan(part.sequence, part.granted)
+        count = self._gate.plan(part.sequence, part.granted, min(budget, part.left))
+        part.granted += count
+        part.left -= count
         return count
 
     def _part(self, sequence: Sequence) -> PartialPrefill:

@@ -6,6 +6,7 @@ every plan runs more of that prompt; then, or once the common blocks are planned
 """
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 import numpy as np
 
@@ -59,8 +60,10 @@ class Siblings:
         if (mine.adapter, mine.cache_salt) != (theirs.adapter, theirs.cache_salt):
             return 0
         length = min(sequence.num_known - 1, len(other.tokens))
-        if mine.placeholders != theirs.placeholders:
-            length = min(length, *(one.start for one in (*mine.placeholders, *theirs.placeholders)))
+        for pair in zip_longest(mine.placeholders, theirs.placeholders):
+            if pair[0] != pair[1]:
+                length = min(length, *(one.start for one in pair if one is not None))
+                break
         differs = sequence.tokens[:length] != other.tokens[:length]
         if differs.any():
             length = int(np.argmax(differs))

@@ -5,8 +5,8 @@ from collections import deque
 from quire.proto.messages.introspection import StepRecord
 from quire.proto.messages.plans import StepResult
 from quire.proto.metrics.histogram import Histogram
+from quire.scheduler.buckets import BATCH, STEP_SECONDS
 from quire.scheduler.core.device_busy import DeviceBusy
-from quire.scheduler.state.buckets import BATCH, STEP_SECONDS
 from quire.scheduler.state.in_flight import PlannedStep
 
 MAX_RECORDS = 1024

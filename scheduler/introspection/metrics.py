@@ -51,6 +51,9 @@ def metrics(view: View) -> Iterator[Figure]:
     yield Figure("prefix_queries_tokens_total", counters.prefix_queries)
     yield Figure("prefix_hits_tokens_total", counters.prefix_hits)
     yield Figure("prefix_planned_hits_tokens_total", counters.prefix_planned_hits)
+    yield Figure("encoder_queries_total", counters.encoder_queries)
+    yield Figure("encoder_hits_total", counters.encoder_hits)
+    yield Figure("encoder_evictions_total", counters.encoder_evictions)
     yield Figure("preemptions_total", counters.num_preemptions)
     yield Figure("passes_total", counters.num_passed)
     yield Figure("restarts_total", counters.num_restarts)
@@ -100,6 +103,10 @@ def _memory(group_epoch: Epoch) -> Iterator[Figure]:
     yield from _labelled("kv_blocks", "state", blocks)
     yield Figure("kv_usage_ratio", 1 - pool.available / pool.num_blocks)
     yield Figure("kv_waste_ratio", 1 - used_slots_share(group_epoch))
+    if (encoder := group_epoch.encoder_memory) is not None:
+        num_free, num_pages = len(encoder.free), encoder.facts.num_pages
+        pages = {"free": num_free, "cached": encoder.available - num_free, "used": num_pages - encoder.available}
+        yield from _labelled("encoder_pages", "state", pages)
 
 
 def _labelled(name: str, label: str, values: Mapping[str, float]) -> Iterator[Figure]:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from quire.proto.metrics.histogram import Histogram
-from quire.scheduler.state.buckets import QUEUE_SECONDS
+from quire.scheduler.buckets import QUEUE_SECONDS
 
 CACHED_SHARE_MEMORY = 0.99
 """Weight of the old value in the moving average `cached_share`, per output that began."""
@@ -34,6 +34,12 @@ class Counters:
     """Those of `prefix_queries` that were found."""
     prefix_planned_hits: int = 0
     """Those of `prefix_hits` that a step under way was still to write."""
+    encoder_queries: int = 0
+    """Spans of items that plans bound to encoder memory."""
+    encoder_hits: int = 0
+    """Those of `encoder_queries` whose rows were there already."""
+    encoder_evictions: int = 0
+    """Items whose pages were given to others."""
     prompt_tokens: int = 0
     """Prompt tokens of outputs that began to run; forked ones share their prompt and count nothing."""
     cached_tokens: int = 0

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quire.proto.messages.media import Bind, Encode
 from quire.proto.messages.plans import GENESIS, Admit, GroupFacts, StepPlan, plan_hash
 from quire.proto.transport.wire import Frames, encode, ints
+from quire.scheduler.state.encoder_memory import EncoderEntry
 from quire.scheduler.state.running import Int64, Mask
 
 
@@ -32,6 +34,10 @@ class PlannedStep:
     """By KV group, flat triples (slot, index in table, block)."""
     copies: list[int] = field(default_factory=list)
     """Flat pairs (from block, to block)."""
+    encodes: list[Encode] = field(default_factory=list)
+    encoded: list[EncoderEntry] = field(default_factory=list)
+    """The entry of each of `encodes`."""
+    binds: list[Bind] = field(default_factory=list)
     step: int = 0
     """Number of the plan in its epoch; 0 before it is sent."""
     num_decodes: int = 0
@@ -98,6 +104,8 @@ class PlansInFlight:
             releases=ints(plan.releases),
             appends=tuple(map(ints, plan.appends)) if any(plan.appends) else (),
             copies=ints(plan.copies),
+            encodes=tuple(plan.encodes),
+            binds=tuple(plan.binds),
         )
         frames = encode(message)
         self._previous = plan_hash(*frames)

@@ -38,6 +38,8 @@ class Running:
         """Draft tokens that the workers have for the next decode of each slot; None: they draft nothing."""
         self.num_computed = _zeros(num_slots)
         """Tokens whose KV was written by steps with a result, or was shared when the output entered."""
+        self.span_end = _zeros(num_slots)
+        """End of the last span of an item in the prompt; 0: it has none."""
         self.limit = _zeros(num_slots)
         self.stop_from = _zeros(num_slots)
         """Number of tokens before which no stop token ends the output."""
@@ -87,6 +89,7 @@ class Running:
         self.num_prompt[slot] = request.num_prompt
         self.num_known[slot] = self.num_tokens[slot] = known
         self.num_scheduled[slot] = self.num_computed[slot] = num_computed
+        self.span_end[slot] = request.placeholders[-1].stop if request.placeholders else 0
         self.limit[slot] = request.limit
         self.stop_from[slot] = request.stop_from
         self.count_blocks(sequence)

@@ -14,6 +14,7 @@ from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.request_log import MAX_DETAIL, EntryKind, LogEntry, OutputLog
 
 if TYPE_CHECKING:
+    from quire.proto.messages.media import Media
     from quire.scheduler.state.prefix import PrefixEntry
 
 State = Literal["waiting", "running", "finished"]
@@ -49,6 +50,7 @@ class Request:
         "deadline",
         "frontend",
         "label",
+        "media",
         "num_live",
         "num_waiting",
         "number",
@@ -76,6 +78,7 @@ class Request:
         cache_salt: str = "",
         adapter: str = "",
         placeholders: tuple[Placeholders, ...] = (),
+        media: tuple[Media, ...] = (),
     ) -> None:
         self.frontend = frontend
         self.number = number
@@ -95,6 +98,8 @@ class Request:
         self.adapter = adapter
         self.placeholders = placeholders
         """Stretches of the prompt whose tokens stand for something else; part of the identity of their blocks."""
+        self.media = media
+        """Items to encode, one for each of `placeholders`."""
         self.sequences: list[Sequence] = []
         self.num_live = 0
         self.num_waiting = 0
@@ -146,6 +151,7 @@ class Sequence:
         "request",
         "roots",
         "slot",
+        "stalled_at",
         "state",
         "tables",
         "tokens",
@@ -174,6 +180,8 @@ class Sequence:
         """Blocks that it shares, or has a copy of, since before they were proven."""
         self.awaited: Awaited | None = None
         """The prompt that it waits for, while it waits to share it."""
+        self.stalled_at = -1
+        """Token at which its log says that it waits for encoder memory."""
         self.first_ran_at = -1.0
         self.first_token_at = -1.0
         self.cached_tokens = 0

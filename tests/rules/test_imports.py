@@ -71,7 +71,7 @@ FLOORS = {
         {"introspection", "peers"},
         {"core"},
         {"state"},
-        {"config", "errors"},
+        {"buckets", "config", "errors"},
     ),
     "scheduler.core": (
         {"invariants"},
@@ -80,15 +80,15 @@ FLOORS = {
         {"drain"},
         {"live_requests", "policy"},
         {"effects", "prefill", "step_log"},
-        {"accept", "admission", "device_busy", "gate"},
+        {"accept", "admission", "device_busy", "gate", "media"},
         {"siblings"},
     ),
     "scheduler.state": (
         {"epoch"},
         {"in_flight", "waiting"},
-        {"deadlines", "memory", "registry", "running", "sorted_list"},
+        {"deadlines", "encoder_memory", "memory", "registry", "running", "sorted_list"},
         {"counters", "sequence"},
-        {"blocks", "buckets", "events", "prefix", "request_log"},
+        {"blocks", "events", "prefix", "request_log"},
     ),
     "worker": (
         {"__main__", "start", "bench", "inspect"},

@@ -148,7 +148,7 @@ class Engine:
         self.sent.append(plan)
         return plan
 
-    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None, vectors=None, stuck_rows=()):
+    def answer(self, bad_rows=(), logprobs=(), acks=True, tokens=None, vectors=None, stuck_rows=(), lost_encodes=()):
         """The reporter is done with the oldest plan; with `acks` the others are, too."""
         plan = self.plans.popleft()
         drawn = plan.drawn if tokens is None else tokens
@@ -163,6 +163,7 @@ class Engine:
             stuck_rows=stuck_rows,
             logprobs=logprobs,
             embeddings=vectors,
+            lost_encodes=lost_encodes,
         )
         done = self.handle(StepDone(result))
         if acks:

@@ -1,8 +1,10 @@
 """The scheduler's metrics, as a metrics page would show them."""
 
+import msgspec
 import pytest
 
 from quire.proto.messages.introspection import Figure, MetricsQuery
+from quire.proto.messages.media import MediaFacts
 from quire.proto.messages.plans import StepResult
 from quire.proto.metrics.families import SCHEDULER_FAMILIES
 from quire.proto.metrics.histogram import Histogram
@@ -25,8 +27,8 @@ def histogram(e, name):
     return next(one for one in ask(e).distributions if one.name == name)
 
 
-def test_every_figure_is_described_with_its_labels(engine):
-    e = engine()
+def test_every_figure_is_described_with_its_labels(engine, facts):
+    e = engine(facts=msgspec.structs.replace(facts, media=MediaFacts(("image",), 4, 8, 16)))
     e.submit(1, 30)
     e.settle()
     metrics = ask(e, Figure("frontends_connected", 2))

@@ -1,0 +1,80 @@
+"""Admission of items: their spans fit the prompt, and the memory and the steps of the workers."""
+
+import re
+from collections.abc import Iterable
+
+from quire.proto.messages.media import DIGEST_BYTES, Media, MediaFacts
+from quire.proto.messages.requests import ModelFacts
+from quire.proto.prefix_key import Placeholders
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.core.admission import Refusal
+from quire.scheduler.state.encoder_memory import key_of
+
+MAX_ITEMS = 2048
+"""Items of one prompt."""
+FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
+"""A file in a folder of the media folder; neither name begins with a dot."""
+
+
+def placeholders(media: Iterable[Media]) -> tuple[Placeholders, ...]:
+    """What the prompt's placeholders stand for, as part of the identity of their blocks."""
+    return tuple(Placeholders(item.span.start, item.span.stop, item.digest) for item in media)
+
+
+def check_media(media: tuple[Media, ...], num_prompt: int, facts: ModelFacts, config: SchedulerConfig) -> None:
+    """Check that the items of a prompt make sense, and that the model and its memory can take them.
+
+    Raises `Refusal`: UNSUPPORTED, INVALID_PARAMETER or EXCEEDS_CAPACITY.
+    """
+    if not media:
+        return
+    if facts.media is None:
+        message = f"{facts.architecture} reads text alone here, and the prompt has {len(media)} images or videos; "
+        raise Refusal("UNSUPPORTED", "media", f"{message}leave them out, or ask an engine with a model that reads them")
+    if len(media) > MAX_ITEMS:
+        raise _invalid(f"has {len(media)} images or videos, at most {MAX_ITEMS} are allowed; send fewer")
+    begun = 0
+    for number, item in enumerate(media):
+        if not begun <= item.span.start < item.span.stop <= num_prompt:
+            span = f"has the tokens {item.span.start} to {item.span.stop - 1}"
+            raise _invalid(f"item {number} {span}; those behind the items before it are {begun} to {num_prompt - 1}")
+        begun = item.span.stop
+        _check_item(number, item, facts.media)
+        _check_size(f"item {number}", item.span.num_patches, facts.media.pages_for(item.span.num_tokens), facts, config)
+    if facts.whole_prompts or not config.enable_chunked_prefill:
+        items = {key_of(item): item.span for item in media}.values()
+        num_pages = sum(facts.media.pages_for(span.num_tokens) for span in items)
+        who = f"a prompt runs in one step here, and its {len(items)} different items together"
+        _check_size(who, sum(span.num_patches for span in items), num_pages, facts, config)
+
+
+def _check_item(number: int, item: Media, facts: MediaFacts) -> None:
+    grid, num_tokens = item.span.grid, item.span.num_tokens
+    if min(grid) < 1 or num_tokens * facts.tokens_by != item.span.num_patches:
+        by = f"a token stands for {facts.tokens_by} patches"
+        raise _invalid(f"item {number} has {num_tokens} tokens and patches {list(grid)}, but {by}")
+    if grid[0] > 1 and "video" not in facts.kinds:
+        message = f"item {number} has {grid[0]} frames, and the engine takes only {', '.join(facts.kinds)}; send images"
+        raise Refusal("UNSUPPORTED", "media", message)
+    if len(item.digest) != DIGEST_BYTES:
+        raise _invalid(f"item {number} has a digest of {len(item.digest)} bytes, not {DIGEST_BYTES}")
+    if FILE.fullmatch(item.file) is None:
+        raise _invalid(f"item {number} names {item.file[:80]!r}, which is no file in a folder of the media folder")
+    if item.num_bytes < 1:
+        raise _invalid(f"item {number} has a file of {item.num_bytes} bytes")
+
+
+def _check_size(who: str, num_patches: int, num_pages: int, facts: ModelFacts, config: SchedulerConfig) -> None:
+    """The step budget and the encoder memory take so much at once."""
+    assert facts.media is not None
+    if num_patches > config.max_num_encoder_patches:
+        message = f"{who}: {num_patches} patches are more than a step encodes, {config.max_num_encoder_patches}; send "
+        raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}smaller pictures, or raise max_num_encoder_patches")
+    if num_pages > facts.media.num_pages:
+        rows = facts.media.page_rows
+        message = f"{who}: {num_pages} pages of {rows} rows are more than the encoder memory, {facts.media.num_pages}; "
+        raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}send smaller pictures, or give it more memory")
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal("INVALID_PARAMETER", "media", message)

@@ -1,0 +1,161 @@
+"""The items of each plan: which are encoded, which spans are bound to their pages, and how far prompts run.
+
+A token of a span runs only when the rows of the span's item are in the encoder memory or are made by the same plan.
+Where patches or pages do not suffice, the prompt is cut right before the span. An item never has more patches or pages
+than a step or the memory (admission), and an output may take pages of those after it in order, which encode again if
+they must: so the first in order always goes on.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import takewhile
+from operator import attrgetter
+from typing import Final, Literal
+
+from quire.proto.messages.media import Bind, Encode, Media
+from quire.scheduler.config import SchedulerConfig
+from quire.scheduler.state.counters import Counters
+from quire.scheduler.state.encoder_memory import EncoderEntry, EncoderMemory, Key, key_of
+from quire.scheduler.state.epoch import Epoch
+from quire.scheduler.state.in_flight import PlannedStep
+from quire.scheduler.state.sequence import Request, Sequence
+
+Shortage = Literal["encoder_budget", "encoder_memory"]
+STALLED: Final = "waits for encoder memory: what others hold leaves too little of it"
+
+_stop = attrgetter("stop")
+
+
+class Encoding:
+    """Encodes and binds of one plan at a time. Prompts without items cost nothing here."""
+
+    def __init__(self, config: SchedulerConfig, group_epoch: Epoch, counters: Counters) -> None:
+        self._max_patches = config.max_num_encoder_patches
+        self._running = group_epoch.running
+        self._memory = group_epoch.encoder_memory
+        self._counters = counters
+        self._plan: PlannedStep
+        self._now = 0.0
+        self._num_patches = 0
+        """Patches that this plan may still encode."""
+        self._ran: dict[Sequence, int] = {}
+        """Outputs with items that this plan runs -> the end of what it runs of them."""
+
+    def open(self, plan: PlannedStep, now: float) -> None:
+        """Begin with a plan."""
+        self._plan, self._now, self._num_patches = plan, now, self._max_patches
+
+    def close(self) -> None:
+        """The plan is complete: outputs let go of the spans that it runs to the end."""
+        for sequence, end in self._ran.items():
+            memory, placeholders = self._of(sequence), sequence.request.placeholders
+            for index in [index for index in memory.held.get(sequence, ()) if placeholders[index].stop <= end]:
+                memory.let_go(sequence, index)
+        self._ran.clear()
+
+    def shortage(self, sequence: Sequence, start: int, stop: int) -> Shortage | None:
+        """What keeps this plan from running the tokens start..stop-1 of an output, or None."""
+        if not sequence.request.media:
+            return None
+        _, end, shortage = self._fit(sequence, start, stop)
+        return shortage if end < stop else None
+
+    def reach(self, sequence: Sequence, start: int, stop: int) -> int:
+        """Let this plan run tokens of a running output from `start` on, at most to `stop`. Returns to where it can."""
+        if not sequence.request.media:
+            return stop
+        spans, end, shortage = self._fit(sequence, start, stop)
+        memory, media = self._of(sequence), sequence.request.media
+        new: list[int] = []
+        for index in spans:  # before any page is given away
+            entry = memory.find(media[index])
+            if entry is None:
+                new.append(index)
+            else:
+                self._bind(sequence, index, entry)
+                self._counters.encoder_hits += 1
+        for index in new:
+            self._bind(sequence, index, memory.find(media[index]) or self._encode(media[index], memory))
+        self._counters.encoder_queries += len(spans)
+        if end > start:
+            self._ran[sequence] = end
+        elif shortage == "encoder_memory" and sequence.stalled_at != start:
+            sequence.stalled_at = start
+            sequence.note(self._now, "blocked", start, f"it {STALLED}")
+        return end
+
+    def _fit(self, sequence: Sequence, start: int, stop: int) -> tuple[list[int], int, Shortage | None]:
+        """The spans to bind for the tokens from `start` on, the place up to which this plan can run them, at most
+        `stop`, and what keeps it from going on. Those after the output may lose what they hold.
+        """
+        request, memory = sequence.request, self._of(sequence)
+        held = memory.held.get(sequence, ())
+        spans: list[int] = []
+        items: dict[Key, Media] = {}
+        num_patches = num_pages = 0
+        for index in _touched(request, start, stop):
+            if index in held:
+                continue
+            item = request.media[index]
+            key = key_of(item)
+            if key not in items:
+                num_patches += 0 if key in memory.entries else item.span.num_patches
+                num_pages += _pages(memory, key, item)
+                shortage: Shortage | None = "encoder_budget" if num_patches > self._num_patches else None
+                while shortage is None and num_pages > memory.available:
+                    if self._take_back(sequence, memory):
+                        num_pages = _pages(memory, key, item) + sum(_pages(memory, *one) for one in items.items())
+                    else:
+                        shortage = "encoder_memory"
+                if shortage is not None:
+                    return spans, max(start, item.span.start), shortage
+                items[key] = item
+            spans.append(index)
+        return spans, stop, None
+
+    def _take_back(self, sequence: Sequence, memory: EncoderMemory) -> bool:
+        """Let the last output in order that holds pages, is after this one and not in this plan let go of them. What is
+        not evicted it finds again.
+        """
+        behind = [one for one in memory.held if one.order > sequence.order and one not in self._ran]
+        if behind:
+            memory.let_go_all(max(behind, key=_order))
+        return bool(behind)
+
+    def _encode(self, item: Media, memory: EncoderMemory) -> EncoderEntry:
+        self._counters.encoder_evictions += memory.make_room(memory.facts.pages_for(item.span.num_tokens))
+        entry = memory.add(item)
+        self._plan.encodes.append(Encode(item.digest, item.span.grid, item.file, entry.packed))
+        self._plan.encoded.append(entry)
+        self._num_patches -= item.span.num_patches
+        return entry
+
+    def _bind(self, sequence: Sequence, index: int, entry: EncoderEntry) -> None:
+        slot = sequence.slot
+        self._of(sequence).hold(entry, sequence, index)
+        if not entry.is_proven:
+            entry.bound.add((slot, int(self._running.generation[slot])))
+        self._plan.binds.append(Bind(slot, index, entry.packed))
+
+    def _of(self, sequence: Sequence) -> EncoderMemory:
+        assert self._memory is not None, f"{sequence.request.label!r} has items, the model reads text alone"
+        return self._memory
+
+
+def _touched(request: Request, start: int, stop: int) -> Iterable[int]:
+    """Indexes of the spans with tokens among start..stop-1."""
+    spans = request.placeholders
+    first = bisect_right(spans, start, key=_stop)
+    return takewhile(lambda index: spans[index].start < stop, range(first, len(spans)))
+
+
+def _pages(memory: EncoderMemory, key: Key, item: Media) -> int:
+    """Pages that are not available any more once the item is held."""
+    entry = memory.entries.get(key)
+    if entry is None:
+        return memory.facts.pages_for(item.span.num_tokens)
+    return 0 if entry.num_readers else len(entry.pages)
+
+
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
