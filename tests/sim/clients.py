@@ -10,6 +10,7 @@ from admission import Verdict
 from fake_memory import Broken, demand
 
 from quire.proto.messages.errors import REASONS
+from quire.proto.messages.media import Media
 from quire.proto.messages.requests import Finish, OutputLogprobs, Outputs, Submit
 from quire.proto.transport.wire import ints, unpack
 
@@ -30,6 +31,8 @@ class Output:
     """Reason with which its frontend aborted it; empty: it did not."""
     bad: bool = False
     """A step of it gave numbers that are not finite."""
+    lost: bool = False
+    """A step of it ran on an image whose file was lost."""
     deaths: int = 0
     """Worker groups that died under it, in this scheduler's life."""
 
@@ -88,6 +91,7 @@ class Request:
             resumed=tuple(ints(output.delivered) for output in self.outputs) if is_known else (),
             finished_outputs=tuple(i for i, output in enumerate(self.outputs) if output.finish),
             accepted=True,
+            media=old.media,
         )
 
 
@@ -126,6 +130,9 @@ class Clients:
     def tenant_of(self, seed: int) -> bytes:
         demand(seed in self.by_seed, f"a plan admits seed {seed}, which nobody submitted")
         return self.by_seed[seed].salt
+
+    def media_of(self, seed: int) -> tuple[Media, ...]:
+        return self.by_seed[seed].submit.media
 
     def receive(self, frontend: bytes, outputs: Outputs) -> None:
         numbers = np.frombuffer(outputs.numbers, "<i8").tolist()
@@ -235,7 +242,7 @@ class Clients:
     def _check_error(self, name: str, request: Request, output: Output, finish: Finish) -> None:
         demand(finish.error in REASONS, f"{name}: {finish.error!r} is no reason")
         allowed = self._allowed_errors(request, output)
-        if finish.error == "NUMERICAL":
+        if finish.error in ("NUMERICAL", "MEDIA_LOST"):
             self.on_bad_end(request.seed, finish.output_index)
         demand(finish.error in allowed, f"{name}: error {finish.error} ({finish.message}), allowed: {allowed}")
 

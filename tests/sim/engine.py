@@ -10,6 +10,7 @@ from answers import Answers
 from clients import Clients, Key, Output, Request
 from drafts import Drafts
 from fairness import Fairness
+from fake_encoder import FakeEncoder
 from fake_group import FakeGroup
 from fake_memory import demand
 from knobs import Knobs
@@ -116,6 +117,7 @@ class Engine:
             self.knobs.is_bad,
             self._on_bad,
             self.drafts.num_accepted,
+            self._encoder(),
         )
         self.fairness = Fairness(self.core, self.clients)
         self.clients.on_bad_end = self.group.poison
@@ -124,6 +126,12 @@ class Engine:
         self.handle(events.GroupReady(self.epoch, self.knobs.group, facts))
         for request in self.clients.live.values():
             demand(needed_blocks(request, facts) <= self.num_blocks, f"{request.key} can never fit")
+
+    def _encoder(self) -> FakeEncoder | None:
+        images = self.knobs.images
+        if images is None:
+            return None
+        return FakeEncoder(images.facts, images.max_patches, self.clients.media_of, images.is_lost, self._on_lost)
 
     def bury_group(self) -> None:
         """The group dies; the core does not know it yet."""
@@ -283,6 +291,8 @@ class Engine:
     def _allowed_errors(self, request: Request, output: Output) -> set[str]:
         """The errors with which an output may end now."""
         allowed = {"NUMERICAL"} if output.bad else set()
+        if output.lost:
+            allowed.add("MEDIA_LOST")
         if output.deaths > self.knobs.config.max_restarts_per_request:
             allowed.add("POISON_REQUEST")
         if self.state == "failed":
@@ -294,6 +304,9 @@ class Engine:
         if self.group is not None and needed_blocks(request, self.group.facts) > self.num_blocks:
             allowed.add("EXCEEDS_CAPACITY")
         return allowed
+
+    def _on_lost(self, seed: int, index: int) -> None:
+        self.clients.by_seed[seed].outputs[index].lost = True
 
     def _on_bad(self, seed: int, index: int, position: int) -> None:
         request = self.clients.by_seed[seed]

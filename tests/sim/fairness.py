@@ -79,7 +79,7 @@ class Fairness:
         budget = group.max_num_batched_tokens - len(group.ran)
         for sequence in group_epoch.running.live():
             name = sequence.request.params.seed, sequence.output_index
-            if group.left[name] > 1 or name in entered:
+            if group.left[name] > 1 or name in entered or name in group.before_image:
                 left, ran, num_cached = group.left[name], group.ran.get(name, 0), entered.get(name, 0)
                 prompts.append(Prompt(sequence, self._order(sequence), left, ran, name in entered, num_cached))
                 budget += name in group.ran
@@ -87,6 +87,9 @@ class Fairness:
         self._prompts = prompts
         is_whole = group.facts.whole_prompts or not core.config.enable_chunked_prefill
         passing = self._check_entries(prompts, entered)
+        if group.facts.media is not None:  # who waits for encoder memory leaves its tokens to others
+            self._check_first(prompts, budget, is_whole)
+            return
         if is_whole:
             self._check_whole(prompts, passing, budget)
         else:
@@ -171,6 +174,15 @@ class Fairness:
         ]
         demand(not passing or self._has_room(first), f"{[one.name for one in passing]} took what {order} needs")
         return len(passing)
+
+    def _check_first(self, prompts: list[Prompt], budget: int, is_whole: bool) -> None:
+        """Where images cut prompts, the first in order goes on with every plan, and the unfinished are as few."""
+        demand(not prompts or not budget or prompts[0].ran, f"{prompts[:1]} is first, and stands still")
+        most = 0 if is_whole else self._core.config.max_num_partial_prefills
+        for priority in {prompt.order[0] for prompt in prompts}:
+            mine = [one for one in prompts if one.order[0] == priority and not one.sequence.was_misled]
+            unfinished = [prompt.name for prompt in mine if prompt.rest]
+            demand(len(unfinished) <= most, f"{unfinished} are unfinished, at most {most} may be")
 
     def _check_whole(self, prompts: list[Prompt], num_passing: int, budget: int) -> None:
         """A prompt runs whole; the first in line is passed over once, by so many that it fits beside their decodes."""

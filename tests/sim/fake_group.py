@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable
 
 import oracle
+from fake_encoder import FakeEncoder, in_words
 from fake_memory import Broken, FakeMemory, Slot, demand
+from images import shown
 
 from quire.proto.messages.plans import GENESIS, Admit, RowLogprobs, StepPlan, StepResult, plan_hash
 from quire.proto.messages.requests import ModelFacts, PositionLogprobs
@@ -27,6 +29,7 @@ class FakeGroup:
         is_bad: Callable[[int, int, int], bool] = lambda seed, index, position: False,
         on_bad: Callable[[int, int, int], None] = lambda seed, index, position: None,
         num_accepted: Callable[[int], int] = lambda num_draft: 0,
+        encoder: FakeEncoder | None = None,
     ) -> None:
         self.epoch = epoch
         self.facts = facts
@@ -40,6 +43,7 @@ class FakeGroup:
         self.num_accepted = num_accepted
         """How many of a row's drafts are what the model draws; never asked where nobody drafts."""
         self.memory = FakeMemory(facts.num_blocks, facts.block_sizes, world_size)
+        self.encoder = encoder or FakeEncoder(facts.media)
         self.slots: dict[int, Slot] = {}
         self.admitted: list[tuple[int, int, int]] = []
         """(seed, output index, tokens found in the cache) of the last plan's admits, in order."""
@@ -47,6 +51,8 @@ class FakeGroup:
         """(seed, output index) -> tokens that the last plan found not run yet; of every slot."""
         self.ran: dict[tuple[int, int], int] = {}
         """(seed, output index) -> tokens that the last plan ran."""
+        self.before_image: set[tuple[int, int]] = set()
+        """(seed, output index) of those that the last plan found with tokens of images to run."""
         self._plan: StepPlan | None = None
         self._previous = GENESIS
         self._decoder = plan_decoder()
@@ -80,7 +86,8 @@ class FakeGroup:
         }
         admits = [(admit.slot, admit.params.seed, admit.output_index, admit.num_computed) for admit in plan.admits]
         words = " ".join(f"{name}={column.tolist()}" for name, column in columns.items() if len(column))
-        return f"admits={admits} {words}"
+        media = in_words(plan.encodes, plan.binds) if plan.binds else ""
+        return f"admits={admits} {words} {media}"
 
     def run(self, frames: Frames) -> StepResult:
         """Obey one plan. Raises `Broken`."""
@@ -108,7 +115,7 @@ class FakeGroup:
         for source, target in copies:
             self.memory.copy(source, target)
         self._plan = plan
-        return self._run_rows(plan)
+        return self._run_rows(plan, self.encoder.obey(plan, self.slots))
 
     def poison(self, seed: int, index: int) -> None:
         """The scheduler ended this output because of a bad row: nobody may share what it wrote."""
@@ -168,7 +175,8 @@ class FakeGroup:
                 (*name, self._lives[name]),
                 chains=[bytearray() for _ in sizes],
             )
-            slot.extend(tokens)
+            self.encoder.admit(slot, admit.spans)
+            slot.extend(shown(tokens, slot.media))
             others = [other for other in self.slots.values() if other.name[0] == name[0]]
             kin = {block for other in others for table in other.tables for block in table}
             for table, size in zip(tables, sizes, strict=True):
@@ -181,7 +189,7 @@ class FakeGroup:
             self.slots[admit.slot] = slot
             self.admitted.append((*slot.name, admit.num_computed))
 
-    def _run_rows(self, plan: StepPlan) -> StepResult:
+    def _run_rows(self, plan: StepPlan, lost: tuple[int, ...]) -> StepResult:
         slots, lengths = unpack(plan.slots).tolist(), unpack(plan.num_tokens).tolist()
         drafts = unpack(plan.num_draft).tolist() if plan.num_draft else [0] * len(slots)
         demand(len(slots) == len(lengths) == len(plan.samples) == len(drafts), "the row columns differ in length")
@@ -194,6 +202,7 @@ class FakeGroup:
         is_long = [length - num_draft > 1 for length, num_draft in zip(lengths, drafts, strict=True)]
         demand(is_long == sorted(is_long), f"a row of one token after a longer one: {lengths}, drafts {drafts}")
         self.left = {slot.name: len(slot.tokens) - slot.computed for slot in self.slots.values()}
+        self.before_image = {slot.name for slot in self.slots.values() if slot.computed < slot.images_end}
         self.ran = {
             self.slots[number].name: n for number, n in zip(slots, lengths, strict=True) if number in self.slots
         }
@@ -205,11 +214,13 @@ class FakeGroup:
             self._span(number, length, num_draft, samples)
             for number, length, num_draft, samples in zip(slots, lengths, drafts, plan.samples, strict=True)
         ]
-        columns = zip(spans, self._store_and_read(spans), drafts, plan.samples, strict=True)
+        self.encoder.check_rows(plan, spans, self.slots)
+        rowless = {row for row, span in enumerate(spans) if not self.encoder.has_rows(*span)}
+        columns = zip(spans, self._store_and_read(spans, rowless), drafts, plan.samples, strict=True)
         for row, ((slot, start, end), finite, num_draft, samples) in enumerate(columns):
-            if samples and not finite:
+            if not finite and (samples or row in rowless):
                 self._failed.setdefault(self.step, []).extend(self.memory.written_in_this_step(slot))
-                if not slot.borrowed:  # else it may not be blamed: it runs again
+                if not slot.borrowed and row not in rowless:  # else it may not be blamed: it runs again
                     self.on_bad(*slot.name, end)
             slot.computed = end
             if slot.params.prompt_logprobs >= 0:
@@ -225,7 +236,7 @@ class FakeGroup:
                 drawn += tokens
                 counts.append(len(tokens))
         packed = ints(counts) if plan.num_draft or self.step % 3 == 0 else b""  # both ways to encode one each
-        return StepResult(self.epoch, self.step, ints(drawn), packed, tuple(bad), logprobs=tuple(logprobs))
+        return StepResult(self.epoch, self.step, ints(drawn), packed, tuple(bad), (), tuple(logprobs), lost)
 
     def _span(self, number: int, length: int, num_draft: int, samples: int) -> tuple[Slot, int, int]:
         """The slot of a row and the positions start..end-1 that it runs, without its drafts."""
@@ -242,9 +253,9 @@ class FakeGroup:
         self.memory.check_borrowed(slot)
         return slot, start, end
 
-    def _store_and_read(self, spans: list[tuple[Slot, int, int]]) -> list[bool]:
+    def _store_and_read(self, spans: list[tuple[Slot, int, int]], rowless: set[int]) -> list[bool]:
         """All rows store their cells before any row reads. Returns which rows are finite: what reads others is not."""
-        finite = [not self.is_bad(*slot.name, end) for slot, _, end in spans]
+        finite = [row not in rowless and not self.is_bad(*slot.name, end) for row, (slot, _, end) in enumerate(spans)]
         for (slot, start, end), is_finite in zip(spans, finite, strict=True):
             self.memory.write(slot, start, end, is_finite)
         while True:

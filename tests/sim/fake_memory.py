@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from oracle import CELL, extend
 
+from quire.proto.messages.media import Media
 from quire.proto.messages.params import SamplingParams
 
 
@@ -40,11 +41,18 @@ class Slot:
     """Blocks of other requests that it shared before their content was known to be there."""
     chains: list[bytearray] = field(default_factory=list)
     """The cells that `tokens` must find in the table of each KV group."""
+    media: tuple[Media, ...] = ()
+    bound: dict[int, list[int]] = field(default_factory=dict)
+    """Number of a span -> pages of encoder memory."""
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append the cells of these tokens, which differ between the groups. Those of the first draw the tokens."""
         for group, chain in enumerate(self.chains):
             extend(chain, self.tenant + b"\0" * group, tokens)
+
+    @property
+    def images_end(self) -> int:
+        return self.media[-1].span.stop if self.media else 0
 
     @property
     def name(self) -> tuple[int, int]:

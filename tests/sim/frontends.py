@@ -1,10 +1,11 @@
 """Acts of frontends: submit, abort, ask, vanish. Each ends by checking what the core must have sent at once."""
 
 import oracle
-from admission import verdict
+from admission import Verdict, verdict
 from clients import Key, Output, Request
 from engine import Engine
 from fake_memory import demand
+from images import shown
 from knobs import draw_submit
 
 from quire.proto.messages.introspection import ExplainQuery, LoadQuery, MetricsQuery, StatusQuery
@@ -53,10 +54,14 @@ class Frontends:
         judged = verdict(
             submit, prompt, facts, self._knobs.config, engine.state, is_drained, self._clients.live.values()
         )
+        if self._knobs.images is not None:
+            reasons = self._knobs.images.reasons(submit.media, len(prompt), self._knobs.config)
+            judged = Verdict(judged.may | reasons, judged.must or bool(reasons))
         if judged.must:
             return Request(key, submit, prompt, salt, self._engine.now, self._num_requests, judged, _hopeless(submit.n))
+        seen = shown(prompt, submit.media)
         outputs = [
-            Output(oracle.reference(tenant, prompt, submit.params, index, facts.vocab_size, facts.eos_token_ids))
+            Output(oracle.reference(tenant, seen, submit.params, index, facts.vocab_size, facts.eos_token_ids))
             for index in range(submit.n)
         ]
         return Request(key, submit, prompt, salt, self._engine.now, self._num_requests, judged, outputs)

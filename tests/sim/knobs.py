@@ -6,6 +6,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from images import Images, draw_images
+from msgspec import structs
+
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import GroupFacts
 from quire.proto.messages.requests import ModelFacts, Submit
@@ -58,6 +61,8 @@ class Knobs:
     prefixes: list[tuple[int, ...]] = field(default_factory=list)
     salts: tuple[str, ...] = ("",)
     adapters: tuple[str, ...] = ()
+    images: Images | None = None
+    """None: the model reads text alone."""
 
     def facts(self, num_blocks: int) -> ModelFacts:
         return ModelFacts(
@@ -73,6 +78,7 @@ class Knobs:
             architecture="oracle",
             revision="r1",
             adapters=self.adapters,
+            media=None if self.images is None else self.images.facts,
         )
 
     def is_bad(self, seed: int, index: int, position: int) -> bool:
@@ -83,8 +89,10 @@ class Knobs:
         return int.from_bytes(key, "little") < self.bad_rate * 2**32
 
 
-def draw_knobs(rng: random.Random, num_groups: int = 1) -> Knobs:
-    """`num_groups`: KV groups of the model; what more than one draw leaves the runs of one as they are."""
+def draw_knobs(rng: random.Random, num_groups: int = 1, of_images: random.Random | None = None) -> Knobs:
+    """`num_groups`: KV groups of the model; what more than one draw leaves the runs of one as they are. `of_images`
+    draws what has to do with images; None: there are none.
+    """
     block_size = rng.choice((1, 1, 2, 3, 4, 4, 8, 16))
     num_blocks = rng.choice((3, 5, 8, 12, 16, 24, 40, 64))
     max_num_seqs = rng.choice((1, 2, 3, 4, 6, 8))
@@ -130,6 +138,9 @@ def draw_knobs(rng: random.Random, num_groups: int = 1) -> Knobs:
     )
     longest = max(1, knobs.max_model_len * 2 // 3)
     knobs.prefixes = [_tokens(rng, vocab, rng.randint(1, longest)) for _ in range(rng.choice((1, 2, 4)))]
+    if of_images is not None:
+        knobs.images = draw_images(of_images)
+        knobs.config = structs.replace(config, max_num_encoder_patches=knobs.images.max_patches)
     return knobs
 
 
@@ -193,5 +204,6 @@ def draw_submit(
         timeout_seconds=rng.uniform(0.001, 0.5) if rng.random() < 0.1 else rng.choice((30.0, 600.0)),
         cache_salt=rng.choice(knobs.salts),
         adapter=rng.choice(("", *knobs.adapters)) if rng.random() < 0.98 else "tiger",
+        media=() if knobs.images is None else knobs.images.draw(prompt),
     )
     return submit, prompt

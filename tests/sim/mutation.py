@@ -33,6 +33,8 @@ class Mutant:
     new: str
     groups: int = 1
     """KV groups of the models it is hunted with."""
+    images: bool = False
+    """It is hunted with images in the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def hunt(mutant: Mutant, seeds: range, num_events: int = 2000, timeout: float = 
         plant(mutant, folder)
         command = [sys.executable, str(HERE / "run.py"), "--scheduler", str(folder), "--events", str(num_events)]
         command += ["--seeds", f"{seeds.start}..{seeds.stop}", "--audit-every", str(AUDIT_EVERY)]
-        command += ["--groups", str(mutant.groups)]
+        command += ["--groups", str(mutant.groups), *(["--images"] if mutant.images else [])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()
     last_line = lines[-1] if lines else ""
@@ -77,6 +79,7 @@ def _try(mutant: Mutant, seeds: range, num_events: int) -> Verdict:
 
 
 def main() -> int:
+    from image_mutants import IMAGE_MUTANTS
     from mutants import MUTANTS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,7 +89,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     first, last = map(int, args.seeds.split(".."))
-    chosen = [mutant for mutant in MUTANTS if args.only in mutant.name]
+    chosen = [mutant for mutant in MUTANTS + IMAGE_MUTANTS if args.only in mutant.name]
     started = time.perf_counter()
     missed = 0
     with ThreadPoolExecutor(args.jobs) as pool:

@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=2000)
     parser.add_argument("--audit-every", type=int, default=1, help="check the invariants after each so many events")
     parser.add_argument("--groups", type=int, default=1, help="KV groups of the model")
+    parser.add_argument("--images", action="store_true", help="prompts have images")
     parser.add_argument("--verbose", action="store_true", help="print every event")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     parser.add_argument("--scheduler", help="folder of another scheduler package")
@@ -45,7 +46,8 @@ def main() -> int:
     failed = 0
     started = time.perf_counter()
     for seed in seeds:
-        world = World(seed, args.events, args.audit_every, print if args.verbose else None, args.groups)
+        log = print if args.verbose else None
+        world = World(seed, args.events, args.audit_every, log, args.groups, args.images)
         try:
             digest = world.run()
         except Exception as error:

@@ -1,6 +1,7 @@
 """The simulator is trusted because it finds planted bugs."""
 
 import pytest
+from image_mutants import IMAGE_MUTANTS
 from mutants import MUTANTS
 from mutation import Mutant, StaleMutant, hunt, plant
 
@@ -8,7 +9,7 @@ NUM_SEEDS = 50
 """The named seed comes first; others follow, because every change of the scheduler changes every run."""
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+@pytest.mark.parametrize("mutant", MUTANTS + IMAGE_MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 def test_a_planted_bug_is_found(mutant):
     verdict = hunt(mutant, range(mutant.seed, mutant.seed + NUM_SEEDS))
     assert verdict.found, f"{mutant.name}: {verdict.last_line}"
