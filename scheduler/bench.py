@@ -13,6 +13,7 @@ from collections import deque
 import msgspec
 import numpy as np
 
+from quire.proto.messages.media import DIGEST_BYTES, Media, MediaFacts, MediaSpan
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import GroupFacts, StepPlan, StepResult
 from quire.proto.messages.requests import ModelFacts, Submit
@@ -29,6 +30,9 @@ EPOCH = 1
 GROUP = GroupFacts()
 PROBE_TOKENS = 2
 """Output length of the requests whose way into a plan is timed: they end again at once."""
+TOKENS_BY, PAGE_ROWS = 4, 64
+IMAGES_A_STEP = 8
+"""Images that the encoder budget of a step takes; its memory holds four times as many."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,6 +46,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     block_size: int = 16
     prompt_len: int = 512
     output_len: int = 1024
+    image_len: int = 0
+    """Tokens of a prompt that stand for an image of its own; 0: text alone."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -50,6 +56,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"{field}: must be at least 1, got {getattr(self, field)}")
         if self.waiting < 0:
             raise ValueError(f"waiting: must not be negative, got {self.waiting}")
+        if not 0 <= self.image_len < self.prompt_len:
+            raise ValueError(f"image_len: must be at least 0 and less than prompt_len, got {self.image_len}")
 
     @property
     def token_budget(self) -> int:
@@ -82,8 +90,10 @@ class Drive:
                 max_num_batched_tokens=scenario.token_budget,
                 max_num_queued_reqs=scenario.running + scenario.waiting + 64,
                 max_num_queued_tokens=(scenario.running + scenario.waiting + 64) * scenario.prompt_len,
+                max_num_encoder_patches=IMAGES_A_STEP * max(1, TOKENS_BY * scenario.image_len),
             )
         )
+        num_pages = 4 * IMAGES_A_STEP * -(-scenario.image_len // PAGE_ROWS)
         longest = scenario.prompt_len + scenario.fill_steps + scenario.output_len
         facts = ModelFacts(
             max_model_len=longest,
@@ -97,6 +107,7 @@ class Drive:
             dtype="float32",
             architecture="none",
             revision="none",
+            media=MediaFacts(("image",), TOKENS_BY, PAGE_ROWS, num_pages) if scenario.image_len else None,
         )
         self.core.handle(GroupReady(EPOCH, GROUP, facts), time.monotonic())
         self._fill()
@@ -119,13 +130,26 @@ class Drive:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, seed=self._number)
         self._number += 1
         submit = Submit(
-            number=self._number, label=str(self._number), prompt=ints(prompt), params=params, timeout_seconds=3600.0
+            number=self._number,
+            label=str(self._number),
+            prompt=ints(prompt),
+            params=params,
+            timeout_seconds=3600.0,
+            media=self._media(),
         )
         begin = time.perf_counter()
         instructions = self.core.handle(Submitted(FRONTEND, submit), time.monotonic())
         elapsed = time.perf_counter() - begin
         self.collect(instructions)
         return elapsed
+
+    def _media(self) -> tuple[Media, ...]:
+        length = self.scenario.image_len
+        if not length:
+            return ()
+        digest = self._number.to_bytes(DIGEST_BYTES, "little")
+        span = MediaSpan(self.scenario.prompt_len - length - 1, length, (1, TOKENS_BY, length))
+        return (Media(span, digest, f"frontend-0/{digest.hex()}", 768 * span.num_patches),)
 
     def step(self) -> tuple[float, float, float, SendPlan | None]:
         """Answer the oldest plan and ask for the next.

@@ -12,7 +12,7 @@ from quire.deploy.bench.report.errors import BenchError
 from quire.deploy.bench.report.measuring_process import measure, samples
 from quire.deploy.bench.report.report import Figure, Outcome, percentile, percentiles
 
-OPTIONS = ("running", "waiting", "steps", "probes", "block_size", "prompt_len", "output_len", "seed")
+OPTIONS = ("running", "waiting", "steps", "probes", "block_size", "prompt_len", "output_len", "image_len", "seed")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--prompt-len", type=int, default=512)
     parser.add_argument("--output-len", type=int, default=1024, help="one output ends each output-len/running steps")
+    parser.add_argument("--image-len", type=int, default=0, help="tokens of an image in each prompt; 0: text alone")
 
 
 def run(args: argparse.Namespace) -> Outcome:
     config = {name: getattr(args, name) for name in OPTIONS}
     for name, value in config.items():
-        least = 0 if name in ("waiting", "seed") else 1
+        least = 0 if name in ("waiting", "image_len", "seed") else 1
         if value < least:
             raise BenchError(f"--{name.replace('_', '-')}: must be at least {least}, got {value}")
     measured = measure("quire.scheduler.bench", config)

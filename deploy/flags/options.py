@@ -178,6 +178,14 @@ class ServeOptions:
     max_num_partial_prefills: Annotated[
         int, Flag("scheduling", "prompts of one priority that may be split at once; 1: the oldest alone", "N")
     ] = 4
+    max_num_encoder_patches: Annotated[
+        int,
+        Flag(
+            "scheduling",
+            "patches of images one step may encode beside its tokens, and one image may have; 1080p has about 8000",
+            "N",
+        ),
+    ] = 8192
 
     enable_prefix_caching: Annotated[bool, Flag("memory", "reuse the KV of equal prompt beginnings")] = True
     block_size: Annotated[int, Flag("memory", "tokens of one KV block: a power of two up to 256", "N")] = 16

@@ -2,6 +2,7 @@
 
 import argparse
 
+import msgspec
 import pytest
 
 from quire.deploy.bench import scheduler
@@ -63,6 +64,13 @@ def test_the_running_set_stays_full_while_outputs_end_and_others_enter() -> None
     assert len(measured["step_ms"]) == 60
 
 
+def test_every_prompt_may_have_an_image_of_its_own() -> None:
+    drive = Drive(msgspec.structs.replace(SMALL, image_len=8))
+    plans = [drive.read(plan) for plan in (drive.step()[3] for _ in range(50)) if plan is not None]
+    num_encodes = sum(len(plan.encodes) for plan in plans)
+    assert num_encodes == sum(len(plan.admits) for plan in plans) > 0
+
+
 def test_the_queue_stays_as_long_as_asked() -> None:
     drive = Drive(SMALL)
     for _ in range(50):
@@ -88,6 +96,8 @@ def test_every_probe_finds_its_plan() -> None:
 def test_impossible_scenarios_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="running: must be at least 1"):
         Scenario(running=0)
+    with pytest.raises(ValueError, match="image_len: must be at least 0 and less than prompt_len, got 20"):
+        Scenario(prompt_len=20, image_len=20)
 
 
 @pytest.mark.parametrize(("option", "value"), [("--running", "0"), ("--waiting", "-1"), ("--steps", "-5")])

@@ -74,6 +74,7 @@ CHANGED: dict[str, Any] = {
     "max_connections": 24,
     "max_concurrent_streams": 25,
     "max_num_partial_prefills": 6,
+    "max_num_encoder_patches": 26,
     "enable_chunked_prefill": False,
     "enable_prefix_caching": False,
     "block_size": 32,
@@ -154,6 +155,7 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"tokenizer_memory_bytes": 0}, "^--tokenizer-memory-bytes: must"),
         ({"max_num_seqs": 0}, "^--max-num-seqs: must"),
         ({"max_num_partial_prefills": 0}, "^--max-num-partial-prefills: must be at least 1, got 0"),
+        ({"max_num_encoder_patches": 0}, "^--max-num-encoder-patches: must be at least 1, got 0"),
         (
             {"max_num_seqs": 64, "max_num_batched_tokens": 32},
             "^--max-num-batched-tokens: 32 is less than --max-num-seqs 64",
