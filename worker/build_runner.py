@@ -5,6 +5,8 @@ from typing import cast
 
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
+from quire.worker.media.media_encoder import MediaEncoder
+from quire.worker.media.media_inputs import MediaInputs
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.head import Head
@@ -28,8 +30,9 @@ def build_runner(
     max_model_len: int,
     device: Device,
     reports: bool,
+    encoder: MediaEncoder | None = None,
 ) -> Runner:
-    """Tables and runner around a model and its cache."""
+    """Tables and runner around a model and its cache. `encoder`: None for a model that reads text alone."""
     sampling = SamplingTable(config.max_num_seqs, spec.vocab_size, spec.eos_token_ids, device)
     slots = SlotTable(
         config.max_num_seqs,
@@ -53,7 +56,11 @@ def build_runner(
             Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device
         )
         output = Sampler(slots, cast(Head, model), device, reports=reports, matchers=matchers)
-    return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output)
+    media = None
+    if encoder is not None:
+        assert inputs.shifts is not None, "a model of media has positions of several axes"
+        media = MediaInputs(encoder, inputs.shifts)
+    return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output, media=media)
 
 
 def captured_steps(config: WorkerConfig, device: Device) -> CapturedSteps:

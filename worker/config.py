@@ -69,6 +69,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gpu_memory_utilization: float = 0.92
     kv_cache_memory_bytes: int = 0
     """0: measured on CUDA; on CPU 4 GiB or a quarter of the free memory, whichever is less."""
+    language_model_only: bool = False
+    """Text alone, of a model that also reads images: its tower is not loaded."""
+    max_num_encoder_patches: int = 8192
+    """Patches that one step encodes at most, and one item has."""
+    mm_encoder_cache_bytes: int = 0
+    """Encoder memory of one rank; 0: what holds four items of the largest size."""
     enforce_eager: bool = False
     prefill_body: PrefillBody = "auto"
     """Body of attention for prompts on compute capability 9.0.
@@ -86,10 +92,16 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for field in ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+        for field in (
+            "tensor_parallel_size",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_num_encoder_patches",
+            "block_size",
+        ):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}: must be at least 1, got {getattr(self, field)}")
-        for field in ("max_model_len", "kv_cache_memory_bytes", "num_threads"):
+        for field in ("max_model_len", "kv_cache_memory_bytes", "mm_encoder_cache_bytes", "num_threads"):
             if getattr(self, field) < 0:
                 raise ValueError(f"{field}: must not be negative, got {getattr(self, field)}")
         if self.num_threads > MOST_THREADS:

@@ -23,8 +23,10 @@ from quire.worker.device.parallel import SingleGroup
 from quire.worker.models.build import build_model
 from quire.worker.quant.read.source import source_of
 from quire.worker.quant.select import kept_activations, schemes_of
+from quire.worker.specs.normalization import read_normalization
 from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, read_spec
+from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.load import match
 from quire.worker.weights.open import open_checkpoint
@@ -93,7 +95,7 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
 
     Raises `ModelError` or `CheckpointError`.
     """
-    spec = read_spec(Path(config.model), config.task)
+    spec = read_spec(Path(config.model), config.task, config.language_model_only)
     plan = read_plan(config, spec)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)
@@ -101,6 +103,8 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
     with open_checkpoint(Path(config.model)) as checkpoint:
         match(model, source_of(checkpoint, plan.stored, plan.unread), checkpoint_names(spec))
         names = checkpoint.names()
+    if isinstance(spec, ModelSpec) and spec.vision is not None:
+        read_normalization(Path(config.model), spec.vision)
     device.kv_dtype(plan.kv_dtype(config.kv_cache_dtype), dtype)
     section: Section = {"tensors": len(names), "fit": "every tensor has its place and its shape"}
     if kept := kept_activations(plan, device.capability):

@@ -12,12 +12,14 @@ from quire.proto.messages.requests import ModelFacts
 from quire.proto.process.sizes import format_bytes
 from quire.worker import calibrate
 from quire.worker.build_context import BuildContext
+from quire.worker.build_media import build_media, encode_first, encoder_bytes, media_facts
 from quire.worker.build_runner import build_runner
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device, DeviceError
 from quire.worker.device.parallel import Groups, connect
 from quire.worker.digest import digest
 from quire.worker.loop import Phases, Started
+from quire.worker.media.media_encoder import MediaEncoder
 from quire.worker.memory.budget import (
     Capacity,
     MemoryShare,
@@ -65,8 +67,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
     set_prefill_body(config, device)
-    folder = Path(config.model)
-    spec = read_spec(folder, config.task)
+    spec = read_spec(Path(config.model), config.task, config.language_model_only)
     plan = read_plan(config, spec)
     schemes = _schemes(plan, device)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
@@ -80,25 +81,25 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("group")
     context = BuildContext(groups.tensor, device.torch, dtype, schemes)
     loaded = _load(config, spec, context, plan, device)
-    revision = model_revision(folder)
+    revision = model_revision(Path(config.model))
     phases.end("weights")
     if config.calculate_kv_scales:
         scales = calibrate.calculate(config, spec, loaded.model, dtype, device, groups)
-    capacity = _capacity(config, groups, spec, loaded.model, layout, dtype, device, share)
+    encoder = build_media(config, spec, loaded.model, groups.tensor, dtype, device)
+    capacity = _capacity(config, groups, spec, loaded.model, layout, dtype, device, share, encoder)
     with refusing(device, f"a KV cache of {format_bytes(capacity.num_blocks * layout.block_bytes)}", "cache"):
         cache = KVCache(layout, capacity.num_blocks, device.torch, scales)
-        runner = build_runner(config, spec, loaded.model, cache, capacity.max_model_len, device, groups.reports)
+        length = capacity.max_model_len
+        runner = build_runner(config, spec, loaded.model, cache, length, device, groups.reports, encoder)
     phases.end("memory")
-    run_first_steps = warm_up if spec.pooling is None else warm_up_embeddings
     with refusing(device, "a first step", "step"):
-        run_first_steps(runner, config, layout, capacity, thorough=device.compiles)
+        _run_first_steps(runner, config, spec, layout, capacity, device)
+        encode_first(encoder, config, device)
     phases.end("first_steps")
     is_profiled = share is not None or not device.has_own_memory or spec.pooling is not None
     graph_bytes = _capture(runner, config, spec, layout, dtype, device, None if is_profiled else capacity)
-    memory = usage.kinds(loaded.weight_bytes, cache.num_bytes, graph_bytes)
-    _log.info("memory: %s", ", ".join(f"{kind} {num_bytes}" for kind, num_bytes in memory))
-    if share is not None:
-        share.report()
+    memory = usage.kinds(loaded.weight_bytes, cache.num_bytes, graph_bytes, encoder_bytes(encoder))
+    _report(memory, share)
     phases.end("graphs")
     facts = ModelFacts(
         max_model_len=capacity.max_model_len,
@@ -111,11 +112,25 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
         kv_dtype=str(kv_dtype).removeprefix("torch."),
         quantization=plan.name,
         num_ranks=groups.facts.world_size,
+        media=media_facts(encoder),
         revision=revision,
         **_stated(spec),
     )
     calculated = calibrate.in_digest(scales) if scales and config.calculate_kv_scales else ()
     return Started(runner, facts, groups.facts, digest(config, facts, calculated), phases.ended, memory)
+
+
+def _run_first_steps(
+    runner: Runner, config: WorkerConfig, spec: Spec, layout: KVLayout, capacity: Capacity, device: Device
+) -> None:
+    run = warm_up if spec.pooling is None else warm_up_embeddings
+    run(runner, config, layout, capacity, thorough=device.compiles)
+
+
+def _report(memory: tuple[tuple[str, int], ...], share: MemoryShare | None) -> None:
+    _log.info("memory: %s", ", ".join(f"{kind} {num_bytes}" for kind, num_bytes in memory))
+    if share is not None:
+        share.report()
 
 
 def _load(config: WorkerConfig, spec: AnySpec, context: BuildContext, plan: Plan, device: Device) -> LoadedModel:
@@ -219,13 +234,14 @@ def _capacity(
     dtype: torch.dtype,
     device: Device,
     share: MemoryShare | None,
+    encoder: MediaEncoder | None,
 ) -> Capacity:
     """Raises MemoryShortage."""
     if spec.whole_prompts:
         return unpaged_capacity(config, layout, spec.max_model_len)
     with refusing(device, "the largest step, measured", "step"):
         budget = kv_budget(
-            config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, groups.reports)
+            config, device, share, lambda: _profile(config, spec, model, layout, dtype, device, groups.reports, encoder)
         )
     return fit_capacity(config, groups, budget, layout, spec.max_model_len)
 
@@ -238,8 +254,10 @@ def _profile(
     dtype: torch.dtype,
     device: Device,
     reports: bool,
+    encoder: MediaEncoder | None,
 ) -> int:
-    """Run the worst step beside real tables and the graph that takes the most memory; bytes of the cache it ran on.
+    """Run the worst step and encode the largest item, beside real tables and the graph that takes the most memory;
+    bytes of the cache it ran on.
 
     That cache is just big enough.
     """
@@ -248,8 +266,9 @@ def _profile(
     with torch.inference_mode():
         cache = KVCache(layout, blocks, device.torch)
     longest = max(config.max_model_len or spec.max_model_len, *lengths)
-    runner = build_runner(config, spec, model, cache, longest, device, reports)
+    runner = build_runner(config, spec, model, cache, longest, device, reports, encoder)
     runner.capture(spec.hidden_size, dtype, most=1)
     run_worst(runner, config, layout)
+    encode_first(encoder, config, device)
     runner.close()
     return cache.num_bytes

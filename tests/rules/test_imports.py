@@ -92,9 +92,9 @@ FLOORS = {
     ),
     "worker": (
         {"__main__", "start", "bench", "inspect"},
-        {"build_runner", "calibrate", "loop", "warm_up"},
+        {"build_media", "build_runner", "calibrate", "loop", "warm_up"},
         {"models", "step"},
-        {"layers", "sampling"},
+        {"layers", "media", "sampling"},
         {"build_context", "memory", "tables"},
         {"device", "digest", "specs"},
         {"quant"},

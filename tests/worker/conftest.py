@@ -55,12 +55,16 @@ class Scribe:
         self.next_block += count
         return taken
 
-    def admit(self, slot, tokens, params=GREEDY, *, num_prompt=None, computed=0, output=0, blocks=None, adapter=0):
+    def admit(
+        self, slot, tokens, params=GREEDY, *, num_prompt=None, computed=0, output=0, blocks=None, adapter=0, spans=()
+    ):
         self.known[slot], self.computed[slot] = len(tokens), computed
         self.tables[slot] = self.blocks(-(-len(tokens) // self.block_size)) if blocks is None else list(blocks)
         prompt = len(tokens) if num_prompt is None else num_prompt
         tables = (ints(self.tables[slot]),)
-        self._pending["admits"].append(Admit(slot, ints(tokens), prompt, computed, output, params, tables, adapter))
+        self._pending["admits"].append(
+            Admit(slot, ints(tokens), prompt, computed, output, params, tables, adapter, spans)
+        )
 
     def release(self, slot):
         del self.known[slot], self.computed[slot], self.tables[slot]

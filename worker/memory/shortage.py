@@ -8,11 +8,12 @@ from typing import Literal, Protocol
 
 from quire.proto.process.sizes import format_bytes
 
-Place = Literal["weights", "cache", "step", "graphs"]
+Place = Literal["weights", "cache", "encoder", "step", "graphs"]
 
 _KNOBS: dict[Place, str] = {
     "weights": "share them among more devices with tensor_parallel_size, or choose a smaller model",
     "cache": "lower kv_cache_memory_bytes or gpu_memory_utilization",
+    "encoder": "lower mm_encoder_cache_bytes or max_num_encoder_patches, or set language_model_only",
     "step": "lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization",
     "graphs": "lower gpu_memory_utilization, or do without them: enforce_eager",
 }

@@ -25,13 +25,13 @@ class MemoryUsage:
         """Bytes in all, if torch holds `held` of the device."""
         return held - self._held_before + self._beside()
 
-    def kinds(self, weights: int, kv_cache: int, graphs: int) -> tuple[tuple[str, int], ...]:
+    def kinds(self, weights: int, kv_cache: int, graphs: int, encoder: int = 0) -> tuple[tuple[str, int], ...]:
         """(kind, bytes) of what is taken now, of which so many are known; on the CPU nothing else is."""
-        known = (("weights", weights), ("kv_cache", kv_cache))
+        known = (("weights", weights), ("kv_cache", kv_cache), *((("encoder_memory", encoder),) if encoder else ()))
         if not self._device.has_own_memory:
             return known
         held = self._device.held_memory() - self._held_before
-        steps = max(0, held - weights - kv_cache - graphs)
+        steps = max(0, held - weights - kv_cache - graphs - encoder)
         return *known, ("graphs", graphs), ("steps", steps), ("libraries", self._beside())
 
     def _beside(self) -> int:

@@ -11,7 +11,16 @@ import msgspec
 from quire.worker.config import WorkerConfig
 from quire.worker.quant.plan import Plan, refuse_device
 from quire.worker.specs import sizes
-from quire.worker.specs.needs import Fit, Place, needs_of, refuse_calculation, refuse_kv_dtype, shortages, too_long
+from quire.worker.specs.needs import (
+    Fit,
+    Place,
+    needs_of,
+    refuse_calculation,
+    refuse_encoder_memory,
+    refuse_kv_dtype,
+    shortages,
+    too_long,
+)
 from quire.worker.specs.quantized import read_plan, read_stated
 from quire.worker.specs.registry import AnySpec, objections, read_config, read_spec
 from quire.worker.weights.header import CheckpointError
@@ -35,7 +44,7 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         found = _objections(folder)
         if found:
             return None, [f"{folder}: {error}" for error in found]
-        spec = read_spec(folder, config.task)
+        spec = read_spec(folder, config.task, config.language_model_only)
         refusals = [str(error) for error in sizes.indivisible(spec, size)]
         plan = read_plan(config, spec).on(device_type)
     except (ModelError, CheckpointError) as error:
@@ -50,6 +59,8 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         return None, refusals
     needs = needs_of(config, spec, plan, place)
     if refusal := refuse_kv_dtype(config.kv_cache_dtype, needs.dtype, is_gpu=place.is_gpu):
+        return None, [refusal]
+    if refusal := refuse_encoder_memory(config, needs):
         return None, [refusal]
     if config.calculate_kv_scales and not (needs.kv_dtype == "fp8" and needs.token_bytes):
         return None, [str(refuse_calculation(needs.kv_dtype if needs.token_bytes else ""))]

@@ -8,6 +8,7 @@ from quire.worker.fields import ITEM_BYTES, DtypeName
 from quire.worker.quant.form import DENSE, Form
 from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
+from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.tape import steps_in_words
@@ -56,6 +57,8 @@ class Fit:
     """Keys and values of one token in all layers; 0: nothing is cached."""
     block_bytes: int
     """The same for a block, the unit in which the cache is given out."""
+    encoder_bytes: int
+    """Encoder memory; 0 for a model that reads text alone."""
     max_model_len: int
     steps: str
     """The way that the model's steps run, in words."""
@@ -120,6 +123,13 @@ def refuse_calculation(kv_dtype: str) -> ModelError:
     return ModelError("calculate_kv_scales", f"{cache} takes no scales; choose kv_cache_dtype fp8, or leave it out")
 
 
+def refuse_encoder_memory(config: WorkerConfig, needs: Fit) -> str:
+    """The refusal of an encoder memory that holds not one page; empty where it does, or none is needed."""
+    if isinstance(needs.spec, EncoderSpec) or needs.spec.vision is None or needs.encoder_bytes:
+        return ""
+    return no_page(config, page_bytes(needs.spec.vision, KV_BYTES[needs.dtype]))
+
+
 def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> Fit:
     """The needs of a model that so many ranks can share. Raises `ModelError` where they cannot."""
     size = config.tensor_parallel_size
@@ -130,11 +140,13 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
     kv_item, behind = KV_BYTES[kv_dtype], SCALE_BYTES if kv_dtype == "int8" else 0
     layers = spec.kv_layers(size)
     token_bytes = sum(2 * layer.num_kv_heads * (layer.head_dim * kv_item + behind) for layer in layers)
+    encoder_bytes = _encoder_bytes(config, spec, ITEM_BYTES[dtype])
     kv_bytes: int | None = None
     if token_bytes and config.kv_cache_memory_bytes:
         kv_bytes = config.kv_cache_memory_bytes
     elif token_bytes and place.is_gpu and place.memory is not None:
         kv_bytes = int(place.memory * config.gpu_memory_utilization) - sum(forms.values())
+        kv_bytes -= encoder_bytes
     return Fit(
         spec=spec,
         num_parameters=sizes.count(spec, 1).num_parameters,
@@ -148,10 +160,17 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
         forms=tuple(forms.items()),
         token_bytes=token_bytes,
         block_bytes=config.block_size * token_bytes,
+        encoder_bytes=encoder_bytes,
         max_model_len=config.max_model_len or spec.max_model_len,
         steps=steps_in_words(config, spec, dtype, plan, is_gpu=place.is_gpu),
         kv_bytes=kv_bytes,
     )
+
+
+def _encoder_bytes(config: WorkerConfig, spec: AnySpec, item_bytes: int) -> int:
+    if isinstance(spec, EncoderSpec) or spec.vision is None:
+        return 0
+    return num_pages(config, spec.vision, item_bytes) * page_bytes(spec.vision, item_bytes)
 
 
 def kv_scales_in_words(config: WorkerConfig, plan: Plan, kv_dtype: str) -> str:

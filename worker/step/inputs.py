@@ -75,6 +75,9 @@ class Inputs:
         ]
         self._token_ids = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._positions = torch.zeros((num_axes, max_tokens), dtype=torch.int64, device=device)
+        num_slots = slot_table.known.shape[0]
+        self.shifts = torch.zeros(num_slots, dtype=torch.int64, device=device) if num_axes > 1 else None
+        """int64 [N]: position less index of the tokens that a slot runs; None: positions have one axis and no shift."""
         self._query_starts = torch.zeros(max_rows + 1, dtype=torch.int32, device=device)
         self._seq_lens = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._slots = torch.zeros(max_rows, dtype=torch.int32, device=device)
@@ -85,8 +88,12 @@ class Inputs:
         for group in self._groups:  # each writes its own slot mapping, and the rest again alike
             step = self._views(bucket, group)
             slots = self._slot_table
-            prepare_inputs(slots.tokens, slots.known, group.block_tables, rows, group.block_size, step)
+            prepare_inputs(slots.tokens, slots.known, group.block_tables, rows, group.block_size, step, self.shifts)
             group.fill_schedules(step)
+
+    def place(self, begin: int, positions: torch.Tensor) -> None:
+        """Queue positions int64 [P, n] of the step's tokens from `begin` on, in place of what `fill` made."""
+        self._positions[:, begin : begin + positions.shape[1]].copy_(positions)
 
     def batch(self, bucket: Bucket, query_lens: tuple[int, ...], seq_lens: tuple[int, ...]) -> ForwardBatch:
         """The batch that the layers read. The lengths are the host's, one for each row of the bucket."""

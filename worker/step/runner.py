@@ -15,6 +15,7 @@ from quire.proto.transport.wire import Int32, WireError, ints, unpack
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.device.marks import Mark, Start
+from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.logprobs import Scored, assemble
 from quire.worker.sampling.output import OutputForm, StepOutput, no_output
@@ -32,11 +33,15 @@ class Model(Protocol):
         ...
 
 
-class Embedder(Protocol):
-    """A source of embeddings that are no token's: what was made of an image."""
+class Media(Protocol):
+    """Items of prompts as the runner sees them; `MediaInputs` is one."""
 
-    def embedded(self, rows: StepRows) -> Embedded | None:
-        """Those for the tokens of these rows; None: every token of the step has its own."""
+    def prepare(self, plan: StepPlan, rows: StepRows, upload: Upload) -> StepMedia:
+        """Apply the plan: embeddings and positions that its rows have by their items. Raises `PlanError`."""
+        ...
+
+    def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
+        """Queue what makes them -> bool [encodes]: items that were lost; None: the plan encodes none."""
         ...
 
 
@@ -50,6 +55,8 @@ class InFlight:
     output: StepOutput
     stuck: tuple[int, ...]
     """Rows of the plan whose grammar allowed no token"""
+    lost: torch.Tensor | None
+    """bool [encodes]: items of the plan whose file was not there; None: it encodes none."""
     mark: Mark
     host_seconds: float
 
@@ -73,9 +80,9 @@ class Runner:
         max_num_batched_tokens: int,
         output: OutputForm[Any],
         *,
-        embedder: Embedder | None = None,
+        media: Media | None = None,
     ) -> None:
-        """`output`: a `Sampler`, or a `Pooler`. Without `embedder` every token's embedding is looked up."""
+        """`output`: a `Sampler`, or a `Pooler`. Without `media` every token's embedding is looked up."""
         self._model = model
         self._cache = cache
         self._slot_table = slot_table
@@ -85,7 +92,7 @@ class Runner:
         self._device = device
         self._max_tokens = max_num_batched_tokens
         self._output = output
-        self._embedder = embedder
+        self._media = media
         self._collected: Mark | None = None
         """Mark of the last step: the next one's way to the host may begin before it."""
         self._drawn: queue.SimpleQueue[tuple[StepRows, Int64]] = queue.SimpleQueue()
@@ -117,9 +124,9 @@ class Runner:
         copies = self._copies(plan)
         rows = self._slot_table.rows(plan, self._max_tokens)
         num_rows = len(rows.slots)
-        embedded = None if self._embedder is None else self._embedder.embedded(rows)
+        media = NO_MEDIA if self._media is None else self._media.prepare(plan, rows, self._upload)
         # the graphs have recorded steps whose embeddings are looked up
-        bucket = self._graphs.fitting(rows.num_tokens, num_rows) if embedded is None else None
+        bucket = self._graphs.fitting(rows.num_tokens, num_rows) if media.embedded is None else None
         self._upload.put_rows((rows.slots, rows.left, rows.counts), bucket.num_rows if bucket else num_rows)
         metadata = self._output.prepare(plan, rows, self._upload)
         start = self._device.begin()
@@ -127,12 +134,13 @@ class Runner:
         self._upload.send()
         self._slot_table.write(changes)
         self._copy_blocks(copies)
+        lost = None if self._media is None else self._media.run(plan, media)
         if not num_rows:
-            return self._in_flight(plan, rows, no_output(), metadata, start, begun, prepared)
-        hidden = self._eager(rows, embedded) if bucket is None else self._graphs.replay(bucket)
+            return self._in_flight(plan, rows, no_output(), lost, metadata, start, begun, prepared)
+        hidden = self._eager(rows, media) if bucket is None else self._graphs.replay(bucket)
         with self._device.side_stream() as stored:
             output = self._output.run(metadata, hidden, stored)
-            return self._in_flight(plan, rows, output, metadata, start, begun, prepared)
+            return self._in_flight(plan, rows, output, lost, metadata, start, begun, prepared)
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the step and read its output."""
@@ -158,6 +166,7 @@ class Runner:
             counts,
             bad_rows=tuple(sorted(bad_rows)),
             stuck_rows=step.stuck,
+            lost_encodes=() if step.lost is None else tuple(np.flatnonzero(step.lost.numpy()).tolist()),
             logprobs=tuple(logprobs),
             embeddings=() if output.vectors is None else tuple(vector.tobytes() for vector in output.vectors.numpy()),
             device_seconds=device_seconds,
@@ -173,6 +182,7 @@ class Runner:
         plan: StepPlan,
         rows: StepRows,
         output: StepOutput,
+        lost: torch.Tensor | None,
         metadata: object,
         start: Start,
         begun: float,
@@ -181,12 +191,13 @@ class Runner:
         """Queue the way back to the host."""
         self._slot_table.advance(rows)
         output = self._fetched(output)
+        lost = None if lost is None else self._device.fetch((lost,))[0]
         ended = time.perf_counter()
         mark = self._device.mark(start, ended - prepared)
         host_seconds = (ended if start is not None else prepared) - begun
         stuck = self._output.on_launched(metadata, output, mark)
         stuck_rows = tuple(rows.sampling[list(stuck)].tolist()) if stuck else ()
-        return InFlight(plan.epoch, plan.step, rows, output, stuck_rows, mark, host_seconds)
+        return InFlight(plan.epoch, plan.step, rows, output, stuck_rows, lost, mark, host_seconds)
 
     def _fetched(self, output: StepOutput) -> StepOutput:
         fetch = self._device.fetch
@@ -196,12 +207,14 @@ class Runner:
         scored = tuple(Scored(type(s.scores)(*fetch(s.scores)), s.spans) for s in output.scored)
         return StepOutput(finite, token_ids, counts, vectors, scored)
 
-    def _eager(self, rows: StepRows, embedded: Embedded | None) -> torch.Tensor:
+    def _eager(self, rows: StepRows, media: StepMedia) -> torch.Tensor:
         bucket = Bucket(rows.num_tokens, len(rows.slots))
         self._inputs.fill(bucket)
+        for begin, positions in media.positions:
+            self._inputs.place(begin, positions)
         lengths = tuple((rows.computed + rows.counts).tolist())
         batch = self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths)
-        return self._model.forward(batch, self._cache, embedded)
+        return self._model.forward(batch, self._cache, media.embedded)
 
     def _padding(self, bucket: Bucket) -> torch.Tensor:
         """A step of the bucket's shape for the device to record; the host's lengths are only of the right sum."""

@@ -13,6 +13,7 @@ from quire.worker.batch import Embedded
 from quire.worker.config import ENCODER_TYPES, WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
+from quire.worker.media.media_inputs import StepMedia
 from quire.worker.specs.families import bert
 from quire.worker.specs.registry import ARCHITECTURES, read_spec
 from quire.worker.start import start
@@ -179,7 +180,8 @@ def test_an_encoder_takes_embeddings_in_place_of_looked_up_ones(checkpoint, embe
     driver = embedder(folder)
     with torch.inference_mode():
         table = driver.runner._model.embedding.embed(torch.arange(320))
-    driver.runner._embedder = SimpleNamespace(embedded=lambda rows: Embedded(torch.tensor(prompt), table))
+    media = StepMedia(Embedded(torch.tensor(prompt), table))
+    driver.runner._media = SimpleNamespace(prepare=lambda plan, rows, upload: media, run=lambda plan, media: None)
     driver.scribe.admit(0, [0] * 9)
     np.testing.assert_allclose(vectors(driver.run([(0, 9)]))[0], expected(folder, [prompt], "cls")[0], atol=2e-5)
 

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.worker.batch import Embedded
+from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.step.graphs import Graphs, decode_buckets, mixed_buckets
 from quire.worker.step.inputs import Bucket
@@ -107,10 +108,10 @@ def test_a_step_with_embeddings_put_in_place_is_not_one_that_was_recorded_withou
     with torch.inference_mode():
         vectors = driver.runner._model.embedding.embed(torch.arange(320))
 
-    def embedded(rows):
-        return Embedded(torch.tensor(prompt), vectors) if rows.num_tokens == len(prompt) else None
+    def prepare(plan, rows, upload):
+        return StepMedia(Embedded(torch.tensor(prompt), vectors)) if rows.num_tokens == len(prompt) else NO_MEDIA
 
-    driver.runner._embedder = SimpleNamespace(embedded=embedded)
+    driver.runner._media = SimpleNamespace(prepare=prepare, run=lambda plan, media: None)
     replay = Graphs.replay
     monkeypatch.setattr(Graphs, "replay", lambda graphs, bucket: replayed.append(bucket) or replay(graphs, bucket))
     assert driver.generate(0, [0] * len(prompt), 4) == expected(reference, prompt, 4)

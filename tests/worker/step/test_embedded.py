@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from quire.worker.batch import Embedded
+from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 
 BLOCK = 8
 PROMPTS = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((21, 40, 13))]
@@ -13,7 +14,7 @@ HIDDEN = [set(range(3, 18)), {0, *range(9, 35)}, {12}]
 
 
 class Recalled:
-    """A double of an encoder's images, which vision will bring: it remembers the tokens that plans show as 0."""
+    """A double of an encoder's items: it remembers the tokens that plans show as 0."""
 
     def __init__(self, model):
         embedding = model.embedding
@@ -21,7 +22,7 @@ class Recalled:
             self._vectors = embedding.embed(torch.arange(embedding.vocab_size))
         self.num_given = 0
 
-    def embedded(self, rows):
+    def prepare(self, plan, rows, upload):
         source = [
             PROMPTS[slot][position] if position in HIDDEN[slot] else -1
             for slot, computed, count in zip(
@@ -31,7 +32,10 @@ class Recalled:
         ]
         given = sum(row >= 0 for row in source)
         self.num_given += given
-        return Embedded(torch.tensor(source), self._vectors) if given else None
+        return StepMedia(Embedded(torch.tensor(source), self._vectors)) if given else NO_MEDIA
+
+    def run(self, plan, media):
+        return None
 
 
 def shown(slot):
@@ -42,7 +46,7 @@ def shown(slot):
 @pytest.fixture
 def recalled(driver):
     """The driver with the double in its runner."""
-    driver.runner._embedder = Recalled(driver.runner._model)
+    driver.runner._media = Recalled(driver.runner._model)
     return driver
 
 
@@ -63,7 +67,7 @@ def test_a_mixed_step_draws_what_it_draws_of_looked_up_ones(recalled, expected):
     drawn = [recalled.draw([(slot, len(PROMPTS[slot])) for slot in range(3)])]
     drawn += [recalled.draw([(slot, 1) for slot in range(3)]) for _ in range(5)]
     assert [list(tokens) for tokens in zip(*drawn, strict=True)] == [expected(slot, 6) for slot in range(3)]
-    assert recalled.runner._embedder.num_given == sum(map(len, HIDDEN))
+    assert recalled.runner._media.num_given == sum(map(len, HIDDEN))
 
 
 def test_chunks_may_end_anywhere_among_them(recalled, expected):
@@ -82,7 +86,7 @@ def test_blocks_that_hold_their_keys_are_read_as_any_others(recalled, expected):
     recalled.draw([(1, 40)])
     shared = recalled.scribe.tables[1][:3]
     recalled.scribe.release(1)
-    given = recalled.runner._embedder.num_given
+    given = recalled.runner._media.num_given
     blocks = shared + recalled.scribe.blocks(2)
     assert recalled.generate(1, shown(1), 4, computed=3 * BLOCK, blocks=blocks) == expected(1, 4)
-    assert recalled.runner._embedder.num_given - given == len([one for one in HIDDEN[1] if one >= 3 * BLOCK])
+    assert recalled.runner._media.num_given - given == len([one for one in HIDDEN[1] if one >= 3 * BLOCK])

@@ -1,0 +1,74 @@
+"""Pages of encoder memory: where rows lie, how many there are, and what is refused."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
+
+from tiny_qwen3_vl import write_checkpoint
+
+from quire.proto.transport.wire import ints
+from quire.worker.config import WorkerConfig
+from quire.worker.media.encoder_memory import EncoderMemory
+from quire.worker.media.media_encoder import dealt
+from quire.worker.specs.encoder_pages import PAGE_ROWS, num_pages
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
+from quire.worker.specs.registry import read_spec
+from quire.worker.tables.slot_table import PlanError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("vision"))
+
+
+def test_rows_follow_the_pages_in_their_order():
+    memory = EncoderMemory(3, 8, torch.float32, torch.device("cpu"))
+    rows = memory.row_numbers(ints([2, 0]), PAGE_ROWS + 2, "binds").tolist()
+    assert rows == [*range(2 * PAGE_ROWS, 3 * PAGE_ROWS), 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pages", "tokens", "words"),
+    [
+        (ints([0]), PAGE_ROWS + 1, "1 pages for 65 tokens"),
+        (ints([0, 1]), PAGE_ROWS, "2 pages for 64 tokens"),
+        (ints([3]), 1, "outside"),
+        (ints([-1]), 1, "outside"),
+        (b"abc", 1, "binds"),
+        (b"", 0, "0 pages for 0 tokens"),
+    ],
+)
+def test_pages_that_do_not_fit_are_named(pages, tokens, words):
+    memory = EncoderMemory(3, 8, torch.float32, torch.device("cpu"))
+    with pytest.raises(PlanError, match=words):
+        memory.row_numbers(pages, tokens, "binds")
+
+
+def test_four_of_the_largest_items_fit_where_nothing_is_said(folder):
+    vision = read_spec(folder).vision
+    assert num_pages(WorkerConfig(max_num_encoder_patches=4 * 65), vision, 4) == 4 * 2
+    page = PAGE_ROWS * vision.row_size * 4
+    assert num_pages(WorkerConfig(mm_encoder_cache_bytes=3 * page - 1), vision, 4) == 2
+
+
+def test_a_memory_without_a_page_is_refused_before_anything_starts(folder):
+    needs, refusals = fit(WorkerConfig(model=str(folder), mm_encoder_cache_bytes=100), Place(False, 1 << 34))
+    assert needs is None
+    assert refusals == [
+        "mm_encoder_cache_bytes: 100 bytes hold not one page of 64 rows; give at least 49152, or 0 for the default"
+    ]
+    needs, refusals = fit(
+        WorkerConfig(model=str(folder), mm_encoder_cache_bytes=100, language_model_only=True), Place(False, 1 << 34)
+    )
+    assert (needs.encoder_bytes, refusals) == (0, [])
+
+
+def test_items_are_dealt_by_what_they_cost():
+    assert dealt([1, 9, 4, 5], 2) == [[0, 1], [2, 3]]
+    assert dealt([], 3) == [[], [], []]
+    assert dealt([2], 2) == [[0], []]

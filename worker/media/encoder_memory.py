@@ -1,0 +1,39 @@
+"""Encoder memory: rows of encoded items, in pages that the scheduler gives out."""
+
+import numpy as np
+import torch
+
+from quire.proto.messages.media import MediaFacts
+from quire.proto.transport.wire import WireError, unpack
+from quire.worker.device.host_memory import zeros
+from quire.worker.specs.encoder_pages import PAGE_ROWS
+from quire.worker.tables.slot_table import Int64, PlanError
+
+
+class EncoderMemory:
+    """[pages * PAGE_ROWS, width] of the model's dtype; a token's row is its embedding and what deeper layers add."""
+
+    def __init__(self, num_pages: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_pages = num_pages
+        self.rows = zeros((num_pages * PAGE_ROWS, width), dtype, device)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.rows.nbytes
+
+    def facts(self, kinds: tuple[str, ...], tokens_by: int) -> MediaFacts:
+        return MediaFacts(kinds, tokens_by, PAGE_ROWS, self.num_pages)
+
+    def row_numbers(self, pages: bytes, num_tokens: int, where: str) -> Int64:
+        """Row of each token of an item that lies in these pages, int64 [num_tokens]. Raises `PlanError`."""
+        try:
+            numbers = unpack(pages).astype(np.int64)
+        except WireError as error:
+            raise PlanError(f"{where}: {error}") from error
+        needed = -(-num_tokens // PAGE_ROWS)
+        if len(numbers) != needed or num_tokens < 1:
+            raise PlanError(f"{where}: {len(numbers)} pages for {num_tokens} tokens, which take {needed}")
+        if numbers.min() < 0 or numbers.max() >= self.num_pages:
+            raise PlanError(f"{where}: a page is outside [0, {self.num_pages})")
+        rows: Int64 = (numbers[:, None] * PAGE_ROWS + np.arange(PAGE_ROWS)).ravel()[:num_tokens]
+        return rows

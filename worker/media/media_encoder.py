@@ -1,0 +1,128 @@
+"""Encodes the items of a plan: whole items are dealt to the ranks, and every rank gets all rows."""
+
+import logging
+import math
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quire.proto.messages.media import Encode
+from quire.worker.device.device import Device
+from quire.worker.device.parallel import Group
+from quire.worker.media.encoder_memory import EncoderMemory
+from quire.worker.tables.slot_table import PlanError
+
+_log = logging.getLogger(__name__)
+
+Grid = tuple[int, int, int]
+Pixels = npt.NDArray[np.uint8]
+
+
+class Tower(Protocol):
+    """A vision tower as the encoder sees it: the same weights on every rank."""
+
+    def forward(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
+        """uint8 [rows * patch, columns * patch, 3] each -> [tokens of all, width], item after item."""
+        ...
+
+
+class MediaEncoder:
+    """One rank's part. Its files lie in `folder`; `patch`, `merge`: pixels of a patch's side, patches of a token's."""
+
+    def __init__(
+        self,
+        tower: Tower,
+        memory: EncoderMemory,
+        group: Group,
+        device: Device,
+        folder: Path,
+        patch: int,
+        merge: int,
+    ) -> None:
+        self._tower = tower
+        self.memory = memory
+        self._group = group
+        self._device = device
+        self._folder = folder
+        self._patch = patch
+        self.merge = merge
+
+    def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
+        """Queue the work -> bool [encodes]: items whose file was lost, on whichever rank had it; their rows are zeros.
+
+        Raises `PlanError` for pages that do not fit.
+        """
+        counts = [self.num_tokens(one.grid) for one in encodes]
+        numbers = [
+            self.memory.row_numbers(one.pages, count, "encodes") for one, count in zip(encodes, counts, strict=True)
+        ]
+        total, width = sum(counts), self.memory.rows.shape[1]
+        # a row more for each item: it travels with the others, and says whether there are any
+        made = self.memory.rows.new_zeros((total + len(encodes), width))
+        begins = np.cumsum([0, *counts])
+        pixels, grids, places = [], [], []
+        for index in dealt([math.prod(one.grid) for one in encodes], self._group.size)[self._group.rank]:
+            found = self._read(encodes[index])
+            if found is None:
+                made[total + index] = 1
+                continue
+            pixels.append(self._device.upload(found))
+            grids.append(encodes[index].grid)
+            places.append(slice(int(begins[index]), int(begins[index + 1])))
+        if pixels:
+            rows, begin = self._tower.forward(pixels, grids), 0
+            for place in places:
+                end = begin + place.stop - place.start
+                made[place] = rows[begin:end]
+                begin = end
+        made = self._group.all_reduce(made)
+        self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
+        return made[total:, 0] > 0
+
+    def num_tokens(self, grid: Grid) -> int:
+        """Raises `PlanError` for a grid of no whole tokens."""
+        frames, rows, columns = grid
+        if frames != 1 or min(rows, columns) < self.merge or rows % self.merge or columns % self.merge:
+            raise PlanError(f"encodes: a grid is one frame of whole squares of {self.merge} patches, got {grid}")
+        return rows * columns // self.merge**2
+
+    def encode_blank(self, num_patches: int) -> None:
+        """Encode one blank item of nearly so many patches, and forget it."""
+        side = max(1, math.isqrt(num_patches) // self.merge) * self.merge
+        blank = np.zeros((side * self._patch, side * self._patch, 3), np.uint8)
+        self._tower.forward([self._device.upload(blank)], [(1, side, side)])
+
+    def _read(self, encode: Encode) -> Pixels | None:
+        """The item's pixels; None, and a line in the log, where they are not there."""
+        _, rows, columns = encode.grid
+        shape = rows * self._patch, columns * self._patch, 3
+        path = self._folder / encode.file
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or status.st_size != math.prod(shape):
+                    _log.error("media file %s: %d bytes, not %d", encode.file, status.st_size, math.prod(shape))
+                    return None
+                read = np.fromfile(file, np.uint8)
+        except OSError as error:
+            _log.error("media file %s: %s", encode.file, error.strerror)
+            return None
+        return read.reshape(shape) if read.size == math.prod(shape) else None
+
+
+def dealt(costs: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """Items by rank: the costliest first, each to the rank that has the least so far."""
+    ranks: list[list[int]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    for item in sorted(range(len(costs)), key=lambda item: -costs[item]):
+        rank = loads.index(min(loads))
+        ranks[rank].append(item)
+        loads[rank] += costs[item]
+    return [sorted(items) for items in ranks]

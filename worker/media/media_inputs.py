@@ -1,0 +1,61 @@
+"""A step's media: what the runner asks of the room, from a plan to the embeddings that the layers read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from quire.proto.messages.plans import StepPlan
+from quire.worker.batch import Embedded
+from quire.worker.media.media_encoder import MediaEncoder
+from quire.worker.media.span_table import SpanTable
+from quire.worker.tables.slot_table import StepRows
+from quire.worker.tables.upload import Upload
+
+
+@dataclass(frozen=True, slots=True)
+class StepMedia:
+    """The media of one step; its tensors mean something once the upload is queued."""
+
+    embedded: Embedded | None = None
+    """None: every token has its own embedding, and its position by its slot's shift."""
+    positions: tuple[tuple[int, torch.Tensor], ...] = ()
+    """(begin among the step's tokens, int64 [3, tokens]): positions that no shift gives."""
+    shifts: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Slots, and their shift from this step on: int64 [n] both."""
+
+
+NO_MEDIA = StepMedia()
+
+
+class MediaInputs:
+    """`prepare` and then, once the upload is queued, `run`, for each plan in order."""
+
+    def __init__(self, encoder: MediaEncoder, shifts: torch.Tensor) -> None:
+        """`shifts` int64 [slots]: what `prepare_inputs` adds to an index for its position."""
+        self._encoder = encoder
+        self._shifts = shifts
+        self._table = SpanTable(encoder.memory, encoder.merge)
+
+    def prepare(self, plan: StepPlan, rows: StepRows, upload: Upload) -> StepMedia:
+        """Apply the plan, and find the rows' media. Raises `PlanError`."""
+        cleared = self._table.apply(plan)
+        chunks, changed = self._table.chunks(rows)
+        shifts = cleared | changed
+        if not chunks and not shifts:
+            return NO_MEDIA
+        columns = tuple(upload.put(np.array(list(column), np.int64)) for column in (shifts, shifts.values()))
+        if not chunks:
+            return StepMedia(shifts=(columns[0], columns[1]))
+        source = np.full(rows.num_tokens, -1, np.int64)
+        for chunk in chunks:
+            source[chunk.begin : chunk.begin + len(chunk.source)] = chunk.source
+        positions = tuple((chunk.begin, upload.put(chunk.positions)) for chunk in chunks)
+        return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, (columns[0], columns[1]))
+
+    def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
+        """Queue the encodes and the shifts -> bool [encodes]: items that are lost; None: the plan has none."""
+        if media.shifts is not None:
+            slots, values = media.shifts
+            self._shifts.index_copy_(0, slots, values)
+        return self._encoder.encode(plan.encodes) if plan.encodes else None
