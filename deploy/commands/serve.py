@@ -67,6 +67,7 @@ class QuireEngine:
     def frontend_command(self, index: int) -> list[str]:
         self.ready_file(index).unlink(missing_ok=True)
         self._ready.discard(index)
+        self._run_dir.remove_media(index)
         return _module("frontend", self._frontend_configs[index])
 
     def frontend_ready(self, index: int) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from quire.deploy.flags.arguments import UsageError
 from quire.deploy.gguf.folder import NAME, clear
+from quire.proto.messages.media import MEDIA_FOLDER
 from quire.proto.transport.channel import ChannelError, ipc_address
 
 LOCK_NAME = "lock"
@@ -90,6 +91,7 @@ class RunDir:
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
         clear(self.path / NAME)
+        shutil.rmtree(self.path / MEDIA_FOLDER, ignore_errors=True)
 
     def address(self, name: str) -> str:
         return ipc_address(str(self.path), name)
@@ -106,6 +108,11 @@ class RunDir:
         for path in self.path.glob("rendezvous-*"):
             if path.name != f"rendezvous-{epoch}":
                 path.unlink(missing_ok=True)
+
+    def remove_media(self, index: int) -> None:
+        """Remove the pixels that earlier lives of a frontend have left."""
+        for folder in (self.path / MEDIA_FOLDER).glob(f"{index}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """Removes our files, the directory too where it was ours, then gives up the lock."""
