@@ -17,7 +17,7 @@ FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}/[A-Za-z0-9_-][A-Za-z0-9._
 
 
 def placeholders(media: Iterable[Media]) -> tuple[Placeholders, ...]:
-    """What the prompt's placeholders stand for, as part of the identity of their blocks."""
+    """Placeholders of these items: their digests are part of the identity of the blocks they touch."""
     return tuple(Placeholders(item.span.start, item.span.stop, item.digest) for item in media)
 
 

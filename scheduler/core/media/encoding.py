@@ -54,7 +54,7 @@ class Encoding:
         self._ran.clear()
 
     def shortage(self, sequence: Sequence, start: int, stop: int) -> Shortage | None:
-        """What keeps this plan from running the tokens start..stop-1 of an output, or None."""
+        """The cause that keeps this plan from running the tokens start..stop-1 of an output, or None."""
         if not sequence.request.media:
             return None
         _, end, shortage = self._fit(sequence, start, stop)
