@@ -124,7 +124,7 @@ class Runner:
         copies = self._copies(plan)
         rows = self._slot_table.rows(plan, self._max_tokens)
         num_rows = len(rows.slots)
-        media = NO_MEDIA if self._media is None else self._media.prepare(plan, rows, self._upload)
+        media = self._step_media(plan, rows)
         # the graphs have recorded steps whose embeddings are looked up
         bucket = self._graphs.fitting(rows.num_tokens, num_rows) if media.embedded is None else None
         self._upload.put_rows((rows.slots, rows.left, rows.counts), bucket.num_rows if bucket else num_rows)
@@ -176,6 +176,13 @@ class Runner:
     def close(self) -> None:
         """Let go of the graphs before the group ends; nothing is launched any more."""
         self._graphs.close()
+
+    def _step_media(self, plan: StepPlan, rows: StepRows) -> StepMedia:
+        if self._media is not None:
+            return self._media.prepare(plan, rows, self._upload)
+        if plan.encodes or plan.binds:
+            raise PlanError("encodes: this model reads text alone")
+        return NO_MEDIA
 
     def _in_flight(
         self,

@@ -219,3 +219,9 @@ def test_the_language_model_alone_needs_no_tower(fields, drive, reference):
     text = reference.tokenizer("a quire is a gathering")["input_ids"]
     driver = drive(started.executor, config.block_size)
     assert driver.generate(0, text, 5) == reference.greedy(text, [], 5)
+
+
+def test_a_model_of_text_alone_refuses_to_encode(driver):
+    driver.scribe.admit(0, [5, 6, 7])
+    with pytest.raises(PlanError, match="text alone"):
+        driver.run([(0, 3)], encodes=(Encode(bytes(32), (1, MERGE, MERGE), "a/b", ints([0])),))
