@@ -17,6 +17,8 @@ class Call:
     traceparent: str = ""
     """W3C trace context; empty: none."""
     tracestate: str = ""
+    tenant: str = ""
+    """Whose call it is, see `tenant_of`; empty: nobody showed a key."""
     streams: bool = False
     """True where the answer is sent as it is generated."""
     max_tokens_is_bound: bool = False

@@ -10,6 +10,10 @@ from quire.proto.messages.params import SamplingParams
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+TEXT_BODY_BYTES = 8 << 20
+IMAGE_BODY_BYTES = 64 << 20
+"""Largest bodies for models that read text, and for those that take images."""
+MEDIA_KINDS = ("image", "video", "audio")
 KEY = r"[\x21-\x7e]{8,1024}"
 """Pattern of an API key: 8 to 1024 visible ASCII characters."""
 
@@ -81,7 +85,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Defaults of unset sampling fields that go before the model's."""
     reflection: bool = True
 
-    max_receive_bytes: int = 8 << 20
+    max_receive_bytes: int = 0
+    """Largest body of one request; 0: see `body_bytes`."""
     max_send_bytes: int = 64 << 20
     """Largest answer, as the Python client accepts it: answers with many logprobs are large."""
     max_connections: int = 0
@@ -134,6 +139,22 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Most bytes of stored `/v1/responses`, over all frontends; the oldest are deleted."""
     unknown_fields: Literal["drop", "refuse"] = "drop"
     """Fate of HTTP fields that this server does not know; over gRPC they are refused."""
+    language_model_only: bool = False
+    """Text alone, of a model that also reads images."""
+    limit_mm_per_prompt: dict[str, int] = {}
+    """Kind of media -> the most of them in one prompt. What is not named: 999."""
+    mm_processor_kwargs: dict[str, Any] = {}
+    """Bounds of images that go before the model's: `min_pixels` and `max_pixels`, or both in `size`."""
+    media_processes: int = 2
+    """Number of processes that decode images."""
+    max_image_pixels: int = 64 << 20
+    """Most pixels of an image as it comes."""
+    media_store_bytes: int = 1 << 30
+    """Most bytes of decoded images, those of ended requests included, in `run_dir`."""
+    allowed_local_media_path: str = ""
+    """Folder from which requests may name files; empty: none."""
+    allowed_media_domains: tuple[str, ...] = ()
+    """Hosts from which requests may have images fetched; empty: none."""
     vllm_metric_names: bool = False
     """`/metrics` also names vLLM's series."""
     otlp_endpoint: str = ""
@@ -164,9 +185,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         for origin in self.allowed_origins:
             if origin != "*" and not re.fullmatch(r"[\w.+-]+://[^/]+/?|null", origin):
                 raise ValueError(f"allowed_origins: {origin!r} is none; write https://app.example, or * for any")
+        self._check_media()
         AnswerFormats.choose(self.tool_call_parser, self.reasoning_parser, "")  # a wrong name is told before any start
         for name in (
-            "max_receive_bytes",
             "max_send_bytes",
             "max_concurrent_streams",
             "slow_reader_bytes",
@@ -202,9 +223,23 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"default_timeout_seconds: {self.default_timeout_seconds:g} is above max_timeout_seconds "
                 f"{self.max_timeout_seconds:g}"
             )
-        for name in ("max_resumes", "drain_seconds", "index", "max_connections"):
+        for name in ("max_resumes", "drain_seconds", "index", "max_connections", "max_receive_bytes"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}: must be at least 0, got {getattr(self, name)}")
+
+    def _check_media(self) -> None:
+        for name in ("media_processes", "max_image_pixels", "media_store_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        for kind, most in self.limit_mm_per_prompt.items():
+            if kind not in MEDIA_KINDS or most < 0:
+                wanted = f"counts, at least 0, of {', '.join(MEDIA_KINDS)}"
+                raise ValueError(f"limit_mm_per_prompt: takes {wanted}, got {kind[:64]!r}: {most}")
+
+    def body_bytes(self, takes_images: bool) -> int:
+        """Largest body of one request."""
+        most = IMAGE_BODY_BYTES if takes_images else TEXT_BODY_BYTES
+        return self.max_receive_bytes or min(most, max(1, self.max_preparing_bytes // 2))
 
     @property
     def tokenizer_dir(self) -> str:

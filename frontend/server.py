@@ -6,6 +6,7 @@ import signal
 import uuid
 from collections.abc import Iterator
 
+import msgspec
 import zmq.asyncio
 
 from quire.frontend.config import FrontendConfig
@@ -50,7 +51,6 @@ class FrontendServer:
 
     def __init__(self, config: FrontendConfig) -> None:
         """Raises `ValueError` (for a tokenizer, template, defaults, key or TLS file) naming the file and the remedy."""
-        self._config = config
         keyring = Keyring(config)
         self._tls = ServerTls(config) if config.tls_cert_file else None
         metrics = Metrics(config.index)
@@ -63,11 +63,13 @@ class FrontendServer:
         self.scheduler = SchedulerClient(config, self._dealer, metrics)
         try:
             self.models = ModelLookup(
-                [(config.served_model_names, lambda: ServedModel(config, self.scheduler, self._threads))]
+                [(config.served_model_names, lambda: ServedModel(config, self.scheduler, self._threads, metrics))]
             )
         except ValueError:
             self._disconnect()  # an open socket would hold the process
             raise
+        most_bytes = config.body_bytes(self.models.default.images is not None)
+        self._config = config = msgspec.structs.replace(config, max_receive_bytes=most_bytes)
         self.tracing = start_tracing(config, version(), metrics)
         self._max_connections = connection_shares(config.max_connections, has_http=config.http_port >= 0)
         self.budget = ByteBudget(config.max_preparing_bytes, metrics.body_refused)

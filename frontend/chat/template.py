@@ -13,7 +13,7 @@ from quire.frontend.chat.render_child import RENDERED, TemplateError, check_sour
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.special_token_escape import EscapeChars, SpecialTokenEscaper, unescaped
-from quire.proto.api import Chat, ChatMessage
+from quire.proto.api import Chat, ChatMessage, TextPart
 from quire.proto.messages.params import ParameterError
 
 NUM_PROCESSES = 2
@@ -128,7 +128,7 @@ class ChatTemplate:
         end_mark = ""
         if chat.continue_final_message:
             end_mark = escape_chars.reserve()
-            messages[-1]["content"] += end_mark + " "  # the space shows whether the template trims
+            _append(messages[-1], end_mark + " ")  # the space shows whether the template trims
         opens = not end_mark if chat.add_generation_prompt is None else chat.add_generation_prompt
         variables = {
             **self._tokens,
@@ -180,7 +180,7 @@ async def _start(sandbox: Sandbox) -> None:
 def _message(one: ChatMessage, knows_developer: bool) -> dict[str, Any]:
     # most templates know one name for instructions
     role = "system" if one.role == DEVELOPER and not knows_developer else one.role
-    message: dict[str, Any] = {"role": role, "content": one.text}
+    message: dict[str, Any] = {"role": role, "content": _content(one)}
     if one.name:
         message["name"] = one.name
     if one.reasoning:
@@ -197,6 +197,22 @@ def _message(one: ChatMessage, knows_developer: bool) -> dict[str, Any]:
     if one.tool_call_id:
         message["tool_call_id"] = one.tool_call_id
     return message
+
+
+def _content(one: ChatMessage) -> str | list[dict[str, str]]:
+    """A text, as every template takes it; of images and texts a list, as templates of models that see take it."""
+    if not one.images:
+        return one.text
+    parts = one.parts
+    return [{"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"} for part in parts]
+
+
+def _append(message: dict[str, Any], text: str) -> None:
+    """Add a text to the end of a message's content."""
+    if isinstance(message["content"], str):
+        message["content"] += text
+    else:
+        message["content"].append({"type": "text", "text": text})
 
 
 def _cut(text: str, mark: str) -> str:

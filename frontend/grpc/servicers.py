@@ -13,6 +13,7 @@ from quire.frontend.limits.work_pool import LARGE_BYTES, WorkPool
 from quire.frontend.request.collect import collect
 from quire.frontend.request.engine_info import EngineInfo
 from quire.frontend.request.pipeline import RequestPipeline
+from quire.frontend.security.keys import bearer, tenant_of
 from quire.frontend.stream.parsed_stream import ParsedStream
 from quire.frontend.stream.request_stream import RequestStream
 from quire.proto import api, grpc_map
@@ -92,7 +93,9 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
             text = await self._read(grpc_map.chat, request.chat)
         add_special = request.add_special_tokens if request.HasField("add_special_tokens") else None
         parse = request.parse_special if request.HasField("parse_special") else None
-        tokens = await self._pipeline.tokenize(text, _model(request), add_special, parse, request.return_texts)
+        tokens = await self._pipeline.tokenize(
+            text, _model(request), add_special, parse, request.return_texts, _call(context)
+        )
         size = 8 * len(tokens.token_ids)
         return await self._answers.run(size, lambda _: grpc_map.tokens_bytes(tokens))
 
@@ -135,7 +138,9 @@ class ControlServicer(quire_pb2_grpc.ControlServicer):
 def _call(context: Context, streams: bool = False) -> Call:
     metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
     parent, state = metadata.get("traceparent", ""), metadata.get("tracestate", "")
-    return Call("grpc", context.time_remaining(), parent, state, streams)
+    return Call(
+        "grpc", context.time_remaining(), parent, state, tenant_of(bearer(metadata.get("authorization"))), streams
+    )
 
 
 def _model(request: pb.TokenizeRequest | pb.DetokenizeRequest) -> str | None:

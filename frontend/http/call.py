@@ -11,6 +11,12 @@ def request_id(request: Request) -> str:
     return label
 
 
+def tenant(request: Request) -> str:
+    """See `Call.tenant`."""
+    name: str = request.scope["state"]["tenant"]
+    return name
+
+
 def call_of(request: Request, streams: bool | None = False, max_tokens_is_bound: bool = False) -> Call:
     """The call as the pipeline takes it."""
     headers = request.headers
@@ -18,6 +24,7 @@ def call_of(request: Request, streams: bool | None = False, max_tokens_is_bound:
         "http",
         traceparent=headers.get("traceparent", ""),
         tracestate=headers.get("tracestate", ""),
+        tenant=tenant(request),
         streams=bool(streams),
         max_tokens_is_bound=max_tokens_is_bound,
     )

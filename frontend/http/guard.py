@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.http.errors import HttpError
-from quire.frontend.security.keys import Keyring, Need, bearer
+from quire.frontend.security.keys import Keyring, Need, bearer, tenant_of
 
 EXEMPT = frozenset({"/health", "/v1/health", "/ready", "/ping"})
 ADMIN = ("/v1/requests", "/v1/status", "/v1/prefixes", "/slots")
@@ -53,9 +53,11 @@ class Guard:
         if origin is not None and scope["method"] == "OPTIONS" and _all(headers, b"access-control-request-method"):
             await _answer_preflight(headers, send)
             return
-        refusal = self._keyring.refusal(need, _key(headers, own_page=origin is None))
+        key = _key(headers, own_page=origin is None)
+        refusal = self._keyring.refusal(need, key)
         if refusal is not None:
             raise refusal
+        scope["state"]["tenant"] = tenant_of(key)
         await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:

@@ -45,6 +45,10 @@ FAMILIES: dict[str, Family] = {
     "render_seconds": _histogram(
         "Rendering of one chat by its template, waiting for the process included.", WORK_SECONDS
     ),
+    "media_load_seconds": _histogram(
+        "The images of one prompt: their bytes, their pixels, waiting for processes included.", WORK_SECONDS
+    ),
+    "media_read_seconds": _histogram("The bytes of one image: base64, a file, or the web.", WORK_SECONDS),
     "grammar_compile_seconds": _histogram("Compilation of one grammar, waiting included.", WORK_SECONDS),
     # ---- totals
     "requests_total": Family("counter", "Requests that arrived, by door.", ("door",)),
@@ -58,6 +62,7 @@ FAMILIES: dict[str, Family] = {
     "prompt_tokens_total": Family("counter", "Prompt tokens of requests that got a first token or a vector."),
     "prompt_tokens_cached_total": Family("counter", "Prompt tokens found in the prefix cache, of requests that ended."),
     "generation_tokens_total": Family("counter", "Tokens received from the scheduler."),
+    "images_total": Family("counter", "Images of prompts that were decoded, or found."),
     "embeddings_total": Family("counter", "Vectors given to clients."),
     "grammar_compiles_total": Family("counter", "Grammars asked for, by outcome.", ("outcome",)),
     "http_responses_total": Family("counter", "HTTP answers, by route and status.", ("route", "method", "code")),
@@ -75,6 +80,8 @@ FAMILIES: dict[str, Family] = {
     "connections": Family("gauge", "Open connections, by door.", ("door",)),
     "connections_limit": Family("gauge", "Connections that may be open, by door.", ("door",)),
     "grpc_calls": Family("gauge", "Open gRPC calls."),
+    "media_store_bytes": Family("gauge", "Bytes of images that are kept in files."),
+    "media_store_used_bytes": Family("gauge", "Of these, bytes to which open requests refer."),
     "preparing_bytes": Family("gauge", "Bytes of bodies that are being read and prepared."),
     "frontend_memory_bytes": Family("gauge", "Resident memory of a frontend.", ("frontend",)),
     # ---- made when the page is: not a frontend's own

@@ -34,6 +34,8 @@ class Metrics:
         """Number of requests between arrival and their last event."""
         self.connections: Callable[[], Iterable[Figure]] = tuple
         """Gauges of connections and calls."""
+        self.media: Callable[[], Iterable[Figure]] = tuple
+        """Gauges of images that are kept in files."""
         self.num_preparing_bytes: Callable[[], int] = lambda: 0
         """Number of bytes of bodies that are being read and prepared."""
         self.num_dropped_spans: Callable[[], int] = lambda: 0
@@ -156,6 +158,7 @@ class Metrics:
             Figure("frontend_memory_bytes", _resident_bytes(), self._frontend),
             Figure("requests_in_flight", self.num_open()),
             *self.connections(),
+            *self.media(),
             Figure("preparing_bytes", self.num_preparing_bytes()),
         )
 

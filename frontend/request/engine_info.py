@@ -74,6 +74,8 @@ class EngineInfo:
             supports_chat=model.template is not None,
             tool_parser=formats.tools.name if formats.tools is not None else "",
             reasoning_parser=formats.reasoning.name if formats.reasoning is not None else "",
+            modalities=("text", "image") if model.takes_images else ("text",),
+            max_images=model.images.most if model.images is not None and model.takes_images else 0,
             supports_priority=welcome is not None and welcome.limits.priority_enabled,
         )
 

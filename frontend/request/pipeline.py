@@ -6,7 +6,7 @@
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
@@ -47,7 +47,7 @@ class RequestPipeline:
         observer.metrics.num_open = lambda: self.num_open
         repeatable = random.Random(f"{config.seed}/{config.index}")
         draw_seed: Callable[[int], int] = secrets.randbits if config.seed is None else repeatable.getrandbits
-        self._prompt_tokenizer = PromptTokenizer(threads, observer.metrics)
+        self._prompt_tokenizer = PromptTokenizer(threads, observer.metrics, config.default_timeout_seconds)
         self._preparer = RequestPreparer(config, self._prompt_tokenizer, threads, draw_seed, observer.metrics)
         self._num_preparing = 0
         self._num_finishing = 0
@@ -89,10 +89,10 @@ class RequestPipeline:
 
         Raises `ParameterError` or `RequestError` before anything was submitted.
         """
-        with self._observer.request(request, call) as observed:
+        with self._observer.request(request, call) as observed, ExitStack() as files:
             with self._preparing():
                 model = await self._models.find(request.model)
-                prepared = await self._preparer.prepare(model, request, call, observed.arrived)
+                prepared = await self._preparer.prepare(model, request, call, observed.arrived, files)
                 stream = model.scheduler.open(prepared, model.tokenizer)
                 observed.submitted(stream)
             try:
@@ -139,10 +139,14 @@ class RequestPipeline:
         add_special_tokens: bool | None = None,
         parse_special: bool | None = None,
         with_texts: bool = False,
+        call: Call | None = None,
     ) -> Tokens:
         """See `PromptTokenizer.tokenize`."""
         served = await self._models.find(model)
-        return await self._prompt_tokenizer.tokenize(served, text, add_special_tokens, parse_special, with_texts)
+        tenant = "" if call is None else call.tenant
+        return await self._prompt_tokenizer.tokenize(
+            served, text, add_special_tokens, parse_special, with_texts, tenant
+        )
 
     async def fits(self, chat: Chat, model: str | None) -> bool:
         """See `PromptTokenizer.fits`."""

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -13,11 +14,13 @@ from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.parsing.formats import AnswerFormat, with_forced_calls, with_reasoning_first
 from quire.frontend.request import validate
 from quire.frontend.request.deadline import in_time
+from quire.frontend.request.prompt_images import ImageOwner
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.proto.api import Chat, GenerateRequest
+from quire.proto.messages.media import Media
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import ModelFacts
 
@@ -44,6 +47,7 @@ class _Prompt:
     """A tokenized prompt."""
 
     ids: Sequence[int]
+    media: tuple[Media, ...]
     bad_words: tuple[tuple[int, ...], ...]
     answer_format: AnswerFormat | None
 
@@ -67,11 +71,15 @@ class RequestPreparer:
         self._metrics = metrics
 
     async def prepare(
-        self, model: ServedModel, request: GenerateRequest, call: Call, arrived: float
+        self, model: ServedModel, request: GenerateRequest, call: Call, arrived: float, files: ExitStack
     ) -> PreparedRequest:
-        """The request as the scheduler takes it. Raises `ParameterError` or `RequestError`."""
+        """The request as the scheduler takes it; the files of its images stay until `files` is closed.
+
+        Raises `ParameterError` or `RequestError`.
+        """
         checked = await self._check(model, request, call, arrived)
-        prompt = await self._tokenize(checked)
+        owner = ImageOwner(call.tenant, request.cache_salt or "", checked.deadline, files)
+        prompt = await self._tokenize(checked, owner)
         params = await self._parameters(checked, prompt)
         return _prepared(checked, prompt, params, arrived)
 
@@ -88,14 +96,15 @@ class RequestPreparer:
         deadline = arrived + fields.budget_seconds
         return _Checked(request, model, fields, facts, seed, deadline, call.max_tokens_is_bound)
 
-    async def _tokenize(self, checked: _Checked) -> _Prompt:
+    async def _tokenize(self, checked: _Checked, owner: ImageOwner) -> _Prompt:
         request, model = checked.request, checked.model
         bad_words = await in_time(checked.deadline, model.async_tokenizer.bad_words(request.bad_words))
-        ids, end = await in_time(checked.deadline, self._prompt_tokenizer.prompt_ids(model, request, checked.facts))
+        tokenizing = self._prompt_tokenizer.prompt(model, request, checked.facts, owner)
+        prompt = await in_time(checked.deadline, tokenizing)
         answer_format = None
         if isinstance(request.input, Chat):
-            answer_format = model.formats.for_chat(request.input, end, request.include_reasoning is not False)
-        return _Prompt(ids, bad_words, answer_format)
+            answer_format = model.formats.for_chat(request.input, prompt.end, request.include_reasoning is not False)
+        return _Prompt(prompt.ids, prompt.media, bad_words, answer_format)
 
     async def _parameters(self, checked: _Checked, prompt: _Prompt) -> SamplingParams:
         request = checked.request
@@ -123,6 +132,7 @@ def _prepared(checked: _Checked, prompt: _Prompt, params: SamplingParams, arrive
         request_id=request.request_id or uuid.uuid4().hex,
         model=checked.model.called(request.model),
         prompt=prompt.ids,
+        media=prompt.media,
         params=params,
         n=fields.num_drawn,
         priority=request.priority or 0,

@@ -1,46 +1,75 @@
 """Prompts as token ids: texts are encoded, chats are rendered by the model's template first."""
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 from quire.frontend.chat.checks import check_chat
 from quire.frontend.errors import empty_prompt, engine_starting, too_many_entries
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.request import validate
 from quire.frontend.request.infill import infill_ids
+from quire.frontend.request.prompt_images import ImageOwner, image_fields
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.text.encode_jobs import EncodeTemplate, EncodeText
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.special_token_escape import unescaped
 from quire.frontend.text.token_range import first_outside, is_within
 from quire.proto.api import Chat, GenerateRequest, Tokens
+from quire.proto.messages.media import Media
 from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
 MAX_DETOKENIZE_IDS = 1 << 20
 PROMPT_END = 64
 """Number of characters that show in which state a template leaves the model: more than any mark has."""
+NO_TEXT = (
+    "is an image, which no text and no token ids stand for; send the chat itself, or count its tokens by /tokenize"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt as the scheduler takes it."""
+
+    ids: Sequence[int]
+    end: str = ""
+    """The end of a chat's text."""
+    media: tuple[Media, ...] = ()
 
 
 class PromptTokenizer:
     """One per frontend, for requests and for clients that only want the tokens."""
 
-    def __init__(self, threads: EncodeThreads, metrics: Metrics) -> None:
+    def __init__(self, threads: EncodeThreads, metrics: Metrics, media_seconds: float) -> None:
+        """`media_seconds`: for the images of a chat whose tokens are only counted."""
         self._threads = threads
+        self._seconds = media_seconds
         self._metrics = metrics
 
-    async def prompt_ids(
-        self, model: ServedModel, request: GenerateRequest, facts: ModelFacts
-    ) -> tuple[Sequence[int], str]:
-        """The prompt's tokens, and the end of a chat's text. Raises `ParameterError` or `RequestError`."""
-        source, keep, end = request.input, validate.num_kept(request, facts), ""
+    async def prompt(
+        self, model: ServedModel, request: GenerateRequest, facts: ModelFacts, owner: ImageOwner
+    ) -> TokenizedPrompt:
+        """The prompt's tokens, and the images among them. Raises `ParameterError` or `RequestError`."""
+        source = request.input
+        if not isinstance(source, Chat):
+            return TokenizedPrompt(await self._plain_ids(model, request, facts))
+        keep = validate.num_kept(request, facts)
+        ids, text, _ = await self._render(model, source, facts.max_model_len if keep is None else None)
+        ids, media = await self._with_images(model, source, ids, owner)
+        if not ids:
+            raise empty_prompt("chat")
+        return TokenizedPrompt(_kept(ids, keep, request.truncation_side), text[-PROMPT_END:], media)
+
+    async def _plain_ids(self, model: ServedModel, request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
+        """The tokens of a text, or of ids."""
+        source, keep = request.input, validate.num_kept(request, facts)
         context = facts.max_model_len if keep is None else None
-        if source is None:
+        if source is None or isinstance(source, Chat):
             raise ParameterError("input", "is empty; set one of prompt, prompt_token_ids and chat", "EMPTY_PROMPT")
         ids: Sequence[int]
-        if isinstance(source, Chat):
-            field = "chat"
-            ids, end, _ = await self._render(model, source, context)
-        elif isinstance(source, str):
+        if isinstance(source, str):
             field = "prompt"
             with self._metrics.timed("tokenize_seconds"):
                 if request.suffix is not None and (request.suffix or model.infill is not None):
@@ -52,7 +81,7 @@ class PromptTokenizer:
             field, ids = "prompt_token_ids", source
         if not ids:
             raise empty_prompt(field)
-        return _kept(ids, keep, request.truncation_side), end[-PROMPT_END:]
+        return _kept(ids, keep, request.truncation_side)
 
     async def rendered(
         self, model: ServedModel, request: GenerateRequest, facts: ModelFacts
@@ -64,8 +93,10 @@ class PromptTokenizer:
         validate.check_truncation(request)
         source = request.input
         if not isinstance(source, Chat):
-            ids, _ = await self.prompt_ids(model, request, facts)
+            ids = await self._plain_ids(model, request, facts)
             return ids, source if isinstance(source, str) else ""
+        for field in image_fields(source):
+            raise ParameterError(field, NO_TEXT, "UNSUPPORTED")
         await self._threads.run_single(source.cost, check_chat, source)
         ids, text, originals = await self._render(model, source)
         plain = await self._threads.run_single(len(text), unescaped, text, originals)
@@ -78,14 +109,18 @@ class PromptTokenizer:
         add_special_tokens: bool | None = None,
         parse_special: bool | None = None,
         with_texts: bool = False,
+        tenant: str = "",
     ) -> Tokens:
-        """The tokens of a text or a chat. Raises `ParameterError` or `RequestError`."""
+        """The tokens of a text or a chat, those of its images, too. Raises `ParameterError` or `RequestError`."""
         if text is None:
             raise ParameterError("text", "set text or chat", "EMPTY_PROMPT")
         validate.check_for_text(text, add_special_tokens, parse_special)
         if isinstance(text, Chat):
             await self._threads.run_single(text.cost, check_chat, text)
             ids, _, _ = await self._render(model, text)
+            with ExitStack() as files:
+                owner = ImageOwner(tenant, "", time.monotonic() + self._seconds, files)
+                ids, _ = await self._with_images(model, text, ids, owner)
         else:
             job = EncodeText(add_special_tokens is not False, bool(parse_special))
             ids = await model.async_tokenizer.ids(job, text, "text")
@@ -117,6 +152,14 @@ class PromptTokenizer:
             raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
         return await model.async_tokenizer.text(ids, skip_special_tokens is not False, "token_ids")
 
+    async def _with_images(
+        self, model: ServedModel, chat: Chat, ids: Sequence[int], owner: ImageOwner
+    ) -> tuple[Sequence[int], tuple[Media, ...]]:
+        """See `PromptImages.placed`."""
+        if model.images is None or not image_fields(chat):
+            return ids, ()
+        return await model.images.placed(chat, ids, owner)
+
     async def _render(
         self, model: ServedModel, chat: Chat, context: int | None = None
     ) -> tuple[Sequence[int], str, Mapping[int, str]]:
@@ -125,6 +168,7 @@ class PromptTokenizer:
         if template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
         model.check_tools(chat)
+        model.check_images(chat)
         job = await self._threads.run_single(chat.cost, template.job, chat)
         with self._metrics.timed("render_seconds"):
             answer = await template.render(job)

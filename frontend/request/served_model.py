@@ -5,8 +5,10 @@ from pathlib import Path
 
 from quire.frontend.chat.load_template import load_template
 from quire.frontend.config import FrontendConfig
+from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.parsing.formats import AnswerFormats
 from quire.frontend.request.defaults import Defaults, load_defaults, model_normalizes, overridden
+from quire.frontend.request.prompt_images import PromptImages, image_fields
 from quire.frontend.sandbox.grammar import GrammarChecker
 from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.text.async_tokenizer import AsyncTokenizer
@@ -18,6 +20,10 @@ from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
 UNPARSED = "the chat template shows tools, but the format of its calls is not known: they are answered as text"
+UNREAD = (
+    "is an image, and this model reads text alone; leave it out, or ask a model that takes images (those whose "
+    "input_modalities in /v1/models say so)"
+)
 UNSEEN = (
     "are not shown by this model's chat template, and there is no parser for its calls; for agents start the server "
     "with a model whose template shows tools, or with --chat-template FILE; to have tools ignored, with "
@@ -30,7 +36,9 @@ log = logging.getLogger("quire.frontend")
 class ServedModel:
     """Everything of one model that its requests share."""
 
-    def __init__(self, config: FrontendConfig, scheduler: SchedulerClient, threads: EncodeThreads) -> None:
+    def __init__(
+        self, config: FrontendConfig, scheduler: SchedulerClient, threads: EncodeThreads, metrics: Metrics
+    ) -> None:
         """Read the model's files. Raises `ValueError` naming the file and the remedy."""
         self.names = config.served_model_names
         """Names a request may ask for; the first is reported."""
@@ -50,6 +58,8 @@ class ServedModel:
         """Its vectors have length 1 unless a request says otherwise."""
         self.async_tokenizer = AsyncTokenizer(config, self.tokenizer, threads)
         self.grammars = GrammarChecker(config)
+        self.images = PromptImages.of_model(config, metrics)
+        """None: its files know of no images."""
         self.scheduler = scheduler
 
     @property
@@ -69,6 +79,21 @@ class ServedModel:
             return ""
         return f"{UNPARSED}; set --tool-call-parser to the format that the model writes"
 
+    @property
+    def takes_images(self) -> bool:
+        """True where its frontend reads images and its workers encode them. False before any worker was ready."""
+        facts = self.facts
+        encoded = () if facts is None or facts.media is None else facts.media.kinds
+        return self.images is not None and "image" in encoded
+
+    def check_images(self, chat: Chat) -> None:
+        """Raises `ParameterError` for images that the model does not take, or for too many."""
+        for field in image_fields(chat):
+            if not self.takes_images:
+                raise ParameterError(field, UNREAD, "UNSUPPORTED")
+        if self.images is not None:
+            self.images.check(chat)
+
     def check_tools(self, chat: Chat) -> None:
         """Raises `ParameterError` for tools that the model would never see, and nobody would find its calls.
 
@@ -82,11 +107,13 @@ class ServedModel:
             raise ParameterError("chat.tools", UNSEEN, "UNSUPPORTED")
 
     async def start(self) -> None:
-        """Start a process for the chat template. Raises `TemplateError`."""
+        """Start a process for the chat template, and one for images. Raises `ValueError`."""
         if self.warning:
             log.warning("%s: %s", self.names[0], self.warning)
         if self.template is not None:
             await self.template.start()
+        if self.images is not None:
+            await self.images.start()
 
     async def close(self) -> None:
         """End the child processes."""
@@ -94,3 +121,5 @@ class ServedModel:
             await self.template.close()
         await self.async_tokenizer.close()
         await self.grammars.close()
+        if self.images is not None:
+            await self.images.close()

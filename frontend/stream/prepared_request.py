@@ -8,6 +8,7 @@ from quire.frontend.stream.output_buffer import COST_PER_LOGPROB, COST_PER_TOKEN
 from quire.frontend.text.stop_strings import StopMatcher
 from quire.frontend.text.tokenizer import TextTokenizer
 from quire.proto import api
+from quire.proto.messages.media import Media
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.requests import Submit
@@ -43,6 +44,8 @@ class PreparedRequest:
     show_logprobs: bool = True
     """False where the client did not ask for the logprobs that are drawn."""
     task: Task = "generate"
+    media: tuple[Media, ...] = ()
+    """Items that stand in the prompt beside text; their files are there until the request has ended."""
 
     @property
     def step_bytes(self) -> int:
@@ -73,6 +76,7 @@ class PreparedRequest:
             finished_outputs=finished,
             task=self.task,
             accepted=accepted,
+            media=self.media,
         )
 
     def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 JSON_COST = 8
 """Plain characters that cost as much as one of JSON, which may be a part by itself."""
 MESSAGE_COST = 64
-"""Plain characters that cost as much as a message without any."""
+"""Plain characters that cost as much as a message without any, or as a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ChatMessage:
     """One turn of a conversation."""
 
     role: str
-    content: str | Sequence[TextPart] = ""
+    content: str | Sequence[TextPart | ImagePart] = ""
     """A text, or parts."""
     name: str = ""
     reasoning: str = ""
@@ -78,7 +78,19 @@ class ChatMessage:
     @property
     def text(self) -> str:
         """All text of the content, its parts one behind the other."""
-        return self.content if isinstance(self.content, str) else "".join([part.text for part in self.content])
+        if isinstance(self.content, str):
+            return self.content
+        return "".join([part.text for part in self.content if isinstance(part, TextPart)])
+
+    @property
+    def parts(self) -> Sequence[TextPart | ImagePart]:
+        """The content as parts."""
+        return [TextPart(self.content)] if isinstance(self.content, str) else self.content
+
+    @property
+    def images(self) -> list[ImagePart]:
+        """The images of the content, in their order."""
+        return [part for part in self.parts if isinstance(part, ImagePart)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +112,10 @@ class Chat:
 
     @property
     def cost(self) -> int:
-        """Cost of checking and escaping it, in characters of plain text."""
+        """Cost of checking and escaping it, in characters of plain text. Nobody looks into images for it."""
         plain = sum(len(one.text) + len(one.reasoning) for one in self.messages)
+        num_parts = sum(len(one.content) for one in self.messages if not isinstance(one.content, str))
         plain += sum(len(tool.description) for tool in self.tools)
         json_text = len(self.template_kwargs) + len(self.documents) + sum(len(tool.parameters) for tool in self.tools)
         json_text += sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
-        return plain + JSON_COST * json_text + MESSAGE_COST * len(self.messages)
+        return plain + JSON_COST * json_text + MESSAGE_COST * (len(self.messages) + num_parts)

@@ -62,6 +62,10 @@ class ServerInfo:
     tool_parser: str = ""
     """Format of tool calls; empty: calls are recognised only where they are forced."""
     reasoning_parser: str = ""
+    modalities: Sequence[str] = ()
+    """Kinds of content that the model takes, of text and image."""
+    max_images: int = 0
+    """Most images of one prompt; 0: the model takes none."""
 
 
 @dataclass(frozen=True, slots=True)

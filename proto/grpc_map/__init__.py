@@ -3,6 +3,12 @@
 from quire.proto.grpc_map.contents import (
     check_contents as check_contents,
 )
+from quire.proto.grpc_map.conversation import (
+    chat as chat,
+)
+from quire.proto.grpc_map.conversation import (
+    chat_message as chat_message,
+)
 from quire.proto.grpc_map.engine import (
     explanation as explanation,
 )
@@ -62,12 +68,6 @@ from quire.proto.grpc_map.events import (
 )
 from quire.proto.grpc_map.events import (
     tokens_bytes as tokens_bytes,
-)
-from quire.proto.grpc_map.requests import (
-    chat as chat,
-)
-from quire.proto.grpc_map.requests import (
-    chat_message as chat_message,
 )
 from quire.proto.grpc_map.requests import (
     embed_request as embed_request,

@@ -7,7 +7,8 @@ import msgspec
 
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
-from quire.proto.grpc_map.fields import fill, put_scalars, read, sendable, set_scalars
+from quire.proto.grpc_map.conversation import chat, chat_message
+from quire.proto.grpc_map.fields import put_scalars, sendable, set_scalars
 from quire.proto.messages.params import ParameterError, Structured
 from quire.proto.token_column import token_column
 
@@ -83,70 +84,6 @@ def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest
             message.prompt_token_ids.SetInParent()
             message.prompt_token_ids.ids.extend(request.input)
     return message
-
-
-def chat(message: pb.Chat) -> api.Chat:
-    """Raises `ParameterError` for a message without a role or a content, or a tool without a name."""
-    messages = []
-    for index, one in enumerate(message.messages):
-        if not one.HasField("role"):
-            raise ParameterError(f"chat.messages[{index}].role", "is missing")
-        content = _content(one, f"chat.messages[{index}]")
-        calls = tuple(read(api.ToolCall, call) for call in one.tool_calls)
-        messages.append(api.ChatMessage(one.role, content, one.name, one.reasoning, calls, one.tool_call_id))
-    for index, tool in enumerate(message.tools):
-        if not tool.HasField("name"):
-            raise ParameterError(f"chat.tools[{index}].name", "is missing")
-    return api.Chat(
-        messages,
-        message.add_generation_prompt if message.HasField("add_generation_prompt") else None,
-        message.continue_final_message if message.HasField("continue_final_message") else None,
-        tuple(read(api.Tool, tool) for tool in message.tools),
-        message.tool_choice if message.HasField("tool_choice") else None,
-        message.parallel_tool_calls if message.HasField("parallel_tool_calls") else None,
-        message.template_kwargs,
-        message.documents,
-    )
-
-
-def _content(message: pb.ChatMessage, field: str) -> str | tuple[api.TextPart, ...]:
-    if not message.content_parts:
-        if not message.HasField("content") and not message.tool_calls and message.role != "assistant":
-            raise ParameterError(f"{field}.content", "is missing")
-        return message.content
-    if message.HasField("content"):
-        raise ParameterError(f"{field}.content_parts", "excludes content; set only one of them")
-    for index, part in enumerate(message.content_parts):
-        if part.WhichOneof("part") is None:
-            raise ParameterError(f"{field}.content_parts[{index}]", "is empty; set text")
-    return tuple(api.TextPart(part.text) for part in message.content_parts)
-
-
-def chat_message(value: api.Chat) -> pb.Chat:
-    """For clients; the inverse of reading a request's chat."""
-    return pb.Chat(
-        messages=[_turn_message(one) for one in value.messages],
-        add_generation_prompt=value.add_generation_prompt,
-        continue_final_message=value.continue_final_message,
-        tools=[fill(pb.Tool, tool) for tool in value.tools],
-        tool_choice=value.tool_choice,
-        parallel_tool_calls=value.parallel_tool_calls,
-        template_kwargs=value.template_kwargs or None,
-        documents=value.documents or None,
-    )
-
-
-def _turn_message(one: api.ChatMessage) -> pb.ChatMessage:
-    content = one.content
-    return pb.ChatMessage(
-        role=one.role,
-        content=content if isinstance(content, str) else None,
-        content_parts=() if isinstance(content, str) else [pb.ContentPart(text=part.text) for part in content],
-        name=one.name or None,
-        reasoning=one.reasoning or None,
-        tool_calls=[fill(pb.ToolCall, call) for call in one.tool_calls],
-        tool_call_id=one.tool_call_id or None,
-    )
 
 
 def embed_request(message: pb.EmbedRequest) -> api.EmbedRequest:

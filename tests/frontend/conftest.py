@@ -13,10 +13,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from quire.frontend.config import FrontendConfig
 from quire.frontend.server import FrontendServer
 from quire.proto.client import AsyncClient
+from quire.proto.messages.media import MediaFacts
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from fake_scheduler import FakeScheduler, until
+from fake_scheduler import FakeScheduler, facts, until
 
 SPECIALS = ("<|end|>", "<|turn|>", "<|start|>")
 TEMPLATE = (
@@ -24,6 +25,24 @@ TEMPLATE = (
     "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
+SIGHT_SPECIALS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+SIGHT_TEMPLATE = (
+    "{% for m in messages %}<|turn|>{{ m.role }}\n"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
+PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "size": {"shortest_edge": 4 * 32 * 32, "longest_edge": 64 * 32 * 32},
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+"""4 to 64 tokens an image, each of 32 x 32 pixels."""
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
     "hello hello world",
@@ -35,18 +54,35 @@ CORPUS = [
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("model")
+    write_tokenizer(directory, SPECIALS, TEMPLATE)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def sight_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes images."""
+    directory = tmp_path_factory.mktemp("sight")
+    tokenizer = write_tokenizer(directory, (*SPECIALS, *SIGHT_SPECIALS), SIGHT_TEMPLATE)
+    (directory / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    placeholder = tokenizer.token_to_id(SIGHT_SPECIALS[-1])
+    (directory / "config.json").write_text(json.dumps({"image_token_id": placeholder}))
+    return directory
+
+
+def write_tokenizer(directory: Path, specials: tuple[str, ...], template: str) -> Tokenizer:
+    """The files of a model that a frontend reads of all models."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=400, special_tokens=list(specials), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
     tokenizer.train_from_iterator(CORPUS * 4, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
-    config = {"chat_template": TEMPLATE, "eos_token": "<|end|>", "bos_token": {"content": "<|start|>"}}
+    config = {"chat_template": template, "eos_token": "<|end|>", "bos_token": {"content": "<|start|>"}}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
     (directory / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7}))
-    return directory
+    return tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +116,9 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
     """`async with serving(**config) as s:` inside a coroutine a test runs with `asyncio.run`."""
 
     @asynccontextmanager
-    async def start(wait: bool = True, api_key: str | None = None, **changes: object) -> AsyncIterator[Serving]:
+    async def start(
+        wait: bool = True, api_key: str | None = None, media: MediaFacts | None = None, **changes: object
+    ) -> AsyncIterator[Serving]:
         address = f"ipc://{tmp_path}/s.sock"
         values: dict[str, object] = {
             "scheduler_address": address,
@@ -93,6 +131,7 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
         }
         server = FrontendServer(FrontendConfig(**{**values, **changes}))
         async with FakeScheduler(address) as scheduler:
+            scheduler.facts = facts(media=media)
             port = await server.start()
             running = asyncio.create_task(server.run())
             try:
@@ -107,3 +146,9 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
                 await running
 
     return start
+
+
+@pytest.fixture
+def sight(serving: Callable[..., object], sight_dir: Path, tmp_path: Path) -> dict[str, object]:
+    """Arguments of `serving`, or of what starts it, for a model that takes images."""
+    return {"model": str(sight_dir), "run_dir": str(tmp_path), "media": MediaFacts(("image",), 4, 16, 64)}

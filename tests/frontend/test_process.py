@@ -242,7 +242,7 @@ def test_the_process_says_it_with_the_flags_it_was_told(tmp_path, model_dir):
         {"scheduler_address": ""},
         {"model": ""},
         {"served_model_names": ()},
-        {"max_receive_bytes": 0},
+        {"max_receive_bytes": -1},
         {"default_timeout_seconds": 4000.0},
         {"beat_seconds": float("nan")},
         {"drain_seconds": -1.0},

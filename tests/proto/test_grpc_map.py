@@ -19,7 +19,13 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=20)
 DOUBLE = st.floats(allow_nan=False)
 CALLS = st.lists(st.builds(api.ToolCall, TEXT, TEXT, TEXT), max_size=2).map(tuple)
-PARTS = st.lists(st.builds(api.TextPart, TEXT), min_size=1, max_size=3).map(tuple)
+NAMED = TEXT.filter(bool)
+IMAGES = (
+    st.builds(api.ImagePart, url=NAMED, uuid=TEXT, detail=TEXT)
+    | st.builds(api.ImagePart, data=st.binary(min_size=1, max_size=20), uuid=TEXT, detail=TEXT)
+    | st.builds(api.ImagePart, uuid=NAMED)
+)
+PARTS = st.lists(st.builds(api.TextPart, TEXT) | IMAGES, min_size=1, max_size=3).map(tuple)
 TURN = st.builds(api.ChatMessage, TEXT, TEXT | PARTS, TEXT, TEXT, CALLS, TEXT)
 CHAT = st.builds(
     api.Chat,
@@ -193,18 +199,26 @@ def test_a_chat_message_without_content_is_refused_by_name():
     ("content", "text"),
     [
         ({"content": "x", "content_parts": [pb.ContentPart(text="y")]}, r"content_parts: excludes content"),
-        ({"content_parts": [pb.ContentPart(text="y"), pb.ContentPart()]}, r"content_parts\[1\]: is empty; set text"),
+        (
+            {"content_parts": [pb.ContentPart(text="y"), pb.ContentPart()]},
+            r"content_parts\[1\]: is empty; set text or",
+        ),
+        (
+            {"content_parts": [pb.ContentPart(image=pb.ImagePart(url="http://x", data=b"y"))]},
+            r"content_parts\[0\]\.image\.data: excludes url",
+        ),
+        ({"content_parts": [pb.ContentPart(image=pb.ImagePart(detail="low"))]}, r"content_parts\[0\]\.image: is empty"),
     ],
 )
-def test_a_content_that_is_not_a_text_or_parts_of_text_is_refused_by_name(content, text):
+def test_a_content_that_is_neither_a_text_nor_parts_is_refused_by_name(content, text):
     chat = pb.Chat(messages=[pb.ChatMessage(role="user", **content)])
     with pytest.raises(ParameterError, match=rf"chat\.messages\[0\]\.{text}"):
         grpc_map.generate_request(pb.GenerateRequest(chat=chat))
 
 
 def test_a_part_of_another_kind_is_refused_by_number():
-    turn = pb.ChatMessage(role="user", content_parts=[pb.ContentPart.FromString(b"\x12\x03cat")])
-    with pytest.raises(ParameterError, match=r"chat\.messages\.content_parts\.field number 2"):
+    turn = pb.ChatMessage(role="user", content_parts=[pb.ContentPart.FromString(b"\x1a\x03cat")])
+    with pytest.raises(ParameterError, match=r"chat\.messages\.content_parts\.field number 3"):
         grpc_map.check_contents(
             pb.GenerateRequest(chat=pb.Chat(messages=[turn])).SerializeToString(), pb.GenerateRequest
         )

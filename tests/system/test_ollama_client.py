@@ -109,7 +109,7 @@ def test_a_stop_and_logprobs(client, model):
         (lambda client, model: client.copy(model, "nobody"), 400, "/api/copy is not offered"),
         (lambda client, model: client.delete(model), 400, "/api/delete is not offered"),
         (lambda client, model: client.chat(model, [USER | {"images": ["aGVsbG8="]}]), 400, "messages[0].images"),
-        (lambda client, model: client.generate(model, "x", images=["aGVsbG8="]), 400, "images: is not supported"),
+        (lambda client, model: client.generate(model, "x", images=["aGVsbG8="]), 400, "images[0]: is an image"),
         (lambda client, model: client.generate(model, "x", template="{{ .Prompt }}"), 400, "template"),
         (lambda client, model: client.generate(model, "x", context=[1, 2]), 400, "send the conversation to /api/chat"),
         (lambda client, model: client.generate(model, "x", options={"mirostat": 2}), 400, "options.mirostat"),

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from quire.frontend.http import body
 from quire.frontend.http.decoding.ignored import note
 from quire.frontend.request.pipeline import RequestPipeline
-from quire.proto.api import Chat, ChatMessage, TextPart
+from quire.proto.api import Chat, ChatMessage, ImagePart, TextPart
 from quire.proto.messages.params import ParameterError
 
 PROBE = Chat([ChatMessage("user", "a"), ChatMessage("system", "b")])
@@ -50,16 +50,12 @@ def folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
     Behind a turn of the assistant it begins one of the user.
     """
-    turns: list[tuple[ChatMessage, list[str]]] = []
-    """Each with the texts behind its own."""
+    turns: list[tuple[ChatMessage, list[TextPart | ImagePart]]] = []
+    """Each with the parts behind its own."""
     for one in messages:
         before = turns[-1][0].role if turns else ""
         if (one.role == "system" and before in ("user", "tool")) or one.role == before == "user":
-            turns[-1][1].append(one.text)
+            turns[-1][1].extend([TextPart("\n\n"), *one.parts])
         else:
             turns.append((replace(one, role="user") if one.role == "system" and turns else one, []))
-    return [replace(one, content=_parts(one.text, more)) if more else one for one, more in turns]
-
-
-def _parts(first: str, more: Sequence[str]) -> list[TextPart]:
-    return [TextPart(first), *(TextPart(f"\n\n{text}") for text in more)]
+    return [replace(one, content=[*one.parts, *more]) if more else one for one, more in turns]

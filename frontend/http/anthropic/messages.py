@@ -31,6 +31,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 NAMES = {
     "chat$": "messages",
+    r"chat\.messages\[\d+\]\.content_parts\[\d+\]": "messages",
     r"chat\.tools(\[\d+\])\.parameters": r"tools\1.input_schema",
     r"chat\.template_kwargs": "chat_template_kwargs",
     r"response_format\.json_schema": "output_config.format",
@@ -57,7 +58,7 @@ def routes(context: FrontendContext) -> list[Route]:
         payload = _thinking_where_it_can(context, await body.read(request, Conversation))
         with renamed(NAMES):
             chat = await late_system.fitted(request, await body.beside(request, payload.chat), payload.model)
-            tokens = await context.pipeline.tokenize(chat, payload.model)
+            tokens = await context.pipeline.tokenize(chat, payload.model, call=call_of(request))
         return json_response({"input_tokens": len(tokens.token_ids)})
 
     return [

@@ -7,6 +7,7 @@ import msgspec
 
 from quire.frontend.http.decoding.ignored import note
 from quire.frontend.http.fields.conversation import json_text
+from quire.frontend.http.fields.images import ImageBlock
 from quire.frontend.http.fields.tagged import TextPart, read_content, read_tagged, tag_of
 from quire.proto import api
 
@@ -47,9 +48,8 @@ class ToolReference(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_name: str
     cache_control: msgspec.Raw = msgspec.Raw()
 
-    @property
-    def text(self) -> str:
-        return f"The tool {self.tool_name} can be called now.\n"
+    def part(self, path: str) -> api.TextPart:
+        return api.TextPart(f"The tool {self.tool_name} can be called now.\n")
 
 
 class ToolResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -60,11 +60,12 @@ class ToolResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Ignored: templates have no place for it, and the content shows it."""
     cache_control: msgspec.Raw = msgspec.Raw()
 
-    def parts(self, path: str) -> Sequence[TextPart | ToolReference]:
-        """The content. Raises `ParameterError` for images and documents."""
+    def parts(self, path: str) -> list[tuple[str, TextPart | ImageBlock | ToolReference]]:
+        """The content, each part with its path. Raises `ParameterError` for documents."""
         if self.content is None or isinstance(self.content, str):
-            return [TextPart(type="text", text=self.content or "")]
-        return [read_tagged(raw, RESULTS, f"{path}.content[{index}]") for index, raw in enumerate(self.content)]
+            return [(path, TextPart(type="text", text=self.content or ""))]
+        paths = [f"{path}.content[{index}]" for index in range(len(self.content))]
+        return [(at, read_tagged(raw, RESULTS, at)) for at, raw in zip(paths, self.content, strict=True)]
 
 
 class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -73,9 +74,13 @@ class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     signature: str = ""
 
 
-RESULTS: dict[str, type[TextPart | ToolReference]] = {"text": TextPart, "tool_reference": ToolReference}
+RESULTS: dict[str, type[TextPart | ImageBlock | ToolReference]] = {
+    "text": TextPart,
+    "image": ImageBlock,
+    "tool_reference": ToolReference,
+}
 BLOCKS: dict[str, dict[str, type[Any]]] = {
-    "user": {"text": TextPart, "tool_result": ToolResult},
+    "user": {"text": TextPart, "image": ImageBlock, "tool_result": ToolResult},
     "assistant": {"text": TextPart, "tool_use": ToolUse, "thinking": Thinking},
     "system": {"text": TextPart},
 }
@@ -97,14 +102,14 @@ class MessagesTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         results = [(at, block) for at, block in blocks if isinstance(block, ToolResult)]
         for at, result in results:
             parts = result.parts(at)
-            found |= {part.tool_name for part in parts if isinstance(part, ToolReference)}
-            texts = [api.TextPart(part.text) for part in parts]
-            yield api.ChatMessage("tool", texts, tool_call_id=result.tool_use_id)
+            found |= {part.tool_name for _, part in parts if isinstance(part, ToolReference)}
+            content = [part.part(path) for path, part in parts]
+            yield api.ChatMessage("tool", content, tool_call_id=result.tool_use_id)
         if len(results) == len(blocks) and blocks:
             return
         yield api.ChatMessage(
             self.role,
-            [api.TextPart(block.text) for _, block in blocks if isinstance(block, TextPart)],
+            [block.part(at) for at, block in blocks if isinstance(block, TextPart | ImageBlock)],
             reasoning="".join(block.thinking for _, block in blocks if isinstance(block, Thinking)),
             tool_calls=[
                 api.ToolCall(block.id, block.name, json_text(block.input))
@@ -126,10 +131,10 @@ class MessagesTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def system_message(content: str | Sequence[msgspec.Raw]) -> api.ChatMessage:
     """The first message, from the field `system`. Raises `ParameterError`."""
-    read = read_content(content, TEXT, "system")
-    if isinstance(read, str):
-        return api.ChatMessage("system", read)
-    kept = [part for part in read if not part.text.startswith(BILLING)]
-    if len(kept) < len(read):
+    message = api.ChatMessage("system", read_content(content, TEXT, "system"))
+    if isinstance(message.content, str):
+        return message
+    kept = [part for part in message.content if not (isinstance(part, api.TextPart) and part.text.startswith(BILLING))]
+    if len(kept) < len(message.content):
         note("system[]=" + BILLING.removesuffix(":"))
     return api.ChatMessage("system", kept)

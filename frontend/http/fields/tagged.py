@@ -1,7 +1,7 @@
 """JSON objects tagged by `type`: content parts, blocks, items, tools. Kinds that a route does not take are refused."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,14 @@ class _Tag(msgspec.Struct):
     type: str | None = None
 
 
+class Part(Protocol):
+    """A piece of content, as one of the APIs writes it."""
+
+    def part(self, path: str) -> api.TextPart | api.ImagePart:
+        """`path`: where it stands in the body. Raises `ParameterError`."""
+        ...
+
+
 class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A piece of text, under the names the three APIs have for it."""
 
@@ -30,6 +38,9 @@ class TextPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Ignored: comes back with earlier answers."""
     logprobs: msgspec.Raw = msgspec.Raw()
     """Ignored: comes back with earlier answers."""
+
+    def part(self, path: str) -> api.TextPart:
+        return api.TextPart(self.text)
 
 
 class RefusalPart(TextPart, kw_only=True, forbid_unknown_fields=True, rename={"text": "refusal"}):
@@ -56,19 +67,18 @@ def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, defau
 
 
 def read_content(
-    content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[TextPart]], path: str
-) -> str | list[api.TextPart]:
-    """Content of a message: a text, or parts. Raises `ParameterError` for parts that are not text."""
+    content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[Part]], path: str
+) -> str | list[api.TextPart | api.ImagePart]:
+    """Content of a message: a text, or parts. Raises `ParameterError` for parts of other kinds."""
     if content is None or isinstance(content, str):
         return content or ""
-    parts = [read_tagged(raw, kinds, f"{path}[{index}]") for index, raw in enumerate(content)]
-    return [api.TextPart(part.text) for part in parts]
+    at = [f"{path}[{index}]" for index in range(len(content))]
+    return [read_tagged(raw, kinds, one).part(one) for raw, one in zip(content, at, strict=True)]
 
 
 def read_text(content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[TextPart]], path: str) -> str:
     """Content that can be nothing but text, as one. Raises `ParameterError`."""
-    read = read_content(content, kinds, path)
-    return read if isinstance(read, str) else "".join([part.text for part in read])
+    return api.ChatMessage("", read_content(content, kinds, path)).text
 
 
 class path_prefix:

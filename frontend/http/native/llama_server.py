@@ -37,7 +37,7 @@ def routes(context: FrontendContext) -> list[Route]:
                 "model_path": name,
                 "model_alias": name,
                 "chat_template": context.engine_info.chat_template,
-                "modalities": {"vision": False, "audio": False},
+                "modalities": {"vision": "image" in info.modalities, "audio": False},
                 "build_info": f"quire {info.version}",
                 "is_sleeping": False,
             }

@@ -8,6 +8,7 @@ from starlette.routing import Route
 from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_list, json_response
 from quire.frontend.http.body import beside, read
+from quire.frontend.http.call import call_of
 from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.fields.id_list import id_column
 from quire.frontend.http.openai.chat_fields import ChatFields, ChatTurn
@@ -61,7 +62,7 @@ def routes(context: FrontendContext) -> list[Route]:
         with_texts = bool(payload.return_token_strs)
         with renamed(payload.names() | {"text$": "prompt"}):
             tokens = await context.pipeline.tokenize(
-                text, payload.model, _special(payload), payload.parse_special, with_texts
+                text, payload.model, _special(payload), payload.parse_special, with_texts, call_of(request)
             )
         body = await context.answers.run(8 * len(tokens.token_ids), lambda _: _answer(tokens, with_texts))
         return Response(body, media_type="application/json")

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -11,13 +10,13 @@ from starlette.routing import Route
 
 from quire.frontend.call import Call
 from quire.frontend.context import FrontendContext
-from quire.frontend.errors import not_supported
 from quire.frontend.http import body
 from quire.frontend.http.answer import json_answer, json_response
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.fields.conversation import Function, json_text, renamed
+from quire.frontend.http.fields.images import image_of
 from quire.frontend.http.ollama.answer import json_lines, line, served_name
-from quire.frontend.http.ollama.fields import NAMES, Fields
+from quire.frontend.http.ollama.fields import Fields
 from quire.frontend.http.ollama.generation import Answer, Shape, as_message
 from quire.frontend.request.collect import collect
 from quire.proto import api
@@ -42,7 +41,8 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: str
     content: str | None = None
     thinking: str | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None
+    """Files in base64."""
     tool_calls: list[FunctionCall] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
@@ -86,17 +86,17 @@ async def answered(
     answer = Answer(payload.model, shape)
     call = call_of(request, payload.streams, max_tokens_is_bound=True)
     if payload.streams:
-        return json_lines(_lines(context, generate, call, answer), answer.waiting())
-    with renamed(NAMES):
+        return json_lines(_lines(context, payload, generate, call, answer), answer.waiting())
+    with renamed(payload.names):
         async with context.pipeline.open(generate, call) as stream:
             generation = await collect(stream)
     return await json_answer(context.answers, bool(payload.logprobs), lambda: answer.whole(generation))
 
 
 async def _lines(
-    context: FrontendContext, generate: api.GenerateRequest, call: Call, answer: Answer
+    context: FrontendContext, payload: Fields, generate: api.GenerateRequest, call: Call, answer: Answer
 ) -> AsyncGenerator[bytes, None]:
-    with renamed(NAMES):
+    with renamed(payload.names):
         async with context.pipeline.open(generate, call) as stream:
             while events := await stream.take():
                 yield b"".join(line(item) for event in events for item in answer.objects(event))
@@ -129,8 +129,6 @@ def _messages(turns: Sequence[Turn]) -> list[api.ChatMessage]:
     unanswered = _Unanswered()
     num_calls = 0
     for index, turn in enumerate(turns):
-        if turn.images:
-            raise not_supported(f"messages[{index}].images")
         calls = []
         for one in turn.tool_calls or ():
             call = api.ToolCall(one.id or f"call_{num_calls}", one.function.name, json_text(one.function.arguments))
@@ -144,7 +142,7 @@ def _messages(turns: Sequence[Turn]) -> list[api.ChatMessage]:
         messages.append(
             api.ChatMessage(
                 turn.role,
-                turn.content or "",
+                with_images(turn.content or "", turn.images, f"messages[{index}].images"),
                 name,
                 reasoning=turn.thinking or "",
                 tool_calls=calls,
@@ -152,3 +150,10 @@ def _messages(turns: Sequence[Turn]) -> list[api.ChatMessage]:
             )
         )
     return messages
+
+
+def with_images(text: str, images: Sequence[str] | None, path: str) -> str | list[api.TextPart | api.ImagePart]:
+    """A content: the images, which come first, and the text. Raises `ParameterError`."""
+    if not images:
+        return text
+    return [*(image_of(one, f"{path}[{index}]") for index, one in enumerate(images)), api.TextPart(text)]

@@ -1,7 +1,8 @@
 """The fields that requests of `/api/chat` and `/api/generate` share, and what they mean to the pipeline."""
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -42,6 +43,7 @@ MOST_TOKENS = (1 << 31) - 1
 """`num_predict` of a request that has none, which is then cut to the room there is."""
 NAMES = {
     "chat$": "messages",
+    r"chat\.messages(\[\d+\])\.content_parts": r"messages\1.images",
     r"chat\.tools(\[\d+\])": r"tools\1.function",
     "structured": "format",
     "max_tokens": "options.num_predict",
@@ -49,7 +51,7 @@ NAMES = {
     "logprobs": "top_logprobs",
     **{name: f"options.{name}" for name in (*SAME, "top_k", "seed", "stop")},
 }
-"""The pipeline's names of fields -> Ollama's; see `renamed`."""
+"""The pipeline's names of fields -> those of a chat."""
 ZERO = re.compile(rb'"?0+(\.0*)?[a-z]*"?')
 MAX_TIME = 64
 """Bytes of a time that is looked at; nobody writes a longer one."""
@@ -113,6 +115,9 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Top-level fields. What is left unset is the deployment's default, not Ollama's."""
+
+    names: ClassVar[Mapping[str, str]] = NAMES
+    """The pipeline's names of fields -> this request's; see `renamed`."""
 
     model: str
     stream: bool | None = None

@@ -1,7 +1,8 @@
 """`POST /api/generate`, in Ollama's shape."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,14 +14,16 @@ from quire.frontend.http import body
 from quire.frontend.http.answer import json_response
 from quire.frontend.http.call import request_id
 from quire.frontend.http.ollama.answer import served_name
-from quire.frontend.http.ollama.chat import answered
-from quire.frontend.http.ollama.fields import Fields
+from quire.frontend.http.ollama.chat import answered, with_images
+from quire.frontend.http.ollama.fields import NAMES, Fields
 from quire.frontend.http.ollama.generation import Answer, as_response
 from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
 
 class GenerateBody(Fields, kw_only=True, forbid_unknown_fields=True):
+    names: ClassVar[Mapping[str, str]] = {r"chat\.messages\[\d+\]\.content_parts": "images", **NAMES}
+
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
@@ -29,16 +32,16 @@ class GenerateBody(Fields, kw_only=True, forbid_unknown_fields=True):
     """The text behind the gap that is filled in; for tokenizers with fill-in-the-middle tokens."""
     template: str | None = None
     context: list[int] | None = None
-    images: list[Any] | None = None
+    images: list[str] | None = None
+    """Files in base64, for a model with a chat template."""
     width: None = None
     height: None = None
     steps: None = None
 
     def input(self, takes_chats: bool, kwargs: str) -> str | api.Chat:
         """The prompt, or a chat with it. `kwargs`: variables of the template. Raises `ParameterError`."""
-        for field in ("template", "images"):
-            if getattr(self, field):
-                raise not_supported(field)
+        if self.template:
+            raise not_supported("template")
         if self.context:
             message = "is not kept between requests; send the conversation to /api/chat"
             raise ParameterError("context", message, "UNSUPPORTED")
@@ -48,9 +51,13 @@ class GenerateBody(Fields, kw_only=True, forbid_unknown_fields=True):
                 given = "raw" if self.raw else "suffix"
                 why = f"excludes {given}" if self.raw or self.suffix else "needs a model with a chat template"
                 raise ParameterError("system", f"{why}; write it into the prompt, or leave it out")
+            if self.images:
+                message = "need a chat template to stand in; leave out raw and suffix, or the images"
+                raise ParameterError("images", message, "UNSUPPORTED")
             return prompt
         turns = [api.ChatMessage("system", self.system)] if self.system else []
-        return api.Chat([*turns, api.ChatMessage("user", prompt)], template_kwargs=kwargs)
+        turns.append(api.ChatMessage("user", with_images(prompt, self.images, "images")))
+        return api.Chat(turns, template_kwargs=kwargs)
 
 
 def routes(context: FrontendContext) -> list[Route]:

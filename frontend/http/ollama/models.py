@@ -106,7 +106,7 @@ def _shown(info: ServerInfo, template: str, started: str) -> Json:
         capabilities = ["embedding"]
         facts[f"{family}.embedding_length"] = info.embedding_size
     else:
-        spoken = {"tools": info.tool_parser, "thinking": info.reasoning_parser}
+        spoken = {"tools": info.tool_parser, "thinking": info.reasoning_parser, "vision": "image" in info.modalities}
         capabilities = ["completion", *(name for name, parser in spoken.items() if parser)]
     defaults = {
         "temperature": info.default_temperature,

@@ -8,8 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from quire.frontend.http.fields.conversation import Function, template_kwargs
+from quire.frontend.http.fields.images import ImageUrlPart
 from quire.frontend.http.fields.sampling import SamplingFields
-from quire.frontend.http.fields.tagged import RefusalPart, TextPart, read_content, read_tagged
+from quire.frontend.http.fields.tagged import Part, RefusalPart, TextPart, read_content, read_tagged
 from quire.frontend.http.openai.chat_tools import AllowedTools, NamedFunction, ToolChoice, tool_functions
 from quire.frontend.parsing.tools.forced import NAMED
 from quire.proto import api
@@ -21,12 +22,13 @@ SPEAKING = ("system", "developer", "user", "tool")
 """Roles whose messages have a content; an assistant's turn may be empty, and others are the template's business."""
 NAMES = {
     "chat$": "messages",
+    r"chat\.messages(\[\d+\])\.content_parts": r"messages\1.content",
     r"chat\.tools(\[\d+\])": r"tools\1.function",
     r"chat\.template_kwargs": "chat_template_kwargs",
     "logprobs": "top_logprobs",
 }
 """The pipeline's names of fields -> those of these requests."""
-PARTS: dict[str, type[TextPart]] = {"text": TextPart, "refusal": RefusalPart}
+PARTS: dict[str, type[Part]] = {"text": TextPart, "refusal": RefusalPart, "image_url": ImageUrlPart}
 
 
 class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 """GET /v1/models and /v1/models/{id}: the served names, then the adapters."""
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -30,6 +31,10 @@ class ModelCard(msgspec.Struct, kw_only=True):
     quantization: str | None
     kv_dtype: str | None
     """Type of the keys and values in the cache."""
+    input_modalities: Sequence[str]
+    """Kinds of content it takes: text, and perhaps image."""
+    max_images: int
+    """Most images of one prompt."""
     warnings: tuple[str, ...]
     """The points in which this model does less than its users may expect, such as calls that nobody parses."""
 
@@ -53,6 +58,8 @@ def routes(context: FrontendContext) -> list[Route]:
             vocab_size=info.vocab_size or None,
             quantization=info.quantization or None,
             kv_dtype=info.kv_dtype or None,
+            input_modalities=info.modalities,
+            max_images=info.max_images,
             warnings=context.engine_info.warnings,
         )
 

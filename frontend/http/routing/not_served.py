@@ -26,7 +26,7 @@ _RESIZE = "the number of devices is fixed at the start: --tensor-parallel-size"
 _REPAIR = "workers that die are started again without being asked; see /v1/status"
 _SESSIONS = "there are no sessions: equal prefixes are found in the cache by themselves"
 _DERENDER = "use /detokenize for the text of token ids"
-_MEDIA = "this server takes and makes text only"
+_MEDIA = "this server makes text only; an image to look at is a part of a chat"
 
 MAX_PATH = 256
 """Characters of a path that are looked at."""

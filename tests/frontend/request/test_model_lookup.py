@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from quire.frontend import server
 from quire.frontend.config import FrontendConfig
+from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.text.encode_threads import EncodeThreads
@@ -73,7 +74,9 @@ def test_requests_take_tokenizer_template_and_defaults_of_the_model_they_name(se
 
     def lookup(makers):
         config = FrontendConfig(scheduler_address="ipc://x", model=str(other), served_model_names=("other",))
-        both = ModelLookup([*makers, (("other",), lambda: ServedModel(config, both.default.scheduler, threads))])
+        both = ModelLookup(
+            [*makers, (("other",), lambda: ServedModel(config, both.default.scheduler, threads, Metrics()))]
+        )
         return both
 
     async def main():

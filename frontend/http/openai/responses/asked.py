@@ -13,6 +13,7 @@ from quire.proto.messages.params import ParameterError
 
 NAMES = {
     "chat$": "input",
+    r"chat\.messages\[\d+\]\.content_parts\[\d+\]": "input",
     r"chat\.messages": "input",
     r"chat\.template_kwargs": "chat_template_kwargs",
     r"response_format\.json_schema": "text.format",

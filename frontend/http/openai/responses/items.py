@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from quire.frontend.http.decoding import ignored
-from quire.frontend.http.fields.tagged import RefusalPart, TextPart, read_content, read_tagged, read_text, tag_of
+from quire.frontend.http.fields.images import InputImage
+from quire.frontend.http.fields.tagged import Part, RefusalPart, TextPart, read_content, read_tagged, read_text, tag_of
 from quire.frontend.http.openai.responses.tools import TOOL_SEARCH, ToolBox, custom_arguments, joined_name
 from quire.proto import api
 
 Json = dict[str, Any]
 
 TEXT: dict[str, type[TextPart]] = {"input_text": TextPart, "output_text": TextPart, "refusal": RefusalPart}
+CONTENT: dict[str, type[Part]] = {**TEXT, "input_image": InputImage}
 REASONING_TEXT = {"reasoning_text": TextPart, "summary_text": TextPart}
 PREFIXES = {
     "message": "msg",
@@ -171,13 +173,13 @@ def messages_of(items: Sequence[msgspec.Raw], path: str, tools: ToolBox) -> list
 def _other_turn(item: MessageItem | CallOutputItem | SearchOutputItem, at: str, tools: ToolBox) -> api.ChatMessage:
     """A turn that is not the assistant's."""
     if isinstance(item, MessageItem):
-        return api.ChatMessage(item.role, read_content(item.content, TEXT, f"{at}.content"))
+        return api.ChatMessage(item.role, read_content(item.content, CONTENT, f"{at}.content"))
     if isinstance(item, SearchOutputItem):
         found = len(tools.functions)
         tools.add(item.tools, f"{at}.tools")
         names = [function.name for function in tools.functions[found:]]
         return api.ChatMessage("tool", json.dumps({"tools": names}), tool_call_id=item.call_id)
-    return api.ChatMessage("tool", read_content(item.output, TEXT, f"{at}.output"), tool_call_id=item.call_id)
+    return api.ChatMessage("tool", read_content(item.output, CONTENT, f"{at}.output"), tool_call_id=item.call_id)
 
 
 class _AssistantTurn:

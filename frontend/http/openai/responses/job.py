@@ -147,10 +147,16 @@ class ResponseJob:
 
     async def _put(self, status: ResponseStatus) -> None:
         answer = self.growing.answer
-        items, made = stored_items(self._asked.payload.input)
+        payload = self._asked.payload
+
+        def read() -> tuple[bytes, list[str]]:
+            items, made = stored_items(payload.input)
+            return msgspec.json.encode(items), made
+
+        items, made = await self._context.bodies.run(self._asked.size, lambda _: read())
         made += [item["id"] for item in answer["output"]]
-        previous = self._asked.payload.previous_response_id or ""
-        await self._store.put(self.id, previous, status, msgspec.json.encode(items), msgspec.json.encode(answer), made)
+        previous = payload.previous_response_id or ""
+        await self._store.put(self.id, previous, status, items, msgspec.json.encode(answer), made)
 
 
 def _item(event: Json) -> bytes:

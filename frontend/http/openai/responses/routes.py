@@ -85,7 +85,7 @@ class Responses:
         with renamed(NAMES):
             chat = await self._context.bodies.run(asked.size, lambda _: asked.chat())
         with renamed(asked.names):
-            tokens = await self._context.pipeline.tokenize(chat, payload.model)
+            tokens = await self._context.pipeline.tokenize(chat, payload.model, call=call_of(request))
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens.token_ids)})
 
     async def compact(self, request: Request) -> Response:

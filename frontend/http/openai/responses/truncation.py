@@ -5,6 +5,7 @@ from dataclasses import replace
 from quire.frontend.context import FrontendContext
 from quire.frontend.http.decoding import ignored
 from quire.proto.api import Chat, GenerateRequest
+from quire.proto.messages.params import ParameterError
 
 STAY = ("system", "developer")
 """Roles of instructions, which no truncation drops."""
@@ -18,6 +19,8 @@ async def shortened(context: FrontendContext, request: GenerateRequest) -> Gener
     """
     chat = request.input
     assert isinstance(chat, Chat)
+    if any(message.images for message in chat.messages):
+        raise ParameterError("truncation", "drops no turns of a chat with images; leave it out", "UNSUPPORTED")
     fits = context.pipeline.fits
     if await fits(chat, request.model):
         return request

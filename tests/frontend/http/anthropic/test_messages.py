@@ -198,7 +198,7 @@ REFUSALS = [
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         400,
-        "messages[0].content[0].type",
+        "messages[0].content[0].source.type",
     ),
     (
         {"messages": [{"role": "user", "content": [{**RESULT, "content": [{"type": "document", "source": {}}]}]}]},

@@ -128,7 +128,7 @@ def test_vectors_come_as_base64_and_as_bytes_of_every_type(embedding, dtype, kin
         ({"input": "x", "add_generation_prompt": True}, "add_generation_prompt"),
         ({"messages": TURN, "add_special_tokens": True}, "add_special_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages[0].content"),
         ({"input": [1, "x"]}, "input[0]"),
         ({"input": "x", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"input": "x", "truncation_side": "middle"}, "truncation_side"),

@@ -1,0 +1,158 @@
+"""The images of a model's chats: their number, their files, and their places in the prompt."""
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.frontend.config import FrontendConfig
+from quire.frontend.media.expand import expand
+from quire.frontend.media.families.table import read_family
+from quire.frontend.media.loader import MediaLoader
+from quire.frontend.media.source import Sources
+from quire.frontend.metrics.metrics import Metrics
+from quire.proto.api import Chat, ImagePart, RequestError
+from quire.proto.messages.introspection import Figure
+from quire.proto.messages.media import MEDIA_FOLDER, Media
+from quire.proto.messages.params import ParameterError
+
+MOST_IMAGES = 999
+"""Most images of a prompt where nothing else was said, as in vLLM."""
+NOT_SHOWN = (
+    "the chat template has places for {} of {} images; leave out those of turns that it does not show, or start the "
+    "server with a template for images, --chat-template FILE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOwner:
+    """The request that images are read for."""
+
+    tenant: str
+    """See `Call.tenant`."""
+    cache_salt: str
+    deadline: float
+    """Monotonic time until which they must have been read."""
+    files: ExitStack
+    """Closed when the files may go."""
+
+
+class PromptImages:
+    """One per model that takes images."""
+
+    def __init__(self, loader: MediaLoader, source: "TimedSource", most: int, metrics: Metrics) -> None:
+        """`most`: images of one prompt."""
+        self.most = most
+        self._loader = loader
+        self._source = source
+        self._metrics = metrics
+        metrics.media = self._figures
+
+    @classmethod
+    def of_model(cls, config: FrontendConfig, metrics: Metrics) -> "PromptImages | None":
+        """None for a model that reads text alone, or is to, and for a frontend without a run directory.
+
+        Raises `ValueError` naming the file or field, and the remedy.
+        """
+        if config.language_model_only or not config.run_dir:
+            return None
+        family = read_family(Path(config.model), config.mm_processor_kwargs)
+        if family is None:
+            return None
+        source = TimedSource(config, metrics)
+        folder = Path(config.run_dir) / MEDIA_FOLDER
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            loader = MediaLoader(
+                family,
+                source,
+                folder / f"{config.index}-{uuid.uuid4().hex}",
+                num_processes=config.media_processes,
+                max_image_pixels=config.max_image_pixels,
+                max_store_bytes=config.media_store_bytes,
+            )
+        except OSError as error:
+            raise ValueError(f"run_dir: {folder}: no place for images: {error.strerror}") from error
+        return cls(loader, source, config.limit_mm_per_prompt.get("image", MOST_IMAGES), metrics)
+
+    async def start(self) -> None:
+        """Start a process that decodes. Raises `ValueError`."""
+        try:
+            await self._loader.start()
+        except RequestError as error:
+            raise ValueError(f"media: {error.message}") from error
+
+    async def close(self) -> None:
+        """End the processes, and remove the files."""
+        await self._loader.close()
+        await self._source.close()
+
+    def check(self, chat: Chat) -> None:
+        """Raises `ParameterError` for too many images, before any of them is looked at."""
+        fields = image_fields(chat)
+        if len(fields) > self.most:
+            message = f"is one of {len(fields)} images; at most {self.most} are allowed (--limit-mm-per-prompt)"
+            raise ParameterError(fields[self.most], f"{message}, send fewer")
+
+    async def placed(
+        self, chat: Chat, ids: Sequence[int], owner: ImageOwner
+    ) -> tuple[Sequence[int], tuple[Media, ...]]:
+        """The prompt of a chat with a placeholder for each token of an image, and what stands there.
+
+        Raises `ParameterError` or `RequestError`.
+        """
+        parts = [part for message in chat.messages for part in message.images]
+        family = self._loader.family
+        if (num_places := ids.count(family.placeholder_id)) != len(parts):
+            raise ParameterError("chat.messages", NOT_SHOWN.format(num_places, len(parts)), "UNSUPPORTED")
+        with self._metrics.timed("media_load_seconds"):
+            loaded = await self._loader.load(
+                parts,
+                fields=image_fields(chat),
+                tenant=owner.tenant,
+                cache_salt=owner.cache_salt,
+                seconds=owner.deadline - time.monotonic(),
+            )
+        owner.files.callback(loaded.release)
+        self._metrics.count("images_total", (), len(parts))
+        return expand(ids, family, loaded.items, "chat.messages")
+
+    def _figures(self) -> Iterator[Figure]:
+        store = self._loader.store
+        yield Figure("media_store_bytes", store.num_bytes)
+        yield Figure("media_store_used_bytes", store.num_used_bytes)
+
+
+class TimedSource:
+    """The bytes of images, and how long it takes to get them."""
+
+    def __init__(self, config: FrontendConfig, metrics: Metrics) -> None:
+        """Raises `ValueError` naming the field."""
+        self._sources = Sources(
+            config.body_bytes(takes_images=True),
+            allowed_local_media_path=config.allowed_local_media_path,
+            allowed_media_domains=config.allowed_media_domains,
+        )
+        self._metrics = metrics
+
+    async def read(self, part: ImagePart, field: str, seconds: float) -> bytes | memoryview:
+        """See `Sources.read`."""
+        with self._metrics.timed("media_read_seconds"):
+            return await self._sources.read(part, field, seconds)
+
+    async def close(self) -> None:
+        """End the child processes and the threads."""
+        await self._sources.close()
+
+
+def image_fields(chat: Chat) -> list[str]:
+    """The fields of a chat's images, in their order."""
+    return [
+        f"chat.messages[{index}].content_parts[{at}]"
+        for index, message in enumerate(chat.messages)
+        if not isinstance(message.content, str)
+        for at, part in enumerate(message.content)
+        if isinstance(part, ImagePart)
+    ]
