@@ -7,11 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from quire.deploy.flags.arguments import UsageError, near
-from quire.deploy.flags.options import ServeOptions, specs
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.spec import specs
 from quire.deploy.model_path import DEFAULT_STEP_TOKENS, Model
 from quire.deploy.supervisor.engine_spec import Timers
 from quire.deploy.supervisor.rundir import RunDir
-from quire.frontend.config import FrontendConfig, SamplingOverrides
+from quire.frontend.config import TEXT_BODY_BYTES, FrontendConfig, SamplingOverrides
 from quire.proto.process.flags import in_flags
 from quire.scheduler.config import SchedulerConfig
 from quire.worker.config import Dtype, KVDtype, WorkerConfig
@@ -130,9 +131,10 @@ def inspected(options: ServeOptions, model: str) -> WorkerConfig:
 
 
 def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_dir: str) -> FrontendConfig:
-    if options.max_preparing_bytes < 2 * options.max_body_bytes:
+    most_bytes = options.max_body_bytes or TEXT_BODY_BYTES
+    if options.max_preparing_bytes < 2 * most_bytes:
         raise ValueError(
-            f"max_preparing_bytes: must be at least twice --max-body-bytes, which is {options.max_body_bytes}; "
+            f"max_preparing_bytes: must be at least twice --max-body-bytes, which is {most_bytes}; "
             f"got {options.max_preparing_bytes}"
         )
     computed = {
@@ -143,9 +145,19 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         "tool_call_parser": options.tool_call_parser if options.enable_auto_tool_choice else "",
         "use_generation_config": options.generation_config == "auto",
         "override_generation_config": _overrides(options.override_generation_config),
+        "limit_mm_per_prompt": _object("limit_mm_per_prompt", options.limit_mm_per_prompt),
+        "mm_processor_kwargs": _object("mm_processor_kwargs", options.mm_processor_kwargs),
         "flags": FLAGS,
     }
     return FrontendConfig(**_option_fields(FrontendConfig, options) | computed)
+
+
+def _object(field: str, text: str) -> dict[str, Any]:
+    """The object of a JSON text; empty where there is none. Raises `ValueError` naming the field."""
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{field}: must be a JSON object, got {text!r:.64}: {error}") from error
 
 
 def _overrides(text: str) -> SamplingOverrides:

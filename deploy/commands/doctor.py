@@ -69,6 +69,9 @@ ASKED = (
     "block_size",
     "gpu_memory_utilization",
     "kv_cache_memory_bytes",
+    "language_model_only",
+    "max_num_encoder_patches",
+    "mm_encoder_cache_bytes",
 )
 """Options of `quire serve` on which the fit of a model depends; the others are taken, and looked at alone."""
 DESCRIPTION = (

@@ -6,11 +6,24 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
 from quire.deploy.commands.connect import add_connection_arguments, connect, failure
-from quire.proto.api import Chat, ChatMessage, Delta, Event, Finished, GenerateRequest, RequestError, Started
+from quire.deploy.flags.arguments import UsageError
+from quire.proto.api import (
+    Chat,
+    ChatMessage,
+    Delta,
+    Event,
+    Finished,
+    GenerateRequest,
+    ImagePart,
+    RequestError,
+    Started,
+    TextPart,
+)
 from quire.proto.process import exit_codes
 
 DESCRIPTION = "Send one prompt to a running `quire serve` and print the text as it is made."
@@ -21,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     parser.add_argument("--model", metavar="NAME", help="one of the served names (default: the served model)")
     parser.add_argument("--chat", action="store_true", help="send TEXT as a chat message of the user")
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="FILE", help="an image that TEXT, a chat then, is about"
+    )
     parser.add_argument("--max-tokens", type=int, metavar="N", help="(default: the server's)")
     parser.add_argument("--temperature", type=float, metavar="X", help="0 is greedy (default: the model's)")
     parser.add_argument("--top-p", type=float, metavar="X")
@@ -51,8 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> GenerateRequest:
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    images = [_image(path) for path in arguments.image]
+    content: str | list[TextPart | ImagePart] = [*images, TextPart(text)] if images else text
     return GenerateRequest(
-        input=Chat([ChatMessage("user", text)]) if arguments.chat else text,
+        input=Chat([ChatMessage("user", content)]) if arguments.chat or images else text,
         model=arguments.model,
         temperature=arguments.temperature,
         top_p=arguments.top_p,
@@ -62,6 +80,13 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
         max_tokens=arguments.max_tokens,
         stop=tuple(arguments.stop),
     )
+
+
+def _image(path: str) -> ImagePart:
+    try:
+        return ImagePart(data=Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"--image {path}: {error.strerror}") from error
 
 
 class AnswerPrinter:

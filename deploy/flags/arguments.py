@@ -11,9 +11,11 @@ from typing import Any, NoReturn
 
 import yaml
 
-from quire.deploy.flags.options import ServeOptions, Spec, specs
+from quire.deploy.flags.media_limits import parse_media_limits
+from quire.deploy.flags.options import ServeOptions
 from quire.deploy.flags.other_engines import OTHER_FLAGS, notice, refusal
 from quire.deploy.flags.sizes import parse_object
+from quire.deploy.flags.spec import Spec, specs
 from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
 from quire.proto.process import exit_codes
 
@@ -241,8 +243,8 @@ def _yaml_value(spec: Spec, value: object) -> Any:
         return value
     if spec.kind == "names":
         return tuple(str(name) for name in value) if isinstance(value, list) else spec.parse(str(value))
-    if isinstance(value, dict) and spec.parse is parse_object:
-        return json.dumps(value)
+    if isinstance(value, dict) and spec.parse in (parse_object, parse_media_limits):
+        return spec.parse(json.dumps(value))
     if isinstance(value, (bool, list, dict)) or value is None:
         raise ValueError(f"expected a single value, got {value!r}")
     parsed = spec.parse(str(value))

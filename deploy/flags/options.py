@@ -3,41 +3,13 @@
 Names, meanings and defaults follow vLLM where quire has the same thing.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from quire.deploy.flags.sizes import (
-    parse_bytes,
-    parse_count,
-    parse_length,
-    parse_names,
-    parse_number,
-    parse_object,
-    parse_port,
-    parse_seed,
-)
+from quire.deploy.flags.flag import Flag
+from quire.deploy.flags.media_limits import parse_media_limits
+from quire.deploy.flags.sizes import parse_bytes, parse_length, parse_object, parse_port, parse_seed
 from quire.worker.config import Quantization
-
-Parse = Callable[[str], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """Properties of a flag that its field's type and default do not say."""
-
-    group: str
-    help: str
-    metavar: str = ""
-    parse: Parse | None = None
-    """Text -> value; None: chosen by the field's type."""
-    also: tuple[str, ...] = ()
-    """Other spellings of the flag."""
-    default: str = ""
-    """Words for the help text when the default value itself says nothing."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Values of other engines that are not served -> why, and what to use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +27,16 @@ class ServeOptions:
     served_model_name: Annotated[
         tuple[str, ...], Flag("server", "names clients may use; the first is reported", "NAME", default="MODEL")
     ] = ()
-    max_body_bytes: Annotated[int, Flag("server", "largest body of one request", "SIZE", parse_bytes)] = 8 << 20
+    max_body_bytes: Annotated[
+        int,
+        Flag(
+            "server",
+            "largest body of one request",
+            "SIZE",
+            parse_bytes,
+            default="8 MiB, and 64 MiB for a model that takes images",
+        ),
+    ] = 0
     unknown_fields: Annotated[
         Literal["drop", "refuse"],
         Flag("server", "HTTP fields that are not known: drop and name them in a header, or refuse the request"),
@@ -167,7 +148,46 @@ class ServeOptions:
             default="the model's, or what the memory holds",
         ),
     ] = 0
+    language_model_only: Annotated[
+        bool, Flag("model", "text alone, of a model that also reads images: its tower is not loaded")
+    ] = False
     seed: Annotated[int, Flag("model", "seed of requests without one, and of dummy weights", "N", parse=parse_seed)] = 0
+
+    limit_mm_per_prompt: Annotated[
+        str,
+        Flag(
+            "images",
+            "most images of one prompt: image=8, or JSON; what is said of videos, audio and sizes changes nothing",
+            "LIMITS",
+            parse_media_limits,
+            default="999",
+        ),
+    ] = ""
+    mm_processor_kwargs: Annotated[
+        str,
+        Flag(
+            "images",
+            "bounds of the resized image before the model's: min_pixels, max_pixels, or size with shortest_edge and "
+            "longest_edge, which count pixels, too",
+            "JSON",
+            parse_object,
+            default="the model's",
+        ),
+    ] = ""
+    media_processes: Annotated[int, Flag("images", "processes of one frontend that decode images", "N")] = 2
+    max_image_pixels: Annotated[int, Flag("images", "pixels of an image as it comes; larger ones are refused", "N")] = (
+        64 << 20
+    )
+    media_store_bytes: Annotated[
+        int, Flag("images", "decoded images that one frontend keeps in --run-dir", "SIZE", parse_bytes)
+    ] = 1 << 30
+    allowed_local_media_path: Annotated[
+        str, Flag("images", "folder from which requests may name files, as file:// URLs", "DIR", default="none")
+    ] = ""
+    allowed_media_domains: Annotated[
+        tuple[str, ...],
+        Flag("images", "hosts from which images are fetched: NAME, *.NAME or NAME:PORT", "HOST", default="none"),
+    ] = ()
 
     max_num_seqs: Annotated[int, Flag("scheduling", "sequences that run at once", "N")] = 256
     max_num_batched_tokens: Annotated[
@@ -210,6 +230,17 @@ class ServeOptions:
         int, Flag("memory", "KV cache of one rank, like 8GiB", "SIZE", parse_bytes, default="measured")
     ] = 0
 
+    mm_encoder_cache_bytes: Annotated[
+        int,
+        Flag(
+            "memory",
+            "encoded images that one rank keeps, like 256MiB",
+            "SIZE",
+            parse_bytes,
+            default="four of the largest that --max-num-encoder-patches allows",
+        ),
+    ] = 0
+
     device: Annotated[Literal["auto", "cpu", "cuda"], Flag("device", "where the model runs")] = "auto"
     tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", also=("-tp",))] = 1
     enforce_eager: Annotated[bool, Flag("device", "run steps call by call: no CUDA graphs, and on CPUs no tape")] = (
@@ -248,60 +279,3 @@ class ServeOptions:
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Flag("process", "log level of every process")
     ] = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One option, ready for a parser of command lines or of YAML."""
-
-    field: str
-    flag: Flag
-    kind: Literal["switch", "choice", "names", "value"]
-    default: Any
-    parse: Parse
-    choices: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """`max-model-len` for the field `max_model_len`."""
-        return self.field.replace("_", "-")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every long spelling, without dashes in front: keys of the YAML file."""
-        return (self.name, *(also[2:] for also in self.flag.also if also.startswith("--")))
-
-    @property
-    def default_text(self) -> str:
-        """The default as a person reads it; empty where there is nothing to say."""
-        if self.flag.default:
-            return self.flag.default
-        if self.kind == "switch":
-            return "on" if self.default else "off"
-        return "" if self.default == () else str(self.default)
-
-
-_PARSE_BY_TYPE: dict[Any, Parse] = {int: parse_count, float: parse_number, str: str}
-
-
-def specs() -> tuple[Spec, ...]:
-    """The table, in the order of the fields."""
-    hints = get_type_hints(ServeOptions, include_extras=True)
-    return tuple(_spec(field.name, field.default, *get_args(hints[field.name])) for field in fields(ServeOptions))
-
-
-def _served(refused: Mapping[str, str], text: str) -> str:
-    """Raises ValueError for a value that is known and not served."""
-    if text in refused:
-        raise ValueError(f"{text} is not served: {refused[text]}")
-    return text
-
-
-def _spec(name: str, default: object, annotation: Any, flag: Flag) -> Spec:
-    if annotation is bool:
-        return Spec(name, flag, "switch", default, str)
-    if get_origin(annotation) is Literal:
-        return Spec(name, flag, "choice", default, partial(_served, flag.refused), get_args(annotation))
-    if get_origin(annotation) is tuple:
-        return Spec(name, flag, "names", default, parse_names)
-    return Spec(name, flag, "value", default, flag.parse or _PARSE_BY_TYPE[annotation])

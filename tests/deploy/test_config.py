@@ -14,9 +14,11 @@ from quire.deploy.commands.report import addresses, engine_summary, ready_to_pas
 from quire.deploy.commands.serve import QuireEngine
 from quire.deploy.config import FLAGS, Composed, compose, show
 from quire.deploy.flags.arguments import UsageError
-from quire.deploy.flags.options import ServeOptions, specs
+from quire.deploy.flags.options import ServeOptions
+from quire.deploy.flags.spec import specs
 from quire.deploy.model_path import Model
 from quire.deploy.supervisor.rundir import RunDir
+from quire.proto.messages.media import MEDIA_FOLDER
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.process.flags import in_flags
 from quire.scheduler.config import SchedulerConfig
@@ -68,6 +70,13 @@ CHANGED: dict[str, Any] = {
     "load_format": "dummy",
     "max_model_len": 13,
     "seed": 14,
+    "limit_mm_per_prompt": '{"image": 3}',
+    "mm_processor_kwargs": '{"max_pixels": 999}',
+    "media_processes": 3,
+    "max_image_pixels": 7,
+    "media_store_bytes": 8,
+    "allowed_local_media_path": "/pictures",
+    "allowed_media_domains": ("cdn.example",),
     "max_num_seqs": 15,
     "max_num_batched_tokens": 16,
     "scheduling_policy": "priority",
@@ -75,6 +84,8 @@ CHANGED: dict[str, Any] = {
     "max_concurrent_streams": 25,
     "max_num_partial_prefills": 6,
     "max_num_encoder_patches": 26,
+    "language_model_only": True,
+    "mm_encoder_cache_bytes": 27,
     "enable_chunked_prefill": False,
     "enable_prefix_caching": False,
     "block_size": 32,
@@ -145,7 +156,8 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"frontends": 0}, "^--frontends: must be at least 1"),
         ({"grpc_port": 70_000}, "^--grpc-port: must"),
         ({"http_port": -2}, "^--http-port: must"),
-        ({"max_body_bytes": 0}, "^--max-body-bytes: must"),
+        ({"media_processes": 0}, "^--media-processes: must be at least 1"),
+        ({"limit_mm_per_prompt": '{"smell": 1}'}, "^--limit-mm-per-prompt: takes counts, .*got .smell.: 1"),
         ({"max_preparing_bytes": 15 << 20}, "^--max-preparing-bytes: must be at least twice"),
         ({"tool_call_parser": "nonsense"}, "^--tool-call-parser: 'nonsense' is not one of auto, .*qwen3_coder"),
         ({"reasoning_parser": "nonsense"}, "^--reasoning-parser: 'nonsense' is not one of auto, .*qwen3"),
@@ -251,6 +263,15 @@ def test_a_new_group_removes_where_dead_ones_met_and_not_where_it_meets_itself(r
         engine.worker_command(rank, epoch)
         (run_dir.path / f"rendezvous-{epoch}").touch()
         assert [path.name for path in run_dir.path.glob("rendezvous*")] == [f"rendezvous-{epoch}"]
+
+
+def test_a_new_frontend_removes_the_pixels_of_its_earlier_lives(run_dir: RunDir) -> None:
+    engine = QuireEngine(composed(run_dir, frontends=2), run_dir)
+    for name in ("0-old", "0-older", "1-living", "10-living"):
+        (run_dir.path / MEDIA_FOLDER / name).mkdir(parents=True)
+        (run_dir.path / MEDIA_FOLDER / name / "pixels").write_bytes(b"\0")
+    engine.frontend_command(0)
+    assert sorted(path.name for path in (run_dir.path / MEDIA_FOLDER).iterdir()) == ["1-living", "10-living"]
 
 
 def test_a_restart_needs_no_room_on_the_disk(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

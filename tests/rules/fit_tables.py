@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from quire.deploy.flags.options import specs
+from quire.deploy.flags.spec import specs
 from quire.proto.process.sizes import format_bytes, format_count
 from quire.worker.config import WorkerConfig
 from quire.worker.specs.fit import fit

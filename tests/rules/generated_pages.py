@@ -11,8 +11,8 @@ import fit_tables
 
 from quire.deploy.commands import serve
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
-from quire.deploy.flags.options import Spec, specs
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.spec import Spec, specs
 from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.flags.vllm_flags import BARE, VLLM_FLAGS, VllmFlag
 from quire.frontend.metrics.families import FAMILIES

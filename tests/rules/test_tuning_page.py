@@ -12,7 +12,7 @@ from quire.deploy.__main__ import build_parser
 from quire.deploy.commands import doctor
 from quire.deploy.config import compose, inspected
 from quire.deploy.flags.arguments import gather
-from quire.deploy.flags.options import specs
+from quire.deploy.flags.spec import specs
 from quire.deploy.model_path import Model
 from quire.deploy.supervisor.rundir import RunDir
 from quire.frontend.metrics.families import FAMILIES

@@ -11,7 +11,7 @@ import pytest
 
 from quire.deploy.__main__ import main
 from quire.proto import client
-from quire.proto.api import Chat, Delta, Event, Finished, GenerateRequest, RequestError, Started
+from quire.proto.api import Chat, Delta, Event, Finished, GenerateRequest, RequestError, Started, TextPart
 from quire.proto.messages.message import Usage
 
 USAGE = Usage(3, 0, 2, 0.0, 0.0, 0.0)
@@ -99,6 +99,20 @@ def test_every_flag_reaches_the_request(server, tmp_path) -> None:
     assert (asked.model, asked.temperature, asked.top_p, asked.top_k, asked.seed) == ("m", 0.0, 0.5, 3, -1)
     assert (tuple(asked.stop), asked.n) == (("a", "b"), 1)
     assert server.api_key == "secret"
+
+
+def test_images_are_files_before_the_text_of_a_chat(server, tmp_path, capsys) -> None:
+    (tmp_path / "a.png").write_bytes(b"one")
+    (tmp_path / "b.jpg").write_bytes(b"two")
+    files = ["--image", str(tmp_path / "a.png"), "--image", str(tmp_path / "b.jpg")]
+    assert main(["generate", "what?", *files]) == 0
+    asked = server.asked.input
+    assert isinstance(asked, Chat)
+    (turn,) = asked.messages
+    assert [image.data for image in turn.images] == [b"one", b"two"]
+    assert (turn.parts[-1], turn.text) == (TextPart("what?"), "what?")
+    assert main(["generate", "what?", "--image", str(tmp_path / "none")]) == 2
+    assert f"--image {tmp_path / 'none'}: No such file" in capsys.readouterr().err
 
 
 def test_a_dash_reads_standard_input(server, monkeypatch) -> None:
