@@ -237,9 +237,9 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise ValueError(f"limit_mm_per_prompt: takes {wanted}, got {kind[:64]!r}: {most}")
 
     def body_bytes(self, takes_images: bool) -> int:
-        """Largest body of one request."""
-        most = IMAGE_BODY_BYTES if takes_images else TEXT_BODY_BYTES
-        return self.max_receive_bytes or min(most, max(1, self.max_preparing_bytes // 2))
+        """Largest body of one request; of those with images two find room at once, as of all others."""
+        most = max(TEXT_BODY_BYTES, min(IMAGE_BODY_BYTES, self.max_preparing_bytes // 2))
+        return self.max_receive_bytes or (most if takes_images else TEXT_BODY_BYTES)
 
     @property
     def tokenizer_dir(self) -> str:
