@@ -7,6 +7,7 @@ for room: what finds none is refused.
 Only the event loop touches the store. A process that decodes writes to a file of its own in the folder; `add` moves it.
 """
 
+import contextlib
 import shutil
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -83,14 +84,11 @@ class MediaStore:
         return f"{self.folder.name}/{digest.hex()}"
 
     def take(self, digest: bytes) -> StoredMedia | None:
-        """The item, with one more reference; None where it is not here."""
+        """The item, with one more reference; None where it is not here, or its file was removed or cut by others."""
         entry = self._entries.get(digest)
-        if entry is None:
+        if entry is None or not self._is_whole(entry.item):
             return None
-        if entry.num_references == 0:
-            del self._unused[digest]
-            self.num_used_bytes += entry.item.cost
-        entry.num_references += 1
+        self._refer(entry)
         return entry.item
 
     def take_by_key(self, key: bytes) -> StoredMedia | None:
@@ -101,18 +99,17 @@ class MediaStore:
     def add(self, written: Path, item: StoredMedia, key: bytes) -> None:
         """Take over an item whose pixels are in the file `written`, with one reference; `key` finds it from now on.
 
-        The file is moved to its place, or removed where the digest is here or there is no room. Raises `StoreFull`.
+        The file is moved to its place, or removed where there is no room. Raises `StoreFull`.
         """
-        if self.take(item.digest) is not None:
-            written.unlink()
-        elif not self._make_room(item.cost):
+        entry = self._entries.get(item.digest)
+        if entry is None and not self._make_room(item.cost):
             written.unlink()
             raise StoreFull(item.cost)
-        else:
-            written.rename(self._path(item.digest))
-            self._entries[item.digest] = _Entry(item, 1)
+        written.replace(self._path(item.digest))  # of an item that is here, too: its file may have been lost
+        if entry is None:
+            entry = self._entries[item.digest] = _Entry(item)
             self.num_bytes += item.cost
-            self.num_used_bytes += item.cost
+        self._refer(entry)
         self._add_key(key, item.digest)
 
     def release(self, digest: bytes) -> None:
@@ -123,8 +120,17 @@ class MediaStore:
             self._unused[digest] = None
             self.num_used_bytes -= entry.item.cost
 
-    def evict_unused(self) -> bool:
-        """Remove all items to which no request refers; False where there is none."""
+    def make_place(self) -> bool:
+        """Do what may help a file that could not be written; False where nothing can be done.
+
+        Makes the folder again where a cleaner of old files took it, or else removes all items to which no request
+        refers.
+        """
+        if not self.folder.is_dir():
+            with contextlib.suppress(OSError):
+                self.folder.parent.mkdir(mode=0o700, exist_ok=True)
+                self.folder.mkdir(mode=0o700)
+                return True
         found = bool(self._unused)
         while self._unused:
             self._evict()
@@ -133,6 +139,20 @@ class MediaStore:
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _refer(self, entry: _Entry) -> None:
+        """Count one more reference."""
+        if entry.num_references == 0:
+            self._unused.pop(entry.item.digest, None)
+            self.num_used_bytes += entry.item.cost
+        entry.num_references += 1
+
+    def _is_whole(self, item: StoredMedia) -> bool:
+        """True where the item's file is there with all its bytes."""
+        try:
+            return self._path(item.digest).stat().st_size == item.num_bytes
+        except OSError:
+            return False
 
     def _make_room(self, cost: int) -> bool:
         if self.num_used_bytes + cost > self.max_bytes:

@@ -81,7 +81,7 @@ class DecodePool:
         """The same, at a place that is given back."""
         try:
             answer = await self._answer(place, data, family, field)
-            if isinstance(answer, NotWritten) and self._store.evict_unused():
+            if isinstance(answer, NotWritten) and self._store.make_place():
                 answer = await self._answer(place, data, family, field)
             if isinstance(answer, NotWritten):
                 raise self._not_written(answer.error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -334,6 +335,42 @@ def test_a_full_disk_takes_what_nobody_uses_and_then_refuses(tmp_path: Path, cap
         "No space left on device; free space there, or lower --media-store-bytes",
         "images are written again",
     ]
+
+
+@pytest.mark.parametrize("harm", ["removed", "cut"])
+def test_an_image_whose_file_somebody_harmed_is_decoded_again(tmp_path: Path, harm: str) -> None:
+    async def run() -> None:
+        async with loading(tmp_path) as one:
+            image = picture("RGB", 64, 64, seed=1)
+            held = await one.load(ImagePart(data=saved(image), uuid="cat"))
+            (await one.load(noise(2))).release()
+            for file in one.folder.iterdir():
+                file.unlink() if harm == "removed" else os.truncate(file, 100)
+            assert (await one.failure("cat"))[0] == "UNKNOWN_MEDIA"
+            for again in (await one.load(saved(image)), await one.load(noise(2))):
+                (item,) = again.items
+                assert (tmp_path / item.file).stat().st_size == item.num_bytes
+                again.release()
+            assert (tmp_path / held.items[0].file).read_bytes() == np.asarray(image).tobytes()
+            assert used(one) == held.items[0].cost
+            held.release()
+            assert (used(one), one.loader.store.num_bytes) == (0, 2 * SQUARE)
+
+    asyncio.run(run())
+
+
+def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with loading(tmp_path / "media") as one:
+            (await one.load(noise(1))).release()
+            shutil.rmtree(tmp_path / "media")
+            held = await one.load(noise(1), noise(2))
+            assert {file.name for file in one.folder.iterdir()} == {item.digest.hex() for item in held.items}
+            assert one.folder.stat().st_mode & 0o777 == one.folder.parent.stat().st_mode & 0o777 == 0o700
+            held.release()
+
+    (tmp_path / "media").mkdir()
+    asyncio.run(run())
 
 
 def test_a_name_finds_an_image_of_its_own_key_and_salt_alone(tmp_path: Path) -> None:

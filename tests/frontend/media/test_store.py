@@ -105,7 +105,7 @@ def test_files_and_bytes_agree_after_anything(tmp_path: Path, seed: int) -> None
         assert set(references) <= files
         assert filling.store.num_bytes == len(files) * COST <= 5 * COST
         assert filling.store.num_used_bytes == len(set(references)) * COST
-    assert filling.store.evict_unused() == (files != set(references))
+    assert filling.store.make_place() == (files != set(references))
     assert filling.files() == set(references)
 
 
