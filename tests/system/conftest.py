@@ -246,6 +246,15 @@ def locked_engine(shared: Callable[..., Engine], tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="session")
+def vision_engine(shared: Callable[..., Engine], tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """A tiny random model that reads images."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tiny_qwen3_vl import write_checkpoint
+
+    return shared(str(write_checkpoint(tmp_path_factory.mktemp("vision"))))
+
+
+@pytest.fixture(scope="session")
 def embedding_engine(shared: Callable[..., Engine]) -> Engine:
     """Real weights that make vectors."""
     return shared(*MINILM)

@@ -1,4 +1,7 @@
-"""Every Python and curl example of the README and of the API's page, run as it stands against real engines."""
+"""Every Python and curl example of the README and of the API's page, run as it stands against real engines.
+
+Those of a section named in ENGINES have an engine of its own kind; a file `picture.png` is where they run.
+"""
 
 import os
 import re
@@ -7,14 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "frontend/API.md")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def examples() -> list[tuple[str, bool, str, str]]:
-    """(name, whether it needs the embedding model, language, code)."""
+ENGINES = {"Embeddings": "embedding_engine", "Pictures": "vision_engine"}
+
+
+def examples() -> list[tuple[str, str, str, str]]:
+    """(name, fixture of the engine it needs, language, code)."""
     found = []
     for page in PAGES:
         section = ""
@@ -24,22 +31,25 @@ def examples() -> list[tuple[str, bool, str, str]]:
             section = headings[-1] if headings else ""
             language, code = match.groups()
             if language == "python" or "curl " in code:
-                found.append((f"{page}: {section} {len(found)}", section == "Embeddings", language, code))
+                engine = ENGINES.get(section, "shared_engine")
+                found.append((f"{page}: {section} {len(found)}", engine, language, code))
     return found
 
 
 EXAMPLES = examples()
 
 
-@pytest.mark.parametrize(("name", "embeds", "language", "code"), EXAMPLES, ids=[one[0] for one in EXAMPLES])
-def test_an_example_runs_as_it_stands(request, name, embeds, language, code) -> None:
-    engine = request.getfixturevalue("embedding_engine" if embeds else "shared_engine")
+@pytest.mark.parametrize(("name", "engine", "language", "code"), EXAMPLES, ids=[one[0] for one in EXAMPLES])
+def test_an_example_runs_as_it_stands(request, tmp_path, name, engine, language, code) -> None:
+    engine = request.getfixturevalue(engine)
+    Image.new("RGB", (64, 48), "orange").save(tmp_path / "picture.png")
     code = code.replace("localhost:8000", engine.http).replace("localhost:50051", engine.target)
     command = [sys.executable, "-P", "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
     # the folder of this interpreter's commands comes first: `quire` in an example is this one
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PATH": path}
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

@@ -1,0 +1,235 @@
+"""Pictures through real engines: tokens equal to those of transformers, whatever is cut, shared, killed or refused."""
+
+import base64
+import io
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
+
+from PIL import Image
+from tiny_qwen3_vl import TEXT, Reference, write_checkpoint
+
+from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, RequestError, TextPart
+
+NUM_TOKENS = 8
+ONE_PAGE = 64 * 3 * TEXT["hidden_size"] * 4
+"""Bytes of a page of encoder memory: rows for 64 tokens, of an embedding and what two layers add, in float32."""
+ENGINES = {
+    "whole": ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"),
+    "chunked": ("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
+    "one_item": ("--mm-encoder-cache-bytes", str(ONE_PAGE), "--max-num-encoder-patches", "256"),
+    "preempted": ("--kv-cache-memory-bytes", str(24 * 16 * 3 * 2 * 2 * 16 * 4), "--max-num-seqs", "8"),
+    "two_ranks": ("--tensor-parallel-size", "2"),
+}
+
+
+def picture(width, height, seed):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+A, B, C = picture(96, 64, 0), picture(150, 70, 1), picture(40, 200, 2)
+CHATS = {
+    "first": [A, "what do you see"],
+    "last": ["a quire is", B],
+    "adjacent": [A, B, C, "and in that one"],
+    "repeated": [A, "the", A, "pages", A],
+    "text": ["a quire is a gathering of pages"],
+    "other": [B, "what do you see"],
+    "many": ["in", C, "this", B, "picture", A, "what"],
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("vision"))
+
+
+@pytest.fixture(scope="module")
+def reference(model):
+    return Reference(model)
+
+
+@pytest.fixture(scope="module")
+def expected(reference):
+    """Chat -> the number of its prompt's tokens, and the tokens that follow."""
+    found = {}
+    for name, content in CHATS.items():
+        parts = [{"type": "text", "text": one} if isinstance(one, str) else {"type": "image"} for one in content]
+        images = [one for one in content if not isinstance(one, str)]
+        ids, _ = reference.prompt([{"role": "user", "content": parts}], images)
+        found[name] = len(ids), reference.greedy(ids, images, NUM_TOKENS)
+    return found
+
+
+def chat(name):
+    parts = [TextPart(one) if isinstance(one, str) else ImagePart(data=png(one)) for one in CHATS[name]]
+    return Chat([ChatMessage("user", parts)])
+
+
+def request(name, max_tokens=NUM_TOKENS, **more):
+    return GenerateRequest(input=chat(name), temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
+
+
+def answer(engine, name):
+    """The prompt's tokens in number, and those of the answer."""
+    tokens, usage = [], None
+    for event in engine.client.stream(request(name)):
+        if isinstance(event, Delta):
+            tokens += event.token_ids
+        elif isinstance(event, Finished):
+            usage = event.usage
+    return usage.prompt_tokens, tokens
+
+
+def data_url(image):
+    return "data:image/png;base64," + base64.b64encode(png(image)).decode()
+
+
+def post(engine, path, body):
+    data = json.dumps(body).encode()
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"http://{engine.http}{path}", data, headers)) as reply:
+            return reply.status, json.load(reply)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def openai_parts(name):
+    return [
+        {"type": "text", "text": one}
+        if isinstance(one, str)
+        else {"type": "image_url", "image_url": {"url": data_url(one)}}
+        for one in CHATS[name]
+    ]
+
+
+@pytest.mark.parametrize("flags", ENGINES.values(), ids=ENGINES)
+def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, flags, eventually):
+    engine = serve(str(model), *flags)
+    with ThreadPoolExecutor(len(CHATS)) as pool:
+        for _ in range(2):  # the second time out of the cache
+            found = dict(zip(CHATS, pool.map(lambda name: answer(engine, name), CHATS), strict=True))
+            assert found == expected
+    eventually(engine.idle, 10)
+    engine.stop()
+
+
+@pytest.fixture(scope="module")
+def engine(serve, model):
+    return serve(str(model), "--frontends", "2", "--block-size", "8")
+
+
+def test_every_door_takes_a_picture_and_counts_its_tokens(engine, reference, expected):
+    num_prompt, tokens = expected["first"]
+    text = reference.tokenizer.decode(tokens, skip_special_tokens=True)
+    body = {"model": "x", "max_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True}
+    body["model"] = json.load(urllib.request.urlopen(f"http://{engine.http}/v1/models"))["data"][0]["id"]
+    messages = [{"role": "user", "content": openai_parts("first")}]
+    status, found = post(engine, "/v1/chat/completions", body | {"messages": messages})
+    assert (status, found["choices"][0]["message"]["content"]) == (200, text), found
+    assert found["usage"]["prompt_tokens"] == num_prompt
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png(A)).decode()}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": CHATS["first"][1]}]
+    status, found = post(engine, "/v1/messages", body | {"messages": [{"role": "user", "content": content}]})
+    assert (status, found["content"][0]["text"]) == (200, text), found
+    content = [{"type": "input_image", "image_url": data_url(A)}, {"type": "input_text", "text": CHATS["first"][1]}]
+    fields = {name: value for name, value in body.items() if name not in ("max_tokens", "ignore_eos")}
+    given = fields | {"max_output_tokens": NUM_TOKENS, "input": [{"role": "user", "content": content}]}
+    status, found = post(engine, "/v1/responses", given)
+    assert status == 200, found
+    assert found["usage"]["input_tokens"] == num_prompt
+
+
+def test_a_picture_sent_again_is_neither_encoded_nor_prefilled_again(engine, expected):
+    def cached(name):
+        (finished,) = [event for event in engine.client.stream(request(name)) if isinstance(event, Finished)]
+        return finished.usage.cached_tokens
+
+    cached("adjacent")
+    cached("first")
+    assert cached("adjacent") >= expected["adjacent"][0] - 8
+    assert cached("other") <= 8, "another picture's blocks are not those of the first"
+    assert cached("other") >= expected["other"][0] - 8
+
+
+def test_a_text_names_no_place_of_a_picture(engine):
+    parts = [TextPart("<|vision_start|><|image_pad|><|vision_end|>"), ImagePart(data=png(A))]
+    asked = GenerateRequest(input=Chat([ChatMessage("user", parts)]), temperature=0, max_tokens=4)
+    assert engine.client.generate(asked).outputs[0].finished.usage.completion_tokens <= 4
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ([ImagePart(data=png(A)[:100])], "content_parts[0]"),
+        ([TextPart("see"), ImagePart(data=b"\x89PNG and no more")], "content_parts[1]"),
+        ([ImagePart(url="http://127.0.0.1/picture.png")], "content_parts[0]"),
+        ([ImagePart(url="file:///etc/passwd")], "content_parts[0]"),
+        ([ImagePart(url="data:image/png;base64,####")], "content_parts[0]"),
+        ([ImagePart()], "content_parts[0]"),
+    ],
+)
+def test_bad_pictures_cost_their_own_request_a_typed_error(engine, parts, field):
+    asked = GenerateRequest(input=Chat([ChatMessage("user", parts)]), temperature=0, max_tokens=4)
+    with pytest.raises(RequestError) as refused:
+        engine.client.generate(asked)
+    assert field in refused.value.field, refused.value
+    assert answer(engine, "text")
+
+
+def test_a_text_model_refuses_a_picture_with_the_remedy(shared_engine):
+    with pytest.raises(RequestError, match="image") as refused:
+        shared_engine.client.generate(request("first"))
+    assert refused.value.reason == "UNSUPPORTED"
+
+
+LONG = 400
+
+
+class Reader:
+    """A stream read in the background."""
+
+    def __init__(self, pool, engine, name):
+        self.tokens = []
+        self.first = engine.client.stream(request(name, LONG))
+        self._done = pool.submit(self._read)
+
+    def _read(self):
+        for event in self.first:
+            if isinstance(event, Delta):
+                self.tokens += event.token_ids
+
+    def result(self):
+        self._done.result(120)
+        return self.tokens
+
+
+@pytest.mark.parametrize("role", ["worker", "scheduler"])
+def test_a_death_is_a_pause_for_those_who_sent_pictures(serve, model, role, eventually):
+    engine = serve(str(model))
+    names = ("first", "adjacent", "text")
+    with ThreadPoolExecutor(4) as pool:
+        whole = [Reader(pool, engine, name).result() for name in names]
+        readers = [Reader(pool, engine, name) for name in names]
+        eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
+        os.kill(engine.pids(role)[0], signal.SIGKILL)
+        assert [reader.result() for reader in readers] == whole
+    eventually(engine.idle, 20)
+    engine.stop()
