@@ -90,6 +90,8 @@ def memory_in_words(needs: Fit, config: WorkerConfig) -> str:
     """Memory of one rank, as config.json says."""
     each = " on each rank" if config.tensor_parallel_size > 1 else ""
     text = f"weights {format_bytes(needs.weight_bytes)} in {needs.weight_types}{each}"
+    if needs.encoder_bytes:
+        text += f", encoder memory {format_bytes(needs.encoder_bytes)}"
     if not needs.token_bytes:
         return f"{text}, no KV cache"
     text += f", KV cache {format_bytes(needs.token_bytes)} a token in {needs.kv_dtype}"
