@@ -1,4 +1,4 @@
-"""Images that stand in the request itself, as `data:` URLs (RFC 2397) in base64."""
+"""Images that stand in the request itself, in base64: as `data:` URLs (RFC 2397), or alone."""
 
 from binascii import a2b_base64
 
@@ -22,12 +22,17 @@ def decode(url: str, max_bytes: int, is_stopped: IsStopped = bool) -> memoryview
     head = url[:comma].lower()
     if comma < 0 or not head.startswith("data:image/") or not head.endswith(";base64"):
         raise MediaRefused(f"is no image in base64; {FORM}")
+    return memoryview(decode_base64(url, comma + 1, max_bytes, is_stopped))
+
+
+def decode_base64(text: str, begin: int, max_bytes: int, is_stopped: IsStopped = bool) -> bytearray:
+    """The bytes of base64 from `begin` of a text on. Raises `MediaRefused`, for more than `max_bytes` too."""
     decoded = bytearray()
     rest, is_padded = b"", False
-    for start in range(comma + 1, len(url), PIECE):
+    for start in range(begin, len(text), PIECE):
         if is_stopped():
             break
-        piece = rest + _ascii(url[start : start + PIECE])
+        piece = rest + _ascii(text[start : start + PIECE])
         if is_padded and piece:
             raise MediaRefused("the base64 goes on behind its padding; send one image")
         whole = len(piece) & ~3
@@ -39,7 +44,7 @@ def decode(url: str, max_bytes: int, is_stopped: IsStopped = bool) -> memoryview
         decoded += _bytes(rest if is_padded else rest + b"=" * (-len(rest) % 4))
     if not decoded:
         raise MediaRefused("is empty; send the bytes of an image")
-    return memoryview(decoded)
+    return decoded
 
 
 def _ascii(text: str) -> bytes:

@@ -3,11 +3,11 @@
 Whatever an address says, nobody looks into it here: `frontend/media` does, under the rules of this server.
 """
 
-import base64
-
 import msgspec
 
 from quire.frontend.http.fields.tagged import read_tagged
+from quire.frontend.media.data_url import decode_base64
+from quire.frontend.media.refused import MediaRefused
 from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
@@ -92,13 +92,12 @@ class ImageBlock(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def image_of(text: str, path: str) -> api.ImagePart:
-    """The image whose file this is in base64. Raises `ParameterError`."""
+    """The image whose file this is in base64, spaced as in `data:` URLs. Raises `ParameterError`."""
+    if not text:
+        raise ParameterError(path, "is empty; send the bytes of the image's file in base64")
     try:
-        data = base64.b64decode(text, validate=True)
-    except ValueError:
+        return api.ImagePart(data=bytes(decode_base64(text, 0, max_bytes=len(text))))
+    except MediaRefused:
         raise ParameterError(
             path, "is not base64; send the bytes of the image's file in it, and no data: URL"
         ) from None
-    if not data:
-        raise ParameterError(path, "is empty; send the bytes of the image's file in base64")
-    return api.ImagePart(data=data)

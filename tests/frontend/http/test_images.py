@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from base64 import encodebytes
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ PICTURE = png(96, 64)
 URL = data_url(PICTURE)
 TEXT = "What is it?"
 BASE64 = {"type": "base64", "media_type": "image/jpeg", "data": base64_of(PICTURE)}
+WRAPPED = encodebytes(PICTURE).decode()
+"""Base64 in lines, as programs write it to files."""
 ASKED = {"type": "text", "text": TEXT}
 
 
@@ -42,11 +45,16 @@ FORMS = {
         },
     ),
     "messages": ("/v1/messages", {"model": "tiny"} | chat({"type": "image", "source": BASE64}, ASKED)),
+    "messages, in lines": (
+        "/v1/messages",
+        {"model": "tiny"} | chat({"type": "image", "source": BASE64 | {"data": WRAPPED}}, ASKED),
+    ),
     "ollama's chat": (
         "/api/chat",
         {"model": "tiny", "messages": [{"role": "user", "content": TEXT, "images": [base64_of(PICTURE)]}]},
     ),
     "ollama's generate": ("/api/generate", {"model": "tiny", "prompt": TEXT, "images": [base64_of(PICTURE)]}),
+    "ollama's generate, in lines": ("/api/generate", {"model": "tiny", "prompt": TEXT, "images": [WRAPPED]}),
 }
 
 
