@@ -33,9 +33,11 @@ class Accepted:
     bad: list[Sequence] = field(default_factory=list)
     """Outputs with values that are not finite."""
     lost: list[Sequence] = field(default_factory=list)
-    """Outputs that were given the rows of an image whose file was lost."""
+    """Outputs that were given the rows of an image whose file, their own, was lost."""
     misled: list[Sequence] = field(default_factory=list)
-    """Outputs that shared, before it was proven, what bad or lost ones have written: they run again."""
+    """Outputs that shared, before it was proven, what bad or lost ones have written, or the rows of an image that was
+    to be read from another frontend's file: they run again.
+    """
     stuck: list[Sequence] = field(default_factory=list)
     """Outputs whose grammar allowed no further token."""
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
@@ -93,12 +95,17 @@ def _judge(
     An output that has borrowed blocks itself is not blamed for its bad row: it runs again, on proven blocks alone.
     """
     running, memory = group_epoch.running, group_epoch.memory
-    accepted.lost, poisoned = _losers(group_epoch, plan, lost_encodes)
+    given, poisoned = _given(group_epoch, plan, lost_encodes)
+    files = {plan.encodes[number].file for number in lost_encodes}
+    for sequence in given:
+        # of the same image, each frontend has a file of its own: who has another one than was lost encodes that
+        is_own = any(item.file in files for item in sequence.request.media)
+        (accepted.lost if is_own else accepted.misled).append(sequence)
     for row in sorted(bad_rows):
         slot = int(plan.slots[row])
         if not alive[row]:  # its output has left, but others may share what the row has written
             poisoned.update(memory.fail(plan.step, slot))
-        elif running.at(slot) in accepted.lost:
+        elif running.at(slot) in given:
             continue
         elif running.at(slot).borrowed:
             accepted.misled.append(running.at(slot))
@@ -117,7 +124,7 @@ def _judge(
     alive &= ~np.isin(plan.slots, [sequence.slot for sequence in ended])
 
 
-def _losers(group_epoch: Epoch, plan: PlannedStep, lost_encodes: tuple[int, ...]) -> tuple[list[Sequence], set[int]]:
+def _given(group_epoch: Epoch, plan: PlannedStep, lost_encodes: tuple[int, ...]) -> tuple[list[Sequence], set[int]]:
     """Find the running outputs that were given the rows of these encodes, by the plan or by those behind it, and the
     blocks that others, which have left since, were to fill.
     """

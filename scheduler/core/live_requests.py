@@ -137,12 +137,12 @@ class LiveRequests:
             self.end(sequence, "abort", group_epoch, effects, now)
 
     def send_back(self, sequence: Sequence, group_epoch: Epoch, now: float) -> None:
-        """Put an output whose borrowed blocks, or what it made of them, are no numbers back into the queue."""
+        """Put an output back into the queue: blocks or images that it shared, or what it made of them, are no good."""
         group_epoch.leave(sequence, keep_tokens=True, poisoned=True)
         sequence.move("waiting")
         sequence.was_misled = True
         sequence.num_preemptions += 1
-        detail = "a prompt under way, whose blocks it shared, was computed to no number; it runs again without them"
+        detail = "blocks or images that it shared with prompts under way came to nothing; it runs again without them"
         sequence.note(now, "preempted", sequence.num_known, detail)
         self.waiting.push(sequence)
 

@@ -226,6 +226,22 @@ def test_who_shared_blocks_of_a_prompt_whose_image_was_lost_runs_again(seeing):
     assert (e.reason(2), len(e.tokens[2, 0])) == ("length", 4)
 
 
+def test_a_lost_file_of_another_frontend_is_no_loss_of_who_has_one_of_its_own(seeing):
+    e = seeing(max_num_batched_tokens=64)
+    own = msgspec.structs.replace(image(2), file=f"other/{image(2).digest.hex()}")
+    e.submit(1, [1, *range(20, 31)], media=(image(2),))
+    e.submit(2, [2, *range(20, 31)], media=(own,))
+    assert [encode.file for encode in e.plan().message.encodes] == [image(2).file]
+    e.answer(lost_encodes=(0,))
+    assert e.finishes[1, 0].error == "MEDIA_LOST"
+    assert (2, 0) not in e.finishes
+    plan = e.plan()
+    assert [admit.num_computed for admit in plan.admits.values()] == [0]
+    assert [encode.file for encode in plan.message.encodes] == [own.file]
+    e.settle()
+    assert (e.reason(2), len(e.tokens[2, 0])) == ("length", 4)
+
+
 def test_a_plan_grows_by_what_an_encode_says(seeing):
     sizes = []
     for media in ((), (image(4),)):
