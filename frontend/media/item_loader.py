@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from quire.frontend.media.decode.decode_job import job_head
+from quire.frontend.media.decode.decode_job import DecodeSettings, job_head
 from quire.frontend.media.decode.decode_pool import DecodePool
 from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.store import MediaStore, StoredMedia
@@ -43,7 +43,6 @@ class ItemLoader:
         self._store = store
         self._pool = pool
         self._uuids = UuidTable()
-        self._settings = job_head(family)
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         """Key -> lock of those that want the same image now: the first one decodes it for all."""
 
@@ -55,12 +54,13 @@ class ItemLoader:
         if not (part.url or part.data):
             return self._kept(part.uuid, field, owner)
         data = await self._source.read(part, field, seconds)
-        key = self._key(data) if len(data) < LARGE_BYTES else await asyncio.to_thread(self._key, data)
+        settings = DecodeSettings(self._family, owner.cache_salt)
+        key = _key(settings, data) if len(data) < LARGE_BYTES else await asyncio.to_thread(_key, settings, data)
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             item = self._store.take_by_key(key)
             if item is None:
-                item = await self._pool.decode(data, key, self._family, field, owner)
+                item = await self._pool.decode(data, key, settings, field, owner)
         if part.uuid:
             self._uuids.add((owner.tenant, owner.cache_salt, part.uuid), item.digest)
         return item
@@ -78,8 +78,9 @@ class ItemLoader:
             raise ParameterError(field, message, "UNKNOWN_MEDIA")
         return item
 
-    def _key(self, data: bytes | memoryview) -> bytes:
-        """Identity of a file with the settings by which it is decoded."""
-        found = hashlib.sha256(self._settings)
-        found.update(data)
-        return found.digest()
+
+def _key(settings: DecodeSettings, data: bytes | memoryview) -> bytes:
+    """Identity of a file with the settings by which it is decoded."""
+    found = hashlib.sha256(job_head(settings))
+    found.update(data)
+    return found.digest()

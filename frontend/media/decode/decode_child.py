@@ -14,7 +14,15 @@ from collections.abc import Callable
 import msgspec
 from PIL import Image, UnidentifiedImageError
 
-from quire.frontend.media.decode.decode_job import Answer, Decoded, DecodeSetup, NotWritten, Refused, split_job
+from quire.frontend.media.decode.decode_job import (
+    Answer,
+    Decoded,
+    DecodeSettings,
+    DecodeSetup,
+    NotWritten,
+    Refused,
+    split_job,
+)
 from quire.frontend.media.decode.image import FORMATS, decode, set_limits
 from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.refused import MediaRefused
@@ -46,10 +54,10 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
 def answer(payload: bytes, setup: DecodeSetup) -> Answer:
     """Decode, resize and write one image."""
     try:
-        family, data = split_job(payload)
+        settings, data = split_job(payload)
         del payload
         image = decode(data, setup.max_pixels)
-        grid, pixels = resized(image, family)
+        grid, pixels = resized(image, settings.family)
     except MediaRefused as error:
         return Refused(str(error))
     except UnidentifiedImageError:
@@ -62,7 +70,7 @@ def answer(payload: bytes, setup: DecodeSetup) -> Answer:
         _write(setup.file, pixels)
     except OSError as error:
         return NotWritten(os.strerror(error.errno or 0))
-    return Decoded(digest(family, grid, pixels), grid, len(pixels))
+    return Decoded(digest(settings, grid, pixels), grid, len(pixels))
 
 
 def resized(image: Image.Image, family: MediaFamily) -> tuple[tuple[int, int, int], bytes]:
@@ -72,9 +80,10 @@ def resized(image: Image.Image, family: MediaFamily) -> tuple[tuple[int, int, in
     return family.grid(height, width), pixels
 
 
-def digest(family: MediaFamily, grid: tuple[int, int, int], pixels: bytes) -> bytes:
-    """SHA-256 over all that the rows of an image depend on."""
-    head = ("image", family.kind, family.patch, family.merge, grid)
+def digest(settings: DecodeSettings, grid: tuple[int, int, int], pixels: bytes) -> bytes:
+    """SHA-256 over all that the rows of an image depend on, and whose they are."""
+    family = settings.family
+    head = ("image", family.kind, family.patch, family.merge, settings.cache_salt, grid)
     found = hashlib.sha256(msgspec.msgpack.encode(head))
     found.update(pixels)
     return found.digest()

@@ -18,7 +18,7 @@ class Decoded(msgspec.Struct, frozen=True, tag=True):
     """The pixels of an image are in the file, uint8 [rows * patch, columns * patch, 3]."""
 
     digest: bytes
-    """SHA-256, 32 bytes, over kind, family, patch, grid and pixels."""
+    """SHA-256, 32 bytes, over kind, family, patch, `cache_salt`, grid and pixels."""
     grid: tuple[int, int, int]
     num_bytes: int
 
@@ -38,13 +38,21 @@ class NotWritten(msgspec.Struct, frozen=True, tag=True):
 Answer = Decoded | Refused | NotWritten
 
 
-def job_head(family: MediaFamily) -> bytes:
+class DecodeSettings(msgspec.Struct, frozen=True):
+    """The rules by which one image is decoded, and whose it is."""
+
+    family: MediaFamily
+    cache_salt: str
+    """Requests of other salts share nothing of it: how long one takes does not tell what another one sent."""
+
+
+def job_head(settings: DecodeSettings) -> bytes:
     """The beginning of a job, before the bytes of the image; `split_job` takes it off."""
-    packed = msgspec.msgpack.encode(family)
+    packed = msgspec.msgpack.encode(settings)
     return len(packed).to_bytes(4, "little") + packed
 
 
-def split_job(payload: bytes) -> tuple[MediaFamily, bytes]:
-    """The family and the bytes of an image."""
+def split_job(payload: bytes) -> tuple[DecodeSettings, bytes]:
+    """The settings and the bytes of an image."""
     end = 4 + int.from_bytes(payload[:4], "little")
-    return msgspec.msgpack.decode(payload[4:end], type=MediaFamily), payload[end:]
+    return msgspec.msgpack.decode(payload[4:end], type=DecodeSettings), payload[end:]

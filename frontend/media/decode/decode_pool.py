@@ -5,9 +5,16 @@ import asyncio
 import msgspec
 
 from quire.frontend.fault_log import FaultLog
-from quire.frontend.media.decode.decode_job import Answer, Decoded, DecodeSetup, NotWritten, Refused, job_head
+from quire.frontend.media.decode.decode_job import (
+    Answer,
+    Decoded,
+    DecodeSettings,
+    DecodeSetup,
+    NotWritten,
+    Refused,
+    job_head,
+)
 from quire.frontend.media.decode.turns import FairTurns
-from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.store import MediaStore, StoredMedia
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
@@ -57,7 +64,7 @@ class DecodePool:
         await asyncio.gather(*self._work, return_exceptions=True)
 
     async def decode(
-        self, data: bytes | memoryview, key: bytes, family: MediaFamily, field: str, owner: object
+        self, data: bytes | memoryview, key: bytes, settings: DecodeSettings, field: str, owner: object
     ) -> StoredMedia:
         """The image in the store, with one reference, and found there by `key`. `owner`: the request whose turn it is.
 
@@ -65,7 +72,7 @@ class DecodePool:
         `RequestError` where the process fails by itself or the disk is full, and `StoreFull`.
         """
         place = await self._turns.take(owner)
-        work = asyncio.create_task(self._decode_at(place, data, key, family, field))
+        work = asyncio.create_task(self._decode_at(place, data, key, settings, field))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
         try:
@@ -76,18 +83,20 @@ class DecodePool:
             raise
 
     async def _decode_at(
-        self, place: int, data: bytes | memoryview, key: bytes, family: MediaFamily, field: str
+        self, place: int, data: bytes | memoryview, key: bytes, settings: DecodeSettings, field: str
     ) -> StoredMedia:
         """The same, at a place that is given back."""
         try:
-            answer = await self._answer(place, data, family, field)
+            answer = await self._answer(place, data, settings, field)
             if isinstance(answer, NotWritten) and self._store.make_place():
-                answer = await self._answer(place, data, family, field)
+                answer = await self._answer(place, data, settings, field)
             if isinstance(answer, NotWritten):
                 raise self._not_written(answer.error)
             self._fault_log.end()
             file = self._store.file_of(answer.digest)
-            item = StoredMedia(answer.digest, answer.grid, family.num_tokens(answer.grid), file, answer.num_bytes)
+            item = StoredMedia(
+                answer.digest, answer.grid, settings.family.num_tokens(answer.grid), file, answer.num_bytes
+            )
             self._store.add(self._files[place], item, key)
             return item
         finally:
@@ -99,11 +108,11 @@ class DecodePool:
             self._store.release(work.result().digest)
 
     async def _answer(
-        self, place: int, data: bytes | memoryview, family: MediaFamily, field: str
+        self, place: int, data: bytes | memoryview, settings: DecodeSettings, field: str
     ) -> Decoded | NotWritten:
         sandbox = self._sandboxes[place]
         try:
-            answered = await sandbox.call(data, SECONDS, head=job_head(family))
+            answered = await sandbox.call(data, SECONDS, head=job_head(settings))
         except (SandboxTimeout, SandboxCrashed, SandboxLost) as error:
             self._files[place].unlink(missing_ok=True)  # the process may have died while it wrote
             if isinstance(error, SandboxLost):

@@ -19,7 +19,15 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from pictures import FORMATS, chunk, picture, png, saved
 
 from quire.frontend.media.decode.decode_child import answer
-from quire.frontend.media.decode.decode_job import Answer, Decoded, DecodeSetup, NotWritten, Refused, job_head
+from quire.frontend.media.decode.decode_job import (
+    Answer,
+    Decoded,
+    DecodeSettings,
+    DecodeSetup,
+    NotWritten,
+    Refused,
+    job_head,
+)
 from quire.frontend.media.decode.image import MAX_TEXT_BYTES, set_limits
 from quire.frontend.media.families.qwen import QwenImages
 
@@ -51,7 +59,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def taken(data: bytes, file: Path, max_pixels: int = MAX_PIXELS) -> Answer:
-    return answer(job_head(FAMILY) + data, DecodeSetup(str(file), max_pixels))
+    return answer(job_head(DecodeSettings(FAMILY, "")) + data, DecodeSetup(str(file), max_pixels))
 
 
 def pixels(data: bytes, file: Path) -> np.ndarray:

@@ -397,6 +397,21 @@ def test_a_name_finds_an_image_of_its_own_key_and_salt_alone(tmp_path: Path) -> 
     asyncio.run(run())
 
 
+def test_images_of_other_salts_share_nothing_by_which_one_could_tell_what_another_sent(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with loading(tmp_path) as one:
+            held = [await one.load(noise(1), cache_salt=salt) for salt in ("", "a", "b", "a")]
+            digests = [loaded.items[0].digest for loaded in held]
+            assert len(set(digests)) == 3
+            assert digests[1] == digests[3]
+            pixels = {(tmp_path / loaded.items[0].file).read_bytes() for loaded in held}
+            assert len(pixels) == 1
+            for loaded in held:
+                loaded.release()
+
+    asyncio.run(run())
+
+
 def test_a_name_follows_the_newest_bytes_and_never_stands_for_them(tmp_path: Path) -> None:
     async def run() -> None:
         async with loading(tmp_path, max_store_bytes=LARGEST) as one:
