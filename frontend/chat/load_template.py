@@ -17,14 +17,16 @@ def load_template(
 ) -> ChatTemplate | None:
     """The model's template, or None when it has none.
 
-    It is looked for in `override`, chat_template.jinja (and additional_chat_templates/tool_use.jinja), and
-    tokenizer_config.json (a string, or a list of named ones). Raises `TemplateError`.
+    It is looked for in `override`, chat_template.jinja (and additional_chat_templates/tool_use.jinja),
+    chat_template.json (of models with a processor), and tokenizer_config.json (a string, or a list of named ones).
+    Raises `TemplateError`.
     """
-    config: dict[str, Any] = {}
     path = os.path.join(directory, "tokenizer_config.json")
-    if os.path.isfile(path):
-        config = _settings(path)
+    config = _settings(path)
     source = config.get("chat_template")
+    older = os.path.join(directory, "chat_template.json")
+    if (of_processor := _settings(older).get("chat_template")) is not None:
+        source, path = of_processor, older
     named: list[dict[str, Any]] = source if isinstance(source, list) else [{"name": DEFAULT, "template": source}]
     sources = {str(entry.get("name")): str(entry["template"]) for entry in named if entry.get("template") is not None}
     beside = os.path.join(directory, "chat_template.jinja")
@@ -46,9 +48,12 @@ def load_template(
 
 
 def _settings(path: str) -> dict[str, Any]:
+    """The object in a JSON file; empty where there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except (OSError, ValueError, RecursionError) as error:
         raise TemplateError(f"{path}: does not read: {error}") from error
     if not isinstance(content, dict):

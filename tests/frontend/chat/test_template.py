@@ -223,6 +223,8 @@ def test_templates_are_found_in_every_usual_place(tmp_path):
     )
     (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": {named}}}')
     assert found() == {"default": "a", "tool_use": "b"}
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "of the processor"}')
+    assert found() == {"default": "of the processor"}
     (tmp_path / "chat_template.jinja").write_text("from file")
     assert found() == {"default": "from file"}
     (tmp_path / "additional_chat_templates").mkdir()
