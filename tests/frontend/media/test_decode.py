@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from pictures import FORMATS, chunk, picture, png, saved
+from image_files import FORMATS, chunk, picture, png, saved
 
 from quire.frontend.media.decode.decode_child import answer
 from quire.frontend.media.decode.decode_job import (

@@ -16,7 +16,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
-from pictures import picture, saved
+from image_files import picture, saved
 
 from quire.frontend.media.decode import decode_pool
 from quire.frontend.media.families.qwen import QwenImages
