@@ -98,6 +98,9 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if name not in (*BOUNDS, "size"):
                 known = ", ".join((*BOUNDS, "size"))
                 raise ValueError(f"{name}: is no setting of this model's images; it has {known}")
+        size = settings.get("size")
+        if isinstance(size, Mapping) and not set(size) <= set(BOUNDS.values()):
+            raise _wrong_size(size)
         return msgspec.convert(msgspec.to_builtins(self) | _bounds(settings), QwenImages)
 
     def _most_columns(self, rows: int) -> int:
@@ -128,7 +131,11 @@ def _bounds(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The bounds of pixels in settings. An old name goes before the new one, as in transformers."""
     size = settings.get("size") or {}
     if not isinstance(size, Mapping):
-        raise ValueError(f"size: must have shortest_edge and longest_edge, got {size!r}")
+        raise _wrong_size(size)
     old = {name: settings.get(name) for name in BOUNDS}
     stated = {name: size.get(BOUNDS[name]) if value is None else value for name, value in old.items()}
     return {name: value for name, value in stated.items() if value is not None}
+
+
+def _wrong_size(size: object) -> ValueError:
+    return ValueError(f"size: must have shortest_edge and longest_edge, got {size!r}")

@@ -35,7 +35,12 @@ def read_family(folder: Path, overrides: Mapping[str, Any] = {}) -> MediaFamily 
         family = reader(processor, _read(folder / "config.json"))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
-    return family.with_bounds(overrides) if family is not None and overrides else family
+    if family is None or not overrides:
+        return family
+    try:
+        return family.with_bounds(overrides)
+    except ValueError as error:
+        raise ValueError(f"mm_processor_kwargs: {error}") from error
 
 
 def _processor(folder: Path) -> tuple[Path, Mapping[str, Any]]:

@@ -119,11 +119,13 @@ def test_old_names_of_bounds_go_before_new_ones_and_the_servers_before_both(tmp_
         ({"max_pixels": "many"}, "max_pixels"),
         ({"max_pixels": True}, "max_pixels"),
         ({"size": 448}, "size: must have shortest_edge and longest_edge, got 448"),
+        ({"size": {"height": 448, "width": 448}}, "size: must have shortest_edge and longest_edge, got {'height': 448"),
+        ({"size": {"longest_edge": 70000, "max_pixels": 70000}}, "size: must have shortest_edge and longest_edge"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_refused_by_name(tmp_path: Path, overrides: dict, said: str) -> None:
     folder = write(tmp_path, PROCESSOR, {"image_token_id": 7})
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f"^mm_processor_kwargs: .*{said}"):
         read_family(folder, overrides)
 
 
