@@ -65,9 +65,19 @@ class MediaLoader:
         await asyncio.to_thread(self.store.close)
 
     async def load(
-        self, parts: Sequence[ImagePart], *, fields: Sequence[str], tenant: str, cache_salt: str, seconds: float
+        self,
+        parts: Sequence[ImagePart],
+        *,
+        fields: Sequence[str],
+        tenant: str,
+        cache_salt: str,
+        seconds: float,
+        max_tokens: int | None = None,
     ) -> LoadedMedia:
         """The images of a request; `fields` name its parts. What fails leaves no reference behind.
+
+        `max_tokens`: most of all images together. What exceeds it ends the work on those that follow: an image of some
+        bytes may take a second to decode.
 
         Raises `ParameterError` on the field of a part that cannot be taken, and `RequestError`: DEADLINE after
         `seconds`, QUEUE_FULL where there is no room now.
@@ -77,14 +87,21 @@ class MediaLoader:
         until = now() + seconds
         items: dict[int, StoredMedia] = {}
         numbers = iter(range(len(parts)))
+        num_tokens = 0
 
         async def load_some() -> None:
+            nonlocal num_tokens
             for number in numbers:  # all of these tasks take from one iterator
                 field = fields[number]
                 try:
                     items[number] = await self._item_loader.load(parts[number], field, owner, until - now())
                 except StoreFull as error:
                     raise self._no_room(items.values(), error.cost, field) from error
+                num_tokens += items[number].num_tokens
+                if max_tokens is not None and num_tokens > max_tokens:
+                    message = f"{len(items)} images up to this one take {num_tokens} tokens; the context has room for"
+                    remedy = f"{max(0, max_tokens)}; send fewer or smaller ones"
+                    raise ParameterError(field, f"{message} {remedy}", "CONTEXT_LENGTH_EXCEEDED")
 
         try:
             async with asyncio.timeout_at(until) as scope, asyncio.TaskGroup() as group:

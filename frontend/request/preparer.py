@@ -78,7 +78,7 @@ class RequestPreparer:
         Raises `ParameterError` or `RequestError`.
         """
         checked = await self._check(model, request, call, arrived)
-        owner = ImageOwner(call.tenant, request.cache_salt or "", checked.deadline, files)
+        owner = ImageOwner(call.tenant, request.cache_salt or "", checked.deadline, files, checked.facts.max_model_len)
         prompt = await self._tokenize(checked, owner)
         params = await self._parameters(checked, prompt)
         return _prepared(checked, prompt, params, arrived)

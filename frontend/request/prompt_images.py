@@ -37,6 +37,8 @@ class ImageOwner:
     """Monotonic time until which they must have been read."""
     files: ExitStack
     """Closed when the files may go."""
+    context: int | None = None
+    """Most tokens of the prompt; None where they are only counted."""
 
 
 class PromptImages:
@@ -114,6 +116,7 @@ class PromptImages:
                 tenant=owner.tenant,
                 cache_salt=owner.cache_salt,
                 seconds=owner.deadline - time.monotonic(),
+                max_tokens=None if owner.context is None else owner.context - (len(ids) - len(parts)),
             )
         owner.files.callback(loaded.release)
         self._metrics.count("images_total", (), len(parts))

@@ -54,7 +54,9 @@ class Loading:
         self.loader = MediaLoader(FAMILY, self.source, parent / name, **self.settings)
         self.folder = parent / name
 
-    async def load(self, *images: bytes | str | ImagePart, seconds: float = 60, **owner: str) -> LoadedMedia:
+    async def load(
+        self, *images: bytes | str | ImagePart, seconds: float = 60, max_tokens: int | None = None, **owner: str
+    ) -> LoadedMedia:
         """`images`: bytes, or the uuid of one that was sent before."""
         parts = [
             image
@@ -64,7 +66,7 @@ class Loading:
         ]
         fields = [f"part[{number}]" for number in range(len(parts))]
         owner = {"tenant": "key", "cache_salt": ""} | owner
-        return await self.loader.load(parts, fields=fields, seconds=seconds, **owner)
+        return await self.loader.load(parts, fields=fields, seconds=seconds, max_tokens=max_tokens, **owner)
 
     async def failure(self, *images: bytes | str | ImagePart, **options: object) -> tuple[str, str]:
         """Reason and message."""
@@ -408,6 +410,20 @@ def test_images_of_other_salts_share_nothing_by_which_one_could_tell_what_anothe
             assert len(pixels) == 1
             for loaded in held:
                 loaded.release()
+
+    asyncio.run(run())
+
+
+def test_images_beyond_the_room_for_tokens_end_the_work_on_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with loading(tmp_path) as one:
+            images = [noise(number) for number in range(50)]
+            (fits := await one.load(*images[:3], max_tokens=3 * 4)).release()
+            assert [item.num_tokens for item in fits.items] == [4, 4, 4]
+            reason, message = await one.fails(*images, max_tokens=5 * 4)
+            assert reason == "CONTEXT_LENGTH_EXCEEDED"
+            assert "take 24 tokens; the context has room for 20; send fewer or smaller ones" in message
+            assert one.source.num_reads < 3 + 15
 
     asyncio.run(run())
 

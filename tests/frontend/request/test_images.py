@@ -165,7 +165,13 @@ REFUSED = {
         "allowed_local_media_path",
     ),
     "unknown": ({}, request(ImagePart(uuid="cat")), "content_parts[0]", "UNKNOWN_MEDIA", "send its bytes again"),
-    "too long": ({}, request("x" * 450, png(256, 256)), "max_tokens", "CONTEXT_LENGTH_EXCEEDED", "shorten the prompt"),
+    "too long": (
+        {},
+        request("x" * 450, png(256, 256)),
+        "content_parts[1]",
+        "CONTEXT_LENGTH_EXCEEDED",
+        "send fewer or smaller ones",
+    ),
 }
 
 
