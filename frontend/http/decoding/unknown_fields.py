@@ -39,6 +39,7 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
     "enable_thinking": KWARGS,
     "force_json_schema": "send response_format",
     "grammar": "send structured_outputs with a grammar",
+    "images": "send them as parts of a message",
     "json_schema": "send response_format",
     "media_io_kwargs": "leave it out: images are read as they come",
     "mm_processor_kwargs": "bounds of images are set where the server starts, by --mm-processor-kwargs",

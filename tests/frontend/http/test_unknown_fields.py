@@ -131,7 +131,14 @@ def test_other_names_are_not(name: str) -> None:
     assert (header == name) == (name.isascii() and " " not in name)
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("typical_p", "remove it"), ("enable_thinking", "chat_template_kwargs")])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("typical_p", "remove it"),
+        ("enable_thinking", "chat_template_kwargs"),
+        ("images", "parts of a message"),
+    ],
+)
 def test_what_changes_the_answer_elsewhere_is_refused_with_what_to_do(name: str, remedy: str) -> None:
     with pytest.raises(ParameterError, match=f"{name}: would change the answer .*{remedy}") as caught:
         dropped(ChatRequest, {"messages": [USER], name: 1})
