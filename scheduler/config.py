@@ -20,7 +20,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_num_batched_tokens: int = 2048
     """Tokens that one step may run."""
     max_num_encoder_patches: int = 8192
-    """Patches of images that one step may encode, and one image may have: a picture of 1080p is about 8000."""
+    """Patches of images that one step may encode, but for a single larger image: one of 1080p has about 8000."""
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     max_num_partial_prefills: int = 4

@@ -202,7 +202,7 @@ class ServeOptions:
         int,
         Flag(
             "scheduling",
-            "patches of images one step may encode beside its tokens, and one image may have; 1080p has about 8000",
+            "patches of images one step may encode beside its tokens, but for a single larger image; 1080p has about 8000",
             "N",
         ),
     ] = 8192
@@ -237,7 +237,7 @@ class ServeOptions:
             "encoded images that one rank keeps, like 256MiB",
             "SIZE",
             parse_bytes,
-            default="four of the largest that --max-num-encoder-patches allows",
+            default="what four steps may encode, or the model's largest image",
         ),
     ] = 0
 

@@ -40,12 +40,16 @@ def check_media(media: tuple[Media, ...], num_prompt: int, facts: ModelFacts, co
             raise _invalid(f"item {number} {span}; those behind the items before it are {begun} to {num_prompt - 1}")
         begun = item.span.stop
         _check_item(number, item, facts.media)
-        _check_size(f"item {number}", item.span.num_patches, facts.media.pages_for(item.span.num_tokens), facts, config)
+        _check_pages(f"image {number}", facts.media.pages_for(item.span.num_tokens), facts)
     if facts.whole_prompts or not config.enable_chunked_prefill:
         items = {key_of(item): item.span for item in media}.values()
         num_pages = sum(facts.media.pages_for(span.num_tokens) for span in items)
-        who = f"a prompt runs in one step here, and its {len(items)} different items together"
-        _check_size(who, sum(span.num_patches for span in items), num_pages, facts, config)
+        who = f"a prompt runs in one step here, and its {len(items)} different images together"
+        _check_pages(who, num_pages, facts)
+        num_patches, most = sum(span.num_patches for span in items), config.max_num_encoder_patches
+        if len(items) > 1 and num_patches > most:
+            message = f"{who}: {num_patches} patches are more than a step encodes, {most}; send "
+            raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}smaller images, or raise max_num_encoder_patches")
 
 
 def _check_item(number: int, item: Media, facts: MediaFacts) -> None:
@@ -64,16 +68,14 @@ def _check_item(number: int, item: Media, facts: MediaFacts) -> None:
         raise _invalid(f"item {number} has a file of {item.num_bytes} bytes")
 
 
-def _check_size(who: str, num_patches: int, num_pages: int, facts: ModelFacts, config: SchedulerConfig) -> None:
-    """The step budget and the encoder memory take so much at once."""
+def _check_pages(who: str, num_pages: int, facts: ModelFacts) -> None:
+    """The encoder memory holds so much at once."""
     assert facts.media is not None
-    if num_patches > config.max_num_encoder_patches:
-        message = f"{who}: {num_patches} patches are more than a step encodes, {config.max_num_encoder_patches}; send "
-        raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}smaller pictures, or raise max_num_encoder_patches")
     if num_pages > facts.media.num_pages:
         rows = facts.media.page_rows
         message = f"{who}: {num_pages} pages of {rows} rows are more than the encoder memory, {facts.media.num_pages}; "
-        raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}send smaller pictures, or give it more memory")
+        remedy = "send smaller images, or start the server with a larger mm_encoder_cache_bytes"
+        raise Refusal("EXCEEDS_CAPACITY", "media", f"{message}{remedy}")
 
 
 def _invalid(message: str) -> Refusal:

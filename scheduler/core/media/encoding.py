@@ -1,9 +1,9 @@
 """The items of each plan: which are encoded, which spans are bound to their pages, and how far prompts run.
 
 A token of a span runs only when the rows of the span's item are in the encoder memory or are made by the same plan.
-Where patches or pages do not suffice, the prompt is cut right before the span. An item never has more patches or pages
-than a step or the memory (admission), and an output may take pages of those after it in order, which encode again if
-they must: so the first in order always goes on.
+Where patches or pages do not suffice, the prompt is cut right before the span. An item with more patches than the
+budget is encoded by a step that encodes nothing else; none has more pages than the memory (admission), and an output
+may take pages of those after it in order, which encode again if they must: so the first in order always goes on.
 """
 
 from bisect import bisect_right
@@ -102,6 +102,8 @@ class Encoding:
                 num_patches += 0 if key in memory.entries else item.span.num_patches
                 num_pages += _pages(memory, key, item)
                 shortage: Shortage | None = "encoder_budget" if num_patches > self._num_patches else None
+                if num_patches == item.span.num_patches and self._num_patches == self._max_patches:
+                    shortage = None  # the first item of a step, larger than the budget or not
                 while shortage is None and num_pages > memory.available:
                     if self._take_back(sequence, memory):
                         num_pages = _pages(memory, key, item) + sum(_pages(memory, *one) for one in items.items())

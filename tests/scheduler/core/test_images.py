@@ -127,6 +127,17 @@ def test_the_step_budget_cuts_prompts_before_an_image_and_nobody_elses_tokens(se
     assert [e.reason(number) for number in (1, 2, 3, 4)] == ["length"] * 4
 
 
+def test_an_image_larger_than_the_budget_has_a_step_of_its_own(seeing):
+    e = seeing(max_num_encoder_patches=10)
+    e.submit(1, [1, *range(20, 60)], media=(image(4, 2), image(20, 8, b"d"), image(30, 2, b"e")))
+    e.submit(2, [2, *range(20, 60)], media=(image(4, 8, b"f"),))
+    e.settle()
+    encoded = [names(plan) for plan in e.sent if names(plan)]
+    assert sorted(name for one in encoded for name in one) == [b"c", b"d", b"e", b"f"]
+    assert all(len(one) == 1 for one in encoded if {b"d", b"f"} & set(one))
+    assert [e.reason(number) for number in (1, 2)] == ["length"] * 2
+
+
 def test_who_lacks_encoder_memory_waits_and_says_so(seeing):
     e = seeing(num_pages=5, max_num_batched_tokens=8)
     e.submit(1, [1, *range(20, 50)], media=(image(1, 20),))
@@ -273,15 +284,13 @@ REFUSED = [
     ),
     ((msgspec.structs.replace(image(4), span=MediaSpan(4, 8, (2, 4, 4))),), "UNSUPPORTED", "2 frames"),
     ((image(0, 17),), "EXCEEDS_CAPACITY", "5 pages of 4 rows are more than the encoder memory, 4"),
-    ((image(0, 16),), "EXCEEDS_CAPACITY", "64 patches are more than a step encodes, 60"),
     (tuple(image(4) for _ in range(3000)), "INVALID_PARAMETER", "has 3000 images or videos, at most 2048"),
 ]
 
 
 @pytest.mark.parametrize(("media", "reason", "words"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_makes_no_sense_or_never_fits_is_refused(seeing, media, reason, words):
-    most = 60 if "more than a step" in words else 1000
-    e = seeing(num_pages=4, max_num_encoder_patches=most)
+    e = seeing(num_pages=4, max_num_encoder_patches=1000)
     e.submit(1, 40, media=media)
     finish = e.finishes[1, 0]
     assert (finish.reason, finish.error, finish.field) == ("rejected", reason, "media")
@@ -299,7 +308,7 @@ def test_where_prompts_run_whole_their_images_must_fit_together(seeing):
     e = seeing(num_pages=4, enable_chunked_prefill=False, max_num_batched_tokens=256)
     e.submit(1, 40, media=(image(4), image(14, 8, b"d"), image(24, 1, b"e")))
     assert e.finishes[1, 0].error == "EXCEEDS_CAPACITY"
-    assert "its 3 different items together: 5 pages" in e.finishes[1, 0].message
+    assert "its 3 different images together: 5 pages" in e.finishes[1, 0].message
     e.submit(2, [2, *range(20, 59)], media=(image(4), image(14, 8, b"d"), image(24)))
     e.submit(3, [3, *range(20, 59)], media=(image(4, 1, b"e"),))
     plan = e.plan()
