@@ -14,6 +14,7 @@ from quire.worker.memory.shortage import MemoryShortage, refusing
 from quire.worker.models.build import AnyModel
 from quire.worker.models.decoder import Decoder
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
+from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.spec import ModelSpec
 
@@ -27,13 +28,15 @@ def build_media(
     assert isinstance(model, Decoder)
     assert model.vision is not None
     vision = spec.vision
-    pages = num_pages(config, vision, dtype.itemsize)
+    largest = largest_image(Path(config.model), vision, config.max_model_len or spec.max_model_len)
+    pages = num_pages(config, vision, largest, dtype.itemsize)
     if not pages:
         raise MemoryShortage(no_page(config, page_bytes(vision, dtype.itemsize)))
     with refusing(device, "encoder memory", "encoder"):
         memory = EncoderMemory(pages, vision.row_size, dtype, device.torch)
     folder = Path(config.run_dir) / MEDIA_FOLDER
-    return MediaEncoder(model.vision, memory, group, device, folder, vision.patch_size, vision.merge_size)
+    most_patches = max(config.max_num_encoder_patches, largest * vision.merge_size**2)
+    return MediaEncoder(model.vision, memory, group, device, folder, vision, most_patches)
 
 
 def media_facts(encoder: MediaEncoder | None) -> MediaFacts | None:
@@ -46,8 +49,8 @@ def encoder_bytes(encoder: MediaEncoder | None) -> int:
     return 0 if encoder is None else encoder.memory.num_bytes
 
 
-def encode_first(encoder: MediaEncoder | None, config: WorkerConfig, device: Device) -> None:
+def encode_first(encoder: MediaEncoder | None, device: Device) -> None:
     """Encode a small item to find faults early, and where kernels are compiled the largest."""
     if encoder is not None:
         with torch.inference_mode():
-            encoder.encode_blank(config.max_num_encoder_patches if device.compiles else encoder.merge**2)
+            encoder.encode_blank(encoder.most_patches if device.compiles else encoder.merge**2)

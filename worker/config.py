@@ -72,9 +72,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     language_model_only: bool = False
     """Text alone, of a model that also reads images: its tower is not loaded."""
     max_num_encoder_patches: int = 8192
-    """Patches that one step encodes at most, and one item has."""
+    """Patches that one step encodes at most, but for a single larger item."""
     mm_encoder_cache_bytes: int = 0
-    """Encoder memory of one rank; 0: what holds four items of the largest size."""
+    """Encoder memory of one rank; 0: what holds the items of four steps, or the model's largest image."""
     enforce_eager: bool = False
     prefill_body: PrefillBody = "auto"
     """Body of attention for prompts on compute capability 9.0.

@@ -94,7 +94,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     phases.end("memory")
     with refusing(device, "a first step", "step"):
         _run_first_steps(runner, config, spec, layout, capacity, device)
-        encode_first(encoder, config, device)
+        encode_first(encoder, device)
     phases.end("first_steps")
     is_profiled = share is not None or not device.has_own_memory or spec.pooling is not None
     graph_bytes = _capture(runner, config, spec, layout, dtype, device, None if is_profiled else capacity)
@@ -269,6 +269,6 @@ def _profile(
     runner = build_runner(config, spec, model, cache, longest, device, reports, encoder)
     runner.capture(spec.hidden_size, dtype, most=1)
     run_worst(runner, config, layout)
-    encode_first(encoder, config, device)
+    encode_first(encoder, device)
     runner.close()
     return cache.num_bytes

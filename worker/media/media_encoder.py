@@ -16,6 +16,7 @@ from quire.proto.messages.media import Encode
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Group
 from quire.worker.media.encoder_memory import EncoderMemory
+from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.tables.slot_table import PlanError
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Tower(Protocol):
 
 
 class MediaEncoder:
-    """One rank's part. Its files lie in `folder`; `patch`, `merge`: pixels of a patch's side, patches of a token's."""
+    """One rank's part. Its files lie in `folder`; `most_patches`: those of the largest step."""
 
     def __init__(
         self,
@@ -42,16 +43,17 @@ class MediaEncoder:
         group: Group,
         device: Device,
         folder: Path,
-        patch: int,
-        merge: int,
+        vision: VisionSpec,
+        most_patches: int,
     ) -> None:
         self._tower = tower
         self.memory = memory
         self._group = group
         self._device = device
         self._folder = folder
-        self._patch = patch
-        self.merge = merge
+        self._patch = vision.patch_size
+        self.merge = vision.merge_size
+        self.most_patches = most_patches
 
     def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
         """Queue the work -> bool [encodes]: items whose file was lost, on whichever rank had it; their rows are zeros.

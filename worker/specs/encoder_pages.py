@@ -4,8 +4,8 @@ from quire.worker.config import WorkerConfig
 from quire.worker.specs.vision_spec import VisionSpec
 
 PAGE_ROWS = 64
-LARGEST_ITEMS = 4
-"""Items of the largest size that fit where nothing is configured: of one request, and of those that come meanwhile."""
+STEPS = 4
+"""Steps whose items fit where nothing is configured: those of one request, and of those that come meanwhile."""
 
 
 def page_bytes(vision: VisionSpec, item_bytes: int) -> int:
@@ -13,12 +13,12 @@ def page_bytes(vision: VisionSpec, item_bytes: int) -> int:
     return PAGE_ROWS * vision.row_size * item_bytes
 
 
-def num_pages(config: WorkerConfig, vision: VisionSpec, item_bytes: int) -> int:
-    """Pages of one rank; 0 where the configured memory holds none."""
+def num_pages(config: WorkerConfig, vision: VisionSpec, largest: int, item_bytes: int) -> int:
+    """Pages of one rank; 0 where the configured memory holds none. `largest`: tokens of the model's largest image."""
     if config.mm_encoder_cache_bytes:
         return config.mm_encoder_cache_bytes // page_bytes(vision, item_bytes)
-    largest = config.max_num_encoder_patches // vision.merge_size**2
-    return LARGEST_ITEMS * max(1, -(-largest // PAGE_ROWS))
+    of_step = config.max_num_encoder_patches // vision.merge_size**2
+    return max(STEPS * -(-of_step // PAGE_ROWS), -(-largest // PAGE_ROWS), 1)
 
 
 def no_page(config: WorkerConfig, page: int) -> str:

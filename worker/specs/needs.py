@@ -1,6 +1,7 @@
 """Memory that a model needs on a device, counted from its config.json, and what is short of it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from quire.proto.process.sizes import format_bytes
 from quire.worker.config import Dtype, KVDtype, WorkerConfig
@@ -10,6 +11,7 @@ from quire.worker.quant.plan import Plan
 from quire.worker.specs import sizes
 from quire.worker.specs.encoder_pages import no_page, num_pages, page_bytes
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import AnySpec
 from quire.worker.specs.tape import steps_in_words
 from quire.worker.weights.parts import ModelError
@@ -170,7 +172,8 @@ def needs_of(config: WorkerConfig, spec: AnySpec, plan: Plan, place: Place) -> F
 def _encoder_bytes(config: WorkerConfig, spec: AnySpec, item_bytes: int) -> int:
     if isinstance(spec, EncoderSpec) or spec.vision is None:
         return 0
-    return num_pages(config, spec.vision, item_bytes) * page_bytes(spec.vision, item_bytes)
+    largest = largest_image(Path(config.model), spec.vision, config.max_model_len or spec.max_model_len)
+    return num_pages(config, spec.vision, largest, item_bytes) * page_bytes(spec.vision, item_bytes)
 
 
 def kv_scales_in_words(config: WorkerConfig, plan: Plan, kv_dtype: str) -> str:

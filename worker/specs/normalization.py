@@ -42,6 +42,18 @@ def read_normalization(folder: Path, vision: VisionSpec) -> Normalization:
         return Normalization(mean, std, number(stated, "rescale_factor", 1 / 255))
 
 
+def largest_image(folder: Path, vision: VisionSpec, most: int) -> int:
+    """Tokens of the largest image that the processor leaves as large, `most` where the context holds no more; 0
+    without the files."""
+    if not (folder / FILE).exists() and not (folder / NEWER_FILE).exists():
+        return 0
+    name, stated = _stated(folder)
+    with inside(name):
+        size = section(stated, "size") if stated.get("size") else {}
+        pixels = integer(stated, "max_pixels", integer(size, "longest_edge", 0))
+    return min(most, pixels // (vision.patch_size * vision.merge_size) ** 2)
+
+
 def _stated(folder: Path) -> tuple[str, Config]:
     """The file's name, and what it states."""
     if (folder / NEWER_FILE).exists() and NESTED in (newer := read_json(folder / NEWER_FILE)):

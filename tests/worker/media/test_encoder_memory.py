@@ -17,6 +17,7 @@ from quire.worker.media.media_encoder import dealt
 from quire.worker.specs.encoder_pages import PAGE_ROWS, num_pages
 from quire.worker.specs.fit import fit
 from quire.worker.specs.needs import Place
+from quire.worker.specs.normalization import largest_image
 from quire.worker.specs.registry import read_spec
 from quire.worker.tables.slot_table import PlanError
 
@@ -49,11 +50,12 @@ def test_pages_that_do_not_fit_are_named(pages, tokens, words):
         memory.row_numbers(pages, tokens, "binds")
 
 
-def test_four_of_the_largest_items_fit_where_nothing_is_said(folder):
+def test_what_four_steps_encode_or_the_largest_image_fits_where_nothing_is_said(folder):
     vision = read_spec(folder).vision
-    assert num_pages(WorkerConfig(max_num_encoder_patches=4 * 65), vision, 4) == 4 * 2
+    assert num_pages(WorkerConfig(max_num_encoder_patches=4 * 65), vision, 64, 4) == 4 * 2
+    assert num_pages(WorkerConfig(max_num_encoder_patches=4), vision, 16384, 4) == 16384 // PAGE_ROWS
     page = PAGE_ROWS * vision.row_size * 4
-    assert num_pages(WorkerConfig(mm_encoder_cache_bytes=3 * page - 1), vision, 4) == 2
+    assert num_pages(WorkerConfig(mm_encoder_cache_bytes=3 * page - 1), vision, 16384, 4) == 2
 
 
 def test_a_memory_without_a_page_is_refused_before_anything_starts(folder):
@@ -66,6 +68,15 @@ def test_a_memory_without_a_page_is_refused_before_anything_starts(folder):
         WorkerConfig(model=str(folder), mm_encoder_cache_bytes=100, language_model_only=True), Place(False, 1 << 34)
     )
     assert (needs.encoder_bytes, refusals) == (0, [])
+
+
+def test_the_largest_image_is_the_processors_as_far_as_the_context_holds_it(folder, tmp_path):
+    vision = read_spec(folder).vision
+    assert largest_image(folder, vision, 10_000) == 64
+    assert largest_image(folder, vision, 50) == 50
+    assert largest_image(tmp_path, vision, 10_000) == 0
+    (tmp_path / "preprocessor_config.json").write_text('{"max_pixels": 16777216}')
+    assert largest_image(tmp_path, vision, 262_144) == 16384
 
 
 def test_items_are_dealt_by_what_they_cost():
