@@ -202,7 +202,7 @@ class ServeOptions:
         int,
         Flag(
             "scheduling",
-            "patches of images one step may encode beside its tokens, but for a single larger image; 1080p has about 8000",
+            "patches of images one step may encode; a larger image has a step alone, and 1080p has some 8000",
             "N",
         ),
     ] = 8192

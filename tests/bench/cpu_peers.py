@@ -12,7 +12,7 @@ a time, prompt 128, output 64, output tokens per second; (c) 32 requests, 8 at a
 tokens of their own, output 32, the same; (d) milliseconds to the first token of a lone prompt of 1024.
 
 In a turn each server of a width is started, warmed up, measured and stopped; the next turn goes the other way round and
-has other prompts. The limits (`peers/limit.py` has the formula) are of the machine as it is measured around each server.
+has other prompts. The limits (`peers/limit.py` has the formula) are of the machine as it is measured around a server.
 `--keep FOLDER` holds the models and what was measured: a later call adds its turns to those of earlier ones, so that a
 long measurement can be had in pieces. `--parts` also runs the workloads' steps in one process, and says what share of
 the time of quire's figures products, attention and the rest of a step take, and how much lies between steps. Prints
@@ -59,7 +59,7 @@ def servers(args: argparse.Namespace, folder: Path, width: str) -> Iterator[Call
 
 
 def turn(args: argparse.Namespace, folder: Path, width: str, number: int) -> Iterator[Row]:
-    """Every server of a width once. The machine is measured before and after each, since a shared host has fast minutes."""
+    """Every server of a width once. The machine is measured before and after each: a shared host has fast minutes."""
     print(f"turn {number}, {width}", flush=True)
     order = list(servers(args, folder, width))
     before = measure_machine()

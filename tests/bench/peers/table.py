@@ -19,8 +19,8 @@ def spread(values: Sequence[float]) -> str:
 def table(rows: Sequence[Row]) -> Iterable[str]:
     """Lines of Markdown. (d) is in milliseconds, everything else in tokens per second.
 
-    A figure's limit is that of the machine as it was found around its server, and `quire over it` a ratio of figures of one
-    turn, for (d) of times.
+    A figure's limit is that of the machine as it was found around its server, and `quire over it` a ratio of figures of
+    one turn, for (d) of times.
     """
     yield "| workload | server | measured | limit | share of the limit | quire over it |"
     yield "|---|---|---|---|---|---|"

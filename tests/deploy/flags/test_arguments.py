@@ -9,9 +9,9 @@ from quire.deploy.__main__ import build_parser, main
 from quire.deploy.flags.arguments import UsageError, gather
 from quire.deploy.flags.llama_flags import LLAMA_FLAGS
 from quire.deploy.flags.options import ServeOptions
-from quire.deploy.flags.spec import specs
 from quire.deploy.flags.other_engines import OTHER_FLAGS
 from quire.deploy.flags.sglang_flags import SGLANG_FLAGS
+from quire.deploy.flags.spec import specs
 from quire.deploy.flags.tgi_flags import TGI_FLAGS
 from quire.deploy.flags.vllm_flags import VLLM_FLAGS
 

@@ -125,7 +125,11 @@ def test_a_step_is_read_from_the_tables_and_padded_to_its_buffers(lengths, paddi
     known = torch.full((num_slots,), 12)
     rows = torch.tensor([slots, [12 - c for c, _ in lengths], [n for _, n in lengths]], dtype=torch.int32).view(3, -1)
     expected = [
-        (1000 + slot * capacity + p, p - 2 * slot * shifted, (slot * capacity + p // block_size) * 3 * block_size + p % block_size)
+        (
+            1000 + slot * capacity + p,
+            p - 2 * slot * shifted,
+            (slot * capacity + p // block_size) * 3 * block_size + p % block_size,
+        )
         for slot, (computed, count) in zip(slots, lengths, strict=True)
         for p in range(computed, computed + count)
     ]
