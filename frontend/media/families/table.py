@@ -21,18 +21,22 @@ SUFFIXES = ("Fast", "Pil")
 def read_family(folder: Path, overrides: Mapping[str, Any] = {}) -> MediaFamily | None:
     """The family of the model in a folder; `overrides`: settings of this server that go before the model's.
 
-    None: its files say nothing of images, or of images of a family that is not here. Raises `ValueError` for settings
-    that cannot be followed.
+    None: its files say nothing of images, or nothing of a tower that reads them. Raises `ValueError` for settings that
+    cannot be followed, and for a tower's images of a family that is not here.
     """
     file, processor = _processor(folder)
+    config = _read(folder / "config.json")
     name = str(processor.get("image_processor_type", ""))
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
     reader = READERS.get(name)
+    if reader is None and name and "vision_config" in config:
+        remedy = f"known here: {', '.join(READERS)}; correct it, or set language_model_only to read text alone"
+        raise ValueError(f"{file}: image_processor_type: {name!r:.64} is not known; {remedy}")
     if reader is None:
         return None
     try:
-        family = reader(processor, _read(folder / "config.json"))
+        family = reader(processor, config)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     if family is None or not overrides:

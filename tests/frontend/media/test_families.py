@@ -151,6 +151,14 @@ def test_models_without_images_have_no_family(tmp_path: Path) -> None:
     assert read_family(write(tmp_path, PROCESSOR, {})) is None
 
 
+def test_a_towers_images_of_another_family_are_refused_and_not_left_out(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"image_processor_type": "CLIPImageProcessor"}, {"vision_config": {}})
+    with pytest.raises(
+        ValueError, match=r"image_processor_type: 'CLIPImageProcessor' is not known; .*language_model_only"
+    ):
+        read_family(folder)
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text("{")
     with pytest.raises(ValueError, match=r"preprocessor_config\.json: does not read"):
