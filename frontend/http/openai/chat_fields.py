@@ -61,6 +61,8 @@ class ChatTurn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     refusal: str | None = None
     """The refusal that an assistant's turn holds in place of a content."""
     audio: None = None
+    images: None = None
+    """Ollama's form, which would be lost here: images are parts of the content."""
     function_call: CalledFunction | None = None
     """The one call of an assistant's turn, as it was written before there were tools."""
 

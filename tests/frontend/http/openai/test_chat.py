@@ -243,6 +243,7 @@ REFUSALS = [
     ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_parameter", "messages[0].tool_call_id"),
     ({"messages": [{**USER, "tool_calls": [CALL]}]}, "invalid_parameter", "messages[0].tool_calls"),
     ({"messages": [{"role": "user", "content": [PART]}]}, "unsupported", "messages[0].content[0]"),
+    ({"messages": [{**USER, "images": ["aGk="]}]}, "unsupported", "messages[0].images"),
     ({"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "unsupported", "messages[0].content[0].type"),
     (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
