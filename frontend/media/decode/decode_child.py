@@ -53,9 +53,9 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
 
 def answer(payload: bytes, setup: DecodeSetup) -> Answer:
     """Decode, resize and write one image."""
+    settings, data = split_job(payload)  # what it raises is our own mistake, and no client's
+    del payload
     try:
-        settings, data = split_job(payload)
-        del payload
         image = decode(data, setup.max_pixels)
         grid, pixels = resized(image, settings.family)
     except MediaRefused as error:
