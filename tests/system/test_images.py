@@ -21,14 +21,16 @@ from tiny_qwen3_vl import TEXT, Reference, write_checkpoint
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, RequestError, TextPart
 
-NUM_TOKENS = 8
+NUM_TOKENS = 24
 ONE_PAGE = 64 * 3 * TEXT["hidden_size"] * 4
 """Bytes of a page of encoder memory: rows for 64 tokens, of an embedding and what two layers add, in float32."""
+BLOCK = 8 * 3 * 2 * 2 * 16 * 4
+"""Bytes of 8 tokens: 3 layers, keys and values, 2 heads of 16, float32."""
 ENGINES = {
     "whole": ("--max-num-batched-tokens", "4096", "--no-enable-prefix-caching"),
     "chunked": ("--max-num-batched-tokens", "24", "--max-num-seqs", "8", "--block-size", "8"),
     "one_item": ("--mm-encoder-cache-bytes", str(ONE_PAGE), "--max-num-encoder-patches", "256"),
-    "preempted": ("--kv-cache-memory-bytes", str(24 * 16 * 3 * 2 * 2 * 16 * 4), "--max-num-seqs", "8"),
+    "preempted": ("--kv-cache-memory-bytes", str(40 * BLOCK), "--max-num-seqs", "8", "--block-size", "8"),
     "two_ranks": ("--tensor-parallel-size", "2"),
 }
 
@@ -87,14 +89,14 @@ def request(name, max_tokens=NUM_TOKENS, **more):
 
 
 def answer(engine, name):
-    """The prompt's tokens in number, and those of the answer."""
+    """The prompt's tokens in number, those of the answer, and how often it was preempted."""
     tokens, usage = [], None
     for event in engine.client.stream(request(name)):
         if isinstance(event, Delta):
             tokens += event.token_ids
         elif isinstance(event, Finished):
             usage = event.usage
-    return usage.prompt_tokens, tokens
+    return usage.prompt_tokens, tokens, usage.num_preemptions
 
 
 def data_url(image):
@@ -120,13 +122,16 @@ def openai_parts(name):
     ]
 
 
-@pytest.mark.parametrize("flags", ENGINES.values(), ids=ENGINES)
-def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, flags, eventually):
-    engine = serve(str(model), *flags)
+@pytest.mark.parametrize("name", ENGINES)
+def test_answers_are_those_of_transformers_however_they_are_scheduled(serve, model, expected, name, eventually):
+    engine = serve(str(model), *ENGINES[name])
+    num_preemptions = 0
     with ThreadPoolExecutor(len(CHATS)) as pool:
         for _ in range(2):  # the second time out of the cache
-            found = dict(zip(CHATS, pool.map(lambda name: answer(engine, name), CHATS), strict=True))
-            assert found == expected
+            answers = dict(zip(CHATS, pool.map(lambda chat: answer(engine, chat), CHATS), strict=True))
+            assert {chat: found[:2] for chat, found in answers.items()} == expected
+            num_preemptions += sum(found[2] for found in answers.values())
+    assert (num_preemptions > 0) == (name == "preempted")
     eventually(engine.idle, 10)
     engine.stop()
 
