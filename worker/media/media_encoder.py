@@ -1,5 +1,6 @@
 """Encodes the items of a plan: whole items are dealt to the ranks, and every rank gets all rows."""
 
+import errno
 import logging
 import math
 import os
@@ -104,19 +105,20 @@ class MediaEncoder:
         """The item's pixels; None, and a line in the log, where they are not there."""
         _, rows, columns = encode.grid
         shape = rows * self._patch, columns * self._patch, 3
-        path = self._folder / encode.file
+        size = math.prod(shape)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(self._folder / encode.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or status.st_size != math.prod(shape):
-                    _log.error("media file %s: %d bytes, not %d", encode.file, status.st_size, math.prod(shape))
-                    return None
-                read = np.fromfile(file, np.uint8)
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise OSError(errno.EINVAL, "no regular file")
+                read = np.fromfile(file, np.uint8, size + 1)
         except OSError as error:
             _log.error("media file %s: %s", encode.file, error.strerror)
             return None
-        return read.reshape(shape) if read.size == math.prod(shape) else None
+        if read.size != size:
+            _log.error("media file %s: it does not have %d bytes", encode.file, size)
+            return None
+        return read.reshape(shape)
 
 
 def dealt(costs: Sequence[int], num_ranks: int) -> list[list[int]]:

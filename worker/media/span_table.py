@@ -88,8 +88,6 @@ class SpanTable:
                 raise PlanError(f"num_tokens: slot {slot} runs tokens of its span {number}, which no plan has bound")
             first, last = max(begin, span.start), min(end, span.stop)
             source[first - begin : last - begin] = rows[first - span.start : last - span.start]
-            if end >= span.stop:
-                del self._rows[slot, number]  # its pages may hold another item from the next plan on
         return source
 
     def _release(self, slot: int) -> None:

@@ -1,6 +1,7 @@
 """Steps of a model that reads images: tokens equal to those of transformers, however prompt and encodes are cut."""
 
 import hashlib
+import os
 import sys
 from pathlib import Path
 
@@ -68,6 +69,8 @@ class Case:
             MediaSpan(begin, rows * columns // MERGE**2, (1, rows, columns))
             for begin, (_, rows, columns) in zip(starts, self.grids, strict=True)
         )
+        extents = [max(rows, columns) // MERGE for _, rows, columns in self.grids]
+        self.shift = sum(extents) - sum(span.num_tokens for span in self.spans)
         self.encodes, self.binds, page = [], [], 0
         for index, (image, span) in enumerate(zip(images, self.spans, strict=True)):
             pixels = reference.resized(image).tobytes()
@@ -171,14 +174,47 @@ def test_a_prefix_that_ends_in_an_image_or_behind_all_goes_on_with_the_right_pos
     assert first == expected[0]
 
 
-def test_a_lost_file_is_reported_and_the_others_are_encoded(vision, case, tmp_path):
-    (tmp_path / "media" / case.encodes[1].file).write_bytes(b"short")
+def shorten(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def lengthen(file):
+    file.write_bytes(file.read_bytes() + b"\0")
+
+
+def link(file):
+    file.symlink_to(file.rename(file.with_suffix(".moved")))
+
+
+def make_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def make_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, shorten, lengthen, link, make_folder, make_pipe])
+def test_a_lost_file_is_reported_and_the_others_are_encoded(vision, case, tmp_path, harm):
+    harm(tmp_path / "media" / case.encodes[1].file)
     case.admit(vision.scribe)
     assert vision.run([(0, len(case.ids))], **case.changes()).lost_encodes == (1,)
-    (tmp_path / "media" / case.encodes[0].file).unlink()
+    memory, page = vision.runner._media._encoder.memory.rows, PAGE_ROWS
+    assert not memory[page : page + case.spans[1].num_tokens].any(), "rows that mean nothing hold nobody's"
+    assert memory[2 * page : 2 * page + case.spans[2].num_tokens].any()
+
+
+def test_a_slot_that_is_set_free_has_no_shift(vision, case, reference):
+    """Texts turn alike wherever they begin, but not to the bit."""
+    case.admit(vision.scribe)
+    vision.draw([(0, len(case.ids))], **case.changes())
+    assert vision.runner._inputs.shifts.tolist() == [case.shift, *[0] * 7]
     vision.scribe.release(0)
-    case.admit(vision.scribe, 1)
-    assert vision.run([(1, len(case.ids))], **case.changes(1)).lost_encodes == (0, 1)
+    vision.scribe.admit(0, [5, 6, 7])
+    vision.draw([(0, 3)])
+    assert not vision.runner._inputs.shifts.any()
 
 
 def test_two_ranks_draw_what_one_does(group, fields, scribe, case, reference):
