@@ -15,6 +15,7 @@ from quire.deploy.flags.arguments import UsageError
 from quire.proto.api import (
     Chat,
     ChatMessage,
+    ContentPart,
     Delta,
     Event,
     Finished,
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _request(arguments: argparse.Namespace) -> GenerateRequest:
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
     images = [_image(path) for path in arguments.image]
-    content: str | list[TextPart | ImagePart] = [*images, TextPart(text)] if images else text
+    content: str | list[ContentPart] = [*images, TextPart(text)] if images else text
     return GenerateRequest(
         input=Chat([ChatMessage("user", content)]) if arguments.chat or images else text,
         model=arguments.model,

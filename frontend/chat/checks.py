@@ -12,7 +12,7 @@ from quire.frontend.limits.half_character import half_character
 from quire.frontend.limits.json_scan import scan
 from quire.frontend.parsing.tools.forced import NAMED
 from quire.frontend.parsing.tools.parser import MAX_CALLS, MAX_NAME, NAME_CHAR
-from quire.proto.api import Chat, ChatMessage
+from quire.proto.api import Chat, ChatMessage, MediaSettings
 from quire.proto.messages.params import ParameterError
 
 MAX_MESSAGES = 4096
@@ -26,7 +26,7 @@ MAX_JSON_PARTS = 1 << 14
 NOT_ANSWERING = ("system", "developer", "user", "tool")
 """Roles whose messages hold no calls; what other names mean is the template's business."""
 NOT_SEEING = ("system", "developer", "assistant")
-"""Roles whose messages hold no images."""
+"""Roles whose messages hold no images and no videos."""
 CHOICES = ("auto", "none", "required")
 RESERVED = frozenset(
     {
@@ -85,6 +85,7 @@ def check_chat(chat: Chat) -> None:
     _check_tools(chat)
     template_kwargs(chat)
     documents(chat)
+    _check_media_settings(chat.media_settings)
 
 
 def documents(chat: Chat) -> list[dict[str, Any]]:
@@ -138,8 +139,9 @@ def _check_message(message: ChatMessage, field: str) -> None:
         for name in ("tool_calls", "reasoning"):
             if getattr(message, name):
                 raise ParameterError(f"{field}.{name}", "belongs to assistant messages only; remove it")
-    if message.role in NOT_SEEING and message.images:
-        wrong = f"holds an image, which {message.role} messages do not; send it in one of the user's"
+    if message.role in NOT_SEEING and message.media:
+        what = "an image" if message.images else "a video"
+        wrong = f"holds {what}, which {message.role} messages do not; send it in one of the user's"
         raise ParameterError(f"{field}.content_parts", wrong, "UNSUPPORTED")
     if message.role == "tool" and not message.tool_call_id:
         raise ParameterError(f"{field}.tool_call_id", "is missing")
@@ -151,6 +153,19 @@ def _check_message(message: ChatMessage, field: str) -> None:
         if not 1 <= len(call.name) <= MAX_NAME:
             raise ParameterError(f"{field}.tool_calls[{index}].name", f"must be 1 to {MAX_NAME} characters")
         scan(call.arguments.encode(), f"{field}.tool_calls[{index}].arguments", MAX_JSON_PARTS, unique=False)
+
+
+def _check_media_settings(settings: MediaSettings) -> None:
+    field = "chat.media_settings"
+    for name in ("min_pixels", "max_pixels", "num_frames", "fps"):
+        value = getattr(settings, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ParameterError(f"{field}.{name}", f"must be above 0, got {value}")
+    if settings.fps is not None and settings.num_frames is not None:
+        raise ParameterError(f"{field}.num_frames", "excludes fps; set only one of them")
+    low, high = settings.min_pixels, settings.max_pixels
+    if low is not None and high is not None and low > high:
+        raise ParameterError(f"{field}.max_pixels", f"is below min_pixels, {low}: got {high}")
 
 
 def _check_tools(chat: Chat) -> None:

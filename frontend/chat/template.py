@@ -13,7 +13,7 @@ from quire.frontend.chat.render_child import RENDERED, TemplateError, check_sour
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.frontend.text.special_token_escape import EscapeChars, SpecialTokenEscaper, unescaped
-from quire.proto.api import Chat, ChatMessage, TextPart
+from quire.proto.api import Chat, ChatMessage, ContentPart, ImagePart, TextPart
 from quire.proto.messages.params import ParameterError
 
 NUM_PROCESSES = 2
@@ -200,11 +200,16 @@ def _message(one: ChatMessage, knows_developer: bool) -> dict[str, Any]:
 
 
 def _content(one: ChatMessage) -> str | list[dict[str, str]]:
-    """A text, as every template takes it; of images and texts a list, as templates of models that see take it."""
-    if not one.images:
+    """A text, as every template takes it; of media and texts a list, as templates of models that see take it."""
+    if not one.media:
         return one.text
-    parts = one.parts
-    return [{"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"} for part in parts]
+    return [_part(part) for part in one.parts]
+
+
+def _part(part: ContentPart) -> dict[str, str]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    return {"type": "image" if isinstance(part, ImagePart) else "video"}
 
 
 def _append(message: dict[str, Any], text: str) -> None:

@@ -168,7 +168,7 @@ class PromptTokenizer:
         if template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
         model.check_tools(chat)
-        model.check_images(chat)
+        model.check_media(chat)
         job = await self._threads.run_single(chat.cost, template.job, chat)
         with self._metrics.timed("render_seconds"):
             answer = await template.render(job)

@@ -15,7 +15,7 @@ from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.infill import find_infill
 from quire.frontend.text.tokenizer import TextTokenizer
-from quire.proto.api import Chat
+from quire.proto.api import Chat, MediaSettings, VideoPart
 from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
@@ -24,6 +24,11 @@ UNREAD = (
     "is an image, and this model reads text alone; leave it out, or ask a model that takes images (those whose "
     "input_modalities in /v1/models say so)"
 )
+UNWATCHED = (
+    "is a video, which this model does not take; send pictures of it as images, or ask a model that takes videos "
+    "(those whose input_modalities in /v1/models say so)"
+)
+UNSET = "changes nothing yet: bounds of images are set where the server starts, by --mm-processor-kwargs; leave it out"
 UNSEEN = (
     "are not shown by this model's chat template, and there is no parser for its calls; for agents start the server "
     "with a model whose template shows tools, or with --chat-template FILE; to have tools ignored, with "
@@ -86,11 +91,17 @@ class ServedModel:
         encoded = () if facts is None or facts.media is None else facts.media.kinds
         return self.images is not None and "image" in encoded
 
-    def check_images(self, chat: Chat) -> None:
-        """Raises `ParameterError` for images that the model does not take, or for too many."""
+    def check_media(self, chat: Chat) -> None:
+        """Raises `ParameterError` for images and videos that the model does not take, or for too many."""
         for field in image_fields(chat):
             if not self.takes_images:
                 raise ParameterError(field, UNREAD, "UNSUPPORTED")
+        for index, message in enumerate(chat.messages):
+            for at, part in enumerate(message.parts):
+                if isinstance(part, VideoPart):
+                    raise ParameterError(f"chat.messages[{index}].content_parts[{at}]", UNWATCHED, "UNSUPPORTED")
+        if chat.media_settings != MediaSettings():
+            raise ParameterError("chat.media_settings", UNSET, "UNSUPPORTED")
         if self.images is not None:
             self.images.check(chat)
 

@@ -2,11 +2,14 @@
 
 from quire.proto.api.chat import Chat as Chat
 from quire.proto.api.chat import ChatMessage as ChatMessage
+from quire.proto.api.chat import ContentPart as ContentPart
 from quire.proto.api.chat import ImagePart as ImagePart
+from quire.proto.api.chat import MediaSettings as MediaSettings
 from quire.proto.api.chat import TextPart as TextPart
 from quire.proto.api.chat import Tool as Tool
 from quire.proto.api.chat import ToolCall as ToolCall
 from quire.proto.api.chat import ToolCallDelta as ToolCallDelta
+from quire.proto.api.chat import VideoPart as VideoPart
 from quire.proto.api.embedding import Embeddings as Embeddings
 from quire.proto.api.embedding import EmbedRequest as EmbedRequest
 from quire.proto.api.embedding import ScoreRequest as ScoreRequest

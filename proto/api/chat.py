@@ -62,11 +62,44 @@ class ImagePart:
 
 
 @dataclass(frozen=True, slots=True)
+class VideoPart:
+    """A video of a turn: by `url` as an image is, as `data`, as `frames`, or by `uuid` alone where its bytes are kept.
+
+    Of `url`, `data` and `frames` at most one is set.
+    """
+
+    url: str = field(default="", repr=False)
+    data: bytes = field(default=b"", repr=False)
+    """Bytes of its file."""
+    frames: tuple[bytes, ...] = field(default=(), repr=False)
+    """Bytes of the files of pictures that are its frames, in their order."""
+    uuid: str = ""
+    """As of an image."""
+
+
+ContentPart = TextPart | ImagePart | VideoPart
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSettings:
+    """What a request asks of its images and videos; None: as the server has it."""
+
+    min_pixels: int | None = None
+    """Fewest pixels of an image, or of a video's frames together, after it is resized."""
+    max_pixels: int | None = None
+    """Most of them."""
+    fps: float | None = None
+    """Frames that are taken of each second of a video. Not together with `num_frames`."""
+    num_frames: int | None = None
+    """Frames that are taken of a video."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation."""
 
     role: str
-    content: str | Sequence[TextPart | ImagePart] = ""
+    content: str | Sequence[ContentPart] = ""
     """A text, or parts."""
     name: str = ""
     reasoning: str = ""
@@ -83,7 +116,7 @@ class ChatMessage:
         return "".join([part.text for part in self.content if isinstance(part, TextPart)])
 
     @property
-    def parts(self) -> Sequence[TextPart | ImagePart]:
+    def parts(self) -> Sequence[ContentPart]:
         """The content as parts."""
         return [TextPart(self.content)] if isinstance(self.content, str) else self.content
 
@@ -91,6 +124,11 @@ class ChatMessage:
     def images(self) -> list[ImagePart]:
         """The images of the content, in their order."""
         return [part for part in self.parts if isinstance(part, ImagePart)]
+
+    @property
+    def media(self) -> list[ImagePart | VideoPart]:
+        """The images and videos of the content, in their order."""
+        return [part for part in self.parts if not isinstance(part, TextPart)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +147,11 @@ class Chat:
     """A JSON object of scalars for the template; empty: none."""
     documents: str = ""
     """A JSON list of objects that the template shows beside the messages; empty: none."""
+    media_settings: MediaSettings = MediaSettings()
 
     @property
     def cost(self) -> int:
-        """Cost of checking and escaping it, in characters of plain text. Nobody looks into images for it."""
+        """Cost of checking and escaping it, in characters of plain text. Nobody looks into images or videos for it."""
         plain = sum(len(one.text) + len(one.reasoning) for one in self.messages)
         num_parts = sum(len(one.content) for one in self.messages if not isinstance(one.content, str))
         plain += sum(len(tool.description) for tool in self.tools)

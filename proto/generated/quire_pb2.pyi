@@ -51,13 +51,27 @@ class ImagePart(_message.Message):
     detail: str
     def __init__(self, url: _Optional[str] = ..., data: _Optional[bytes] = ..., uuid: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
+class VideoPart(_message.Message):
+    __slots__ = ("url", "data", "frames", "uuid")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    data: bytes
+    frames: _containers.RepeatedScalarFieldContainer[bytes]
+    uuid: str
+    def __init__(self, url: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[bytes]] = ..., uuid: _Optional[str] = ...) -> None: ...
+
 class ContentPart(_message.Message):
-    __slots__ = ("text", "image")
+    __slots__ = ("text", "image", "video")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    VIDEO_FIELD_NUMBER: _ClassVar[int]
     text: str
     image: ImagePart
-    def __init__(self, text: _Optional[str] = ..., image: _Optional[_Union[ImagePart, _Mapping]] = ...) -> None: ...
+    video: VideoPart
+    def __init__(self, text: _Optional[str] = ..., image: _Optional[_Union[ImagePart, _Mapping]] = ..., video: _Optional[_Union[VideoPart, _Mapping]] = ...) -> None: ...
 
 class ChatMessage(_message.Message):
     __slots__ = ("role", "content", "name", "reasoning", "tool_calls", "tool_call_id", "content_parts")
@@ -89,8 +103,20 @@ class Tool(_message.Message):
     strict: bool
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[str] = ..., strict: _Optional[bool] = ...) -> None: ...
 
+class MediaSettings(_message.Message):
+    __slots__ = ("min_pixels", "max_pixels", "fps", "num_frames")
+    MIN_PIXELS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PIXELS_FIELD_NUMBER: _ClassVar[int]
+    FPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    min_pixels: int
+    max_pixels: int
+    fps: float
+    num_frames: int
+    def __init__(self, min_pixels: _Optional[int] = ..., max_pixels: _Optional[int] = ..., fps: _Optional[float] = ..., num_frames: _Optional[int] = ...) -> None: ...
+
 class Chat(_message.Message):
-    __slots__ = ("messages", "add_generation_prompt", "continue_final_message", "tools", "tool_choice", "parallel_tool_calls", "template_kwargs", "documents")
+    __slots__ = ("messages", "add_generation_prompt", "continue_final_message", "tools", "tool_choice", "parallel_tool_calls", "template_kwargs", "documents", "media_settings")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +125,7 @@ class Chat(_message.Message):
     PARALLEL_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_KWARGS_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_SETTINGS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     add_generation_prompt: bool
     continue_final_message: bool
@@ -107,7 +134,8 @@ class Chat(_message.Message):
     parallel_tool_calls: bool
     template_kwargs: str
     documents: str
-    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[str] = ..., parallel_tool_calls: _Optional[bool] = ..., template_kwargs: _Optional[str] = ..., documents: _Optional[str] = ...) -> None: ...
+    media_settings: MediaSettings
+    def __init__(self, messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., add_generation_prompt: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ..., tool_choice: _Optional[str] = ..., parallel_tool_calls: _Optional[bool] = ..., template_kwargs: _Optional[str] = ..., documents: _Optional[str] = ..., media_settings: _Optional[_Union[MediaSettings, _Mapping]] = ...) -> None: ...
 
 class Choices(_message.Message):
     __slots__ = ("choices",)

@@ -2,10 +2,12 @@
 
 from quire.proto import api
 from quire.proto.generated import quire_pb2 as pb
-from quire.proto.grpc_map.fields import fill, read
+from quire.proto.grpc_map.fields import fill, put_scalars, read, set_scalars
 from quire.proto.messages.params import ParameterError
 
-Parts = tuple[api.TextPart | api.ImagePart, ...]
+Parts = tuple[api.ContentPart, ...]
+SOURCES = {"image": ("url", "data"), "video": ("url", "data", "frames")}
+"""Ways to give an item, of which a part has one."""
 
 
 def chat(message: pb.Chat) -> api.Chat:
@@ -29,6 +31,7 @@ def chat(message: pb.Chat) -> api.Chat:
         message.parallel_tool_calls if message.HasField("parallel_tool_calls") else None,
         message.template_kwargs,
         message.documents,
+        api.MediaSettings(**set_scalars(message.media_settings)),
     )
 
 
@@ -42,20 +45,21 @@ def _content(message: pb.ChatMessage, field: str) -> str | Parts:
     return tuple(_part(part, f"{field}.content_parts[{index}]") for index, part in enumerate(message.content_parts))
 
 
-def _part(message: pb.ContentPart, field: str) -> api.TextPart | api.ImagePart:
+def _part(message: pb.ContentPart, field: str) -> api.ContentPart:
     kind = message.WhichOneof("part")
     if kind is None:
-        raise ParameterError(field, "is empty; set text or image")
+        raise ParameterError(field, "is empty; set text, image or video")
     if kind == "text":
         return api.TextPart(message.text)
-    image = read(api.ImagePart, message.image)
-    if image.url and image.data:
-        raise ParameterError(f"{field}.image.data", "excludes url; set only one of them")
-    if not (image.url or image.data or image.uuid):
-        raise ParameterError(
-            f"{field}.image", "is empty; set url or data, or the uuid of an image that was sent before"
-        )
-    return image
+    part: api.ImagePart | api.VideoPart
+    part = read(api.ImagePart, message.image) if kind == "image" else read(api.VideoPart, message.video)
+    given = [name for name in SOURCES[kind] if getattr(part, name)]
+    if len(given) > 1:
+        raise ParameterError(f"{field}.{kind}.{given[1]}", f"excludes {given[0]}; set only one of them")
+    if not given and not part.uuid:
+        ways = "url or data" if kind == "image" else "url, data or frames"
+        raise ParameterError(f"{field}.{kind}", f"is empty; set {ways}, or the uuid of what was sent before")
+    return part
 
 
 def chat_message(value: api.Chat) -> pb.Chat:
@@ -69,7 +73,16 @@ def chat_message(value: api.Chat) -> pb.Chat:
         parallel_tool_calls=value.parallel_tool_calls,
         template_kwargs=value.template_kwargs or None,
         documents=value.documents or None,
+        media_settings=_settings_message(value.media_settings),
     )
+
+
+def _settings_message(value: api.MediaSettings) -> pb.MediaSettings | None:
+    if value == api.MediaSettings():
+        return None
+    message = pb.MediaSettings()
+    put_scalars(message, value)
+    return message
 
 
 def _turn_message(one: api.ChatMessage) -> pb.ChatMessage:
@@ -85,9 +98,12 @@ def _turn_message(one: api.ChatMessage) -> pb.ChatMessage:
     )
 
 
-def _part_message(part: api.TextPart | api.ImagePart) -> pb.ContentPart:
+def _part_message(part: api.ContentPart) -> pb.ContentPart:
     if isinstance(part, api.TextPart):
         return pb.ContentPart(text=part.text)
+    if isinstance(part, api.VideoPart):
+        video = pb.VideoPart(url=part.url or None, data=part.data or None, frames=part.frames, uuid=part.uuid or None)
+        return pb.ContentPart(video=video)
     image = pb.ImagePart(
         url=part.url or None, data=part.data or None, uuid=part.uuid or None, detail=part.detail or None
     )

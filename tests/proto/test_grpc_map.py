@@ -25,7 +25,14 @@ IMAGES = (
     | st.builds(api.ImagePart, data=st.binary(min_size=1, max_size=20), uuid=TEXT, detail=TEXT)
     | st.builds(api.ImagePart, uuid=NAMED)
 )
-PARTS = st.lists(st.builds(api.TextPart, TEXT) | IMAGES, min_size=1, max_size=3).map(tuple)
+VIDEOS = (
+    st.builds(api.VideoPart, url=NAMED, uuid=TEXT)
+    | st.builds(api.VideoPart, data=st.binary(min_size=1, max_size=20), uuid=TEXT)
+    | st.builds(api.VideoPart, frames=st.lists(st.binary(max_size=9), min_size=1, max_size=3).map(tuple), uuid=TEXT)
+    | st.builds(api.VideoPart, uuid=NAMED)
+)
+SETTINGS = st.builds(api.MediaSettings, st.none() | INT64, st.none() | INT64, st.none() | DOUBLE, st.none() | INT64)
+PARTS = st.lists(st.builds(api.TextPart, TEXT) | IMAGES | VIDEOS, min_size=1, max_size=3).map(tuple)
 TURN = st.builds(api.ChatMessage, TEXT, TEXT | PARTS, TEXT, TEXT, CALLS, TEXT)
 CHAT = st.builds(
     api.Chat,
@@ -36,6 +43,7 @@ CHAT = st.builds(
     st.none() | TEXT,
     st.none() | st.booleans(),
     TEXT,
+    media_settings=SETTINGS,
 )
 STRUCTURED = (
     st.just(Structured("json_object"))
@@ -201,13 +209,21 @@ def test_a_chat_message_without_content_is_refused_by_name():
         ({"content": "x", "content_parts": [pb.ContentPart(text="y")]}, r"content_parts: excludes content"),
         (
             {"content_parts": [pb.ContentPart(text="y"), pb.ContentPart()]},
-            r"content_parts\[1\]: is empty; set text or",
+            r"content_parts\[1\]: is empty; set text, image or video",
         ),
         (
             {"content_parts": [pb.ContentPart(image=pb.ImagePart(url="http://x", data=b"y"))]},
             r"content_parts\[0\]\.image\.data: excludes url",
         ),
         ({"content_parts": [pb.ContentPart(image=pb.ImagePart(detail="low"))]}, r"content_parts\[0\]\.image: is empty"),
+        (
+            {"content_parts": [pb.ContentPart(video=pb.VideoPart(data=b"y", frames=[b"z"]))]},
+            r"content_parts\[0\]\.video\.frames: excludes data",
+        ),
+        (
+            {"content_parts": [pb.ContentPart(video=pb.VideoPart())]},
+            r"content_parts\[0\]\.video: is empty; set url, data or frames, or the uuid",
+        ),
     ],
 )
 def test_a_content_that_is_neither_a_text_nor_parts_is_refused_by_name(content, text):
@@ -217,8 +233,8 @@ def test_a_content_that_is_neither_a_text_nor_parts_is_refused_by_name(content, 
 
 
 def test_a_part_of_another_kind_is_refused_by_number():
-    turn = pb.ChatMessage(role="user", content_parts=[pb.ContentPart.FromString(b"\x1a\x03cat")])
-    with pytest.raises(ParameterError, match=r"chat\.messages\.content_parts\.field number 3"):
+    turn = pb.ChatMessage(role="user", content_parts=[pb.ContentPart.FromString(b"\x22\x03cat")])
+    with pytest.raises(ParameterError, match=r"chat\.messages\.content_parts\.field number 4"):
         grpc_map.check_contents(
             pb.GenerateRequest(chat=pb.Chat(messages=[turn])).SerializeToString(), pb.GenerateRequest
         )

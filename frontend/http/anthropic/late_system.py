@@ -11,7 +11,7 @@ from starlette.requests import Request
 from quire.frontend.http import body
 from quire.frontend.http.decoding.ignored import note
 from quire.frontend.request.pipeline import RequestPipeline
-from quire.proto.api import Chat, ChatMessage, ImagePart, TextPart
+from quire.proto.api import Chat, ChatMessage, ContentPart, TextPart
 from quire.proto.messages.params import ParameterError
 
 PROBE = Chat([ChatMessage("user", "a"), ChatMessage("system", "b")])
@@ -50,7 +50,7 @@ def folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
     Behind a turn of the assistant it begins one of the user.
     """
-    turns: list[tuple[ChatMessage, list[TextPart | ImagePart]]] = []
+    turns: list[tuple[ChatMessage, list[ContentPart]]] = []
     """Each with the parts behind its own."""
     for one in messages:
         before = turns[-1][0].role if turns else ""

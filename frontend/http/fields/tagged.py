@@ -21,7 +21,7 @@ class _Tag(msgspec.Struct):
 class Part(Protocol):
     """A piece of content, as one of the APIs writes it."""
 
-    def part(self, path: str) -> api.TextPart | api.ImagePart:
+    def part(self, path: str) -> api.ContentPart:
         """`path`: where it stands in the body. Raises `ParameterError`."""
         ...
 
@@ -68,7 +68,7 @@ def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, defau
 
 def read_content(
     content: str | Sequence[msgspec.Raw] | None, kinds: Mapping[str, type[Part]], path: str
-) -> str | list[api.TextPart | api.ImagePart]:
+) -> str | list[api.ContentPart]:
     """Content of a message: a text, or parts. Raises `ParameterError` for parts of other kinds."""
     if content is None or isinstance(content, str):
         return content or ""

@@ -152,7 +152,7 @@ def _messages(turns: Sequence[Turn]) -> list[api.ChatMessage]:
     return messages
 
 
-def with_images(text: str, images: Sequence[str] | None, path: str) -> str | list[api.TextPart | api.ImagePart]:
+def with_images(text: str, images: Sequence[str] | None, path: str) -> str | list[api.ContentPart]:
     """A content: the images, which come first, and the text. Raises `ParameterError`."""
     if not images:
         return text

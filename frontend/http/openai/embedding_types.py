@@ -58,8 +58,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise ParameterError("add_special_tokens", "applies to input only; a template writes its own")
         messages = [turn.message(f"messages[{index}]") for index, turn in enumerate(self.messages)]
         for index, message in enumerate(messages):
-            if message.images:
-                wrong = "holds an image, and vectors are made of text alone here; leave it out"
+            if message.media:
+                wrong = "holds an image or a video, and vectors are made of text alone here; leave it out"
                 raise ParameterError(f"messages[{index}].content", wrong, "UNSUPPORTED")
         kwargs = template_kwargs(self.chat_template_kwargs)
         return Chat(messages, bool(self.add_generation_prompt), self.continue_final_message, template_kwargs=kwargs)

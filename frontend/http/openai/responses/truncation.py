@@ -19,7 +19,7 @@ async def shortened(context: FrontendContext, request: GenerateRequest) -> Gener
     """
     chat = request.input
     assert isinstance(chat, Chat)
-    if any(message.images for message in chat.messages):
+    if any(message.media for message in chat.messages):
         raise ParameterError("truncation", "drops no turns of a chat with images; leave it out", "UNSUPPORTED")
     fits = context.pipeline.fits
     if await fits(chat, request.model):
