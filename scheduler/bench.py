@@ -149,7 +149,7 @@ class Drive:
             return ()
         digest = self._number.to_bytes(DIGEST_BYTES, "little")
         span = MediaSpan(self.scenario.prompt_len - length - 1, length, (1, TOKENS_BY, length))
-        return (Media(span, digest, f"frontend-0/{digest.hex()}", 768 * span.num_patches),)
+        return (Media(span, digest, "frontend-0", 768 * span.num_patches),)
 
     def step(self) -> tuple[float, float, float, SendPlan | None]:
         """Answer the oldest plan and ask for the next.

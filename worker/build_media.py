@@ -41,7 +41,7 @@ def build_media(
 
 def media_facts(encoder: MediaEncoder | None) -> MediaFacts | None:
     """The facts by which the scheduler gives out memory, and frontends know what they may send."""
-    return None if encoder is None else encoder.memory.facts(("image",), encoder.merge**2)
+    return None if encoder is None else encoder.memory.facts(encoder.kinds, encoder.merge**2)
 
 
 def encoder_bytes(encoder: MediaEncoder | None) -> int:

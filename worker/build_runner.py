@@ -58,7 +58,6 @@ def build_runner(
         output = Sampler(slots, cast(Head, model), device, reports=reports, matchers=matchers)
     media = None
     if encoder is not None:
-        assert inputs.shifts is not None, "a model of media has positions of several axes"
         media = MediaInputs(encoder, inputs.shifts)
     return Runner(model, cache, slots, inputs, upload, graphs, device, tokens, output, media=media)
 

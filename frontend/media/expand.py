@@ -31,7 +31,7 @@ def expand(
     expanded = array("i")
     expanded.frombytes(np.repeat(column, repeats).tobytes())
     media = tuple(
-        Media(MediaSpan(start, item.num_tokens, item.grid), item.digest, item.file, item.num_bytes)
+        Media(MediaSpan(start, item.num_tokens, item.grid), item.digest, item.folder, item.num_bytes)
         for start, item in zip(starts.tolist(), items, strict=True)
     )
     return expanded, media

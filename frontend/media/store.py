@@ -42,8 +42,8 @@ class StoredMedia:
     grid: tuple[int, int, int]
     """Patches: frames, rows, columns."""
     num_tokens: int
-    file: str
-    """Path within the folder that holds the folders of all frontends."""
+    folder: str
+    """Name of the folder where its file is; see `media_file`."""
     num_bytes: int
     """Size of the file."""
 
@@ -78,10 +78,6 @@ class MediaStore:
         self._digests: dict[bytes, bytes] = {}
         """Key -> digest."""
         folder.mkdir(mode=0o700)
-
-    def file_of(self, digest: bytes) -> str:
-        """Name of an item's file, with that of the folder."""
-        return f"{self.folder.name}/{digest.hex()}"
 
     def take(self, digest: bytes) -> StoredMedia | None:
         """The item, with one more reference; None where it is not here, or its file was removed or cut by others."""

@@ -5,26 +5,41 @@ encode it. Pixels lie in a file of the run directory and travel in no message.
 import msgspec
 
 DIGEST_BYTES = 32
+NO_VIDEO = -1
+"""`MediaSpan.elapsed` of an item that goes on with no video."""
 MEDIA_FOLDER = "media"
 """Folder of the run directory; each frontend has one of its own in it, which begins with its index and a hyphen."""
 
 
 class MediaSpan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The tokens `start` .. `start + num_tokens - 1` of a prompt, which hold the places of one item's rows."""
+    """The tokens `start` .. `start + num_tokens - 1` of a prompt, which hold the places of one item's rows.
+
+    An image is one item or, where its model cuts it into tiles, several; a video is an item for each run of frames that
+    its model reads as one patch in time.
+    """
 
     start: int
     num_tokens: int
     grid: tuple[int, int, int]
-    """Patches of the item: frames, rows, columns. Tokens of a frame stand row after row."""
+    """Frames in the item's file, and rows and columns of its patches. Tokens stand row after row."""
+    num_breaks: int = 0
+    """Tokens that have no row of the item: none, or one behind each row of its tokens."""
+    elapsed: int = NO_VIDEO
+    """Positions in time since the video began with which this item goes on: its rows and columns are counted from the
+    video's first item, which `NO_VIDEO` says it is, or none's."""
 
     @property
     def stop(self) -> int:
         return self.start + self.num_tokens
 
     @property
+    def num_encoded(self) -> int:
+        """Tokens that stand for a row of the item."""
+        return self.num_tokens - self.num_breaks
+
+    @property
     def num_patches(self) -> int:
-        frames, rows, columns = self.grid
-        return frames * rows * columns
+        return num_patches(self.grid)
 
 
 class Media(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -33,8 +48,8 @@ class Media(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     span: MediaSpan
     digest: bytes
     """SHA-256, 32 bytes, over all that the rows depend on: kind, grid and pixels. Equal digests have equal rows."""
-    file: str
-    """Path of its pixels within the media folder: uint8 [rows * patch, columns * patch, 3]."""
+    folder: str
+    """Folder of the media folder where its pixels lie; see `media_file`."""
     num_bytes: int
     """Size of the file."""
 
@@ -51,8 +66,8 @@ class MediaFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     num_pages: int
     """Pages of encoder memory. An item takes whole ones."""
 
-    def pages_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.page_rows)
+    def pages_for(self, num_rows: int) -> int:
+        return -(-num_rows // self.page_rows)
 
 
 class Encode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -60,9 +75,9 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     digest: bytes
     grid: tuple[int, int, int]
-    file: str
+    folder: str
     pages: bytes
-    """int32 [pages_for(tokens)], in the order of the item's tokens."""
+    """int32 [pages_for(rows)], in the order of the item's rows."""
 
 
 class Bind(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -75,4 +90,15 @@ class Bind(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     slot: int
     index: int
     pages: bytes
-    """int32 [pages_for(tokens)]"""
+    """int32 [pages_for(rows)]"""
+
+
+def num_patches(grid: tuple[int, int, int]) -> int:
+    """Patches of an item: its frames are one in time."""
+    _, rows, columns = grid
+    return rows * columns
+
+
+def media_file(folder: str, digest: bytes) -> str:
+    """Path of an item's pixels within the media folder: uint8 [frames, rows * patch, columns * patch, 3]."""
+    return f"{folder}/{digest.hex()}"

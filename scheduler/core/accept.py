@@ -96,10 +96,10 @@ def _judge(
     """
     running, memory = group_epoch.running, group_epoch.memory
     given, poisoned = _given(group_epoch, plan, lost_encodes)
-    files = {plan.encodes[number].file for number in lost_encodes}
+    files = {(plan.encodes[number].folder, plan.encodes[number].digest) for number in lost_encodes}
     for sequence in given:
         # of the same image, each frontend has a file of its own: who has another one than was lost encodes that
-        is_own = any(item.file in files for item in sequence.request.media)
+        is_own = any((item.folder, item.digest) in files for item in sequence.request.media)
         (accepted.lost if is_own else accepted.misled).append(sequence)
     for row in sorted(bad_rows):
         slot = int(plan.slots[row])

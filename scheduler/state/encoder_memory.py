@@ -63,7 +63,7 @@ class EncoderMemory:
 
     def add(self, item: Media) -> EncoderEntry:
         """An entry for an item that has none, without a reader yet. Its pages must be free."""
-        pages = [self.free.popleft() for _ in range(self.facts.pages_for(item.span.num_tokens))]
+        pages = [self.free.popleft() for _ in range(self.facts.pages_for(item.span.num_encoded))]
         entry = EncoderEntry(key_of(item), pages)
         self.entries[entry.key] = self.idle[entry.key] = entry
         return entry

@@ -28,7 +28,7 @@ PARAMS = SamplingParams(
     prompt_logprobs=1,
 )
 GUIDED = SamplingParams(max_tokens=99, seed=1, structured=Structured("regex", "a+", "</think>"))
-SPAN = media.MediaSpan(1, 2, (1, 2, 4))
+SPAN = media.MediaSpan(1, 3, (2, 2, 4), 1, 5)
 FACTS = requests.ModelFacts(
     max_model_len=4096,
     vocab_size=32_000,
@@ -79,7 +79,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         (1,),
         "embed",
         True,
-        (media.Media(SPAN, bytes(32), "0-a/b", 6144),),
+        (media.Media(SPAN, bytes(32), "0-a", 6144),),
     ),
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
@@ -139,7 +139,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         ints([4]),
         (ints([1, 2, 3]),),
         ints([5, 6]),
-        (media.Encode(bytes(32), (1, 2, 4), "0-a/b", ints([7])),),
+        (media.Encode(bytes(32), (1, 2, 4), "0-a", ints([7])),),
         (media.Bind(2, 0, ints([7])),),
     ),
     plans.Welcomed(2),

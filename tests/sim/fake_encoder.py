@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from fake_memory import Slot, demand
 
 from quire.proto.messages.media import Bind, Encode, Media, MediaFacts
+from quire.proto.messages.media import num_patches as patches_of
 from quire.proto.messages.plans import StepPlan
 from quire.proto.transport.wire import unpack
 
@@ -46,11 +47,9 @@ class FakeEncoder:
         lost = tuple(number for number, one in enumerate(plan.encodes) if self._is_lost(one.digest, plan.step))
         for number, one in enumerate(plan.encodes):
             pages = unpack(one.pages).tolist()
-            frames, rows, columns = one.grid
-            num_patches += frames * rows * columns
+            num_patches += patches_of(one.grid)
             demand(set(pages) <= set(range(len(self._pages))), f"an encode to pages {pages} of {len(self._pages)}")
             demand(len({*pages, *written}) == len(pages) + len(written), f"pages {pages} are encoded to twice")
-            demand(one.file.endswith("/" + one.digest.hex()), f"{one.file} is the file of another image")
             demand(any(bind.pages == one.pages for bind in plan.binds), f"encode {number} is bound by nobody")
             written.update(pages)
             for place, page in enumerate(pages):
@@ -93,7 +92,7 @@ class FakeEncoder:
         slot, pages = slots[bind.slot], unpack(bind.pages).tolist()
         demand(0 <= bind.index < len(slot.media), f"{slot.name} has no span {bind.index}")
         item = slot.media[bind.index]
-        needed = self.facts.pages_for(item.span.num_tokens)
+        needed = self.facts.pages_for(item.span.num_encoded)
         demand(len(pages) == needed, f"{slot.name}: span {bind.index} on {len(pages)} pages, not {needed}")
         slot.bound[bind.index] = pages
 

@@ -59,17 +59,17 @@ class Images:
         found: set[str] = set()
         stop = 0
         for item in media:
-            span, num_pages = item.span, self.facts.pages_for(item.span.num_tokens)
+            span, num_pages = item.span, self.facts.pages_for(item.span.num_encoded)
             makes_sense = stop <= span.start < span.stop <= num_prompt and item.num_bytes > 0
-            makes_sense = makes_sense and span.num_patches == span.num_tokens * TOKENS_BY and len(item.digest) == 32
-            if not makes_sense or item.file != f"{FOLDER}/{item.digest.hex()}":
+            makes_sense = makes_sense and span.num_patches == span.num_encoded * TOKENS_BY and len(item.digest) == 32
+            if not makes_sense or item.folder != FOLDER:
                 found.add("INVALID_PARAMETER")
             if num_pages > self.facts.num_pages:
                 found.add("EXCEEDS_CAPACITY")
             stop = span.stop
         if not config.enable_chunked_prefill:
             spans = {item.digest: item.span for item in media}.values()
-            num_pages = sum(self.facts.pages_for(span.num_tokens) for span in spans)
+            num_pages = sum(self.facts.pages_for(span.num_encoded) for span in spans)
             num_patches = sum(span.num_patches for span in spans)
             if num_pages > self.facts.num_pages or (len(spans) > 1 and num_patches > self.max_patches):
                 found.add("EXCEEDS_CAPACITY")
@@ -78,7 +78,7 @@ class Images:
     def _item(self, number: int, start: int) -> Media:
         digest = sha256(b"%d" % number).digest()
         span = MediaSpan(start, self.sizes[number], (1, TOKENS_BY, self.sizes[number]))
-        return Media(span, digest, f"{FOLDER}/{digest.hex()}", 48 * span.num_patches)
+        return Media(span, digest, FOLDER, 48 * span.num_patches)
 
     def _nonsense(self, item: Media, num_prompt: int) -> Media:
         span = item.span
@@ -88,7 +88,7 @@ class Images:
                 structs.replace(item, span=structs.replace(span, grid=(1, TOKENS_BY, span.num_tokens + 1))),
                 structs.replace(item, span=structs.replace(span, start=-1)),
                 structs.replace(item, digest=b"short"),
-                structs.replace(item, file=f"../{item.digest.hex()}"),
+                structs.replace(item, folder=".."),
                 structs.replace(item, num_bytes=0),
             )
         )

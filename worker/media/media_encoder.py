@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quire.proto.messages.media import Encode
+from quire.proto.messages.media import Encode, media_file, num_patches
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Group
 from quire.worker.media.encoder_memory import EncoderMemory
@@ -30,7 +30,7 @@ class Tower(Protocol):
     """A vision tower as the encoder sees it: the same weights on every rank."""
 
     def forward(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
-        """uint8 [rows * patch, columns * patch, 3] each -> [tokens of all, width], item after item."""
+        """uint8 [frames, rows * patch, columns * patch, 3] each -> [rows of all, width], item after item."""
         ...
 
 
@@ -53,15 +53,17 @@ class MediaEncoder:
         self._device = device
         self._folder = folder
         self._patch = vision.patch_size
+        self._frames = vision.temporal_patch_size
         self.merge = vision.merge_size
         self.most_patches = most_patches
+        self.kinds = ("image", "video") if vision.temporal_patch_size > 1 else ("image",)
 
     def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
         """Queue the work -> bool [encodes]: items whose file was lost, on whichever rank had it; their rows are zeros.
 
         Raises `PlanError` for pages that do not fit.
         """
-        counts = [self.num_tokens(one.grid) for one in encodes]
+        counts = [self.num_rows(one.grid) for one in encodes]
         numbers = [
             self.memory.row_numbers(one.pages, count, "encodes") for one, count in zip(encodes, counts, strict=True)
         ]
@@ -70,7 +72,7 @@ class MediaEncoder:
         made = self.memory.rows.new_zeros((total + len(encodes), width))
         begins = np.cumsum([0, *counts])
         pixels, grids, places = [], [], []
-        for index in dealt([math.prod(one.grid) for one in encodes], self._group.size)[self._group.rank]:
+        for index in dealt([num_patches(one.grid) for one in encodes], self._group.size)[self._group.rank]:
             found = self._read(encodes[index])
             if found is None:
                 made[total + index] = 1
@@ -88,35 +90,38 @@ class MediaEncoder:
         self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
         return made[total:, 0] > 0
 
-    def num_tokens(self, grid: Grid) -> int:
-        """Raises `PlanError` for a grid of no whole tokens."""
+    def num_rows(self, grid: Grid) -> int:
+        """Raises `PlanError` for a grid of no whole rows."""
         frames, rows, columns = grid
-        if frames != 1 or min(rows, columns) < self.merge or rows % self.merge or columns % self.merge:
-            raise PlanError(f"encodes: a grid is one frame of whole squares of {self.merge} patches, got {grid}")
+        if frames not in (1, self._frames):
+            raise PlanError(f"encodes: an item has 1 or {self._frames} frames, got {grid}")
+        if min(rows, columns) < self.merge or rows % self.merge or columns % self.merge:
+            raise PlanError(f"encodes: a grid is of whole squares of {self.merge} patches, got {grid}")
         return rows * columns // self.merge**2
 
-    def encode_blank(self, num_patches: int) -> None:
+    def encode_blank(self, most_patches: int) -> None:
         """Encode one blank item of nearly so many patches, and forget it."""
-        side = max(1, math.isqrt(num_patches) // self.merge) * self.merge
-        blank = np.zeros((side * self._patch, side * self._patch, 3), np.uint8)
+        side = max(1, math.isqrt(most_patches) // self.merge) * self.merge
+        blank = np.zeros((1, side * self._patch, side * self._patch, 3), np.uint8)
         self._tower.forward([self._device.upload(blank)], [(1, side, side)])
 
     def _read(self, encode: Encode) -> Pixels | None:
         """The item's pixels; None, and a line in the log, where they are not there."""
-        _, rows, columns = encode.grid
-        shape = rows * self._patch, columns * self._patch, 3
+        frames, rows, columns = encode.grid
+        shape = frames, rows * self._patch, columns * self._patch, 3
         size = math.prod(shape)
+        name = media_file(encode.folder, encode.digest)
         try:
-            descriptor = os.open(self._folder / encode.file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise OSError(errno.EINVAL, "no regular file")
                 read = np.fromfile(file, np.uint8, size + 1)
         except OSError as error:
-            _log.error("media file %s: %s", encode.file, error.strerror)
+            _log.error("media file %s: %s", name, error.strerror)
             return None
         if read.size != size:
-            _log.error("media file %s: it does not have %d bytes", encode.file, size)
+            _log.error("media file %s: it does not have %d bytes", name, size)
             return None
         return read.reshape(shape)
 

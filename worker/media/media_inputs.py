@@ -31,8 +31,8 @@ NO_MEDIA = StepMedia()
 class MediaInputs:
     """`prepare` and then, once the upload is queued, `run`, for each plan in order."""
 
-    def __init__(self, encoder: MediaEncoder, shifts: torch.Tensor) -> None:
-        """`shifts` int64 [slots]: what `prepare_inputs` adds to an index for its position."""
+    def __init__(self, encoder: MediaEncoder, shifts: torch.Tensor | None) -> None:
+        """`shifts` int64 [slots]: what `prepare_inputs` adds to an index for its position; None: nothing."""
         self._encoder = encoder
         self._shifts = shifts
         self._table = SpanTable(encoder.memory, encoder.merge)
@@ -41,21 +41,25 @@ class MediaInputs:
         """Apply the plan, and find the rows' media. Raises `PlanError`."""
         cleared = self._table.apply(plan)
         chunks, changed = self._table.chunks(rows)
-        shifts = cleared | changed
+        shifts = {} if self._shifts is None else cleared | changed
         if not chunks and not shifts:
             return NO_MEDIA
-        columns = tuple(upload.put(np.array(list(column), np.int64)) for column in (shifts, shifts.values()))
+        moved = None
+        if shifts:
+            slots, values = (upload.put(np.array(list(column), np.int64)) for column in (shifts, shifts.values()))
+            moved = slots, values
         if not chunks:
-            return StepMedia(shifts=(columns[0], columns[1]))
+            return StepMedia(shifts=moved)
         source = np.full(rows.num_tokens, -1, np.int64)
         for chunk in chunks:
             source[chunk.begin : chunk.begin + len(chunk.source)] = chunk.source
-        positions = tuple((chunk.begin, upload.put(chunk.positions)) for chunk in chunks)
-        return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, (columns[0], columns[1]))
+        positions = () if self._shifts is None else tuple((one.begin, upload.put(one.positions)) for one in chunks)
+        return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, moved)
 
     def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
         """Queue the encodes and the shifts -> bool [encodes]: items that are lost; None: the plan has none."""
         if media.shifts is not None:
+            assert self._shifts is not None
             slots, values = media.shifts
             self._shifts.index_copy_(0, slots, values)
         return self._encoder.encode(plan.encodes) if plan.encodes else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.proto.messages.media import MediaSpan
+from quire.proto.messages.media import NO_VIDEO, MediaSpan
 from quire.proto.messages.plans import StepPlan
 from quire.proto.transport.wire import unpack
 from quire.worker.media.encoder_memory import EncoderMemory
@@ -52,8 +52,8 @@ class SpanTable:
             known = self._spans.get(bind.slot)
             if known is None or not 0 <= bind.index < len(known.spans):
                 raise PlanError(f"{where}: was not admitted")
-            num_tokens = known.spans[bind.index].num_tokens
-            self._rows[bind.slot, bind.index] = self._memory.row_numbers(bind.pages, num_tokens, where)
+            num_rows = known.spans[bind.index].num_encoded
+            self._rows[bind.slot, bind.index] = self._memory.row_numbers(bind.pages, num_rows, where)
         return cleared
 
     def chunks(self, rows: StepRows) -> tuple[list[Chunk], dict[int, int]]:
@@ -87,7 +87,8 @@ class SpanTable:
             if rows is None:
                 raise PlanError(f"num_tokens: slot {slot} runs tokens of its span {number}, which no plan has bound")
             first, last = max(begin, span.start), min(end, span.stop)
-            source[first - begin : last - begin] = rows[first - span.start : last - span.start]
+            places = spans.rows(number, first, last)
+            source[first - begin : last - begin] = np.where(places < 0, -1, rows[places])
         return source
 
     def _release(self, slot: int) -> None:
@@ -97,13 +98,15 @@ class SpanTable:
 
 
 def _check(spans: tuple[MediaSpan, ...], num_prompt: int, merge: int, where: str) -> None:
-    stop = 0
+    stop, before = 0, (0, 0, 0)
     for span in spans:
-        frames, rows, columns = span.grid
+        _, rows, columns = span.grid
         if span.start < stop or span.stop > num_prompt:
             raise PlanError(f"{where}: spans lie behind each other in the prompt of {num_prompt} tokens")
-        if frames != 1 or rows < merge or columns < merge or rows % merge or columns % merge:
-            raise PlanError(f"{where}: a grid is one frame of whole squares of {merge} patches, got {span.grid}")
-        if span.num_tokens * merge * merge != rows * columns:
-            raise PlanError(f"{where}: {span.num_tokens} tokens for a grid of {span.grid}")
-        stop = span.stop
+        if rows < merge or columns < merge or rows % merge or columns % merge:
+            raise PlanError(f"{where}: a grid is of whole squares of {merge} patches, got {span.grid}")
+        if span.num_encoded * merge * merge != rows * columns or span.num_breaks not in (0, rows // merge):
+            raise PlanError(f"{where}: {span.num_tokens} tokens, {span.num_breaks} breaks for a grid of {span.grid}")
+        if span.elapsed != NO_VIDEO and (span.elapsed < 0 or span.start != stop or span.grid[1:] != before[1:]):
+            raise PlanError(f"{where}: an item of a video follows another of its size, got {span}")
+        stop, before = span.stop, span.grid

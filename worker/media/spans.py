@@ -1,7 +1,9 @@
 """Places of the items of one sequence, and the positions that its tokens have by them.
 
 Qwen2-VL (Wang et al., 2024), section 2.1: text counts on all axes alike. An item that begins at position p gives its
-token at (row, column) the position (p, p + row, p + column), and what follows goes on at p + max(rows, columns).
+token at (row, column) the position (p, p + row, p + column), and what follows goes on at p + max(rows, columns). An
+item of the same video has (p + elapsed, p + row, p + column), with p of the video's first item; what follows the video
+goes on behind the largest position of its last item (Qwen2.5-VL, Bai et al., 2025, section 2.1).
 """
 
 from bisect import bisect_right
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.proto.messages.media import MediaSpan
+from quire.proto.messages.media import NO_VIDEO, MediaSpan
 from quire.worker.tables.slot_table import Int64
 
 NUM_AXES = 3
@@ -24,9 +26,13 @@ class Spans:
         self._columns = [span.grid[2] // merge for span in self.spans]
         self._shifts = [0]
         """Position less index: of the text before the first span, and of that behind each."""
+        self._origins: list[int] = []
+        """Position where the item begins, or the video that it goes on with."""
         for span in self.spans:
-            extent = max(span.grid[1:]) // merge
-            self._shifts.append(self._shifts[-1] + extent - span.num_tokens)
+            begins = span.elapsed == NO_VIDEO
+            self._origins.append(span.start + self._shifts[-1] if begins else self._origins[-1])
+            extent = max(max(span.grid[1:]) // merge, span.elapsed + 1)
+            self._shifts.append(self._origins[-1] + extent - span.stop)
 
     @property
     def stop(self) -> int:
@@ -40,6 +46,15 @@ class Spans:
             first -= 1
         return range(first, max(first, bisect_right(self._starts, end - 1)))
 
+    def rows(self, number: int, first: int, last: int) -> Int64:
+        """int64 [last - first]: which of its rows an item gives to these tokens of its span; -1 for a break."""
+        span, columns = self.spans[number], self._columns[number]
+        places = np.arange(first, last) - span.start
+        if not span.num_breaks:
+            return places
+        lines, columns_of = np.divmod(places, columns + 1)
+        return np.where(columns_of < columns, lines * columns + columns_of, -1)
+
     def shift(self, index: int) -> int:
         """Position less index of the text at this index."""
         return self._shifts[bisect_right(self._starts, index)]
@@ -50,10 +65,10 @@ class Spans:
         shifts = np.array(self._shifts)[np.searchsorted(self._starts, indices, side="right")]
         positions: Int64 = np.tile(indices + shifts, (NUM_AXES, 1))
         for number in self.within(begin, end):
-            span, columns = self.spans[number], self._columns[number]
+            span, columns, origin = self.spans[number], self._columns[number], self._origins[number]
             first, last = max(begin, span.start), min(end, span.stop)
             places = np.arange(first, last) - span.start
-            origin = span.start + self._shifts[number]
             inside = positions[:, first - begin : last - begin]
-            inside[0], inside[1], inside[2] = origin, origin + places // columns, origin + places % columns
+            inside[0] = origin + max(0, span.elapsed)
+            inside[1], inside[2] = origin + places // columns, origin + places % columns
         return positions

@@ -93,9 +93,12 @@ class DecodePool:
             if isinstance(answer, NotWritten):
                 raise self._not_written(answer.error)
             self._fault_log.end()
-            file = self._store.file_of(answer.digest)
             item = StoredMedia(
-                answer.digest, answer.grid, settings.family.num_tokens(answer.grid), file, answer.num_bytes
+                answer.digest,
+                answer.grid,
+                settings.family.num_tokens(answer.grid),
+                self._store.folder.name,
+                answer.num_bytes,
             )
             self._store.add(self._files[place], item, key)
             return item

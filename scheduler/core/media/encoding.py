@@ -125,9 +125,9 @@ class Encoding:
         return bool(behind)
 
     def _encode(self, item: Media, memory: EncoderMemory) -> EncoderEntry:
-        self._counters.encoder_evictions += memory.make_room(memory.facts.pages_for(item.span.num_tokens))
+        self._counters.encoder_evictions += memory.make_room(memory.facts.pages_for(item.span.num_encoded))
         entry = memory.add(item)
-        self._plan.encodes.append(Encode(item.digest, item.span.grid, item.file, entry.packed))
+        self._plan.encodes.append(Encode(item.digest, item.span.grid, item.folder, entry.packed))
         self._plan.encoded.append(entry)
         self._num_patches -= item.span.num_patches
         return entry
@@ -155,7 +155,7 @@ def _pages(memory: EncoderMemory, key: Key, item: Media) -> int:
     """Pages that are not available any more once the item is held."""
     entry = memory.entries.get(key)
     if entry is None:
-        return memory.facts.pages_for(item.span.num_tokens)
+        return memory.facts.pages_for(item.span.num_encoded)
     return 0 if entry.num_readers else len(entry.pages)
 
 

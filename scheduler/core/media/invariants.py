@@ -5,6 +5,7 @@ I15 pages in one place each; I16 who holds entries; I17 what plans encode.
 
 from collections import Counter
 
+from quire.proto.messages.media import num_patches
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.errors import InvariantError
 from quire.scheduler.state.encoder_memory import EncoderMemory, key_of
@@ -21,10 +22,10 @@ def check_media(config: SchedulerConfig, group_epoch: Epoch, live: list[Sequence
     _pages(memory)
     _readers(group_epoch, memory, live)
     for plan in group_epoch.in_flight.plans:
-        num_patches = sum(grid[0] * grid[1] * grid[2] for grid in (encode.grid for encode in plan.encodes))
+        total = sum(num_patches(encode.grid) for encode in plan.encodes)
         most = config.max_num_encoder_patches
-        fits = num_patches <= most or len(plan.encodes) == 1
-        _require("I17", fits, f"plan {plan.step} encodes {num_patches} patches, at most {most} may be")
+        fits = total <= most or len(plan.encodes) == 1
+        _require("I17", fits, f"plan {plan.step} encodes {total} patches, at most {most} may be")
         written = [page for entry in plan.encoded for page in entry.pages]
         _require("I17", len(set(written)) == len(written), f"plan {plan.step} encodes two items to one page")
         named = [(encode.digest, encode.grid) for encode in plan.encodes]
@@ -74,7 +75,7 @@ def _readers(group_epoch: Epoch, memory: EncoderMemory, live: list[Sequence]) ->
             _require("I16", holds, f"{name}: it holds another item")
             holds = item.span.start < num_scheduled < item.span.stop
             _require("I16", holds, f"{name}: {num_scheduled} tokens are planned, and it is held")
-            num_pages = memory.facts.pages_for(item.span.num_tokens)
+            num_pages = memory.facts.pages_for(item.span.num_encoded)
             _require("I16", len(entry.pages) == num_pages, f"{name}: {len(entry.pages)} pages, not {num_pages}")
             bound = entry.is_proven or (slot, int(running.generation[slot])) in entry.bound
             _require("I16", bound, f"{name}: it would not be known as lost")

@@ -18,7 +18,7 @@ FAMILY = QwenImages(placeholder_id=PAD, patch=16, merge=2, min_pixels=1024, max_
 
 def item(rows: int, columns: int) -> StoredMedia:
     digest = bytes([rows, columns]) * 16
-    return StoredMedia(digest, (1, 2 * rows, 2 * columns), rows * columns, f"f/{digest.hex()}", 3072 * rows * columns)
+    return StoredMedia(digest, (1, 2 * rows, 2 * columns), rows * columns, "f", 3072 * rows * columns)
 
 
 @given(
@@ -33,7 +33,7 @@ def test_runs_stand_where_the_placeholders_stood(before, end, is_list: bool) -> 
         one = item(rows, columns)
         ids += [*text, PAD]
         span = MediaSpan(len(wanted) + len(text), rows * columns, (1, 2 * rows, 2 * columns))
-        media.append(Media(span, one.digest, one.file, one.num_bytes))
+        media.append(Media(span, one.digest, one.folder, one.num_bytes))
         wanted += [*text, *[PAD] * (rows * columns)]
         items.append(one)
     found, spans = expand(ids + end if is_list else array("i", ids + end), FAMILY, items, "prompt")

@@ -23,6 +23,7 @@ from quire.frontend.media.families.qwen import QwenImages
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.store import stored_cost
 from quire.proto.api import ImagePart, RequestError
+from quire.proto.messages.media import media_file
 from quire.proto.messages.params import ParameterError
 
 FAMILY = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=4 * 1024, max_pixels=64 * 1024)
@@ -128,11 +129,11 @@ def test_items_come_in_order_with_their_pixels_in_files(tmp_path: Path) -> None:
             for image, item in zip(images, loaded.items, strict=True):
                 assert item.grid == (1, image.height // 16, image.width // 16)
                 assert item.num_tokens == image.height * image.width // 1024
-                assert item.file == f"0-life/{item.digest.hex()}"
-                stored = (tmp_path / item.file).read_bytes()
+                assert item.folder == "0-life"
+                stored = (tmp_path / media_file(item.folder, item.digest)).read_bytes()
                 assert len(stored) == item.num_bytes
                 assert stored == np.asarray(image).tobytes()
-                assert (tmp_path / item.file).stat().st_mode & 0o777 == 0o600
+                assert (tmp_path / media_file(item.folder, item.digest)).stat().st_mode & 0o777 == 0o600
             assert used(one) == sum(item.cost for item in loaded.items)
             loaded.release()
             loaded.release()
@@ -351,9 +352,11 @@ def test_an_image_whose_file_somebody_harmed_is_decoded_again(tmp_path: Path, ha
             assert (await one.failure("cat"))[0] == "UNKNOWN_MEDIA"
             for again in (await one.load(saved(image)), await one.load(noise(2))):
                 (item,) = again.items
-                assert (tmp_path / item.file).stat().st_size == item.num_bytes
+                assert (tmp_path / media_file(item.folder, item.digest)).stat().st_size == item.num_bytes
                 again.release()
-            assert (tmp_path / held.items[0].file).read_bytes() == np.asarray(image).tobytes()
+            assert (tmp_path / media_file(held.items[0].folder, held.items[0].digest)).read_bytes() == np.asarray(
+                image
+            ).tobytes()
             assert used(one) == held.items[0].cost
             held.release()
             assert (used(one), one.loader.store.num_bytes) == (0, 2 * SQUARE)
@@ -406,7 +409,9 @@ def test_images_of_other_salts_share_nothing_by_which_one_could_tell_what_anothe
             digests = [loaded.items[0].digest for loaded in held]
             assert len(set(digests)) == 3
             assert digests[1] == digests[3]
-            pixels = {(tmp_path / loaded.items[0].file).read_bytes() for loaded in held}
+            pixels = {
+                (tmp_path / media_file(loaded.items[0].folder, loaded.items[0].digest)).read_bytes() for loaded in held
+            }
             assert len(pixels) == 1
             for loaded in held:
                 loaded.release()
@@ -451,9 +456,9 @@ def test_two_frontends_share_nothing(tmp_path: Path) -> None:
             async with loading(tmp_path, "1-b") as other:
                 here, there = await asyncio.gather(one.load(noise(1)), other.load(noise(1)))
                 assert here.items[0].digest == there.items[0].digest
-                assert (here.items[0].file[:4], there.items[0].file[:4]) == ("0-a/", "1-b/")
+                assert (here.items[0].folder, there.items[0].folder) == ("0-a", "1-b")
                 there.release()
-            assert (tmp_path / here.items[0].file).exists()
+            assert (tmp_path / media_file(here.items[0].folder, here.items[0].digest)).exists()
             here.release()
 
     asyncio.run(run())

@@ -21,7 +21,7 @@ class Filling:
         part = self.folder / "0.part"
         part.write_bytes(bytes([number]) * 4000)
         digest = self.digest(number)
-        item = StoredMedia(digest, (1, 2, 2), 1, self.store.file_of(digest), 4000)
+        item = StoredMedia(digest, (1, 2, 2), 1, self.store.folder.name, 4000)
         self.store.add(part, item, key or b"key of " + digest)
 
     def digest(self, number: int) -> bytes:

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, ImagePart, RequestError, TextPart
+from quire.proto.messages.media import media_file
 from quire.proto.transport.wire import unpack
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
@@ -65,7 +66,7 @@ def test_images_are_runs_of_placeholders_whose_pixels_are_in_files(seeing, sight
                 assert ids[span.start : span.stop] == [placeholder] * span.num_tokens
                 assert placeholder not in (ids[span.start - 1], ids[span.stop])
                 assert (span.grid, media.num_bytes) == (grid, num_bytes)
-                assert (tmp_path / "media" / media.file).stat().st_size == num_bytes
+                assert (tmp_path / "media" / media_file(media.folder, media.digest)).stat().st_size == num_bytes
             assert submit.media[0].digest != submit.media[1].digest
             assert answer.prompt_tokens == len(ids)
             tokens = await s.client.tokenize(chat("one ", png(64, 64), " two ", png(96, 64, "blue"), "?"))
@@ -243,7 +244,7 @@ def test_a_new_scheduler_gets_the_same_images_whose_pixels_are_still_there(seein
                 second.facts = s.scheduler.facts
                 new = await second.submitted()
                 assert (new.prompt, new.media) == (old.prompt, old.media)
-                assert (tmp_path / "media" / new.media[0].file).is_file()
+                assert (tmp_path / "media" / media_file(new.media[0].folder, new.media[0].digest)).is_file()
                 second.answer(new.number, [75])
                 await asking
             await s.scheduler.__aenter__()

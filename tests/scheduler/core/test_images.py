@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from quire.proto.messages.introspection import ExplainQuery
-from quire.proto.messages.media import Media, MediaFacts, MediaSpan
+from quire.proto.messages.media import NO_VIDEO, Media, MediaFacts, MediaSpan
 from quire.proto.transport.wire import unpack
 
 ROWS = 4
@@ -14,7 +14,7 @@ ROWS = 4
 def image(start, num_tokens=8, name=b"c"):
     digest = name * 32
     span = MediaSpan(start, num_tokens, (1, 4, num_tokens))
-    return Media(span, digest, f"frontend/{digest.hex()}", 100)
+    return Media(span, digest, "frontend", 100)
 
 
 @pytest.fixture
@@ -239,16 +239,16 @@ def test_who_shared_blocks_of_a_prompt_whose_image_was_lost_runs_again(seeing):
 
 def test_a_lost_file_of_another_frontend_is_no_loss_of_who_has_one_of_its_own(seeing):
     e = seeing(max_num_batched_tokens=64)
-    own = msgspec.structs.replace(image(2), file=f"other/{image(2).digest.hex()}")
+    own = msgspec.structs.replace(image(2), folder="other")
     e.submit(1, [1, *range(20, 31)], media=(image(2),))
     e.submit(2, [2, *range(20, 31)], media=(own,))
-    assert [encode.file for encode in e.plan().message.encodes] == [image(2).file]
+    assert [encode.folder for encode in e.plan().message.encodes] == [image(2).folder]
     e.answer(lost_encodes=(0,))
     assert e.finishes[1, 0].error == "MEDIA_LOST"
     assert (2, 0) not in e.finishes
     plan = e.plan()
     assert [admit.num_computed for admit in plan.admits.values()] == [0]
-    assert [encode.file for encode in plan.message.encodes] == [own.file]
+    assert [encode.folder for encode in plan.message.encodes] == [own.folder]
     e.settle()
     assert (e.reason(2), len(e.tokens[2, 0])) == ("length", 4)
 
@@ -262,15 +262,25 @@ def test_a_plan_grows_by_what_an_encode_says(seeing):
     assert sizes[1] - sizes[0] < 300
 
 
+def at(start, span):
+    return msgspec.structs.replace(image(start), span=span)
+
+
+def video(*elapsed):
+    """Items of 4 tokens right behind each other, the first of which begins the video."""
+    times = (NO_VIDEO, *elapsed[1:])
+    return tuple(at(4, MediaSpan(4 + 4 * n, 4, (1, 4, 4), elapsed=time)) for n, time in enumerate(times))
+
+
 REFUSED = [
     ((image(36),), "INVALID_PARAMETER", "item 0 has the tokens 36 to 43"),
     ((image(4), image(11)), "INVALID_PARAMETER", "item 1 has the tokens 11 to 18"),
     ((image(-1),), "INVALID_PARAMETER", "item 0 has the tokens -1 to 6"),
     ((msgspec.structs.replace(image(4), digest=b"c"),), "INVALID_PARAMETER", "a digest of 1 bytes, not 32"),
-    ((msgspec.structs.replace(image(4), file="frontend/../x"),), "INVALID_PARAMETER", "no file in a folder"),
-    ((msgspec.structs.replace(image(4), file="../x"),), "INVALID_PARAMETER", "no file in a folder"),
-    ((msgspec.structs.replace(image(4), file="/x"),), "INVALID_PARAMETER", "no file in a folder"),
-    ((msgspec.structs.replace(image(4), file="x"),), "INVALID_PARAMETER", "no file in a folder"),
+    ((msgspec.structs.replace(image(4), folder="frontend/.."),), "INVALID_PARAMETER", "no folder of the media folder"),
+    ((msgspec.structs.replace(image(4), folder=".."),), "INVALID_PARAMETER", "no folder of the media folder"),
+    ((msgspec.structs.replace(image(4), folder="/x"),), "INVALID_PARAMETER", "no folder of the media folder"),
+    ((msgspec.structs.replace(image(4), folder=""),), "INVALID_PARAMETER", "no folder of the media folder"),
     ((msgspec.structs.replace(image(4), num_bytes=0),), "INVALID_PARAMETER", "a file of 0 bytes"),
     (
         (msgspec.structs.replace(image(4), span=MediaSpan(4, 8, (1, 4, 9))),),
@@ -282,7 +292,19 @@ REFUSED = [
         "INVALID_PARAMETER",
         "item 0 has the tokens",
     ),
-    ((msgspec.structs.replace(image(4), span=MediaSpan(4, 8, (2, 4, 4))),), "UNSUPPORTED", "2 frames"),
+    ((msgspec.structs.replace(image(4), span=MediaSpan(4, 4, (2, 4, 4))),), "UNSUPPORTED", "2 frames"),
+    ((at(4, MediaSpan(4, 6, (1, 4, 4), num_breaks=1)),), "INVALID_PARAMETER", "1 breaks"),
+    ((at(4, MediaSpan(4, 2, (1, 4, 4), num_breaks=-2)),), "INVALID_PARAMETER", "-2 breaks"),
+    ((at(4, MediaSpan(4, 4, (1, 4, 4), elapsed=1)),), "INVALID_PARAMETER", "item 0 has elapsed 1"),
+    (video(0, 2, -2), "INVALID_PARAMETER", "item 2 has elapsed -2"),
+    (video(0, 2, 1), "INVALID_PARAMETER", "item 2 has elapsed 1"),
+    (video(0, 2**24 + 1), "INVALID_PARAMETER", "item 1 has elapsed"),
+    (
+        (at(4, MediaSpan(4, 4, (1, 4, 4))), at(8, MediaSpan(8, 4, (1, 2, 8), elapsed=1))),
+        "INVALID_PARAMETER",
+        "its size",
+    ),
+    ((at(4, MediaSpan(4, 4, (1, 4, 4))), at(9, MediaSpan(9, 4, (1, 4, 4), elapsed=1))), "INVALID_PARAMETER", "goes on"),
     ((image(0, 17),), "EXCEEDS_CAPACITY", "5 pages of 4 rows are more than the encoder memory, 4"),
     (tuple(image(4) for _ in range(3000)), "INVALID_PARAMETER", "has 3000 images or videos, at most 2048"),
 ]
@@ -295,6 +317,25 @@ def test_what_makes_no_sense_or_never_fits_is_refused(seeing, media, reason, wor
     finish = e.finishes[1, 0]
     assert (finish.reason, finish.error, finish.field) == ("rejected", reason, "media")
     assert words in finish.message
+
+
+def test_row_ends_take_no_rows_of_the_memory(seeing):
+    e = seeing(num_pages=4)
+    e.submit(1, 40, media=(at(4, MediaSpan(4, 18, (1, 4, 16), num_breaks=2)),))
+    plan = e.plan()
+    assert len(unpack(plan.message.encodes[0].pages)) == 4  # of 4 rows each: two of the 18 tokens have none
+    e.settle()
+    assert e.reason(1) == "length"
+
+
+def test_the_same_frames_at_another_time_of_a_video_are_another_prefix(seeing):
+    e = seeing(num_pages=16)
+    for number, elapsed in enumerate(((0, 1), (0, 1), (0, 3))):
+        e.submit(number, [1] * 40, media=video(*elapsed))
+        e.settle()
+    cached = [e.finishes[number, 0].usage.cached_tokens for number in range(3)]
+    assert cached[1] == 36
+    assert cached[2] < 12
 
 
 def test_a_text_model_takes_no_images(engine):

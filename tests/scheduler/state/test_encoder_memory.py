@@ -10,7 +10,7 @@ from quire.scheduler.state.sequence import Frontend, Request, Sequence
 
 
 def item(name, num_tokens=4):
-    return Media(MediaSpan(0, num_tokens, (1, 4, num_tokens)), name * 32, "f/x", 1)
+    return Media(MediaSpan(0, num_tokens, (1, 4, num_tokens)), name * 32, "f", 1)
 
 
 @pytest.fixture

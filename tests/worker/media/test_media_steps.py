@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mod
 from PIL import Image
 from tiny_qwen3_vl import MERGE, Reference, write_checkpoint
 
-from quire.proto.messages.media import Bind, Encode, MediaSpan
+from quire.proto.messages.media import Bind, Encode, MediaSpan, media_file
 from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
@@ -80,7 +80,7 @@ class Case:
             count = -(-span.num_tokens // PAGE_ROWS)
             pages = ints(range(page, page + count))
             page += count
-            self.encodes.append(Encode(digest, span.grid, f"one/{digest.hex()}", pages))
+            self.encodes.append(Encode(digest, span.grid, "one", pages))
             self.binds.append((index, pages))
 
     def admit(self, scribe, slot=0, **fields):
@@ -120,7 +120,7 @@ def decoded(driver, first, count, slot=0):
 
 
 def test_a_prompt_with_images_draws_the_tokens_of_transformers(vision, case, reference):
-    assert vision.facts.media.kinds == ("image",)
+    assert vision.facts.media.kinds == ("image", "video")
     assert vision.facts.media.tokens_by == MERGE**2
     case.admit(vision.scribe)
     (first,) = vision.draw([(0, len(case.ids))], **case.changes())
@@ -198,7 +198,7 @@ def make_pipe(file):
 
 @pytest.mark.parametrize("harm", [Path.unlink, shorten, lengthen, link, make_folder, make_pipe])
 def test_a_lost_file_is_reported_and_the_others_are_encoded(vision, case, tmp_path, harm):
-    harm(tmp_path / "media" / case.encodes[1].file)
+    harm(tmp_path / "media" / media_file(case.encodes[1].folder, case.encodes[1].digest))
     case.admit(vision.scribe)
     assert vision.run([(0, len(case.ids))], **case.changes()).lost_encodes == (1,)
     memory, page = vision.runner._media._encoder.memory.rows, PAGE_ROWS
@@ -260,4 +260,4 @@ def test_the_language_model_alone_needs_no_tower(fields, drive, reference):
 def test_a_model_of_text_alone_refuses_to_encode(driver):
     driver.scribe.admit(0, [5, 6, 7])
     with pytest.raises(PlanError, match="text alone"):
-        driver.run([(0, 3)], encodes=(Encode(bytes(32), (1, MERGE, MERGE), "a/b", ints([0])),))
+        driver.run([(0, 3)], encodes=(Encode(bytes(32), (1, MERGE, MERGE), "a", ints([0])),))

@@ -13,6 +13,10 @@ MERGE = 2
 SIDES = st.integers(1, 7)
 
 
+def grid(rows, columns):
+    return 1, MERGE * rows, MERGE * columns
+
+
 @st.composite
 def prompts(draw):
     """(spans, length): texts of 0 to 5 tokens before, between and behind one to four items."""
@@ -44,6 +48,41 @@ def reference():
         return found[:, 0], int(delta[0, 0])
 
     return positions
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(SIDES, SIDES, st.integers(0, 5), st.data())
+def test_row_ends_have_no_row_of_their_item(rows, columns, start, data):
+    breaks = data.draw(st.sampled_from((0, 1)))
+    span = MediaSpan(start, rows * (columns + breaks), (1, MERGE * rows, MERGE * columns), num_breaks=breaks * rows)
+    numbers = iter(range(rows * columns))
+    expected = [next(numbers) if place < columns else -1 for _ in range(rows) for place in range(columns + breaks)]
+    first = data.draw(st.integers(span.start, span.stop - 1))
+    last = data.draw(st.integers(first + 1, span.stop))
+    assert Spans([span], MERGE).rows(0, first, last).tolist() == expected[first - start : last - start]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(SIDES, SIDES, st.lists(st.integers(0, 20), min_size=1, max_size=4), st.integers(0, 5), st.data())
+def test_frames_of_a_video_count_from_its_first(rows, columns, times, start, data):
+    """The rule of Qwen2.5-VL's paper: what follows goes on behind the largest position of any axis."""
+    elapsed, size, spans = sorted(times), rows * columns, [MediaSpan(start, rows * columns, grid(rows, columns))]
+    for number, time in enumerate(elapsed, 1):
+        spans.append(MediaSpan(start + number * size, size, grid(rows, columns), elapsed=time))
+    expected = [[index] * 3 for index in range(start)]
+    expected += [
+        [start + time, start + row, start + column]
+        for time in (0, *elapsed)
+        for row in range(rows)
+        for column in range(columns)
+    ]
+    follows = max(max(position) for position in expected) + 1
+    expected += [[follows + index] * 3 for index in range(4)]
+    begin = data.draw(st.integers(0, len(expected) - 1))
+    end = data.draw(st.integers(begin + 1, len(expected)))
+    ours = Spans(spans, MERGE)
+    assert ours.positions(begin, end).T.tolist() == expected[begin:end]
+    assert ours.shift(len(expected)) == follows + 4 - len(expected)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

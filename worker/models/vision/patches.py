@@ -39,21 +39,21 @@ class PatchEmbedding(ShardedModule):
         self._numbers = numbers.to(self._first.device, self.stored("bias").dtype)
 
     def forward(self, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
-        """uint8 [rows * patch, columns * patch, 3] each -> [T, hidden], see `rows`."""
-        rows = torch.cat([self.rows(image) for image in pixels])
+        """uint8 [frames, rows * patch, columns * patch, 3] each -> [T, hidden], see `rows`."""
+        rows = torch.cat([self.rows(item) for item in pixels])
         return self.scheme.apply(self, rows, self.stored("bias"))
 
     def rows(self, pixels: torch.Tensor) -> torch.Tensor:
-        """uint8 [rows * patch, columns * patch, 3] -> [rows * columns, 3 * frames * patch * patch].
+        """uint8 [frames, rows * patch, columns * patch, 3] -> [rows * columns, 3 * frames * patch * patch].
 
-        The patches of a merged square lie together, squares row after row; each patch is repeated for all its frames.
+        The patches of a merged square lie together, squares row after row. One frame alone is repeated.
         """
         assert self._numbers is not None, "normalize comes first"
         size, merge = self.patch_size, self.merge_size
         places = (pixels.int() + self._first).flatten()
-        squares = pixels.shape[0] // (merge * size), pixels.shape[1] // (merge * size)
-        numbers = self._numbers.index_select(0, places).view(squares[0], merge, size, squares[1], merge, size, CHANNELS)
-        patches = numbers.permute(0, 3, 1, 4, 6, 2, 5)[..., None, :, :]
+        shape = (-1, pixels.shape[1] // (merge * size), merge, size, pixels.shape[2] // (merge * size), merge, size)
+        numbers = self._numbers.index_select(0, places).view(*shape, CHANNELS)
+        patches = numbers.permute(1, 4, 2, 5, 7, 0, 3, 6)
         return patches.expand(*patches.shape[:5], self.frames, size, size).reshape(-1, CHANNELS * self.frames * size**2)
 
 

@@ -11,7 +11,7 @@ from quire.worker.layers.embedding import Table
 from quire.worker.specs.vision_spec import VisionSpec
 
 Grid = tuple[int, int, int]
-"""Patches of an item: frames, rows, columns."""
+"""Frames of an item, and rows and columns of its patches, which span all frames."""
 
 
 class Places(NamedTuple):
@@ -26,8 +26,8 @@ class Places(NamedTuple):
 def places(grids: Sequence[Grid], merge: int, device: torch.device) -> Places:
     """The places of all patches. They are made on the device, which the host need not wait for."""
     indices, extents = [], []
-    for frames, num_rows, num_columns in grids:
-        shape = (frames, num_rows // merge, num_columns // merge, merge, merge)
+    for _, num_rows, num_columns in grids:
+        shape = (num_rows // merge, num_columns // merge, merge, merge)
         rows = torch.arange(num_rows, device=device).view(num_rows // merge, 1, merge, 1)
         columns = torch.arange(num_columns, device=device).view(num_columns // merge, 1, merge)
         indices.append(torch.stack((rows.expand(shape), columns.expand(shape))).flatten(1))

@@ -79,15 +79,15 @@ class Tower(nn.Module):
         self._rotary = PatchRotary(spec, context.device)
 
     def forward(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
-        """Images and their grids -> [tokens of all, row_size] of the model's dtype, image after image.
+        """Items and their grids -> [tokens of all, row_size] of the model's dtype, item after item.
 
-        pixels uint8 [rows * patch, columns * patch, 3] on the device, grids (1, rows, columns) in patches. A row is the
-        token's embedding, and then what is added to it behind each of the decoder's first layers.
+        pixels uint8 [frames, rows * patch, columns * patch, 3] on the device, of one frame or `temporal_patch_size`. A
+        row is the token's embedding, and then what is added to it behind each of the decoder's first layers.
         """
         size = self.spec.patch_size
-        for image, (frames, rows, columns) in zip(pixels, grids, strict=True):
-            assert frames == 1
-            assert image.shape == (rows * size, columns * size, CHANNELS)
+        for item, (frames, rows, columns) in zip(pixels, grids, strict=True):
+            assert frames in (1, self.spec.temporal_patch_size)
+            assert item.shape == (frames, rows * size, columns * size, CHANNELS)
         where = places(grids, self.spec.merge_size, pixels[0].device)
         x = self.patches(pixels)
         x = x + self.positions.interpolated(where).to(x.dtype)

@@ -30,7 +30,7 @@ def library_model(folder, dtype=torch.float32):
 def pixels_of(pictures):
     """Pictures and their grids, as a tower takes them."""
     grids = [(1, one.shape[0] // PATCH, one.shape[1] // PATCH) for one in pictures]
-    return [torch.from_numpy(one) for one in pictures], grids
+    return [torch.from_numpy(one)[None] for one in pictures], grids
 
 
 @dataclass

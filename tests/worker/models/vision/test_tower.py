@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from seen_images import library_model, picture, pixels_of, processed
@@ -46,6 +47,20 @@ def test_rows_are_those_of_transformers(model, grids, seeing_checkpoint, load):
 
 
 @torch.inference_mode()
+def test_pairs_of_frames_have_the_rows_of_the_video_that_they_are(seeing_checkpoint, load):
+    """A video's attention is within each pair, so every pair is an item of its own."""
+    folder = seeing_checkpoint()
+    frames = [picture(4, 6, seed=number) for number in range(6)]
+    alone = [processed(folder, [one])[0].view(24, 3, 2, -1)[:, :, :1] for one in frames]
+    values = torch.cat([torch.cat(alone[at : at + 2], 2).flatten(1) for at in range(0, 6, 2)])
+    made = library_model(folder).model.visual(values, grid_thw=torch.tensor([[3, 4, 6]]))
+    pairs = [torch.from_numpy(np.stack(frames[at : at + 2])) for at in range(0, 6, 2)]
+    rows = load(folder).vision(pairs, [(2, 4, 6)] * 3)
+    expected = torch.cat((made.pooler_output, *made.deepstack_features), -1)
+    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
 def test_an_image_has_the_rows_that_it_has_alone(seeing_checkpoint, load):
     tower = load(seeing_checkpoint()).vision
     pictures = [picture(4, 6), picture(2, 8)]
@@ -81,7 +96,7 @@ def test_patches_are_those_of_the_image_processor_bit_for_bit(stated, seeing_che
     one = picture(4, 8)
     one[:16, :16] = torch.arange(256).view(16, 16, 1).expand(-1, -1, 3).numpy()  # every byte there is
     values, _ = processed(folder, [one])
-    assert torch.equal(load(folder).vision.patches.rows(torch.from_numpy(one)), values)
+    assert torch.equal(load(folder).vision.patches.rows(torch.from_numpy(one)[None]), values)
 
 
 def test_what_a_byte_stands_for_hangs_on_its_channel():
