@@ -57,10 +57,12 @@ class Linear(ShardedModule):
 
 
 class ReplicatedLinear(Linear):
-    """Every rank holds the whole matrix."""
+    """Every rank holds the whole matrix, or several equally long ones, `names`, in one product."""
 
-    def __init__(self, context: BuildContext, inputs: int, outputs: int, bias: bool = False) -> None:
-        super().__init__(context, (("", whole(outputs)),), whole(inputs), bias)
+    def __init__(
+        self, context: BuildContext, inputs: int, outputs: int, bias: bool = False, names: tuple[str, ...] = ("",)
+    ) -> None:
+        super().__init__(context, tuple((name, whole(outputs)) for name in names), whole(inputs), bias)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """The layer outside of a step, to which nothing is added."""
