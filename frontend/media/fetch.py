@@ -1,4 +1,4 @@
-"""Images of the web, fetched by child processes: nothing else connects to where a client says."""
+"""Images and videos of the web, fetched by child processes: nothing else connects to where a client says."""
 
 import asyncio
 import ssl
@@ -27,7 +27,7 @@ REMEDY = "send the bytes as a data: URL"
 
 
 class WebFetcher:
-    """One per frontend. `num_fetches` images are fetched at once, each by a child of its own; others wait in order."""
+    """One per frontend. `num_fetches` files are fetched at once, each by a child of its own; others wait in order."""
 
     def __init__(self, allowed_domains: Sequence[str], max_bytes: int, seconds: float, num_fetches: int) -> None:
         """`allowed_domains`: see `AllowedHost`. `seconds`: time of one fetch. Raises `ValueError`."""
@@ -49,8 +49,8 @@ class WebFetcher:
         ]
         self._sandboxes = tuple(self._idle)
 
-    async def fetch(self, url: str, seconds: float) -> memoryview:
-        """The bytes behind a URL, within `seconds`, waiting for its turn included.
+    async def fetch(self, url: str, seconds: float, fetch_seconds: float | None = None) -> memoryview:
+        """The bytes behind a URL, within `seconds`, waiting for its turn included. `fetch_seconds`: of this fetch.
 
         Raises `MediaRefused`, `TimeoutError`, or `RequestError` where it got no turn or its child was killed.
         """
@@ -60,12 +60,13 @@ class WebFetcher:
             async with asyncio.timeout(seconds):
                 await self._turns.acquire()
         except TimeoutError:
-            message = f"{self._num_fetches} images are being fetched here, and no more at once; send it again"
+            message = f"{self._num_fetches} files are being fetched here, and no more at once; send it again"
             raise RequestError("QUEUE_FULL", message, retry_after_seconds=RETRY_SECONDS) from None
         sandbox = max(self._idle, key=lambda one: one.is_ready)  # others are started when these are busy
         self._idle.remove(sandbox)
+        most = self._seconds if fetch_seconds is None else fetch_seconds
         try:
-            return await self._fetch(sandbox, address, min(self._seconds, max(0.0, begin + seconds - time.monotonic())))
+            return await self._fetch(sandbox, address, min(most, max(0.0, begin + seconds - time.monotonic())))
         finally:
             self._idle.append(sandbox)
             self._turns.release()
@@ -76,10 +77,10 @@ class WebFetcher:
 
     def _address(self, url: str) -> WebAddress:
         if not self._allowed:
-            raise MediaRefused(f"no image is fetched from the web here (allowed_media_domains); {REMEDY}")
+            raise MediaRefused(f"nothing is fetched from the web here (allowed_media_domains); {REMEDY}")
         address = WebAddress.parse(url)
         if not any(one.allows(address) for one in self._allowed):
-            message = "images are fetched from other hosts or ports only (allowed_media_domains)"
+            message = "files are fetched from other hosts or ports only (allowed_media_domains)"
             raise MediaRefused(f"{message}; {REMEDY}")
         return address
 

@@ -1,21 +1,28 @@
-"""Sources of an image's bytes: the request itself, a file of the server, the web."""
+"""Sources of the bytes of images and videos: the request itself, a file of the server, the web."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from quire.frontend.limits.byte_budget import current_body
-from quire.frontend.limits.work_pool import WorkPool
+from quire.frontend.limits.work_pool import IsStopped, WorkPool
 from quire.frontend.media import data_url
 from quire.frontend.media.fetch import WebFetcher
 from quire.frontend.media.local_file import LocalFiles
 from quire.frontend.media.refused import MediaRefused
-from quire.proto.api import ImagePart, RequestError
+from quire.proto.api import ImagePart, RequestError, VideoPart
 from quire.proto.messages.params import ParameterError
+
+T = TypeVar("T")
+VideoBytes = bytes | memoryview | tuple[bytes | memoryview, ...]
+"""A file of a video, or files of pictures that are its frames."""
 
 NUM_THREADS = 2
 """Number of threads that decode base64."""
 FETCH_SECONDS = 5.0
+VIDEO_FETCH_SECONDS = 30.0
 NUM_FETCHES = 8
 MAX_URL_CHARS = 8192
 """Length of a URL that names something elsewhere."""
@@ -38,15 +45,17 @@ class Sources:
         allowed_local_media_path: str = "",
         allowed_media_domains: Sequence[str] = (),
         fetch_seconds: float = FETCH_SECONDS,
+        video_fetch_seconds: float = VIDEO_FETCH_SECONDS,
         num_fetches: int = NUM_FETCHES,
     ) -> None:
-        """`max_bytes`: of one image as it comes. `allowed_media_domains`: entries as `AllowedHost` has them.
+        """`max_bytes`: of one image or video as it comes. `allowed_media_domains`: entries as `AllowedHost` has them.
 
         Raises `ValueError` naming the field.
         """
         self._max_bytes = max_bytes
         self._threads = WorkPool("media-base64", NUM_THREADS)
         self._files = LocalFiles(allowed_local_media_path, max_bytes)
+        self._video_seconds = video_fetch_seconds
         self._web = WebFetcher(allowed_media_domains, max_bytes, fetch_seconds, num_fetches)
 
     async def read(self, part: ImagePart, field: str, seconds: float) -> bytes | memoryview:
@@ -55,12 +64,24 @@ class Sources:
         Raises `ParameterError` on `field` for what the client must change, `RequestError` for what took too long, found
         no room or failed by itself.
         """
-        try:
-            return await self._read(part, seconds)
-        except MediaRefused as error:
-            raise ParameterError(field, f"{_shown(part)}{error}", "INVALID_MEDIA") from error
-        except TimeoutError as error:
-            raise RequestError("DEADLINE", f"{field}: {_shown(part)}{error}", field=field) from error
+        with _refused(part, field):
+            if not (part.url or part.data):
+                raise MediaRefused("is empty; give the URL or the bytes of an image")
+            return self._allowed(part.data) if part.data else await self._read(part.url, data_url.decode, seconds)
+
+    async def read_video(self, part: VideoPart, field: str, seconds: float) -> VideoBytes:
+        """The bytes of a video's file, or those of the file of each of its frames; `max_bytes` for all of them.
+
+        Raises as `read`.
+        """
+        with _refused(part, field):
+            if part.data:
+                return self._allowed(part.data)
+            if part.frames:
+                return self._frames(part.frames)
+            if not part.url:
+                raise MediaRefused("is empty; give the URL, the bytes or the frames of a video")
+            return await self._read(part.url, data_url.decode_video, seconds, self._video_seconds)
 
     async def close(self) -> None:
         """End the child processes and the threads."""
@@ -68,21 +89,44 @@ class Sources:
         self._files.close()
         await self._web.close()
 
-    async def _read(self, part: ImagePart, seconds: float) -> bytes | memoryview:
-        if part.data:
-            if len(part.data) > self._max_bytes:
-                raise MediaRefused(f"has {len(part.data)} bytes; at most {self._max_bytes} are allowed")
-            return part.data
-        if not part.url:
-            raise MediaRefused("is empty; give the URL or the bytes of an image")
-        match _scheme(part.url):
+    async def _read(
+        self, url: str, decode: Callable[[str, int, IsStopped], T], seconds: float, fetch_seconds: float | None = None
+    ) -> T | memoryview:
+        """The bytes that a URL names; `decode`: of `data:`. `fetch_seconds`: of a fetch, if not the usual time."""
+        match _scheme(url):
             case "data":
-                return await self._threads.run(len(part.url), partial(data_url.decode, part.url, self._max_bytes))
+                return await self._threads.run(len(url), partial(decode, url, self._max_bytes))
             case "file":
-                return _counted(await self._files.read(_checked(part.url), seconds))
+                return _counted(await self._files.read(_checked(url), seconds))
             case "http" | "https":
-                return _counted(await self._web.fetch(_checked(part.url), seconds))
-        raise MediaRefused("is no URL that is read here; give https://..., file:///... or data:image/...;base64,...")
+                return _counted(await self._web.fetch(_checked(url), seconds, fetch_seconds))
+        raise MediaRefused("is no URL that is read here; give https://..., file:///... or data:...;base64,...")
+
+    def _allowed(self, data: bytes) -> bytes:
+        if len(data) > self._max_bytes:
+            raise MediaRefused(f"has {len(data)} bytes; at most {self._max_bytes} are allowed")
+        return data
+
+    def _frames(self, frames: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        if len(frames) > data_url.MAX_FRAMES:
+            raise MediaRefused(f"has {len(frames)} frames; at most {data_url.MAX_FRAMES} are allowed, send fewer")
+        if b"" in frames:
+            raise MediaRefused(f"frame {frames.index(b'')} is empty; send the bytes of a picture")
+        size = sum(map(len, frames))
+        if size > self._max_bytes:
+            raise MediaRefused(f"has frames of {size} bytes; at most {self._max_bytes} are allowed")
+        return frames
+
+
+@contextmanager
+def _refused(part: ImagePart | VideoPart, field: str) -> Iterator[None]:
+    """What is wrong with a part as the errors of its field."""
+    try:
+        yield
+    except MediaRefused as error:
+        raise ParameterError(field, f"{_shown(part.url)}{error}", "INVALID_MEDIA") from error
+    except TimeoutError as error:
+        raise RequestError("DEADLINE", f"{field}: {_shown(part.url)}{error}", field=field) from error
 
 
 def _scheme(url: str) -> str:
@@ -109,12 +153,10 @@ def _counted(data: memoryview) -> memoryview:
     return data
 
 
-def _shown(part: ImagePart) -> str:
+def _shown(url: str) -> str:
     """The beginning of an error about a part: its URL, with neither pixels nor what may be a key."""
-    if part.data or not part.url:
-        return ""
-    scheme = _scheme(part.url)
+    scheme = _scheme(url)
     if scheme in ("file", "http", "https"):
-        return f"{_SECRET.sub('', part.url[:MAX_URL_CHARS])[:SHOWN_CHARS]!r}: "
-    media_type = _TYPE.match(part.url)
+        return f"{_SECRET.sub('', url[:MAX_URL_CHARS])[:SHOWN_CHARS]!r}: "
+    media_type = _TYPE.match(url)
     return f"{media_type[0]}: " if media_type is not None else f"{scheme}: " if scheme else ""

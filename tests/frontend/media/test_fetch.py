@@ -158,7 +158,7 @@ def test_who_gets_no_turn_in_time_is_refused_as_overload() -> None:
         url = f"http://images.example:{server.port}/a.png"
         first = asyncio.create_task(fetcher.fetch(url, 60))
         await gate.reached(1)
-        with pytest.raises(RequestError, match="1 images are being fetched here") as caught:
+        with pytest.raises(RequestError, match="1 files are being fetched here") as caught:
             await fetcher.fetch(url, 0.1)
         assert (caught.value.reason, caught.value.retryable) == ("QUEUE_FULL", True)
         gate.permits.release(2)

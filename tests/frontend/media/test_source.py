@@ -11,7 +11,7 @@ import pytest
 
 from quire.frontend.limits.byte_budget import ByteBudget
 from quire.frontend.media.source import Sources
-from quire.proto.api import ImagePart, RequestError
+from quire.proto.api import ImagePart, RequestError, VideoPart
 from quire.proto.messages.params import ParameterError
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
@@ -29,6 +29,18 @@ def read(part: ImagePart, seconds: float = 60.0, **opened: object) -> bytes:
         sources = Sources(MOST, **opened)
         try:
             return bytes(await sources.read(part, FIELD, seconds))
+        finally:
+            await sources.close()
+
+    return asyncio.run(main())
+
+
+def read_video(part: VideoPart, seconds: float = 60.0, **opened: object) -> bytes | list[bytes]:
+    async def main() -> bytes | list[bytes]:
+        sources = Sources(MOST, **opened)
+        try:
+            found = await sources.read_video(part, FIELD, seconds)
+            return [bytes(one) for one in found] if isinstance(found, tuple) else bytes(found)
         finally:
             await sources.close()
 
@@ -54,6 +66,46 @@ def test_a_part_is_read_from_where_it_says(tmp_path: Path) -> None:
         assert read(ImagePart(url=f"Http://images.example:{server.port}/a.png"), **opened) == IMAGE
 
 
+@pytest.mark.usefixtures("loopback")
+def test_a_video_is_read_from_where_it_says(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(IMAGE)
+    encoded = base64.b64encode(IMAGE).decode()
+    assert read_video(VideoPart(data=IMAGE)) == IMAGE
+    assert read_video(VideoPart(frames=(IMAGE, b"b"))) == [IMAGE, b"b"]
+    assert read_video(VideoPart(url=f"data:video/mp4;base64,{encoded}")) == IMAGE
+    assert read_video(VideoPart(url=f"data:image/gif;base64,{encoded}")) == IMAGE
+    assert read_video(VideoPart(url=f"Data:Video/JPEG;base64,{encoded},YQ==,{encoded}")) == [IMAGE, b"a", IMAGE]
+    assert read_video(VideoPart(url=f"file://{tmp_path}/a.mp4"), allowed_local_media_path=str(tmp_path)) == IMAGE
+    with WebServer(page(IMAGE)) as server:
+        opened = {"allowed_media_domains": [f"*.example:{server.port}"]}
+        assert read_video(VideoPart(url=f"http://videos.example:{server.port}/a.mp4"), **opened) == IMAGE
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (VideoPart(uuid="a"), "is empty; give the URL, the bytes or the frames of a video"),
+        (VideoPart(data=bytes(MOST + 1)), "has 100001 bytes; at most 100000"),
+        (VideoPart(frames=(bytes(MOST), b"a")), "has frames of 100001 bytes; at most 100000"),
+        (VideoPart(frames=(b"a", b"")), "frame 1 is empty"),
+        (VideoPart(frames=(b"a",) * 5000), "has 5000 frames; at most 4096"),
+        (VideoPart(url="data:audio/wav;base64,YQ=="), "is no video in base64; write data:video/mp4;base64,"),
+        (VideoPart(url="data:video/jpeg;base64,YQ==,"), "video/jpeg: frame 1: is empty"),
+        (VideoPart(url="data:video/jpeg;base64,YQ==,?"), "frame 1: the base64 is cut off"),
+        (VideoPart(url="data:video/mp4;base64,YQ==,YQ=="), "the base64 "),
+        (VideoPart(url="data:video/jpeg;base64,YQ==" + ",YQ==" * 4096), "has 4097 frames"),
+        (VideoPart(url="data:video/jpeg;base64," + "A" * 80000 + "," + "A" * 80000), "frame 1: has more than"),
+        (VideoPart(url="clip.mp4"), "is no URL that is read here"),
+        (VideoPart(url="file:///clip.mp4"), "no file of the server may be read"),
+        (VideoPart(url="https://videos.example/clip.mp4"), "nothing is fetched from the web here"),
+    ],
+)
+def test_a_video_that_cannot_be_read_is_refused(part: VideoPart, why: str) -> None:
+    with pytest.raises(ParameterError, match=why) as caught:
+        read_video(part)
+    assert (caught.value.field, caught.value.reason) == (FIELD, "INVALID_MEDIA")
+
+
 def test_files_and_the_web_are_closed_unless_they_are_opened() -> None:
     why = refusal("file:///etc/hostname")
     assert why == (
@@ -62,7 +114,7 @@ def test_files_and_the_web_are_closed_unless_they_are_opened() -> None:
     )
     why = refusal("https://images.example/a.png")
     assert why == (
-        "'https://images.example/a.png': no image is fetched from the web here (allowed_media_domains); "
+        "'https://images.example/a.png': nothing is fetched from the web here (allowed_media_domains); "
         "send the bytes as a data: URL"
     )
 
@@ -140,6 +192,9 @@ def test_what_takes_too_long_is_the_deadline_of_its_field() -> None:
         url = f"http://images.example:{server.port}/a.png"
         with pytest.raises(RequestError, match=r"was not fetched within 0\.2 s") as caught:
             read(ImagePart(url=url), allowed_media_domains=[f"images.example:{server.port}"], fetch_seconds=0.2)
+        opened = {"allowed_media_domains": [f"images.example:{server.port}"], "fetch_seconds": 60}
+        with pytest.raises(RequestError, match=r"was not fetched within 0\.3 s"):
+            read_video(VideoPart(url=url), video_fetch_seconds=0.3, **opened)
     assert (caught.value.reason, caught.value.field) == ("DEADLINE", FIELD)
     assert caught.value.message.startswith(f"{FIELD}: '{url}': ")
 
