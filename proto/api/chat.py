@@ -82,7 +82,7 @@ ContentPart = TextPart | ImagePart | VideoPart
 
 @dataclass(frozen=True, slots=True)
 class MediaSettings:
-    """What a request asks of its images and videos; None: as the server has it."""
+    """Wishes of a request for its images and videos; None: as the server has it."""
 
     min_pixels: int | None = None
     """Fewest pixels of an image, or of a video's frames together, after it is resized."""
