@@ -10,7 +10,7 @@ from tensors import poisoned, row_error
 
 from quire.kernels.attention.encoder_attention import encoder_attention, encoder_attention_reference
 from quire.kernels.attention.rope_in_place import rope_in_place, rope_in_place_reference
-from quire.kernels.linear.activation import GATES, activation, activation_reference
+from quire.kernels.linear.activation import ACTIVATIONS, activation, activation_reference
 from quire.kernels.linear.layer_norm import layer_norm, layer_norm_reference
 
 EPS = 1e-5
@@ -85,7 +85,7 @@ def _norm(report: Report, device: torch.device, dtype: torch.dtype, size: int) -
 
 def _activations(report: Report, device: torch.device, small: bool) -> Iterator[Case]:
     sizes = (48,) if small else (48, 1536, 4096)
-    for dtype, size, kind in itertools.product(LIMITS, sizes, GATES):
+    for dtype, size, kind in itertools.product(LIMITS, sizes, ACTIVATIONS):
         yield Case(f"activation {kind} {dtype} {size}", partial(_activation, report, device, dtype, size, kind))
 
 

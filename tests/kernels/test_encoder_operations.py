@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, silu
+from transformers.activations import QuickGELUActivation
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 
 from quire.kernels.attention.encoder_attention import encoder_attention, encoder_attention_reference
@@ -134,6 +135,7 @@ def test_the_plain_activation_is_the_gates_own():
     torch.testing.assert_close(activation(x, "gelu"), gelu(x))
     torch.testing.assert_close(activation(x, "gelu_tanh"), gelu(x, approximate="tanh"))
     torch.testing.assert_close(activation(x, "silu"), silu(x))
+    torch.testing.assert_close(activation(x, "gelu_quick"), QuickGELUActivation()(x))
     with pytest.raises(ValueError, match=r"^kind: must be one of silu"):
         activation(x, "relu")
     assert set(GATES) == {"silu", "gelu", "gelu_tanh"}

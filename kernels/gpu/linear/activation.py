@@ -12,7 +12,7 @@ import triton.language as tl
 
 from quire.kernels.gpu.linear.tiles import ACTIVATION_TILES
 from quire.kernels.gpu.tile_table import Tiles, tile
-from quire.kernels.linear.activation import Gate
+from quire.kernels.linear.activation import Activation, Gate
 
 
 @triton.jit
@@ -52,10 +52,12 @@ def activation_kernel(x, out, size, BLOCK: tl.constexpr, KIND: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < size
     value = tl.load(x + place, inside, other=0.0)
-    tl.store(out + place, activate(value.to(tl.float32), KIND).to(value.dtype), inside)
+    wide = value.to(tl.float32)
+    activated = wide * tl.sigmoid(1.702 * wide) if KIND == "gelu_quick" else activate(wide, KIND)
+    tl.store(out + place, activated.to(value.dtype), inside)
 
 
-def activation(x: torch.Tensor, kind: Gate) -> torch.Tensor:
+def activation(x: torch.Tensor, kind: Activation) -> torch.Tensor:
     """See `quire.kernels.linear.activation`."""
     out = torch.empty_like(x)
     if x.numel():

@@ -13,7 +13,7 @@ from quire.kernels.gpu.attention.tiles import LARGEST_HEAD, LONG_ROW, encoder_ti
 from quire.kernels.gpu.linear.activation import activation
 from quire.kernels.gpu.linear.layer_norm import layer_norm
 from quire.kernels.gpu.linear.tiles import WIDEST_NORM
-from quire.kernels.linear.activation import GATES, activation_reference
+from quire.kernels.linear.activation import ACTIVATIONS, activation_reference
 from quire.kernels.linear.layer_norm import layer_norm_reference
 
 pytestmark = pytest.mark.usefixtures("poisoned_results")
@@ -130,7 +130,7 @@ def test_layer_norm_equals_the_reference(dtype, num_rows, size, add, seed):
     close(layer_norm(*arguments), layer_norm_reference(*arguments))
 
 
-@pytest.mark.parametrize("kind", sorted(GATES))
+@pytest.mark.parametrize("kind", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("shape", [(0, 8), (1, 7), (3, 1025)])
 def test_the_plain_activation_equals_the_reference(kind, shape):
     for dtype in DTYPES:

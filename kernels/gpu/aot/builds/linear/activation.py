@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.linear.activation import activation_kernel, gated_activation_kernel
 from quire.kernels.gpu.linear.tiles import ACTIVATION_TILES
-from quire.kernels.linear.activation import GATES
+from quire.kernels.linear.activation import ACTIVATIONS, GATES
 
 
 def builds(capability: int) -> Iterator[Build]:
@@ -20,7 +20,7 @@ def builds(capability: int) -> Iterator[Build]:
                 num_warps=ACTIVATION_TILES["num_warps"],
                 divisible=("x", "out"),
             )
-    for kind in GATES:
+    for kind in ACTIVATIONS:
         yield Build(
             name=f"alone {kind} bf16",
             kernel=activation_kernel,
