@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from quire.worker.weights.parts import ModelError
 
@@ -11,6 +11,9 @@ Config = Mapping[str, Any]
 
 Gate = Literal["silu", "gelu", "gelu_tanh"]
 """Activation of a gate."""
+Activation = Literal[Gate, "gelu_quick"]
+"""Activation of a layer without a gate."""
+Kind = TypeVar("Kind", Gate, Activation)
 DtypeName = Literal["float32", "float16", "bfloat16"]
 DTYPES: Final[tuple[DtypeName, ...]] = get_args(DtypeName)
 ITEM_BYTES: Final[dict[DtypeName, int]] = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -23,6 +26,8 @@ ACTIVATIONS: Final[dict[str, Gate]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """`hidden_act` of the config -> the gate's activation."""
+UNGATED: Final[dict[str, Activation]] = {**ACTIVATIONS, "quick_gelu": "gelu_quick"}
+"""The same of a layer without a gate."""
 
 MAX_INTEGER: Final = (1 << 31) - 1
 """Most of any size or count: a typing error beyond it must not become memory."""
@@ -115,11 +120,20 @@ def token_ids(config: Config, name: str) -> tuple[int, ...]:
 
 
 def activation(config: Config, default: str) -> Gate:
-    """The activation that `hidden_act` names."""
+    """The activation of a gate that `hidden_act` names."""
+    return _activation(config, default, ACTIVATIONS)
+
+
+def ungated_activation(config: Config, default: str) -> Activation:
+    """The activation of a layer without a gate that `hidden_act` names."""
+    return _activation(config, default, UNGATED)
+
+
+def _activation(config: Config, default: str, known: Mapping[str, Kind]) -> Kind:
     name = config.get("hidden_act", default)
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ModelError("hidden_act", f"{shown(name)} is not supported; supported: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    if not isinstance(name, str) or name not in known:
+        raise ModelError("hidden_act", f"{shown(name)} is not supported; supported: {', '.join(known)}")
+    return known[name]
 
 
 def dtype_name(config: Config) -> Any:

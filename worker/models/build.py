@@ -45,7 +45,7 @@ def load_model(
     """
     model = build_model(spec, context)
     if isinstance(model, Decoder) and model.vision is not None:
-        model.vision.patches.normalize(read_normalization(model_dir, model.vision.spec))
+        model.vision.normalize(read_normalization(model_dir, model.vision.spec))
     if load_format == "dummy":
         fill_dummy(model, seed, context.device)
         bytes_read = 0

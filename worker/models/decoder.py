@@ -12,7 +12,7 @@ from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.layers.rotary import Rotary
 from quire.worker.memory.kv_cache import KVCache, LayerCache
-from quire.worker.models.vision.tower import Tower
+from quire.worker.models.vision.build import build_tower
 from quire.worker.specs.spec import LayerSpec, ModelSpec
 
 
@@ -71,8 +71,8 @@ class Decoder(nn.Module):
         self.head: Vocabulary | None = None
         if has_head and not tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
-        self.vision = None if spec.vision is None else Tower(spec.vision, context.at("vision"))
-        self._deepened = 0 if spec.vision is None else len(spec.vision.deepstack)
+        self.vision = None if spec.vision is None else build_tower(spec.vision, context.at("vision"))
+        self._deepened = 0 if spec.vision is None else spec.vision.num_deepened
         """Layers, from the first on, behind which items' rows have something to add."""
         ropes = [layer.attention.rope for layer in spec.layers]
         distinct = list(dict.fromkeys(ropes))

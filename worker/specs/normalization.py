@@ -32,8 +32,7 @@ def read_normalization(folder: Path, vision: VisionSpec) -> Normalization:
         for field in ("do_rescale", "do_normalize"):
             if not flag(stated, field, True):
                 raise ModelError(field, "must be true: towers read normalised pixels; correct the file")
-        sizes = {"patch_size": vision.patch_size, "merge_size": vision.merge_size}
-        for field, size in (sizes | {"temporal_patch_size": vision.temporal_patch_size}).items():
+        for field, size in vision.processor_sizes.items():
             if (found := integer(stated, field, size)) != size:
                 raise ModelError(field, f"is {found}, but config.json has {size}; download both files again")
         mean, std = (_numbers(stated, field) for field in ("image_mean", "image_std"))
@@ -43,15 +42,13 @@ def read_normalization(folder: Path, vision: VisionSpec) -> Normalization:
 
 
 def largest_image(folder: Path, vision: VisionSpec, most: int) -> int:
-    """Tokens of the largest image that the processor leaves as large, `most` where the context holds no more; 0
-    without the files."""
+    """Tokens of the largest item that the processor makes, `most` where the context holds no more; 0 without the
+    files."""
     if not (folder / FILE).exists() and not (folder / NEWER_FILE).exists():
         return 0
     name, stated = _stated(folder)
     with inside(name):
-        size = section(stated, "size") if stated.get("size") else {}
-        pixels = integer(stated, "max_pixels", integer(size, "longest_edge", 0))
-    return min(most, pixels // (vision.patch_size * vision.merge_size) ** 2)
+        return min(most, vision.largest_item(stated))
 
 
 def _stated(folder: Path) -> tuple[str, Config]:

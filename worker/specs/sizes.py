@@ -10,7 +10,6 @@ from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Gr
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.spec import LayerSpec, ModelSpec
-from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
 from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
 HEAD: Final = "head"
@@ -69,7 +68,7 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     if has_head and not is_tied:
         matrices[HEAD] = vocabulary
     others = sum(other for _, other in layers) + spec.hidden_size
-    others += 0 if spec.vision is None else _tower(spec.vision)
+    others += 0 if spec.vision is None else spec.vision.num_elements
     return Sizes(matrices, vocabulary, others, is_tied, padding * spec.hidden_size)
 
 
@@ -169,17 +168,6 @@ def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Sh
     others += 2 * attention.head_dim if attention.qk_norm else 0
     others += 2 * inner + hidden if feed_forward.bias else 0
     return matrices, others
-
-
-def _tower(spec: VisionSpec) -> int:
-    """Elements of a vision tower."""
-    hidden, inner, wide = spec.hidden_size, spec.intermediate_size, spec.merged_size
-    patches = hidden * (CHANNELS * spec.temporal_patch_size * spec.patch_size**2 + 1)
-    positions = spec.grid_side**2 * hidden
-    norms, attention, mlp = 4 * hidden, 4 * hidden * (hidden + 1), 2 * hidden * inner + inner + hidden
-    merger = wide * (wide + 1) + spec.output_size * (wide + 1)
-    mergers = 2 * hidden + merger + len(spec.deepstack) * (2 * wide + merger)
-    return patches + positions + spec.num_blocks * (norms + attention + mlp) + mergers
 
 
 def _encoder(spec: EncoderSpec, group_size: int) -> Sizes:

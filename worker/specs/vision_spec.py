@@ -1,17 +1,21 @@
-"""The vision tower's spec: the vision_config of a config.json read into one frozen value."""
+"""The spec of a vision tower: what the engine asks of every kind, whatever its blocks are made of."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
-from quire.worker.fields import Gate
+from quire.worker.fields import Activation, Config
 
 CHANNELS: Final = 3
 """Red, green and blue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VisionSpec:
-    """A tower of blocks that are all alike, over the patches of an image, and what makes rows of a decoder of them."""
+class VisionSpec(ABC):
+    """A tower of blocks that are all alike, over the patches of an item, and what makes rows of a decoder of them.
+
+    Each kind of tower has a spec of its own beside its family's reader, and `build_tower` builds it.
+    """
 
     num_blocks: int
     hidden_size: int
@@ -21,16 +25,11 @@ class VisionSpec:
     """Hidden size of the decoder."""
     patch_size: int
     """Pixels of a patch's side."""
-    temporal_patch_size: int
-    """Frames of a patch; an image is repeated."""
+    temporal_patch_size: int = 1
+    """Frames of a patch; an image is repeated. 1: there are no videos."""
     merge_size: int
     """Patches of the side of a square for which one token stands."""
-    grid_side: int
-    """Learned positions of a side of their square, interpolated for items of any other grid."""
-    deepstack: tuple[int, ...]
-    """Blocks, in order, behind each of which rows are made for the decoder's next layer, from its first on."""
-    activation: Gate
-    rope_theta: float
+    activation: Activation
     norm_eps: float = 1e-6
 
     @property
@@ -43,6 +42,38 @@ class VisionSpec:
         return self.hidden_size * self.merge_size**2
 
     @property
+    def patch_numbers(self) -> int:
+        """Numbers of the pixels of one patch."""
+        return CHANNELS * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def num_deepened(self) -> int:
+        """Layers of the decoder, from its first on, behind each of which a row has something to add."""
+        return 0
+
+    @property
     def row_size(self) -> int:
         """Elements of a token's row: its embedding, and what is added behind each of the decoder's first layers."""
-        return (1 + len(self.deepstack)) * self.output_size
+        return (1 + self.num_deepened) * self.output_size
+
+    @property
+    @abstractmethod
+    def num_elements(self) -> int:
+        """Elements of the tower's parameters."""
+
+    @property
+    def processor_sizes(self) -> dict[str, int]:
+        """Sizes that the files of the image processor must not state otherwise, by the names they have there."""
+        return {"patch_size": self.patch_size}
+
+    @abstractmethod
+    def largest_item(self, processor: Config) -> int:
+        """Tokens of the largest item that an image processor with these settings makes; 0 where they name no bound.
+
+        Raises ModelError for settings that are none.
+        """
+
+
+def linear_elements(outputs: int, inputs: int, *, bias: bool = True) -> int:
+    """Elements of a matrix and its bias."""
+    return outputs * (inputs + bias)

@@ -8,7 +8,6 @@ import torch
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Table
-from quire.worker.specs.vision_spec import VisionSpec
 
 Grid = tuple[int, int, int]
 """Frames of an item, and rows and columns of its patches, which span all frames."""
@@ -39,9 +38,9 @@ def places(grids: Sequence[Grid], merge: int, device: torch.device) -> Places:
 class PositionGrid(Table):
     """Learned positions of a square grid, whole on every rank."""
 
-    def __init__(self, context: BuildContext, spec: VisionSpec) -> None:
-        super().__init__(context, spec.grid_side**2, spec.hidden_size)
-        self.side = spec.grid_side
+    def __init__(self, context: BuildContext, side: int, hidden: int) -> None:
+        super().__init__(context, side**2, hidden)
+        self.side = side
 
     def interpolated(self, where: Places) -> torch.Tensor:
         """Bilinear between the corners of both grids -> float32 [T, hidden]."""
@@ -59,9 +58,9 @@ class PositionGrid(Table):
 class PatchRotary:
     """Angles by row and by column: half of a head's pairs turn by each."""
 
-    def __init__(self, spec: VisionSpec, device: torch.device) -> None:
-        half = spec.head_dim // 2
-        frequencies = 1.0 / spec.rope_theta ** (torch.arange(0, half, 2, dtype=torch.float32) / half)
+    def __init__(self, head_dim: int, theta: float, device: torch.device) -> None:
+        half = head_dim // 2
+        frequencies = 1.0 / theta ** (torch.arange(0, half, 2, dtype=torch.float32) / half)
         self._frequencies = torch.cat((frequencies, frequencies)).to(device)
         self._pair_axes = torch.arange(2).repeat_interleave(half // 2).to(device)
 

@@ -1,34 +1,38 @@
 """Qwen3-VL: the decoder of Qwen3 with positions of three axes, and a tower whose rows it reads in its first layers, too
 (DeepStack, Meng et al., 2024)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Final
 
 from quire.worker.fields import (
     MAX_LAYERS,
     Config,
-    activation,
     counts,
     dtype_name,
     inside,
     integer,
-    number,
     section,
     shown,
+    ungated_activation,
 )
 from quire.worker.specs.families.llama import decoder_names, read_qwen3
-from quire.worker.specs.rope import DEFAULT_THETA, read_pair_axes
+from quire.worker.specs.families.qwen_vl import (
+    TENSOR,
+    TEXT,
+    VISION,
+    QwenVisionSpec,
+    refuse_other_width,
+    tower_sizes,
+)
+from quire.worker.specs.rope import read_pair_axes
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
+from quire.worker.specs.vision_spec import linear_elements
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
-TEXT: Final = "text_config"
-VISION: Final = "vision_config"
 TOWER_TENSORS: Final = r"model\.visual\..+"
 """Pattern of the tower's tensors."""
-_TENSOR: Final = r"\.(?P<tensor>weight|bias)"
 _BLOCK: Final = r"model\.visual\.blocks\.(?P<n>\d+)\."
 _MERGER: Final = {"norm": "norm", "linear_fc1": "up", "linear_fc2": "down"}
 _IN_BLOCK: Final = {
@@ -36,27 +40,24 @@ _IN_BLOCK: Final = {
     r"attn\.qkv": "qkv",
     r"attn\.proj": "output",
     "norm2": "mlp_norm",
-    r"mlp\.linear_fc1": "up",
-    r"mlp\.linear_fc2": "down",
+    r"mlp\.linear_fc1": "mlp.up",
+    r"mlp\.linear_fc2": "mlp.down",
 }
 _DECODER: Final = decoder_names(r"model\.language_model\.", "model.language_model.")
 NAMES: Final[NameMap] = replace(
     _DECODER,
     rules=(
         *_DECODER.rules,
-        NameRule(rf"model\.visual\.patch_embed\.proj{_TENSOR}", "vision.patches.{tensor}"),
+        NameRule(rf"model\.visual\.patch_embed\.proj{TENSOR}", "vision.patches.{tensor}"),
         NameRule(r"model\.visual\.pos_embed\.weight", "vision.positions.weight"),
+        *(NameRule(_BLOCK + name + TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in _IN_BLOCK.items()),
         *(
-            NameRule(_BLOCK + name + _TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}")
-            for name, own in _IN_BLOCK.items()
-        ),
-        *(
-            NameRule(rf"model\.visual\.merger\.{name}{_TENSOR}", f"vision.merger.{own}.{{tensor}}")
+            NameRule(rf"model\.visual\.merger\.{name}{TENSOR}", f"vision.merger.{own}.{{tensor}}")
             for name, own in _MERGER.items()
         ),
         *(
             NameRule(
-                rf"model\.visual\.deepstack_merger_list\.(?P<n>\d+)\.{name}{_TENSOR}",
+                rf"model\.visual\.deepstack_merger_list\.(?P<n>\d+)\.{name}{TENSOR}",
                 f"vision.deepstack.{{n}}.{own}.{{tensor}}",
             )
             for name, own in _MERGER.items()
@@ -73,6 +74,29 @@ TEXT_DEFAULTS: Final[Config] = {
 }
 SECTIONS: Final = (24, 20, 20)
 DEEPSTACK: Final = (8, 16, 24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3VisionSpec(QwenVisionSpec):
+    """A tower with learned positions, of which some blocks make rows, too (DeepStack)."""
+
+    grid_side: int
+    """Learned positions of a side of their square, interpolated for items of any other grid."""
+    deepstack: tuple[int, ...]
+    """Blocks, in order, behind each of which rows are made for the decoder's next layer, from its first on."""
+
+    @property
+    def num_deepened(self) -> int:
+        return len(self.deepstack)
+
+    @property
+    def num_elements(self) -> int:
+        hidden, inner = self.hidden_size, self.intermediate_size
+        patches = linear_elements(hidden, self.patch_numbers)
+        block = 4 * hidden + self.attention_elements + linear_elements(inner, hidden) + linear_elements(hidden, inner)
+        norms = 2 * hidden + 2 * len(self.deepstack) * self.merged_size
+        mergers = (1 + len(self.deepstack)) * self.merger_elements
+        return patches + self.grid_side**2 * hidden + self.num_blocks * block + norms + mergers
 
 
 def read_qwen3_vl(config: Config, generation: Config) -> ModelSpec:
@@ -94,47 +118,24 @@ def read_qwen3_vl(config: Config, generation: Config) -> ModelSpec:
     return replace(spec, layers=tuple(layer.turned_by(axes) for layer in spec.layers), vision=vision)
 
 
-def _read_vision(config: Config) -> VisionSpec:
-    hidden, num_heads = integer(config, "hidden_size"), integer(config, "num_heads")
-    if hidden % (4 * num_heads):
-        raise ModelError("num_heads", f"{num_heads} do not divide hidden_size {hidden} into heads of whole fours")
-    if (channels := integer(config, "in_channels", CHANNELS)) != CHANNELS:
-        raise ModelError("in_channels", f"images have {CHANNELS}: red, green and blue, got {channels}")
+def _read_vision(config: Config) -> Qwen3VisionSpec:
     positions = integer(config, "num_position_embeddings", 2304)
     side = isqrt(positions)
     if side * side != positions:
         raise ModelError("num_position_embeddings", f"must be those of a square grid, got {positions}")
-    return VisionSpec(
-        num_blocks=integer(config, "depth", most=MAX_LAYERS),
-        hidden_size=hidden,
+    return Qwen3VisionSpec(
+        **tower_sizes(config, "hidden_size", 16),
         intermediate_size=integer(config, "intermediate_size"),
-        num_heads=num_heads,
         output_size=integer(config, "out_hidden_size"),
-        patch_size=integer(config, "patch_size", 16),
-        temporal_patch_size=integer(config, "temporal_patch_size", 2),
-        merge_size=integer(config, "spatial_merge_size", 2),
         grid_side=side,
         deepstack=counts(config, "deepstack_visual_indexes", DEEPSTACK, most=MAX_LAYERS),
-        activation=activation(config, "gelu_pytorch_tanh"),
-        rope_theta=_theta(config),
+        activation=ungated_activation(config, "gelu_pytorch_tanh"),
     )
 
 
-def _theta(config: Config) -> float:
-    stated = config.get("rope_parameters")
-    if stated is None:
-        return DEFAULT_THETA
-    rope = section(config, "rope_parameters")
-    if (kind := rope.get("rope_type", "axial")) not in ("axial", "default"):
-        raise ModelError("rope_parameters", f"rope_type {shown(kind)} is not supported; supported: axial")
-    return number(rope, "rope_theta", DEFAULT_THETA)
-
-
-def _refuse_other_rows(vision: VisionSpec, text: ModelSpec) -> None:
+def _refuse_other_rows(vision: Qwen3VisionSpec, text: ModelSpec) -> None:
     """Raises ModelError for rows that do not fit the decoder."""
-    if vision.output_size != text.hidden_size:
-        message = f"must be the decoder's hidden_size {text.hidden_size}, got {vision.output_size}"
-        raise ModelError("out_hidden_size", message)
+    refuse_other_width(vision, text, "out_hidden_size")
     blocks = vision.deepstack
     if list(blocks) != sorted(set(blocks)) or any(block >= vision.num_blocks for block in blocks):
         message = f"must be blocks of the {vision.num_blocks} in order, each once, got {shown(list(blocks))}"

@@ -1,0 +1,71 @@
+"""A block of a tower: attention within runs of patches and feed-forward, each behind a norm."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from quire.kernels.attention.encoder_attention import encoder_attention
+from quire.kernels.attention.rope_in_place import rope_in_place
+from quire.kernels.linear.activation import activation
+from quire.worker.build_context import BuildContext
+from quire.worker.layers.linear import ReplicatedLinear
+from quire.worker.layers.norm import LayerNorm, RMSNorm
+from quire.worker.specs.vision_spec import VisionSpec
+
+Norm = type[LayerNorm] | type[RMSNorm]
+
+
+class Runs(NamedTuple):
+    """Runs of patches, each of which attends to itself alone."""
+
+    starts: torch.Tensor
+    """int32 [R + 1], on the device."""
+    lengths: tuple[int, ...]
+    """The same for the host."""
+
+
+def runs(lengths: Sequence[int], device: torch.device) -> Runs:
+    """Runs of so many patches. They are made on the device: a copy from the host would wait for all that is queued."""
+    ends = accumulate(lengths, initial=0)
+    starts = torch.cat([torch.full((1,), end, dtype=torch.int32, device=device) for end in ends])
+    return Runs(starts, tuple(lengths))
+
+
+class PlainMLP(nn.Module):
+    """`down(kind(up(x)))`, with biases."""
+
+    def __init__(self, context: BuildContext, spec: VisionSpec) -> None:
+        super().__init__()
+        hidden, inner = spec.hidden_size, spec.intermediate_size
+        self.up = ReplicatedLinear(context.at("up"), hidden, inner, bias=True)
+        self.down = ReplicatedLinear(context.at("down"), inner, hidden, bias=True)
+        self.kind = spec.activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]"""
+        return self.down.product(activation(self.up.product(x), self.kind))
+
+
+class TowerBlock(nn.Module):
+    """Norms, and a feed-forward block, of the kind that the tower has; products with biases."""
+
+    def __init__(self, context: BuildContext, spec: VisionSpec, norm: Norm, mlp: nn.Module) -> None:
+        super().__init__()
+        hidden = spec.hidden_size
+        self.attention_norm = norm(context, hidden, spec.norm_eps)
+        self.qkv = ReplicatedLinear(context.at("qkv"), hidden, 3 * hidden, bias=True)
+        self.output = ReplicatedLinear(context.at("output"), hidden, hidden, bias=True)
+        self.mlp_norm = norm(context, hidden, spec.norm_eps)
+        self.mlp = mlp
+        self.num_heads, self.scale = spec.num_heads, spec.head_dim**-0.5
+
+    def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], within: Runs) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]; `within`: the runs of patches that see each other."""
+        qkv = self.qkv.product(self.attention_norm(x))
+        rope_in_place(qkv, *rotation, self.num_heads)
+        x = x + self.output.product(encoder_attention(qkv, *within, self.num_heads, self.scale))
+        made: torch.Tensor = x + self.mlp(self.mlp_norm(x))
+        return made
