@@ -18,13 +18,18 @@ BYTES = 256
 class PatchEmbedding(ShardedModule):
     """A convolution whose steps are as wide as its kernel: one product over all patches."""
 
-    def __init__(self, context: BuildContext, spec: VisionSpec) -> None:
+    def __init__(self, context: BuildContext, spec: VisionSpec, *, over_time: bool = True, bias: bool = True) -> None:
+        """`over_time`: the kernel has an axis of frames."""
         super().__init__()
         self.patch_size, self.merge_size, self.frames = spec.patch_size, spec.merge_size, spec.temporal_patch_size
         self.scheme = context.scheme
-        axes = (spec.hidden_size, CHANNELS, self.frames, self.patch_size, self.patch_size)
+        axes = (spec.hidden_size, CHANNELS, *((self.frames,) if over_time else ()), self.patch_size, self.patch_size)
         self.declare("weight", context.dtype, (Part("", tuple(map(whole, axes))),))
-        self.declare("bias", context.dtype, (Part("", (whole(spec.hidden_size),)),))
+        self.bias: torch.Tensor | None
+        self.register_parameter("bias", None)
+        if bias:
+            self.declare("bias", context.dtype, (Part("", (whole(spec.hidden_size),)),))
+        self._dtype = context.dtype
         self._numbers: torch.Tensor | None = None
         self._first = torch.arange(0, CHANNELS * BYTES, BYTES, dtype=torch.int32, device=context.device)
 
@@ -36,12 +41,12 @@ class PatchEmbedding(ShardedModule):
     def normalize(self, normalization: Normalization) -> None:
         """Set what bytes stand for, before the first image."""
         numbers = byte_numbers(normalization).flatten()
-        self._numbers = numbers.to(self._first.device, self.stored("bias").dtype)
+        self._numbers = numbers.to(self._first.device, self._dtype)
 
     def forward(self, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
         """uint8 [frames, rows * patch, columns * patch, 3] each -> [T, hidden], see `rows`."""
         rows = torch.cat([self.rows(item) for item in pixels])
-        return self.scheme.apply(self, rows, self.stored("bias"))
+        return self.scheme.apply(self, rows, self.bias)
 
     def rows(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [frames, rows * patch, columns * patch, 3] -> [rows * columns, 3 * frames * patch * patch].
