@@ -11,6 +11,7 @@ from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.layers.paged_attention import HeadNorm, attend
+from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
 
 
@@ -42,7 +43,7 @@ class Attention(nn.Module):
         x: torch.Tensor,
         residual: torch.Tensor | None,
         norm: RMSNorm,
-        rotation: tuple[torch.Tensor, torch.Tensor],
+        rotation: Rotation,
         batch: ForwardBatch,
         cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ import torch
 from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.worker.batch import ForwardBatch
+from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
 
 
@@ -21,20 +22,19 @@ class HeadNorm:
 
 def attend(
     qkv: torch.Tensor,
-    rotation: tuple[torch.Tensor, torch.Tensor],
+    rotation: Rotation,
     norm: HeadNorm | None,
     cache: LayerCache,
     batch: ForwardBatch,
     rule: AttentionRule,
 ) -> torch.Tensor:
-    """qkv [T, (H + 2K) * D] of the step; rotation: cos and sin of its positions -> [T, H * D]."""
-    cos, sin = rotation
+    """qkv [T, (H + 2K) * D] of the step; rotation: by its positions -> [T, H * D]."""
     keys, values, key_scale, value_scale, group = cache
     rows = batch.groups[group]
     query = rope_store_kv(
         qkv,
-        cos,
-        sin,
+        rotation.cos,
+        rotation.sin,
         keys,
         values,
         rows.slot_mapping,
@@ -44,4 +44,6 @@ def attend(
         key_scale,
         value_scale,
     )
+    if rotation.of_queries is not None:
+        query = query * rotation.of_queries.to(query.dtype)[:, None, None]
     return paged_attention(query, keys, values, rows.attention, rule, None, key_scale, value_scale)

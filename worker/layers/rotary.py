@@ -1,11 +1,22 @@
 """Angles of the rotary position embedding, for every published way of stretching the context."""
 
 import math
+from typing import NamedTuple
 
 import torch
 
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.worker.specs.rope import RopeSpec
+
+
+class Rotation(NamedTuple):
+    """What the positions of a step's tokens do to their queries and keys."""
+
+    cos: torch.Tensor
+    """float32 [T, head_dim / 2]"""
+    sin: torch.Tensor
+    of_queries: torch.Tensor | None = None
+    """float32 [T]: what a token's queries are multiplied by; None: by nothing."""
 
 
 class Rotary:
@@ -24,6 +35,11 @@ class Rotary:
         self._exponents = exponents.to(device)
         self._pair_axes = torch.tensor(spec.pair_axes, device=device) if spec.pair_axes else None
 
+    def rotation(self, positions: torch.Tensor) -> Rotation:
+        """positions int64 [P, T], a row for each axis."""
+        of_queries = self._of_queries(positions[0]) if self._spec.query_beta else None
+        return Rotation(*self(positions), of_queries)
+
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 [P, T], a row for each axis -> cos, sin float32 [T, head_dim / 2]"""
         if self._spec.type != "dynamic":
@@ -34,6 +50,11 @@ class Rotary:
         angles = of_pairs.float() * self._dynamic(of_pairs)
         scale = self._spec.attention_factor
         return angles.cos() * scale, angles.sin() * scale
+
+    def _of_queries(self, positions: torch.Tensor) -> torch.Tensor:
+        """Llama 4's temperature of attention, by whole lengths of the original context."""
+        lengths = torch.floor(positions / self._spec.original_max_position)
+        return 1 + self._spec.query_beta * torch.log(1 + lengths)
 
     def _dynamic(self, positions: torch.Tensor) -> torch.Tensor:
         spec = self._spec

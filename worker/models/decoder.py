@@ -10,7 +10,7 @@ from quire.worker.layers.attention import Attention
 from quire.worker.layers.embedding import Vocabulary
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
-from quire.worker.layers.rotary import Rotary
+from quire.worker.layers.rotary import Rotary, Rotation
 from quire.worker.memory.kv_cache import KVCache, LayerCache
 from quire.worker.models.vision.build import build_tower
 from quire.worker.specs.spec import LayerSpec, ModelSpec
@@ -43,7 +43,7 @@ class Block(nn.Module):
         self,
         x: torch.Tensor,
         residual: torch.Tensor | None,
-        rotation: tuple[torch.Tensor, torch.Tensor],
+        rotation: Rotation,
         batch: ForwardBatch,
         cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +81,7 @@ class Decoder(nn.Module):
 
     def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
         """Run the step's tokens and write their keys and values to the cache -> hidden states [T, hidden]."""
-        rotations = [rotary(batch.positions) for rotary in self.rotaries]
+        rotations = [rotary.rotation(batch.positions) for rotary in self.rotaries]
         x, residual = self.embedding.embed(batch.token_ids, embedded), None
         for number, (block, rope, layer) in enumerate(zip(self.blocks, self._rope_of_layer, cache.layers, strict=True)):
             x, residual = block(x, residual, rotations[rope], batch, layer)

@@ -35,6 +35,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         "LlamaForCausalLM": Architecture(llama.read_llama, llama.NAMES),
         "MistralForCausalLM": Architecture(llama.read_mistral, llama.NAMES),
+        "Ministral3ForCausalLM": Architecture(llama.read_ministral3, llama.NAMES),
         "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
         "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
         "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),

@@ -41,6 +41,8 @@ class RopeSpec:
     """yarn"""
     truncate: bool = True
     """yarn: round the borders of its ramp to whole dimensions"""
+    query_beta: float = 0.0
+    """Ministral 3: queries at position p count 1 + query_beta * ln(1 + floor(p / original_max_position)) times"""
     pair_axes: tuple[int, ...] = ()
     """Axis of the position by which each of the head_dim / 2 pairs turns; empty: positions have one axis."""
 
@@ -51,7 +53,7 @@ class RopeSpec:
 
 def read_rope(config: Config, head_dim: int) -> RopeSpec:
     """ModelError for an unknown type, a missing factor, or parameters that differ between layers."""
-    stated = _parameters(config)
+    stated = rope_parameters(config)
     rope_type = stated.get("rope_type", stated.get("type", "default"))
     if rope_type not in ROPE_TYPES:
         raise ModelError("rope_type", f"{shown(rope_type)} is not supported; supported: {', '.join(ROPE_TYPES)}")
@@ -85,7 +87,7 @@ def read_pair_axes(config: Config, head_dim: int, sections: tuple[int, ...], *, 
     `mrope_section` says how many pairs an axis has; `mrope_interleaved` deals them out in turns, else they lie section
     by section. `sections`, `interleaved`: what is meant where they are left out. Source: Qwen2-VL, Qwen3-VL.
     """
-    stated = _parameters(config)
+    stated = rope_parameters(config)
     pairs, sections = head_dim // 2, counts(stated, "mrope_section", sections, most=MAX_PAIRS)
     if len(sections) != AXES or sum(sections) != pairs:
         raise ModelError("mrope_section", f"must be {AXES} numbers whose sum is {pairs}, got {shown(list(sections))}")
@@ -103,7 +105,8 @@ def max_model_len(rope: RopeSpec, max_position: int) -> int:
     return max_position
 
 
-def _parameters(config: Config) -> dict[str, Any]:
+def rope_parameters(config: Config) -> dict[str, Any]:
+    """The section of either form; empty where there is none. Raises ModelError."""
     stated = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(stated, dict):
         raise ModelError("rope_parameters", f"must be an object, got {shown(stated)}")

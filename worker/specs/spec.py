@@ -112,7 +112,13 @@ class LayerSpec:
 
     def turned_by(self, pair_axes: tuple[int, ...]) -> "LayerSpec":
         """The same, but for the axes of a position by which its rope's pairs turn."""
-        rope = replace(self.attention.rope, pair_axes=pair_axes)
+        return self._with_rope(replace(self.attention.rope, pair_axes=pair_axes))
+
+    def growing_by(self, query_beta: float) -> "LayerSpec":
+        """The same, but for what queries count by their position."""
+        return self._with_rope(replace(self.attention.rope, query_beta=query_beta))
+
+    def _with_rope(self, rope: RopeSpec) -> "LayerSpec":
         return replace(self, attention=replace(self.attention, rope=rope))
 
 

@@ -29,6 +29,8 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         return "an encoder runs whole prompts"
     if any(layer.attention.rope.type == "dynamic" for layer in spec.layers):
         return "torch computes the angles of a dynamic rope"
+    if any(layer.attention.rope.query_beta for layer in spec.layers):
+        return "torch multiplies the queries by their positions"
     if any(layer.attention.output_bias or layer.feed_forward.bias for layer in spec.layers):
         return "torch adds the biases of outputs"
     size = config.tensor_parallel_size

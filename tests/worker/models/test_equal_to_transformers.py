@@ -42,6 +42,10 @@ MODELS = {
     "yarn with a stated attention factor": ("LlamaForCausalLM", {"rope_parameters": {**YARN, "attention_factor": 0.8}}),
     "mistral, window shorter than the sequence": ("MistralForCausalLM", {"sliding_window": 21}),
     "mistral without a window": ("MistralForCausalLM", {"sliding_window": None}),
+    "ministral 3, queries that grow with their position": (
+        "Ministral3ForCausalLM",
+        {"rope_parameters": {**YARN, "original_max_position_embeddings": 24, "llama_4_scaling_beta": 0.7}},
+    ),
     "qwen2": ("Qwen2ForCausalLM", {}),
     "qwen2 tied, windows on the upper layers": (
         "Qwen2ForCausalLM",

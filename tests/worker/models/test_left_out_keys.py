@@ -31,6 +31,7 @@ SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", 
 LIBRARY = {
     "Llama": transformers.LlamaConfig,
     "Mistral": transformers.MistralConfig,
+    "Ministral3": transformers.Ministral3Config,
     "Qwen2": transformers.Qwen2Config,
     "Qwen3": transformers.Qwen3Config,
     "Bert": transformers.BertConfig,
@@ -84,6 +85,7 @@ WINDOWS = {"use_sliding_window": True, "max_window_layers": 3}
 OWN = {
     "Llama": {"attention_bias": True, "mlp_bias": True},
     "Mistral": {},
+    "Ministral3": {},
     "Qwen2": WINDOWS,
     "Qwen3": {**WINDOWS, "attention_bias": True},
 }
@@ -170,7 +172,8 @@ def assert_alike(spec, model):
         return
     assert (spec.norm_eps, spec.tied_embeddings) == (theirs.rms_norm_eps, theirs.tie_word_embeddings)
     layers = model.model.layers if hasattr(model, "model") else model.layers
-    everywhere = theirs.sliding_window if isinstance(theirs, transformers.MistralConfig) else None
+    of_all = (transformers.MistralConfig, transformers.Ministral3Config)
+    everywhere = theirs.sliding_window if isinstance(theirs, of_all) else None
     windows = tuple(getattr(layer.self_attn, "sliding_window", everywhere) for layer in layers)
     assert tuple(layer.attention.window for layer in spec.layers) == windows
     head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
@@ -182,6 +185,7 @@ def assert_alike(spec, model):
     rotary = LlamaRotaryEmbedding(config=theirs)
     assert inverse_frequencies(rope).tolist() == pytest.approx(rotary.inv_freq.tolist(), rel=1e-6)
     assert rope.attention_factor == pytest.approx(rotary.attention_scaling)
+    assert rope.query_beta == theirs.rope_parameters.get("llama_4_scaling_beta", 0.0)
     assert rope.type == theirs.rope_parameters["rope_type"]
     if rope.type in ("default", "llama3"):
         assert spec.max_model_len == theirs.max_position_embeddings
@@ -237,9 +241,9 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(architec
 @pytest.mark.parametrize(
     ("architecture", "key", "value"),
     [  # where the library takes it
-        *((name, "num_key_value_heads", None) for name in DECODERS if not name.startswith("Mistral")),
+        *((name, "num_key_value_heads", None) for name in DECODERS if not name.startswith(("Mistral", "Ministral"))),
         *((name, "sliding_window", None) for name in DECODERS),
-        *((name, "head_dim", None) for name in DECODERS if not name.startswith("Qwen")),
+        *((name, "head_dim", None) for name in DECODERS if not name.startswith(("Qwen", "Ministral"))),
         *((name, "rope_parameters", None) for name in DECODERS),
         *((name, "max_window_layers", 0) for name in DECODERS if name.startswith("Qwen")),
         *((name, "layer_types", None) for name in DECODERS if name.startswith("Qwen")),

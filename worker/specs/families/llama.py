@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3: decoders that differ in their windows, biases and norms of heads."""
+"""Llama, Mistral, Ministral 3, Qwen2 and Qwen3: decoders that differ in their windows, biases and norms of heads."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from quire.worker.fields import (
     number,
     token_ids,
 )
-from quire.worker.specs.rope import max_model_len, read_rope
+from quire.worker.specs.rope import max_model_len, read_rope, rope_parameters
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
@@ -59,6 +59,23 @@ MISTRAL_DEFAULTS: Final[Config] = {
     "num_key_value_heads": 8,
     "sliding_window": 4096,
 }
+MINISTRAL3_DEFAULTS: Final[Config] = {
+    "max_position_embeddings": 262_144,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+}
+QUERY_BETA: Final = "llama_4_scaling_beta"
+MINISTRAL3_ROPE: Final[Config] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16_384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    QUERY_BETA: 0.1,
+}
 QWEN2_DEFAULTS: Final[Config] = {
     "max_position_embeddings": 32_768,
     "num_key_value_heads": 32,
@@ -83,6 +100,19 @@ def read_mistral(config: Config, generation: Config) -> ModelSpec:
     window = None if config["sliding_window"] is None else integer(config, "sliding_window")
     windows = [window] * num_layers(config)
     return _decoder(config, generation, _attention(config), _feed_forward(config), windows)
+
+
+def read_ministral3(config: Config, generation: Config) -> ModelSpec:
+    """Beyond the length of its training the queries grow with their position."""
+    config = {**MINISTRAL3_DEFAULTS, **config}
+    if config.get("rope_parameters") is None and config.get("rope_scaling") is None:
+        config["rope_parameters"] = MINISTRAL3_ROPE
+    spec = read_mistral(config, generation)
+    stated = rope_parameters(config)
+    if QUERY_BETA not in stated:
+        return spec
+    beta = number(stated, QUERY_BETA)
+    return replace(spec, layers=tuple(layer.growing_by(beta) for layer in spec.layers))
 
 
 def read_qwen2(config: Config, generation: Config) -> ModelSpec:
