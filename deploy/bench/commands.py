@@ -24,11 +24,14 @@ BENCHES: dict[str, tuple[ModuleType, str]] = {
     "tune": (tune, "measure the GPU kernels' tile sizes on this machine and write its table"),
 }
 
+ALIASES = {"offline": ("throughput",)}
+"""Names that other engines have for the same."""
+
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add every bench; each sets `func(args) -> int`, the exit code."""
     for name, (module, summary) in BENCHES.items():
-        parser = subparsers.add_parser(name, help=summary, description=module.__doc__)
+        parser = subparsers.add_parser(name, help=summary, description=module.__doc__, aliases=ALIASES.get(name, ()))
         module.add_arguments(parser)
         common = parser.add_argument_group("report")
         common.add_argument("--json", action="store_true", help="end with one JSON object on the last line")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.deploy.__main__ import main
+from quire.deploy.__main__ import build_parser, main
 from quire.deploy.bench.bandwidth import read_bandwidth
 from quire.deploy.bench.latency import weight_bytes_per_step
 from quire.deploy.bench.offline import kv_waste_share
@@ -38,6 +38,12 @@ def load(num_running: int, used_slots_share: float) -> EngineLoad:
     return EngineLoad(
         state="ready", epoch=1, step=1, num_running=num_running, used_slots_share=used_slots_share, **counts
     )
+
+
+def test_throughput_is_a_name_of_offline() -> None:
+    benches = [vars(build_parser().parse_args(["bench", name, "-tp", "3"])) for name in ("throughput", "offline")]
+    assert {bench.pop("func").args[0] for bench in benches} == {"offline"}
+    assert benches[0] == benches[1]
 
 
 def test_kv_waste_is_averaged_where_most_sequences_run() -> None:

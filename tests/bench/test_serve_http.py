@@ -1,6 +1,8 @@
 """`quire bench serve --http` against a web server of known behaviour: the same keys, counts and statuses as gRPC."""
 
 import asyncio
+import base64
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -41,13 +44,23 @@ class WebScript:
         self.keys.add(request.headers.get("authorization"))
         if len(asked["prompt"]) > 64:
             return JSONResponse({"error": self.refusal}, 429)
+        return self._streamed(asked)
+
+    async def chat(self, request: Request) -> Response:
+        """The prompt counts as one token for each message."""
+        asked = await request.json()
+        self.requests.append(asked)
+        return self._streamed(asked | {"prompt": asked["messages"]})
+
+    def _streamed(self, asked: dict[str, Any]) -> Response:
         count = asked["max_tokens"]
         usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": count}
 
         async def texts() -> Any:
             for _ in range(1, count):
                 await asyncio.sleep(0.001)
-                yield f"data: {json.dumps({'choices': [{'text': ' a', 'finish_reason': None}]})}\n\n"
+                word = {"delta": {"content": " a"}} if "messages" in asked else {"text": " a"}
+                yield f"data: {json.dumps({'choices': [word | {'finish_reason': None}]})}\n\n"
             last = {"choices": [{"text": "", "finish_reason": "length"}], "usage": usage}
             yield f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n"
 
@@ -75,6 +88,7 @@ def scripted_web() -> Iterator[tuple[str, WebScript]]:
 
     routes = [Route(path, tell) for path in ("/ready", "/version", "/v1/models")]
     routes += [Route("/v1/completions", script.complete, methods=["POST"])]
+    routes += [Route("/v1/chat/completions", script.chat, methods=["POST"])]
     routes += [Route("/detokenize", detokenize, methods=["POST"])]
     server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=0, lifespan="off", log_level="error"))
     started = threading.Event()
@@ -186,3 +200,27 @@ def test_a_request_on_a_connection_that_the_server_just_closed_is_sent_again() -
 def test_no_server_at_the_target_is_a_failure_that_says_so(capsys) -> None:
     assert main(["bench", "serve", "--http", "--target", "127.0.0.1:1", "--num-prompts", "1"]) == 1
     assert "--target 127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text_alone", [False, True])
+def test_images_over_http_are_chats_of_data_urls_that_differ(bench, scripted_web, text_alone) -> None:
+    target, script = scripted_web
+    script.text_alone = text_alone
+    common = ["--num-prompts", "4", "--input-len", "3", "--output-len", "5", "--shared-prefix", "2"]
+    result = bench("serve", "--http", "--target", target, *common, "--images", "2", "--image-size", "40x24")
+    assert result["errors"] == {}
+    assert result["output_tokens"] == 20
+    assert (result["config"]["images"], result["config"]["image_size"]) == (2, "40x24")
+    urls = set()
+    for asked in script.requests:
+        system, user = asked["messages"]
+        assert system == {"role": "system", "content": script.requests[0]["messages"][0]["content"]}
+        assert [part["type"] for part in user["content"]] == ["image_url", "image_url", "text"]
+        assert len(user["content"][2]["text"].split()) == 3
+        urls |= {part["image_url"]["url"] for part in user["content"][:2]}
+    assert len(urls) == 8
+    for url in urls:
+        head, _, data = url.partition(",")
+        assert head == "data:image/jpeg;base64"
+        image = Image.open(io.BytesIO(base64.b64decode(data)))
+        assert (image.format, image.size) == ("JPEG", (40, 24))

@@ -10,7 +10,8 @@ import grpc
 import msgspec
 
 from quire.deploy.bench.load.grpc_channels import connect
-from quire.deploy.bench.load.http_client import HttpClient, body_of
+from quire.deploy.bench.load.http_client import CHAT, COMPLETIONS, HttpClient, body_of
+from quire.deploy.bench.load.images import ImageChat
 from quire.deploy.bench.load.prompts import Prompt
 from quire.deploy.bench.load.request_record import Metadata, RequestRecord, request_of, stream
 from quire.deploy.bench.report.errors import BenchError
@@ -30,6 +31,7 @@ class Server:
     vocab_size: int | None
     device: str | None = None
     dtype: str | None = None
+    num_devices: int | None = None
 
 
 class _ModelMeta(msgspec.Struct):
@@ -49,7 +51,9 @@ class ApiClient(Protocol):
 
     server: Server
 
-    def request(self, prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int) -> Any: ...
+    def request(
+        self, prompt: str | list[int] | ImageChat, output_len: int, temperature: float, model: str, seed: int
+    ) -> Any: ...
 
     async def send(self, request: Any) -> RequestRecord: ...
 
@@ -64,10 +68,12 @@ class GrpcApiClient:
         self._metadata = metadata
 
     def request(
-        self, prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int
+        self, prompt: str | list[int] | ImageChat, output_len: int, temperature: float, model: str, seed: int
     ) -> quire_pb2.GenerateRequest:
         request = request_of(Prompt([], output_len), temperature, model, seed)
-        if isinstance(prompt, str):
+        if isinstance(prompt, ImageChat):
+            request.chat.CopyFrom(_chat(prompt))
+        elif isinstance(prompt, str):
             request.prompt = prompt
         else:
             request.prompt_token_ids.ids.extend(prompt)
@@ -85,12 +91,27 @@ class GrpcApiClient:
         return str(answer.text)
 
 
+def _chat(asked: ImageChat) -> quire_pb2.Chat:
+    parts = [quire_pb2.ContentPart(image=quire_pb2.ImagePart(data=image)) for image in asked.images]
+    user = quire_pb2.ChatMessage(role="user", content_parts=[*parts, quire_pb2.ContentPart(text=asked.text)])
+    system = [quire_pb2.ChatMessage(role="system", content=asked.system)] if asked.system else []
+    return quire_pb2.Chat(messages=[*system, user])
+
+
 class HttpApiClient:
     def __init__(self, server: Server, client: HttpClient) -> None:
         self.server = server
         self._client = client
-        self.request = body_of
-        self.send = client.stream
+
+    def request(
+        self, prompt: str | list[int] | ImageChat, output_len: int, temperature: float, model: str, seed: int
+    ) -> tuple[bytes, str]:
+        """Body and path."""
+        path = CHAT if isinstance(prompt, ImageChat) else COMPLETIONS
+        return body_of(prompt, output_len, temperature, model, seed), path
+
+    async def send(self, request: tuple[bytes, str]) -> RequestRecord:
+        return await self._client.stream(*request)
 
     async def text(self, token_ids: list[int]) -> str:
         answer = await self._client.ask("POST", "/detokenize", msgspec.json.encode({"tokens": token_ids}))
@@ -115,7 +136,9 @@ async def open_grpc(target: str, key: str, width: int) -> AsyncIterator[ApiClien
             raise BenchError(f"--target {target}: {found or f'{error.code().name}: {error.details()}'}") from error
     if info.state != "ready":
         raise BenchError(f"--target {target}: the server is {info.state!r}; wait until it is ready")
-    server = Server(info.version, list(info.model_names), info.vocab_size, info.device, info.dtype)
+    server = Server(
+        info.version, list(info.model_names), info.vocab_size, info.device, info.dtype, info.num_ranks or None
+    )
     async with connect([target], width) as stubs:
         yield GrpcApiClient(server, stubs, metadata)
 

@@ -1,6 +1,7 @@
 """An HTTP client of a load generator: streamed completions over kept connections, read with little work of its own."""
 
 import asyncio
+import base64
 import time
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -8,13 +9,24 @@ from itertools import count
 import httptools
 import msgspec
 
+from quire.deploy.bench.load.images import ImageChat
 from quire.deploy.bench.load.request_record import OK, RequestRecord
 
 GOOD_ENDS = ("length", "stop")
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+class _Delta(msgspec.Struct):
+    """What a chunk of a chat adds."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
 
 class _Choice(msgspec.Struct):
     text: str = ""
+    delta: _Delta = msgspec.field(default_factory=_Delta)
     token_ids: list[int] | None = None
     """None in every chunk of a server that does not know `return_token_ids`."""
     finish_reason: str | None = None
@@ -112,9 +124,10 @@ def note(record: RequestRecord, item: _Item) -> None:
     if item.error is not None:
         record.status = _status(item.error, "UNKNOWN")
     for choice in item.choices:
-        if choice.text and choice.token_ids is None:
+        has_text = bool(choice.text or choice.delta.content or choice.delta.reasoning or choice.delta.reasoning_content)
+        if has_text and choice.token_ids is None:
             record.names_tokens = False
-        count = len(choice.token_ids or ()) if record.names_tokens else int(choice.text != "")
+        count = len(choice.token_ids or ()) if record.names_tokens else int(has_text)
         if count:
             record.moments.append(time.monotonic())
             record.counts.append(count)
@@ -140,11 +153,11 @@ class HttpClient:
         self._turns = count()
         self._idle: dict[str, list[Connection]] = {target: [] for target in targets}
 
-    async def stream(self, body: bytes) -> RequestRecord:
-        """Send one completion and read its stream to the end; failures are in the record's status, never raised."""
+    async def stream(self, body: bytes, path: str = COMPLETIONS) -> RequestRecord:
+        """Send one request and read its stream to the end; failures are in the record's status, never raised."""
         record = RequestRecord(sent=time.monotonic())
         try:
-            await self.ask("POST", "/v1/completions", body, record)
+            await self.ask("POST", path, body, record)
         except OSError:
             record.status = "UNAVAILABLE"
         record.ended = time.monotonic()
@@ -183,10 +196,11 @@ class HttpClient:
                 connection.close()
 
 
-def body_of(prompt: str | list[int], output_len: int, temperature: float, model: str, seed: int) -> bytes:
-    """The request that `record.request_of` makes for gRPC."""
+def body_of(prompt: str | list[int] | ImageChat, output_len: int, temperature: float, model: str, seed: int) -> bytes:
+    """The request that `record.request_of` makes for gRPC; that of a chat belongs to `CHAT`."""
+    asked = {"messages": _messages(prompt)} if isinstance(prompt, ImageChat) else {"prompt": prompt}
     fields: dict[str, object] = {
-        "prompt": prompt,
+        **asked,
         "max_tokens": output_len,
         "temperature": temperature,
         "ignore_eos": True,
@@ -196,3 +210,10 @@ def body_of(prompt: str | list[int], output_len: int, temperature: float, model:
         "return_token_ids": True,
     }
     return msgspec.json.encode(fields | ({"model": model} if model else {}))
+
+
+def _messages(chat: ImageChat) -> list[dict[str, object]]:
+    urls = [f"data:image/jpeg;base64,{base64.b64encode(image).decode()}" for image in chat.images]
+    parts: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    user: dict[str, object] = {"role": "user", "content": [*parts, {"type": "text", "text": chat.text}]}
+    return [{"role": "system", "content": chat.system}, user] if chat.system else [user]

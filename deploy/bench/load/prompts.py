@@ -22,19 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser, *, num_prompts: int) -> None:
     parser.add_argument("--shared-prefix", type=int, default=0, metavar="L", help="tokens every prompt begins with")
 
 
-def draw(args: argparse.Namespace, *, vocab_size: int, seed: int) -> list[Prompt]:
-    """`args.num_prompts` prompts of ids in [0, vocab_size), the same for the same seed.
+def draw(
+    args: argparse.Namespace, *, vocab_size: int, seed: int | tuple[int, ...], count: int | None = None
+) -> list[Prompt]:
+    """`count` prompts, None: `args.num_prompts`, of ids in [0, vocab_size), the same for the same seed.
 
     Raises `BenchError` for impossible lengths.
     """
-    if args.num_prompts < 1:
-        raise BenchError(f"--num-prompts: must be at least 1, got {args.num_prompts}")
+    count = args.num_prompts if count is None else count
+    if count < 1:
+        raise BenchError(f"--num-prompts: must be at least 1, got {count}")
     if args.shared_prefix < 0:
         raise BenchError(f"--shared-prefix: must not be negative, got {args.shared_prefix}")
     random = np.random.default_rng(seed)
     prefix = random.integers(0, vocab_size, args.shared_prefix).tolist()
-    inputs = lengths(args.input_len, args.num_prompts, random, "--input-len")
-    outputs = lengths(args.output_len, args.num_prompts, random, "--output-len")
+    inputs = lengths(args.input_len, count, random, "--input-len")
+    outputs = lengths(args.output_len, count, random, "--output-len")
     return [
         Prompt(prefix + random.integers(0, vocab_size, input_len).tolist(), output_len)
         for input_len, output_len in zip(inputs, outputs, strict=True)
