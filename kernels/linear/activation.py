@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch.nn.functional import gelu, silu
@@ -13,10 +13,6 @@ from quire.kernels.dispatch import Operation
 
 Gate = Literal["silu", "gelu", "gelu_tanh"]
 """`gelu` is the exact one, with the error function; `gelu_tanh` its approximation (Hendrycks and Gimpel, 2016)."""
-
-GATES: Mapping[Gate, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
-    {"silu": silu, "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh")}
-)
 
 Activation = Literal[Gate, "gelu_quick"]
 """`gelu_quick` approximates the gelu by one sigmoid (the same paper, section 2)."""
@@ -28,7 +24,10 @@ def quick_gelu(x: torch.Tensor) -> torch.Tensor:
 
 
 ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
-    {**GATES, "gelu_quick": quick_gelu}
+    {"silu": silu, "gelu": gelu, "gelu_tanh": partial(gelu, approximate="tanh"), "gelu_quick": quick_gelu}
+)
+GATES: Mapping[Gate, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
+    {kind: ACTIVATIONS[kind] for kind in get_args(Gate)}
 )
 
 

@@ -20,12 +20,12 @@ def builds(capability: int) -> Iterator[Build]:
                 num_warps=ACTIVATION_TILES["num_warps"],
                 divisible=("x", "out"),
             )
-    for kind in ACTIVATIONS:
+    for alone in ACTIVATIONS:
         yield Build(
-            name=f"alone {kind} bf16",
+            name=f"alone {alone} bf16",
             kernel=activation_kernel,
             signature={"x": "*bf16", "out": "*bf16", "size": "i64"},
-            constants={"BLOCK": ACTIVATION_TILES["block"], "KIND": kind},
+            constants={"BLOCK": ACTIVATION_TILES["block"], "KIND": alone},
             num_warps=ACTIVATION_TILES["num_warps"],
             divisible=("x", "out"),
         )
