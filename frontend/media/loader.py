@@ -1,13 +1,13 @@
 """The images of requests: loaded into the store, and kept there until their requests end."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from quire.frontend.media.decode.decode_pool import RETRY_SECONDS, DecodePool
 from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.item_loader import BytesSource, ItemLoader, Owner
-from quire.frontend.media.store import MediaStore, StoredMedia, StoreFull, stored_cost
+from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost, total_cost
 from quire.proto.api import ImagePart, RequestError
 from quire.proto.messages.params import ParameterError
 
@@ -18,17 +18,22 @@ READ_AHEAD = 2
 class LoadedMedia:
     """The images of a request in their order, to which it refers until `release`."""
 
-    def __init__(self, store: MediaStore, items: Sequence[StoredMedia]) -> None:
-        self.items = tuple(items)
+    def __init__(self, store: MediaStore, parts: Sequence[StoredPart]) -> None:
+        self.parts = tuple(parts)
         self._store = store
         self._released = False
+
+    @property
+    def items(self) -> tuple[StoredMedia, ...]:
+        """The items of all of them."""
+        return tuple(item for part in self.parts for item in part.items)
 
     def release(self) -> None:
         """Give the references back, at the request's terminal event. A second call does nothing."""
         if not self._released:
             self._released = True
-            for item in self.items:
-                self._store.release(item.digest)
+            for part in self.parts:
+                self._store.release(part)
 
 
 class MediaLoader:
@@ -45,7 +50,7 @@ class MediaLoader:
         max_store_bytes: int,
     ) -> None:
         """`folder`: that of this frontend's life, which is made here. Raises `ValueError` and `OSError`."""
-        largest = stored_cost(family.max_bytes)
+        largest = stored_cost(family.max_bytes, family.max_items)
         if max_store_bytes < largest:
             message = f"{max_store_bytes} is less than the model's largest image takes, {largest}"
             raise ValueError(f"media_store_bytes: {message}; raise it, or lower max_pixels in mm_processor_kwargs")
@@ -85,7 +90,7 @@ class MediaLoader:
         owner = Owner(tenant, cache_salt)
         now = asyncio.get_running_loop().time
         until = now() + seconds
-        items: dict[int, StoredMedia] = {}
+        loaded: dict[int, StoredPart] = {}
         numbers = iter(range(len(parts)))
         num_tokens = 0
 
@@ -94,12 +99,12 @@ class MediaLoader:
             for number in numbers:  # all of these tasks take from one iterator
                 field = fields[number]
                 try:
-                    items[number] = await self._item_loader.load(parts[number], field, owner, until - now())
+                    loaded[number] = await self._item_loader.load(parts[number], field, owner, until - now())
                 except StoreFull as error:
-                    raise self._no_room(items.values(), error.cost, field) from error
-                num_tokens += items[number].num_tokens
+                    raise self._no_room(list(loaded.values()), error.cost, field) from error
+                num_tokens += loaded[number].num_tokens
                 if max_tokens is not None and num_tokens > max_tokens:
-                    message = f"{len(items)} images up to this one take {num_tokens} tokens; the context has room for"
+                    message = f"{len(loaded)} images up to this one take {num_tokens} tokens; the context has room for"
                     remedy = f"{max(0, max_tokens)}; send fewer or smaller ones"
                     raise ParameterError(field, f"{message} {remedy}", "CONTEXT_LENGTH_EXCEEDED")
 
@@ -108,17 +113,17 @@ class MediaLoader:
                 for _ in range(min(self._at_once, len(parts))):
                     group.create_task(load_some())
         except BaseException as error:
-            LoadedMedia(self.store, list(items.values())).release()
+            LoadedMedia(self.store, list(loaded.values())).release()
             if isinstance(error, BaseExceptionGroup):
                 raise error.exceptions[0] from None
             if isinstance(error, TimeoutError) and scope.expired():
                 raise RequestError("DEADLINE", "the time-out passed before the images were decoded") from None
             raise
-        return LoadedMedia(self.store, [items[number] for number in range(len(parts))])
+        return LoadedMedia(self.store, [loaded[number] for number in range(len(parts))])
 
-    def _no_room(self, items: Collection[StoredMedia], cost: int, field: str) -> Exception:
-        """The error of a request that has these items and needs room for another one."""
-        own = cost + sum({item.digest: item.cost for item in items}.values())
+    def _no_room(self, parts: Sequence[StoredPart], cost: int, field: str) -> Exception:
+        """The error of a request that has these and needs room for another one."""
+        own = cost + total_cost(parts)
         most = self.store.max_bytes
         if own > most:
             message = f"the images of this request take {own} bytes up to this one; at most {most} are kept; send fewer"

@@ -4,29 +4,35 @@ A file is there as long as a request refers to it, so preempted requests, new wo
 that no request refers to any more stay while there is room; the one that was used longest ago goes first. Nobody waits
 for room: what finds none is refused.
 
-Only the event loop touches the store. A process that decodes writes to a file of its own in the folder; `add` moves it.
+A part of a prompt, an image or a video, is found by its key, with all its items or not at all. Items are shared among
+parts by their digests.
+
+Only the event loop touches the store. A process that decodes writes to files of its own in the folder, which `add`
+moves.
 """
 
 import contextlib
 import shutil
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE_BYTES = 4096
 ENTRY_BYTES = 2 * PAGE_BYTES
 """Bytes that an item costs besides the pages of its file: small images are many."""
-MAX_KEYS = 8
-"""Number of keys by which one item is found: files that differ may have the same pixels."""
+MAX_PARTS = 32 << 10
+"""Number of keys that find a part: files that differ may have the same pixels, and cost nothing else."""
 
 
-def stored_cost(num_bytes: int) -> int:
-    """Bytes of the store that an item with a file of so many bytes takes."""
-    return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES + ENTRY_BYTES
+def stored_cost(num_bytes: int, num_items: int = 1) -> int:
+    """Most bytes of the store that items with files of so many bytes together take."""
+    pages = -(-num_bytes // PAGE_BYTES) + num_items - 1
+    return pages * PAGE_BYTES + num_items * ENTRY_BYTES
 
 
 class StoreFull(Exception):
-    """No room for an item of `cost` bytes beside those to which requests refer."""
+    """No room for a part of `cost` bytes beside those to which requests refer."""
 
     def __init__(self, cost: int) -> None:
         super().__init__(f"no room for {cost} bytes")
@@ -35,28 +41,47 @@ class StoreFull(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredMedia:
-    """An item whose pixels are in a file of the store, uint8 [rows * patch, columns * patch, 3]."""
+    """An item whose pixels are in a file of the store, uint8 [frames, rows * patch, columns * patch, 3]."""
 
     digest: bytes
     """SHA-256, 32 bytes, over all that its rows depend on."""
     grid: tuple[int, int, int]
-    """Patches: frames, rows, columns."""
+    """Frames in the file, and rows and columns of patches."""
     num_tokens: int
     folder: str
     """Name of the folder where its file is; see `media_file`."""
     num_bytes: int
     """Size of the file."""
+    num_breaks: int = 0
+    """Tokens that stand behind its rows, among `num_tokens`."""
 
     @property
     def cost(self) -> int:
         return stored_cost(self.num_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """An image, or a video, with all its items in their order; some may be the same."""
+
+    items: tuple[StoredMedia, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.items)
+
+
+def total_cost(parts: Sequence[StoredPart]) -> int:
+    """Bytes of the store that the items of all these parts take."""
+    return sum({item.digest: item.cost for part in parts for item in part.items}.values())
+
+
 @dataclass(slots=True)
 class _Entry:
     item: StoredMedia
     num_references: int = 0
-    keys: deque[bytes] = field(default_factory=deque)
+    keys: set[bytes] = field(default_factory=set)
+    """Keys of parts that have the item."""
 
 
 class MediaStore:
@@ -75,46 +100,50 @@ class MediaStore:
         self._entries: dict[bytes, _Entry] = {}
         self._unused: OrderedDict[bytes, None] = OrderedDict()
         """Digests to which no request refers, the one used longest ago first."""
-        self._digests: dict[bytes, bytes] = {}
-        """Key -> digest."""
+        self._parts: OrderedDict[bytes, StoredPart] = OrderedDict()
+        """Key -> part, of those whose items are all here; the one that was added longest ago comes first."""
         folder.mkdir(mode=0o700)
 
-    def take(self, digest: bytes) -> StoredMedia | None:
-        """The item, with one more reference; None where it is not here, or its file was removed or cut by others."""
-        entry = self._entries.get(digest)
-        if entry is None or not self._is_whole(entry.item):
-            return None
-        self._refer(entry)
-        return entry.item
+    def take(self, key: bytes) -> StoredPart | None:
+        """The part that was added by that key, with one more reference to each item.
 
-    def take_by_key(self, key: bytes) -> StoredMedia | None:
-        """The item that was added by that key, with one more reference; None where it is not here."""
-        digest = self._digests.get(key)
-        return None if digest is None else self.take(digest)
-
-    def add(self, written: Path, item: StoredMedia, key: bytes) -> None:
-        """Take over an item whose pixels are in the file `written`, with one reference; `key` finds it from now on.
-
-        The file is moved to its place, or removed where there is no room. Raises `StoreFull`.
+        None where it is not here, or a file of it was removed or cut by others.
         """
-        entry = self._entries.get(item.digest)
-        if entry is None and not self._make_room(item.cost):
-            written.unlink()
-            raise StoreFull(item.cost)
-        written.replace(self._path(item.digest))  # of an item that is here, too: its file may have been lost
-        if entry is None:
-            entry = self._entries[item.digest] = _Entry(item)
-            self.num_bytes += item.cost
-        self._refer(entry)
-        self._add_key(key, item.digest)
+        part = self._parts.get(key)
+        if part is None or not all(map(self._is_whole, part.items)):
+            return None
+        for item in part.items:
+            self._refer(self._entries[item.digest])
+        return part
 
-    def release(self, digest: bytes) -> None:
-        """Give one reference back."""
-        entry = self._entries[digest]
-        entry.num_references -= 1
-        if entry.num_references == 0:
-            self._unused[digest] = None
-            self.num_used_bytes -= entry.item.cost
+    def add(self, written: Sequence[Path], part: StoredPart, key: bytes) -> None:
+        """Take over a part with one reference to each item; `key` finds it from now on.
+
+        `written`: the files of its items, which are moved to their places, or removed where there is no room. Raises
+        `StoreFull`.
+        """
+        for index, (file, item) in enumerate(zip(written, part.items, strict=True)):
+            entry = self._entries.get(item.digest)
+            if entry is None and not self._make_room(item.cost):
+                for left in written[index:]:
+                    left.unlink()
+                self.release(StoredPart(part.items[:index]))
+                raise StoreFull(total_cost([part]))
+            file.replace(self._path(item.digest))  # of an item that is here, too: its file may have been lost
+            if entry is None:
+                entry = self._entries[item.digest] = _Entry(item)
+                self.num_bytes += item.cost
+            self._refer(entry)
+        self._add_key(key, part)
+
+    def release(self, part: StoredPart) -> None:
+        """Give one reference to each item back."""
+        for item in part.items:
+            entry = self._entries[item.digest]
+            entry.num_references -= 1
+            if entry.num_references == 0:
+                self._unused[item.digest] = None
+                self.num_used_bytes -= entry.item.cost
 
     def make_place(self) -> bool:
         """Do what may help a file that could not be written; False where nothing can be done.
@@ -160,21 +189,27 @@ class MediaStore:
     def _evict(self) -> None:
         """Remove the item that was used longest ago."""
         digest, _ = self._unused.popitem(last=False)
-        entry = self._entries.pop(digest)
-        for key in entry.keys:
-            del self._digests[key]
+        entry = self._entries[digest]
+        for key in list(entry.keys):
+            self._remove_key(key)
+        del self._entries[digest]
         self.num_bytes -= entry.item.cost
         self.num_evicted += 1
         self._path(digest).unlink(missing_ok=True)
 
-    def _add_key(self, key: bytes, digest: bytes) -> None:
-        keys = self._entries[digest].keys
-        if key in keys:
-            return
-        if len(keys) == MAX_KEYS:
-            del self._digests[keys.popleft()]
-        keys.append(key)
-        self._digests[key] = digest
+    def _add_key(self, key: bytes, part: StoredPart) -> None:
+        if key in self._parts:
+            self._remove_key(key)
+        elif len(self._parts) == MAX_PARTS:
+            self._remove_key(next(iter(self._parts)))
+        self._parts[key] = part
+        for item in part.items:
+            self._entries[item.digest].keys.add(key)
+
+    def _remove_key(self, key: bytes) -> None:
+        """Let no key find a part any more; its items stay."""
+        for item in self._parts.pop(key).items:
+            self._entries[item.digest].keys.discard(key)
 
     def _path(self, digest: bytes) -> Path:
         return self.folder / digest.hex()

@@ -2,15 +2,15 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.media.expand import expand
+from quire.frontend.media.expand import expand, spell
 from quire.frontend.media.families.table import read_family
-from quire.frontend.media.loader import MediaLoader
+from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.source import Sources
 from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import Chat, ImagePart, RequestError
@@ -24,6 +24,9 @@ NOT_SHOWN = (
     "the chat template has places for {} of {} images; leave out those of turns that it does not show, or start the "
     "server with a template for images, --chat-template FILE"
 )
+
+Encode = Callable[[str], Awaitable[Sequence[int]]]
+"""From a rendered chat to its token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +102,31 @@ class PromptImages:
             raise ParameterError(fields[self.most], f"{message}, send fewer")
 
     async def placed(
-        self, chat: Chat, ids: Sequence[int], owner: ImageOwner
+        self, chat: Chat, text: str, encode: Encode, owner: ImageOwner
     ) -> tuple[Sequence[int], tuple[Media, ...]]:
-        """The prompt of a chat with a placeholder for each token of an image, and what stands there.
+        """The prompt of a rendered chat with a token for each row of its items, and what stands where.
 
+        Only where a text of its own stands for the items of an image are they loaded before the chat is encoded.
         Raises `ParameterError` or `RequestError`.
         """
         parts = [part for message in chat.messages for part in message.images]
         family = self._loader.family
-        if (num_places := ids.count(family.placeholder_id)) != len(parts):
-            raise ParameterError("chat.messages", NOT_SHOWN.format(num_places, len(parts)), "UNSUPPORTED")
+        if family.spells:
+            _check_places(text.count(family.placeholder), len(parts))
+            loaded = await self._load(chat, parts, owner, owner.context)
+            ids = await encode(spell(text, family, loaded.parts))
+        else:
+            ids = await encode(text)
+            _check_places(ids.count(family.placeholder_id), len(parts))
+            num_others = len(ids) - len(parts)
+            room = None if owner.context is None else owner.context - num_others
+            loaded = await self._load(chat, parts, owner, room)
+        return expand(ids, family, loaded.items, "chat.messages")
+
+    async def _load(
+        self, chat: Chat, parts: Sequence[ImagePart], owner: ImageOwner, max_tokens: int | None
+    ) -> LoadedMedia:
+        """See `MediaLoader.load`. The files go with the owner's."""
         with self._metrics.timed("media_load_seconds"):
             loaded = await self._loader.load(
                 parts,
@@ -116,16 +134,21 @@ class PromptImages:
                 tenant=owner.tenant,
                 cache_salt=owner.cache_salt,
                 seconds=owner.deadline - time.monotonic(),
-                max_tokens=None if owner.context is None else owner.context - (len(ids) - len(parts)),
+                max_tokens=max_tokens,
             )
         owner.files.callback(loaded.release)
         self._metrics.count("images_total", (), len(parts))
-        return expand(ids, family, loaded.items, "chat.messages")
+        return loaded
 
     def _figures(self) -> Iterator[Figure]:
         store = self._loader.store
         yield Figure("media_store_bytes", store.num_bytes)
         yield Figure("media_store_used_bytes", store.num_used_bytes)
+
+
+def _check_places(num_places: int, num_parts: int) -> None:
+    if num_places != num_parts:
+        raise ParameterError("chat.messages", NOT_SHOWN.format(num_places, num_parts), "UNSUPPORTED")
 
 
 class TimedSource:

@@ -1,11 +1,12 @@
 """Prompts as token ids: texts are encoded, chats are rendered by the model's template first."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from quire.frontend.chat.checks import check_chat
+from quire.frontend.chat.template import RenderedChat
 from quire.frontend.errors import empty_prompt, engine_starting, too_many_entries
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.request import validate
@@ -56,11 +57,12 @@ class PromptTokenizer:
         if not isinstance(source, Chat):
             return TokenizedPrompt(await self._plain_ids(model, request, facts))
         keep = validate.num_kept(request, facts)
-        ids, text, _ = await self._render(model, source, facts.max_model_len if keep is None else None)
-        ids, media = await self._with_images(model, source, ids, owner)
+        rendered = await self._render(model, source)
+        context = facts.max_model_len if keep is None else None
+        ids, media = await self._placed(model, source, rendered, context, owner)
         if not ids:
             raise empty_prompt("chat")
-        return TokenizedPrompt(_kept(ids, keep, request.truncation_side), text[-PROMPT_END:], media)
+        return TokenizedPrompt(_kept(ids, keep, request.truncation_side), rendered.text[-PROMPT_END:], media)
 
     async def _plain_ids(self, model: ServedModel, request: GenerateRequest, facts: ModelFacts) -> Sequence[int]:
         """The tokens of a text, or of ids."""
@@ -98,8 +100,9 @@ class PromptTokenizer:
         for field in image_fields(source):
             raise ParameterError(field, NO_TEXT, "UNSUPPORTED")
         await self._threads.run_single(source.cost, check_chat, source)
-        ids, text, originals = await self._render(model, source)
-        plain = await self._threads.run_single(len(text), unescaped, text, originals)
+        rendered = await self._render(model, source)
+        ids = await self._encode(model, rendered)
+        plain = await self._threads.run_single(len(rendered.text), unescaped, rendered.text, rendered.originals)
         return _kept(ids, validate.num_kept(request, facts), request.truncation_side), plain
 
     async def tokenize(
@@ -117,10 +120,10 @@ class PromptTokenizer:
         validate.check_for_text(text, add_special_tokens, parse_special)
         if isinstance(text, Chat):
             await self._threads.run_single(text.cost, check_chat, text)
-            ids, _, _ = await self._render(model, text)
+            rendered = await self._render(model, text)
             with ExitStack() as files:
                 owner = ImageOwner(tenant, "", time.monotonic() + self._seconds, files)
-                ids, _ = await self._with_images(model, text, ids, owner)
+                ids, _ = await self._placed(model, text, rendered, None, owner)
         else:
             job = EncodeText(add_special_tokens is not False, bool(parse_special))
             ids = await model.async_tokenizer.ids(job, text, "text")
@@ -134,7 +137,7 @@ class PromptTokenizer:
             raise engine_starting()
         await self._threads.run_single(chat.cost, check_chat, chat)
         try:
-            ids, _, _ = await self._render(model, chat, facts.max_model_len)
+            ids = await self._encode(model, await self._render(model, chat), facts.max_model_len)
         except ParameterError as error:
             if error.reason != "CONTEXT_LENGTH_EXCEEDED":
                 raise
@@ -152,18 +155,20 @@ class PromptTokenizer:
             raise ParameterError("token_ids", message, "TOKEN_OUT_OF_RANGE")
         return await model.async_tokenizer.text(ids, skip_special_tokens is not False, "token_ids")
 
-    async def _with_images(
-        self, model: ServedModel, chat: Chat, ids: Sequence[int], owner: ImageOwner
+    async def _placed(
+        self, model: ServedModel, chat: Chat, rendered: RenderedChat, context: int | None, owner: ImageOwner
     ) -> tuple[Sequence[int], tuple[Media, ...]]:
-        """See `PromptImages.placed`."""
-        if model.images is None or not image_fields(chat):
-            return ids, ()
-        return await model.images.placed(chat, ids, owner)
+        """The tokens of a rendered chat, those of its images, too. See `PromptImages.placed`."""
 
-    async def _render(
-        self, model: ServedModel, chat: Chat, context: int | None = None
-    ) -> tuple[Sequence[int], str, Mapping[int, str]]:
-        """The tokens of a checked chat, its text, and what that has escaped. `context`: see `AsyncTokenizer.ids`."""
+        async def encode(text: str) -> Sequence[int]:
+            return await self._encode(model, RenderedChat(text, rendered.originals), context)
+
+        if model.images is None or not image_fields(chat):
+            return await encode(rendered.text), ()
+        return await model.images.placed(chat, rendered.text, encode, owner)
+
+    async def _render(self, model: ServedModel, chat: Chat) -> RenderedChat:
+        """The text of a checked chat."""
         template = model.template
         if template is None:
             raise ParameterError("chat", "this model has no chat template; use prompt", "UNSUPPORTED")
@@ -172,12 +177,13 @@ class PromptTokenizer:
         job = await self._threads.run_single(chat.cost, template.job, chat)
         with self._metrics.timed("render_seconds"):
             answer = await template.render(job)
+        return await self._threads.run_single(len(answer), job.read, answer)
+
+    async def _encode(self, model: ServedModel, rendered: RenderedChat, context: int | None = None) -> Sequence[int]:
+        """Its tokens. `context`: see `AsyncTokenizer.ids`."""
         with self._metrics.timed("tokenize_seconds"):
-            rendered = await self._threads.run_single(len(answer), job.read, answer)
-            text = rendered.text
-            encode = EncodeTemplate(dict(rendered.originals))
-            ids = await model.async_tokenizer.ids(encode, text, "chat", context)
-        return ids, text, encode.originals
+            job = EncodeTemplate(dict(rendered.originals))
+            return await model.async_tokenizer.ids(job, rendered.text, "chat", context)
 
 
 def _kept(ids: Sequence[int], keep: int | None, side: str | None) -> Sequence[int]:

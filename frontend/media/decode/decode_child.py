@@ -1,15 +1,16 @@
 """The child process that decodes images: `python -m quire.frontend.media.decode.decode_child`, in a sandbox.
 
-It hands no pixel back: it writes them to its file, which the frontend then moves to where workers find it.
+It hands no pixel back: it writes them to its files, which the frontend then moves to where workers find them.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import resource
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 from PIL import Image, UnidentifiedImageError
@@ -17,10 +18,12 @@ from PIL import Image, UnidentifiedImageError
 from quire.frontend.media.decode.decode_job import (
     Answer,
     Decoded,
+    DecodedItem,
     DecodeSettings,
     DecodeSetup,
     NotWritten,
     Refused,
+    item_file,
     split_job,
 )
 from quire.frontend.media.decode.image import FORMATS, decode, set_limits
@@ -52,41 +55,54 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
 
 
 def answer(payload: bytes, setup: DecodeSetup) -> Answer:
-    """Decode, resize and write one image."""
+    """Decode, resize and write one image, an item at a time; what is not taken leaves no file behind."""
     settings, data = split_job(payload)  # what it raises is our own mistake, and no client's
     del payload
+    items: list[DecodedItem] = []
     try:
-        image = decode(data, setup.max_pixels)
-        grid, pixels = resized(image, settings.family)
+        for grid, pixels in image_items(decode(data, setup.max_pixels), settings.family):
+            items.append(DecodedItem(digest(settings, grid, pixels), grid, len(pixels)))
+            _write(item_file(setup.file, len(items) - 1), pixels)
+        return Decoded(tuple(items))
+    except _NotWritten as error:
+        refusal: Answer = NotWritten(str(error))
     except MediaRefused as error:
-        return Refused(str(error))
+        refusal = Refused(str(error))
     except UnidentifiedImageError:
-        return Refused(f"is none that is read here: {', '.join(FORMATS)}; send one of these")
+        refusal = Refused(f"is none that is read here: {', '.join(FORMATS)}; send one of these")
     except MemoryError:
-        return Refused("takes too much memory to decode; reduce it")
+        refusal = Refused("takes too much memory to decode; reduce it")
     except Exception as error:  # whatever a file makes Pillow raise
-        return Refused(f"does not decode: {_first_line(error)}; send it whole and undamaged")
-    try:
-        _write(setup.file, pixels)
-    except OSError as error:
-        return NotWritten(os.strerror(error.errno or 0))
-    return Decoded(digest(settings, grid, pixels), grid, len(pixels))
+        refusal = Refused(f"does not decode: {_first_line(error)}; send it whole and undamaged")
+    for index in range(len(items)):
+        with contextlib.suppress(OSError):
+            os.unlink(item_file(setup.file, index))
+    return refusal
 
 
-def resized(image: Image.Image, family: MediaFamily) -> tuple[tuple[int, int, int], bytes]:
-    """The grid of an image and its pixels, uint8 [rows * patch, columns * patch, 3]. Raises `MediaRefused`."""
-    height, width = family.size(image.height, image.width)
-    pixels = image.resize((width, height), Image.Resampling.BICUBIC).tobytes()
-    return family.grid(height, width), pixels
+def image_items(image: Image.Image, family: MediaFamily) -> Iterator[tuple[tuple[int, int, int], bytes]]:
+    """Grid and pixels, uint8 [rows * patch, columns * patch, 3], of each item of an image. Raises `MediaRefused`."""
+    resized = image
+    size: tuple[int, int] | None = None
+    for view in family.views(image.height, image.width):
+        if view.size != size:
+            size = height, width = view.size
+            resized = image.resize((width, height), Image.Resampling.BICUBIC)
+        item = resized if view.shape == size else resized.crop(view.box)
+        yield family.grid(*view.shape), item.tobytes()
 
 
 def digest(settings: DecodeSettings, grid: tuple[int, int, int], pixels: bytes) -> bytes:
-    """SHA-256 over all that the rows of an image depend on, and whose they are."""
+    """SHA-256 over all that the rows of an item depend on, and whose they are."""
     family = settings.family
     head = ("image", family.kind, family.patch, family.merge, settings.cache_salt, grid)
     found = hashlib.sha256(msgspec.msgpack.encode(head))
     found.update(pixels)
     return found.digest()
+
+
+class _NotWritten(Exception):
+    """The system's reason why pixels could not be written."""
 
 
 def _silence_libraries() -> None:
@@ -104,14 +120,12 @@ def _resident_bytes() -> int:
 
 
 def _write(path: str, pixels: bytes) -> None:
-    """Write the file, or leave none behind. Raises `OSError`."""
+    """Raises `_NotWritten`."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(pixels)
-    except OSError:
-        if os.path.exists(path):
-            os.unlink(path)
-        raise
+    except OSError as error:
+        raise _NotWritten(os.strerror(error.errno or 0)) from error
 
 
 def _first_line(error: Exception) -> str:

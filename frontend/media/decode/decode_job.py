@@ -9,18 +9,24 @@ class DecodeSetup(msgspec.Struct, frozen=True):
     """The settings of one process."""
 
     file: str
-    """Path of the file to which it writes pixels, one image after the other."""
+    """Beginning of the paths of the files to which it writes pixels, one for each item; see `item_file`."""
     max_pixels: int
     """Most pixels of an image before it is resized."""
 
 
-class Decoded(msgspec.Struct, frozen=True, tag=True):
-    """The pixels of an image are in the file, uint8 [rows * patch, columns * patch, 3]."""
+class DecodedItem(msgspec.Struct, frozen=True):
+    """An item whose pixels are in its file, uint8 [frames, rows * patch, columns * patch, 3]."""
 
     digest: bytes
-    """SHA-256, 32 bytes, over kind, family, patch, `cache_salt`, grid and pixels."""
+    """SHA-256, 32 bytes, over family, patch, `cache_salt`, grid and pixels."""
     grid: tuple[int, int, int]
     num_bytes: int
+
+
+class Decoded(msgspec.Struct, frozen=True, tag=True):
+    """All items of an image, in their order."""
+
+    items: tuple[DecodedItem, ...]
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -30,7 +36,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class NotWritten(msgspec.Struct, frozen=True, tag=True):
-    """The pixels could not be written, and the file is gone; `error` is the system's."""
+    """The pixels could not be written, and the files are gone; `error` is the system's."""
 
     error: str
 
@@ -56,3 +62,8 @@ def split_job(payload: bytes) -> tuple[DecodeSettings, bytes]:
     """The settings and the bytes of an image."""
     end = 4 + int.from_bytes(payload[:4], "little")
     return msgspec.msgpack.decode(payload[4:end], type=DecodeSettings), payload[end:]
+
+
+def item_file(file: str, index: int) -> str:
+    """Path of the file to which a process writes the pixels of item `index`. `file`: `DecodeSetup.file`."""
+    return f"{file}.{index}"

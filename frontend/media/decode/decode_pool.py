@@ -1,6 +1,7 @@
 """The processes that decode images, and the way of an image through one of them into the store."""
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 
@@ -12,10 +13,12 @@ from quire.frontend.media.decode.decode_job import (
     DecodeSetup,
     NotWritten,
     Refused,
+    item_file,
     job_head,
 )
 from quire.frontend.media.decode.turns import FairTurns
-from quire.frontend.media.store import MediaStore, StoredMedia
+from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.proto.api import RequestError
@@ -38,19 +41,19 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 class DecodePool:
     """One per frontend. The first process starts with `start`, the others with images that find those busy.
 
-    Each writes to a file of its own in the store's folder, which is there besides what the store counts.
+    Each writes to files of its own in the store's folder, which are there besides what the store counts.
     """
 
     def __init__(self, store: MediaStore, num_processes: int, max_image_pixels: int) -> None:
         self._store = store
-        self._files = [store.folder / f"{place}.part" for place in range(num_processes)]
-        setups = [msgspec.msgpack.encode(DecodeSetup(str(file), max_image_pixels)) for file in self._files]
+        self._files = [str(store.folder / f"{place}.part") for place in range(num_processes)]
+        setups = [msgspec.msgpack.encode(DecodeSetup(file, max_image_pixels)) for file in self._files]
         memory_bytes = PROCESS_BYTES + PIXEL_BYTES * max_image_pixels
         self._sandboxes = [
             Sandbox(MODULE, setup, memory_bytes=memory_bytes, max_answer_bytes=MAX_ANSWER_BYTES) for setup in setups
         ]
         self._turns = FairTurns(num_processes)
-        self._work: set[asyncio.Task[StoredMedia]] = set()
+        self._work: set[asyncio.Task[StoredPart]] = set()
         self._fault_log = FaultLog("media store: images are written again")
 
     async def start(self) -> None:
@@ -65,8 +68,10 @@ class DecodePool:
 
     async def decode(
         self, data: bytes | memoryview, key: bytes, settings: DecodeSettings, field: str, owner: object
-    ) -> StoredMedia:
-        """The image in the store, with one reference, and found there by `key`. `owner`: the request whose turn it is.
+    ) -> StoredPart:
+        """The image in the store, with one reference to each item, and found there by `key`.
+
+        `owner`: the request whose turn it is.
 
         Raises `ParameterError` on `field` for an image that is refused, takes too long or breaks its process,
         `RequestError` where the process fails by itself or the disk is full, and `StoreFull`.
@@ -84,7 +89,7 @@ class DecodePool:
 
     async def _decode_at(
         self, place: int, data: bytes | memoryview, key: bytes, settings: DecodeSettings, field: str
-    ) -> StoredMedia:
+    ) -> StoredPart:
         """The same, at a place that is given back."""
         try:
             answer = await self._answer(place, data, settings, field)
@@ -93,22 +98,32 @@ class DecodePool:
             if isinstance(answer, NotWritten):
                 raise self._not_written(answer.error)
             self._fault_log.end()
-            item = StoredMedia(
-                answer.digest,
-                answer.grid,
-                settings.family.num_tokens(answer.grid),
-                self._store.folder.name,
-                answer.num_bytes,
-            )
-            self._store.add(self._files[place], item, key)
-            return item
+            part = self._part(answer, settings.family)
+            file = self._files[place]
+            self._store.add([Path(item_file(file, index)) for index in range(len(part.items))], part, key)
+            return part
         finally:
             self._turns.give_back(place)
 
-    def _unwanted(self, work: asyncio.Task[StoredMedia]) -> None:
-        """Give back the reference of a caller that has left."""
+    def _unwanted(self, work: asyncio.Task[StoredPart]) -> None:
+        """Give back the references of a caller that has left."""
         if not work.cancelled() and work.exception() is None:
-            self._store.release(work.result().digest)
+            self._store.release(work.result())
+
+    def _part(self, answer: Decoded, family: MediaFamily) -> StoredPart:
+        folder = self._store.folder.name
+        items = [
+            StoredMedia(
+                item.digest,
+                item.grid,
+                family.num_tokens(item.grid),
+                folder,
+                item.num_bytes,
+                family.num_breaks(item.grid),
+            )
+            for item in answer.items
+        ]
+        return StoredPart(tuple(items))
 
     async def _answer(
         self, place: int, data: bytes | memoryview, settings: DecodeSettings, field: str
@@ -117,7 +132,7 @@ class DecodePool:
         try:
             answered = await sandbox.call(data, SECONDS, head=job_head(settings))
         except (SandboxTimeout, SandboxCrashed, SandboxLost) as error:
-            self._files[place].unlink(missing_ok=True)  # the process may have died while it wrote
+            self._remove_files(place)  # the process may have died while it wrote
             if isinstance(error, SandboxLost):
                 raise
             slow = f"took more than {SECONDS:g} s to decode; send a smaller image"
@@ -127,6 +142,11 @@ class DecodePool:
         if isinstance(answer, Refused):
             raise ParameterError(field, answer.message, INVALID)
         return answer
+
+    def _remove_files(self, place: int) -> None:
+        """Remove what the process of a place has written."""
+        for file in self._store.folder.glob(f"{place}.part.*"):
+            file.unlink(missing_ok=True)
 
     def _not_written(self, error: str) -> RequestError:
         """The error of a request whose pixels found no place on the disk; the operator reads of it, too."""

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.view import View
 from quire.frontend.media.refused import MediaRefused
 
 MAX_ASPECT = 200
@@ -21,12 +23,15 @@ BOUNDS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
 """Bounds by their old names -> their new ones in `size`. They count pixels, whatever the names mean elsewhere."""
 
 
-class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="qwen"):
     """The settings of one model, by the names that its files give them."""
 
     kind: ClassVar[str] = "qwen"
     placeholder: ClassVar[str] = "<|image_pad|>"
     """Text of the token that stands for an image in a rendered chat."""
+    spells: ClassVar[bool] = False
+    row_ends: ClassVar[tuple[int, int] | None] = None
+    max_items: ClassVar[int] = 1
 
     placeholder_id: int = msgspec.field(name="image_token_id")
     patch: int = msgspec.field(name="patch_size")
@@ -84,15 +89,26 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             rows, columns = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
         return rows, columns
 
+    def views(self, height: int, width: int) -> tuple[View, ...]:
+        """The one item of an image of so many pixels: all of it. Raises `MediaRefused`."""
+        return (View.whole(*self.size(height, width)),)
+
     def grid(self, height: int, width: int) -> tuple[int, int, int]:
-        """Frames, rows and columns of patches of an image that has been resized."""
+        """Frames, rows and columns of patches of an item of so many pixels."""
         return 1, height // self.patch, width // self.patch
 
     def num_tokens(self, grid: tuple[int, int, int]) -> int:
-        frames, rows, columns = grid
-        return frames * rows * columns // self.merge**2
+        """Tokens of an item: frames of one item are one in time."""
+        _, rows, columns = grid
+        return rows * columns // self.merge**2
 
-    def with_bounds(self, settings: Mapping[str, Any]) -> "QwenImages":
+    def num_breaks(self, grid: tuple[int, int, int]) -> int:
+        return 0
+
+    def spelled(self, num_items: int) -> str:
+        return self.placeholder * num_items
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "QwenImages":
         """The family with the bounds that settings name: `min_pixels`, `max_pixels`, or `size`. Raises `ValueError`."""
         for name in settings:
             if name not in (*BOUNDS, "size"):
@@ -111,17 +127,16 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.floor(longest / self.unit) + 1
 
 
-def read(processor: Mapping[str, Any], config: Mapping[str, Any]) -> QwenImages | None:
-    """The family of one model; `processor`, `config`: its preprocessor_config.json and its config.json.
+def read(files: ProcessorFiles) -> QwenImages | None:
+    """The family of one model.
 
     None where the model has no token for images. Nothing is assumed: raises `ValueError` for a setting that is missing,
     or has a value that nothing here follows.
     """
+    processor, config = files.image, files.config
     if config.get("image_token_id") is None:
         return None
-    for name, value in FIXED.items():
-        if processor.get(name, value) != value:
-            raise ValueError(f"{name}: {processor[name]!r} is not supported; only {value!r} is")
+    check_fixed(processor, FIXED)
     stated = {name: processor[name] for name in ("patch_size", "merge_size") if name in processor}
     values = _bounds(processor) | stated | {"image_token_id": config["image_token_id"]}
     return msgspec.convert(values, QwenImages)

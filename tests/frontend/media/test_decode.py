@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from image_files import FORMATS, chunk, picture, png, saved
 
-from quire.frontend.media.decode.decode_child import answer
+from quire.frontend.media.decode.decode_child import answer, image_items
 from quire.frontend.media.decode.decode_job import (
     Answer,
     Decoded,
@@ -26,10 +26,12 @@ from quire.frontend.media.decode.decode_job import (
     DecodeSetup,
     NotWritten,
     Refused,
+    item_file,
     job_head,
 )
 from quire.frontend.media.decode.image import MAX_TEXT_BYTES, set_limits
 from quire.frontend.media.families.qwen import QwenImages
+from quire.frontend.media.families.view import View
 
 FAMILY = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=4 * 32 * 32, max_pixels=64 * 32 * 32)
 MEAN, STD = (0.5, 0.4, 0.6), (0.5, 0.6, 0.7)
@@ -66,11 +68,12 @@ def pixels(data: bytes, file: Path) -> np.ndarray:
     """uint8 [rows * patch, columns * patch, 3] of an image that is taken."""
     found = taken(data, file)
     assert isinstance(found, Decoded), found
-    written = file.read_bytes()
-    assert len(written) == found.num_bytes
-    assert file.stat().st_mode & 0o777 == 0o600
-    _, rows, columns = found.grid
-    return np.frombuffer(written, np.uint8).reshape(rows * FAMILY.patch, columns * FAMILY.patch, 3)
+    (item,) = found.items
+    written = Path(item_file(str(file), 0))
+    assert written.stat().st_size == item.num_bytes
+    assert written.stat().st_mode & 0o777 == 0o600
+    _, rows, columns = item.grid
+    return np.frombuffer(written.read_bytes(), np.uint8).reshape(rows * FAMILY.patch, columns * FAMILY.patch, 3)
 
 
 def refused(data: bytes, file: Path, max_pixels: int = MAX_PIXELS) -> str:
@@ -171,7 +174,7 @@ def test_an_animation_is_its_first_frame(file: Path) -> None:
 def test_the_digest_tells_pixels_and_shapes_apart(file: Path) -> None:
     images = [Image.new("RGB", size, color) for size in ((64, 128), (128, 64), (64, 64)) for color in ("red", "blue")]
     found = [taken(saved(image), file) for image in images]
-    assert len({one.digest for one in found if isinstance(one, Decoded)}) == len(images)
+    assert len({one.items[0].digest for one in found if isinstance(one, Decoded)}) == len(images)
     again = taken(saved(images[0], "BMP"), file)
     assert isinstance(again, Decoded)
     assert again == found[0]  # another file of the same pixels
@@ -265,10 +268,30 @@ def test_values_without_a_known_white_are_refused(file: Path, mode: str) -> None
     assert "has 32-bit values" in refused(saved(Image.new(mode, (64, 64)), "TIFF"), file)
 
 
+class Tiles:
+    """Two tiles, side by side, of the image as 32 x 64 pixels, and a small one of all of it."""
+
+    def views(self, height: int, width: int) -> tuple[View, ...]:
+        halves = (View((32, 64), (left, 0, left + 32, 32)) for left in (0, 32))
+        return (*halves, View.whole(16, 32))
+
+    def grid(self, height: int, width: int) -> tuple[int, int, int]:
+        return 1, height // 16, width // 16
+
+
+def test_an_image_may_be_several_items() -> None:
+    image = picture("RGB", 200, 100)
+    whole = np.asarray(image.resize((64, 32), Image.Resampling.BICUBIC))
+    small = np.asarray(image.resize((32, 16), Image.Resampling.BICUBIC))
+    wanted = [((1, 2, 2), whole[:, :32]), ((1, 2, 2), whole[:, 32:]), ((1, 1, 2), small)]
+    for (grid, pixels), (shape, values) in zip(image_items(image, Tiles()), wanted, strict=True):
+        assert grid == shape
+        assert pixels == values.tobytes()
+
+
 def test_pixels_that_cannot_be_written_leave_no_file(tmp_path: Path) -> None:
-    full = tmp_path / "full"
-    full.symlink_to("/dev/full")
-    found = taken(saved(picture("RGB", 64, 64)), full)
+    (tmp_path / "full.0").symlink_to("/dev/full")
+    found = taken(saved(picture("RGB", 64, 64)), tmp_path / "full")
     assert found == NotWritten("No space left on device")
     assert list(tmp_path.iterdir()) == []
     assert isinstance(taken(saved(picture("RGB", 64, 64)), tmp_path / "none" / "file"), NotWritten)

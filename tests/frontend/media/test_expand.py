@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.frontend.media.expand import expand
+from quire.frontend.media.expand import expand, spell
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.store import StoredMedia
+from quire.frontend.media.store import StoredMedia, StoredPart
 from quire.proto.messages.media import Media, MediaSpan
 from quire.proto.messages.params import ParameterError
 
@@ -52,3 +52,36 @@ def test_many_large_images_are_many_tokens() -> None:
     found, spans = expand(array("i", [1, PAD] * 200), FAMILY, items, "prompt")
     assert len(found) == 200 * 10_001
     assert [span.span.start for span in spans] == [1 + 10_001 * number for number in range(200)]
+
+
+class Tiled:
+    """A family whose images are tiles, with a text around them, and whose rows have ends."""
+
+    placeholder = "<image>"
+    placeholder_id = PAD
+    row_ends = (6, 7)
+
+    def spelled(self, num_items: int) -> str:
+        return "<begin>" + "<tile>" * num_items + "<end>"
+
+
+def test_the_tokens_behind_rows_are_of_their_own() -> None:
+    """Two rows of three tokens and of one, beside an item without breaks."""
+    items = [
+        StoredMedia(b"a" * 32, (1, 4, 6), 2 * 4, "f", 9, 2),
+        StoredMedia(b"b" * 32, (1, 2, 2), 1, "f", 9),
+        StoredMedia(b"c" * 32, (1, 4, 2), 2 * 2, "f", 9, 2),
+    ]
+    found, spans = expand([1, PAD, PAD, 2, PAD], Tiled(), items, "prompt")
+    assert found.tolist() == [1, *[PAD, PAD, PAD, 6, PAD, PAD, PAD, 7], PAD, 2, *[PAD, 6, PAD, 7]]
+    assert [(one.span.start, one.span.num_tokens, one.span.num_breaks) for one in spans] == [
+        (1, 8, 2),
+        (9, 1, 0),
+        (11, 4, 2),
+    ]
+
+
+def test_each_image_gets_the_text_of_its_items() -> None:
+    parts = [StoredPart((item(1, 1),) * number) for number in (3, 1)]
+    text = spell("a<image>b<image>", Tiled(), parts)
+    assert text == "a<begin><tile><tile><tile><end>b<begin><tile><end>"

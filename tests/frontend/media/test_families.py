@@ -55,7 +55,9 @@ def test_patches_are_those_of_transformers_and_never_more_than_is_said(height: i
             with pytest.raises(MediaRefused, match=f"{width} x {height} pixels is more than 200 times the other"):
                 family.size(height, width)
             continue
-        grid = family.grid(*family.size(height, width))
+        (view,) = family.views(height, width)
+        assert view.size == view.shape == family.size(height, width)
+        grid = family.grid(*view.shape)
         assert grid[0] * grid[1] * grid[2] == processor.get_number_of_image_patches(height, width)
         assert family.num_tokens(grid) * 4 == grid[1] * grid[2]
         assert family.num_tokens(grid) <= family.max_tokens

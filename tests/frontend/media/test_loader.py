@@ -322,7 +322,7 @@ def test_a_full_disk_takes_what_nobody_uses_and_then_refuses(tmp_path: Path, cap
     async def run() -> None:
         async with loading(tmp_path) as one:
             (await one.load(noise(1))).release()
-            part = one.folder / "0.part"
+            part = one.folder / "0.part.0"
             part.symlink_to("/dev/full")  # it goes with the first attempt: then there is space
             held = await one.load(noise(2))
             assert {file.name for file in one.folder.iterdir()} == {held.items[0].digest.hex()}

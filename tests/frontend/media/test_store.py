@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.frontend.media.store import MediaStore, StoredMedia, StoreFull, stored_cost
+from quire.frontend.media import store
+from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost
 
 COST = stored_cost(4000)
 
@@ -20,12 +21,26 @@ class Filling:
     def add(self, number: int, key: bytes = b"") -> None:
         part = self.folder / "0.part"
         part.write_bytes(bytes([number]) * 4000)
-        digest = self.digest(number)
-        item = StoredMedia(digest, (1, 2, 2), 1, self.store.folder.name, 4000)
-        self.store.add(part, item, key or b"key of " + digest)
+        self.store.add([part], StoredPart((self.item(number),)), key or self.key(number))
+
+    def add_many(self, *numbers: int) -> None:
+        """One part of so many items."""
+        parts = [self.folder / f"0.part.{index}" for index in range(len(numbers))]
+        for part, number in zip(parts, numbers, strict=True):
+            part.write_bytes(bytes([number]) * 4000)
+        self.store.add(parts, StoredPart(tuple(map(self.item, numbers))), bytes(numbers))
+
+    def item(self, number: int) -> StoredMedia:
+        return StoredMedia(self.digest(number), (1, 2, 2), 1, self.store.folder.name, 4000)
 
     def digest(self, number: int) -> bytes:
         return bytes([number]) * 32
+
+    def key(self, number: int) -> bytes:
+        return b"key of " + self.digest(number)
+
+    def release(self, *numbers: int) -> None:
+        self.store.release(StoredPart(tuple(map(self.item, numbers))))
 
     def files(self) -> set[int]:
         """Numbers of the items whose files are here, whole."""
@@ -42,13 +57,12 @@ def three(tmp_path: Path) -> Filling:
 def test_what_was_used_longest_ago_makes_room(three: Filling) -> None:
     for number in (1, 2, 3):
         three.add(number)
-        three.store.release(three.digest(number))
-    assert three.store.take(three.digest(1)) is not None
-    three.store.release(three.digest(1))
+        three.release(number)
+    assert three.store.take(three.key(1)) is not None
+    three.release(1)
     three.add(4)
     assert three.files() == {1, 3, 4}
-    assert three.store.take(three.digest(2)) is None
-    assert three.store.take_by_key(b"key of " + three.digest(2)) is None
+    assert three.store.take(three.key(2)) is None
     assert three.store.num_evicted == 1
 
 
@@ -59,7 +73,7 @@ def test_what_a_request_refers_to_is_never_removed(three: Filling) -> None:
         three.add(4)
     assert caught.value.cost == COST
     assert three.files() == {1, 2, 3}
-    three.store.release(three.digest(2))
+    three.release(2)
     three.add(4)
     assert three.files() == {1, 3, 4}
 
@@ -68,19 +82,50 @@ def test_an_item_that_is_added_again_is_there_once(three: Filling) -> None:
     three.add(1)
     three.add(1)
     assert three.store.num_bytes == three.store.num_used_bytes == COST
-    three.store.release(three.digest(1))
+    three.release(1)
     assert three.store.num_used_bytes == COST
-    three.store.release(three.digest(1))
+    three.release(1)
     assert (three.store.num_bytes, three.store.num_used_bytes) == (COST, 0)
     assert three.files() == {1}
 
 
-def test_an_item_is_found_by_each_of_its_files_up_to_a_bound(three: Filling) -> None:
+def test_a_part_is_found_by_each_of_its_files_up_to_a_bound(three: Filling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_PARTS", 8)
     keys = [bytes([number]) for number in range(20)]
     for key in keys:
         three.add(1, key)
-    found = [three.store.take_by_key(key) is not None for key in keys]
-    assert found == [False] * 12 + [True] * 8
+    three.add(1, keys[19])
+    assert [three.store.take(key) is not None for key in keys] == [False] * 12 + [True] * 8
+
+
+def test_a_part_is_there_with_all_its_items_or_not_at_all(three: Filling) -> None:
+    three.add_many(1, 2, 1)
+    assert three.store.num_used_bytes == 2 * COST
+    three.release(1, 2, 1)
+    assert three.store.num_used_bytes == 0
+    assert [item.digest[0] for item in three.store.take(bytes([1, 2, 1])).items] == [1, 2, 1]
+    three.release(1, 2, 1)
+    three.add(3)
+    three.add_many(2, 4)  # the first item makes room
+    assert three.store.take(bytes([1, 2, 1])) is None
+    assert three.files() == {2, 3, 4}
+    three.release(2, 4)
+    three.add_many(1, 2)  # 2 is shared, 4 makes room
+    three.release(1, 2)
+    assert three.store.take(bytes([2, 4])) is None
+    assert three.store.take(bytes([1, 2])) is not None
+
+
+def test_a_part_without_room_leaves_nothing(three: Filling) -> None:
+    three.add(1)
+    three.add(2)
+    with pytest.raises(StoreFull) as caught:
+        three.add_many(3, 1, 4, 5)
+    assert caught.value.cost == 4 * COST
+    assert three.store.num_used_bytes == 2 * COST
+    assert three.files() == {1, 2, 3}
+    three.add_many(1, 4)
+    assert three.files() == {1, 2, 4}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -92,8 +137,8 @@ def test_files_and_bytes_agree_after_anything(tmp_path: Path, seed: int) -> None
         number = chance.randrange(12)
         if chance.random() < 0.5 and references:
             number = references.pop(chance.randrange(len(references)))
-            filling.store.release(filling.digest(number))
-        elif filling.store.take(filling.digest(number)) is not None:
+            filling.release(number)
+        elif filling.store.take(filling.key(number)) is not None:
             references.append(number)
         else:
             try:
