@@ -95,6 +95,13 @@ def test_a_broken_config_is_refused(model: Path, content: str) -> None:
         resolved(str(model), "auto")
 
 
+@pytest.mark.parametrize("index", [{}, {"weight_map": ["model.safetensors"]}])
+def test_an_index_without_a_map_is_refused(model: Path, index) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UsageError, match=r"model\.safetensors\.index\.json has no weight_map"):
+        resolved(str(model), "auto")
+
+
 @pytest.mark.parametrize("shard", ["other.safetensors", "../model.safetensors", "a" * 5000, "a\0b", "\ud800"])
 def test_shards_must_be_there_and_inside(model: Path, shard: str) -> None:
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))

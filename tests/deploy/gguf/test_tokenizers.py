@@ -178,6 +178,10 @@ REFUSED_PIECES = {
         "has tokens of more than 256 characters",
     ),
     "an unknown token that is none": ({"tokenizer.ggml.unknown_token_id": 4}, "4 is no token"),
+    "an unknown token that is no token of text": (
+        {"tokenizer.ggml.unknown_token_id": 3, "tokenizer.ggml.token_type": [2, 1, 1, 3]},
+        "unknown_token_id: '.*' is behind all tokens of text",
+    ),
 }
 
 

@@ -209,6 +209,10 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
         ("kv_cache_scheme", {**KV, "dynamic": True}, "True is not supported"),
         ("kv_cache_scheme", "NVFP4", "'NVFP4' is not supported; supported: FP8; use "),
         ("kv_cache_scheme", ["FP8"], "must be an object, got ['FP8']"),
+        ("quantized_layers", ["a.b"], "must be an object, got ['a.b']"),
+        ("config_groups", [4], "must be an object, got [4]"),
+        ("config_groups", {"g": 4}, "must be an object, got 4"),
+        ("config_groups", {"g": {"weights": 4}}, "must be an object, got 4"),
         ("ignore", "lm_head", "must be a list of names"),
         (
             "ignore",
@@ -223,7 +227,8 @@ def test_layers_of_mixed_precision_have_algorithms_of_their_own(tmp_path):
     ],
 )
 def test_what_is_not_served_is_refused_by_its_field(tmp_path, path, value, said):
-    stated = {**MODELOPT, path: value}
+    algorithm = {"quantized_layers": "MIXED_PRECISION", "config_groups": "NVFP4"}.get(path, "FP8")
+    stated = {**MODELOPT, "quant_algo": algorithm, path: value}
     (tmp_path / "config.json").write_text(json.dumps({**MODEL, "quantization_config": stated}))
     needs, (refusal,) = fit(WorkerConfig(model=str(tmp_path)), Place(False, None))
     assert needs is None

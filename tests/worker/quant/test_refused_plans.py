@@ -12,6 +12,7 @@ from stated import (
     ALONE,
     BLOCKS,
     F8,
+    F8_TOKEN,
     FP8,
     INT8,
     INT8_TOKEN,
@@ -38,6 +39,10 @@ CPU = Place(False, None)
 
 GROUP = "config_groups.group_0"
 ONE_GROUP = compressed()["config_groups"]["group_0"]
+STATIC = {**F8, "strategy": "tensor"}
+IN_BLOCKS = compressed(
+    {**F8, "strategy": "block", "block_structure": [128, 128]}, {**F8_TOKEN, "strategy": "group", "group_size": 128}
+)
 REFUSED_FP8 = [
     ("fmt", "e5m2", "'e5m2' is not supported; supported: e4m3"),
     ("scale_fmt", "ue4m3", "'ue4m3' is not supported; supported: ue8m0"),
@@ -57,8 +62,11 @@ REFUSED_COMPRESSED = [
     ("sparsity_config", {"format": "sparse-24-bitmask", "targets": ["Linear"]}, "sparse weights are not read"),
     ("transform_config", {"config_groups": {"R1": {}}}, "rotations of weights are not read"),
     ("transform_config", [], "must be an object, got []"),
+    ("sparsity_config", "dense", "must be an object, got 'dense'"),
+    ("kv_cache_scheme", 8, "must be an object, got 8"),
     ("config_groups", ["W8A8"], "must be an object"),
     (GROUP, ["Linear"], "must be an object, got ['Linear']"),
+    (f"{GROUP}.format", "marlin-24", "'marlin-24' is not supported; supported: float-quantized"),
     (f"{GROUP}.format", "pack-quantized", "'float' is not supported; supported: int"),
     (f"{GROUP}.format", "nvfp4-pack-quantized", "8 is not supported; supported: 4; use"),
     (f"{GROUP}.output_activations", F8, "quantized outputs are not served"),
@@ -108,7 +116,10 @@ REFUSED = [
     (BLOCKS, "activation_scheme", "static", "'static' with weight_block_size"),
     ({"quant_method": "fbgemm_fp8"}, "activation_scale_ub", -1.0, "must state a positive number, got -1.0"),
     ({"quant_method": "fbgemm_fp8"}, "activation_scale_ub", float("inf"), "must state a positive number, got inf"),
+    ({"quant_method": "fbgemm_fp8"}, "modules_to_not_convert", "lm_head", "must be a list of names, got 'lm_head'"),
     *((compressed(), *row) for row in REFUSED_COMPRESSED),
+    (compressed(inputs=STATIC), f"{GROUP}.input_activations.dynamic", "local", "'local' is not supported; supported:"),
+    (IN_BLOCKS, f"{GROUP}.input_activations.group_size", 64, "64 is not supported; supported: 128; use"),
     (compressed(INT8, INT8_TOKEN), f"{GROUP}.weights.strategy", "block", "'block' is not supported"),
     (compressed(INT8, INT8_TOKEN), f"{GROUP}.input_activations", None, "None is not supported; supported: int"),
     (compressed(INT8, INT8_TOKEN), f"{GROUP}.input_activations.dynamic", False, "False is not supported"),

@@ -11,7 +11,14 @@ import torch
 from safetensors.torch import save_file
 
 from quire.worker.weights.checkpoint import Checkpoint
-from quire.worker.weights.header import INDEX, MAX_HEADER_BYTES, CheckpointError, read_header
+from quire.worker.weights.header import (
+    INDEX,
+    MAX_HEADER_BYTES,
+    CheckpointError,
+    TensorInfo,
+    read_contents,
+    read_header,
+)
 
 EMPTY = b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
 PICKLE_LENGTHS = (640, 896, 1152, 1408)
@@ -228,3 +235,13 @@ def test_what_is_no_file_is_refused_unread(name, make, tmp_path):
     make(tmp_path / name)
     with pytest.raises(CheckpointError, match=f"{name}: is no file"):
         Checkpoint(tmp_path)
+
+
+def test_a_file_that_the_system_does_not_read_is_refused_with_its_reason(tmp_path):
+    """The memory of a process is a file, and nothing lies at its beginning."""
+    path = tmp_path / "model.safetensors"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read: Input/output error"):
+        Checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read: Input/output error"):
+        read_contents(path, {"a": TensorInfo("F32", (1,), (0, 4))})

@@ -135,6 +135,12 @@ def test_what_is_no_file_is_refused_unread(tmp_path, make):
         read_header(tmp_path / "model.gguf")
 
 
+def test_a_file_that_the_system_does_not_read_is_refused_with_its_reason(tmp_path):
+    (tmp_path / "model.gguf").symlink_to("/proc/self/mem")
+    with pytest.raises(CheckpointError, match=r"model\.gguf: cannot be read: Input/output error"):
+        read_header(tmp_path / "model.gguf")
+
+
 def test_a_header_of_gigabytes_is_refused_without_memory_for_it(tmp_path):
     path = tmp_path / "model.gguf"
     size = MAX_HEADER_BYTES + 1
