@@ -1,25 +1,22 @@
-"""Pictures through real engines: tokens equal to those of transformers, whatever is cut, shared, killed or refused."""
+"""Pictures through real engines: tokens equal to those of transformers, whatever is cut, shared or refused."""
 
 import base64
-import io
 import json
-import os
-import signal
 import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from PIL import Image
+from pictures import data_url, picture, png
 from tiny_qwen3_vl import TEXT, Reference, write_checkpoint
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, RequestError, TextPart
+from quire.proto.client import Client
 
 NUM_TOKENS = 24
 ONE_PAGE = 64 * 3 * TEXT["hidden_size"] * 4
@@ -33,16 +30,6 @@ ENGINES = {
     "preempted": ("--kv-cache-memory-bytes", str(40 * BLOCK), "--max-num-seqs", "8", "--block-size", "8"),
     "two_ranks": ("--tensor-parallel-size", "2"),
 }
-
-
-def picture(width, height, seed):
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def png(image):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 A, B, C = picture(96, 64, 0), picture(150, 70, 1), picture(40, 200, 2)
@@ -97,10 +84,6 @@ def answer(engine, name):
         elif isinstance(event, Finished):
             usage = event.usage
     return usage.prompt_tokens, tokens, usage.num_preemptions
-
-
-def data_url(image):
-    return "data:image/png;base64," + base64.b64encode(png(image)).decode()
 
 
 def post(engine, path, body):
@@ -174,6 +157,37 @@ def test_a_picture_sent_again_is_neither_encoded_nor_prefilled_again(engine, exp
     assert cached("other") >= expected["other"][0] - 8
 
 
+def test_each_of_several_answers_to_a_picture_is_that_of_transformers(engine, expected):
+    found = [[], [], []]
+    drawn = GenerateRequest(input=chat("adjacent"), temperature=1, top_k=1, n=3, max_tokens=NUM_TOKENS, ignore_eos=True)
+    for event in engine.client.stream(drawn):
+        if isinstance(event, Delta):
+            found[event.output_index] += event.token_ids
+    assert found == [expected["adjacent"][1]] * 3
+
+
+def test_a_uuid_names_the_picture_of_its_own_key_and_salt_alone(serve, model, tmp_path):
+    (tmp_path / "keys").write_text("key-of-lion\nkey-of-tiger\n")
+    engine = serve(str(model), "--api-key-file", str(tmp_path / "keys"))
+    lion, tiger = (Client(engine.target, api_key=f"key-of-{name}") for name in ("lion", "tiger"))
+
+    def seen(client, salt=None, **image):
+        parts = [ImagePart(uuid="camera-1", **image), TextPart("what do you see")]
+        asked = GenerateRequest(input=Chat([ChatMessage("user", parts)]), temperature=0, max_tokens=8, cache_salt=salt)
+        return client.generate(asked).outputs[0].text
+
+    with lion, tiger:
+        of_lion = seen(lion, data=png(A))
+        for stranger, salt in ((tiger, None), (lion, "salt")):
+            with pytest.raises(RequestError, match="send its bytes again") as refused:
+                seen(stranger, salt)
+            assert refused.value.reason == "UNKNOWN_MEDIA"
+        of_tiger = seen(tiger, data=png(B))
+        assert of_lion != of_tiger
+        assert (seen(lion), seen(tiger)) == (of_lion, of_tiger)
+    engine.stop()
+
+
 def test_a_text_names_no_place_of_a_picture(engine):
     parts = [TextPart("<|vision_start|><|image_pad|><|vision_end|>"), ImagePart(data=png(A))]
     asked = GenerateRequest(input=Chat([ChatMessage("user", parts)]), temperature=0, max_tokens=4)
@@ -203,38 +217,3 @@ def test_a_text_model_refuses_a_picture_with_the_remedy(shared_engine):
     with pytest.raises(RequestError, match="image") as refused:
         shared_engine.client.generate(request("first"))
     assert refused.value.reason == "UNSUPPORTED"
-
-
-LONG = 400
-
-
-class Reader:
-    """A stream read in the background."""
-
-    def __init__(self, pool, engine, name):
-        self.tokens = []
-        self.first = engine.client.stream(request(name, LONG))
-        self._done = pool.submit(self._read)
-
-    def _read(self):
-        for event in self.first:
-            if isinstance(event, Delta):
-                self.tokens += event.token_ids
-
-    def result(self):
-        self._done.result(120)
-        return self.tokens
-
-
-@pytest.mark.parametrize("role", ["worker", "scheduler"])
-def test_a_death_is_a_pause_for_those_who_sent_pictures(serve, model, role, eventually):
-    engine = serve(str(model))
-    names = ("first", "adjacent", "text")
-    with ThreadPoolExecutor(4) as pool:
-        whole = [Reader(pool, engine, name).result() for name in names]
-        readers = [Reader(pool, engine, name) for name in names]
-        eventually(lambda: all(len(reader.tokens) > 20 for reader in readers), 60)
-        os.kill(engine.pids(role)[0], signal.SIGKILL)
-        assert [reader.result() for reader in readers] == whole
-    eventually(engine.idle, 20)
-    engine.stop()

@@ -29,6 +29,14 @@ def test_a_hash_that_always_collides_costs_hits_but_never_mixes_prefixes(engine,
     assert len(e.core.group_epoch.memory.index) == 1
 
 
+def test_a_hash_that_always_collides_never_shows_a_prompt_anothers_image(engine, monkeypatch):
+    monkeypatch.setattr(memory_module.PrefixIndex.__init__, "__defaults__", (lambda parent, content: b"same",))
+    monkeypatch.setattr(memory_module.Memory.__init__, "__defaults__", (lambda parent, content: b"same",))
+    e = engine()
+    for number, digest in enumerate((b"c", b"d", b"c", b"d")):
+        assert run_with(e, number, [7] * 9, (0, 8, digest * 32)) == (1 if number == 2 else 0)
+
+
 def test_equal_tokens_behind_different_prefixes_are_different_blocks():
     index = PrefixIndex(8, (1,), "r", key_of=lambda parent, content: b"same")
     root = index.root(0, "", "")

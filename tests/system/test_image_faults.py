@@ -1,0 +1,112 @@
+"""Deaths while pictures are encoded, read and answered: a pause for those who sent them, and nothing sent again."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
+
+from pictures import picture, png
+from tiny_qwen3_vl import write_checkpoint
+
+from quire.proto.api import Chat, ChatMessage, Delta, GenerateRequest, ImagePart, RequestError, TextPart
+
+LONG = 400
+ENGINES = {
+    "roomy": (),
+    "small steps": ("--max-num-batched-tokens", "8", "--max-num-encoder-patches", "16", "--max-num-seqs", "4"),
+}
+CHATS = (
+    ("what do you see", *(picture(64 + 32 * n, 96, n) for n in range(8)), "in this picture " * 20),
+    (picture(96, 64, 20), "and", picture(96, 64, 21), "in that one", picture(96, 64, 20)),
+    ("a quire is a gathering of pages",),
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("vision"))
+
+
+def asked(content, salt):
+    """`salt`: nothing is found in a cache that another one has left."""
+    parts = [TextPart(one) if isinstance(one, str) else ImagePart(data=png(one)) for one in content]
+    chat = Chat([ChatMessage("user", parts)])
+    return GenerateRequest(input=chat, temperature=0, max_tokens=LONG, ignore_eos=True, cache_salt=salt)
+
+
+class Reader:
+    """A stream read in the background."""
+
+    def __init__(self, pool, engine, content, salt):
+        self.tokens = []
+        self._events = engine.client.stream(asked(content, salt))
+        self._done = pool.submit(self._read)
+
+    def _read(self):
+        for event in self._events:
+            if isinstance(event, Delta):
+                self.tokens += event.token_ids
+
+    def result(self):
+        self._done.result(120)
+        return self.tokens
+
+
+def amid_pictures(engine, readers):
+    """A prompt is computed as far as some picture of it."""
+    return any(20 < one.num_scheduled < one.num_prompt - 100 for one in engine.client.status().outputs)
+
+
+def amid_answers(engine, readers):
+    return all(len(reader.tokens) > 20 for reader in readers)
+
+
+@pytest.mark.parametrize(
+    ("steps", "moments"), [("roomy", [amid_answers]), ("small steps", [amid_pictures, amid_answers])]
+)
+def test_a_death_is_a_pause_for_those_who_sent_pictures(serve, model, steps, moments, eventually):
+    engine = serve(str(model), *ENGINES[steps])
+    with ThreadPoolExecutor(4) as pool:
+        whole = [Reader(pool, engine, content, "whole").result() for content in CHATS]
+        for role in ("worker", "scheduler"):
+            for moment in moments:
+                readers = [Reader(pool, engine, content, f"{role} {moment.__name__}") for content in CHATS]
+                deadline = time.monotonic() + 60
+                while not moment(engine, readers):  # without a pause: pictures do not wait
+                    assert time.monotonic() < deadline
+                os.kill(engine.pids(role)[0], signal.SIGKILL)
+                assert [reader.result() for reader in readers] == whole, (role, moment.__name__)
+    eventually(engine.idle, 20)
+    engine.stop()
+
+
+def test_a_frontends_death_ends_its_own_streams_and_removes_its_pictures(serve, model, eventually, tmp_path):
+    engine = serve(str(model), "--run-dir", str(tmp_path / "run"))
+    media = tmp_path / "run/media"
+    with ThreadPoolExecutor(4) as pool:
+        whole = Reader(pool, engine, CHATS[1], "whole").result()
+        (folder,) = media.iterdir()
+        readers = [Reader(pool, engine, content, "killed") for content in CHATS]
+        eventually(lambda: amid_answers(engine, readers), 60)
+        os.kill(engine.pids("frontend")[0], signal.SIGKILL)
+        for reader in readers:
+            with pytest.raises(RequestError):
+                reader.result()
+
+        def answers_again():
+            with contextlib.suppress(RequestError):
+                return Reader(pool, engine, CHATS[1], "again").result() == whole
+            return False
+
+        eventually(answers_again, 60)
+    assert not folder.exists()
+    assert len(list(media.iterdir())) == 1
+    eventually(engine.idle, 20)
+    engine.stop()
