@@ -22,6 +22,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 MIN_NEAR = 4
 """Letters of a name from which one wrong letter still leaves it recognisable."""
 
+CHATS = "send it with the messages of /v1/chat/completions or the input of /v1/responses"
 KWARGS = "set it in chat_template_kwargs"
 ELSEWHERE: dict[str, str] = dict.fromkeys(
     (
@@ -41,8 +42,8 @@ ELSEWHERE: dict[str, str] = dict.fromkeys(
     "grammar": "send structured_outputs with a grammar",
     "images": "send them as parts of a message",
     "json_schema": "send response_format",
-    "media_io_kwargs": "leave it out: images are read as they come",
-    "mm_processor_kwargs": "bounds of images are set where the server starts, by --mm-processor-kwargs",
+    "media_io_kwargs": CHATS,
+    "mm_processor_kwargs": CHATS,
     "lora": "send adapter, or the adapter's name as model",
     "lora_name": "send adapter, or the adapter's name as model",
     "regex": "send structured_outputs with a regex",
@@ -79,7 +80,7 @@ class _Struct:
         return {variant: name for name in self._fields for variant in _variants(name)}
 
     def pruned(self, raw: bytes, path: str) -> bytes:
-        if not raw.lstrip().startswith(b"{"):
+        if not raw.lstrip().startswith(b"{") or getattr(self._kind.cls, "is_closed", False):
             return raw
         kept: dict[str, msgspec.Raw] = {}
         for name, value in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items():

@@ -12,6 +12,8 @@ from quire.proto.messages.params import ParameterError
 T = TypeVar("T")
 
 SHOWN_NAME = 64
+VIDEOS = ("input_video", "video", "video_url")
+"""Types that clients may try for a video."""
 
 
 class _Tag(msgspec.Struct):
@@ -60,8 +62,10 @@ def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, defau
     name = tag_of(raw, path) or default
     if name not in kinds:
         shown = repr(name[:SHOWN_NAME]) if name else "missing"
-        allowed = ", ".join(map(repr, kinds))
-        raise ParameterError(f"{path}.type", f"{shown} is not supported by this server; use {allowed}", "UNSUPPORTED")
+        remedy = f"use {', '.join(map(repr, kinds))}"
+        if name in VIDEOS:
+            remedy = f"{remedy}; /v1/chat/completions takes videos, as 'video_url'"
+        raise ParameterError(f"{path}.type", f"{shown} is not supported by this server; {remedy}", "UNSUPPORTED")
     with path_prefix(path):
         return decode(bytes(raw), kinds[name], path)
 

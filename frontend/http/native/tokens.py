@@ -17,7 +17,7 @@ from quire.proto.messages.params import ParameterError
 
 ABOUT_MESSAGES = (
     "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "reasoning_effort", "tools",
-    "tool_choice", "functions", "function_call", "documents",
+    "tool_choice", "functions", "function_call", "documents", "mm_processor_kwargs", "media_io_kwargs",
 )  # fmt: skip
 
 
@@ -30,7 +30,6 @@ class TokenizeBody(ChatFields, kw_only=True, forbid_unknown_fields=True):
     add_special: bool | None = None
     messages: list[ChatTurn] | None = None
     return_token_strs: bool | None = None
-    mm_processor_kwargs: None = None
 
 
 class TokenizeResponse(msgspec.Struct):

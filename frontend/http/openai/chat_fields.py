@@ -9,8 +9,10 @@ import msgspec
 
 from quire.frontend.http.fields.conversation import Function, template_kwargs
 from quire.frontend.http.fields.images import ImageUrlPart
+from quire.frontend.http.fields.media_settings import IoKwargs, ProcessorKwargs, media_names, media_settings
 from quire.frontend.http.fields.sampling import SamplingFields
 from quire.frontend.http.fields.tagged import Part, RefusalPart, TextPart, read_content, read_tagged
+from quire.frontend.http.fields.videos import VideoUrlPart
 from quire.frontend.http.openai.chat_tools import AllowedTools, NamedFunction, ToolChoice, tool_functions
 from quire.frontend.parsing.tools.forced import NAMED
 from quire.proto import api
@@ -28,7 +30,12 @@ NAMES = {
     "logprobs": "top_logprobs",
 }
 """The pipeline's names of fields -> those of these requests."""
-PARTS: dict[str, type[Part]] = {"text": TextPart, "refusal": RefusalPart, "image_url": ImageUrlPart}
+PARTS: dict[str, type[Part]] = {
+    "text": TextPart,
+    "refusal": RefusalPart,
+    "image_url": ImageUrlPart,
+    "video_url": VideoUrlPart,
+}
 
 
 class CalledFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +110,8 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: ProcessorKwargs | None = None
+    media_io_kwargs: IoKwargs | None = None
     reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
 
@@ -128,13 +137,14 @@ class ChatFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, dict=
             False if self.functions else self.parallel_tool_calls,
             template_kwargs(self.chat_template_kwargs, self.reasoning_effort),
             msgspec.json.encode(self.documents).decode() if self.documents else "",
+            media_settings(self.mm_processor_kwargs, self.media_io_kwargs),
         )
 
     def names(self) -> dict[str, str]:
         """The pipeline's names of fields -> this request's names, for all that its chat and its sampling may say."""
-        names = {}
+        names = media_names(self.mm_processor_kwargs, self.media_io_kwargs)
         if self._allowed is not None:
-            names = {rf"chat\.tools\[{index}\]": path for index, path in enumerate(self._functions)}
+            names |= {rf"chat\.tools\[{index}\]": path for index, path in enumerate(self._functions)}
         if self.functions is not None:
             names |= {r"chat\.tools(\[\d+\])": r"functions\1", r"chat\.tools": "functions"}
         if self.function_call is not None:

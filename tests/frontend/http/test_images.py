@@ -135,7 +135,7 @@ def test_an_earlier_response_brings_its_images_along(seeing):
 
 
 IMAGE = {"type": "image_url", "image_url": URL}
-KINDS = ("image_embeds", "audio_url", "input_audio", "video_url", "file")
+KINDS = ("image_embeds", "audio_url", "input_audio", "file")
 REFUSED = [
     *(
         ("/v1/chat/completions", chat({"type": kind, kind: {}}), "messages[0].content[0].type", "'image_url'")
@@ -144,13 +144,6 @@ REFUSED = [
     ("/v1/chat/completions", chat({"type": "image_url"}), "messages[0].content[0].image_url", "is missing"),
     ("/v1/chat/completions", chat(IMAGE, role="assistant"), "messages[0].content", "send it in one of the user's"),
     ("/v1/chat/completions", chat(ASKED, IMAGE | {"image_url": "cat.png"}), "messages[0].content[1]", "give https://"),
-    (
-        "/v1/chat/completions",
-        chat(IMAGE) | {"mm_processor_kwargs": {"max_pixels": 9}},
-        "mm_processor_kwargs",
-        "--mm-processor-kwargs",
-    ),
-    ("/v1/chat/completions", chat(IMAGE) | {"media_io_kwargs": {}}, "media_io_kwargs", "leave it out"),
     ("/v1/chat/completions/render", chat(IMAGE), "messages[0].content[0]", "send the chat itself"),
     ("/apply-template", chat(IMAGE), "messages[0].content[0]", "send the chat itself"),
     (

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from quire.frontend.http.fields.media_settings import media_names
 from quire.frontend.http.openai.responses.database import StoredResponse
 from quire.frontend.http.openai.responses.tools import ToolBox
 from quire.frontend.http.openai.responses.types import ResponseRequest
@@ -62,7 +63,8 @@ class AskedResponse:
     @property
     def names(self) -> dict[str, str]:
         """The names of the pipeline's fields in this request."""
-        return self.tools.renamed | NAMES
+        media = media_names(self.payload.mm_processor_kwargs, self.payload.media_io_kwargs)
+        return self.tools.renamed | media | NAMES
 
     def request(self, label: str) -> GenerateRequest:
         """Raises `ParameterError`."""

@@ -7,6 +7,7 @@ import msgspec
 
 from quire.frontend.http.decoding import ignored
 from quire.frontend.http.fields.conversation import template_kwargs
+from quire.frontend.http.fields.media_settings import IoKwargs, ProcessorKwargs, media_settings
 from quire.frontend.http.fields.sampling import SamplingFields
 from quire.frontend.http.fields.structured import JsonSchema, ResponseFormat
 from quire.frontend.http.openai.responses.items import messages_of
@@ -81,6 +82,8 @@ class ResponseRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
     truncation: Literal["auto", "disabled"] | None = None
     metadata: dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: ProcessorKwargs | None = None
+    media_io_kwargs: IoKwargs | None = None
     client_metadata: msgspec.Raw = msgspec.Raw()
     prompt_cache_options: msgspec.Raw = msgspec.Raw()
     prompt_cache_retention: str | None = None
@@ -165,6 +168,7 @@ class ResponseRequest(SamplingFields, kw_only=True, forbid_unknown_fields=True):
             template_kwargs=template_kwargs(
                 self.chat_template_kwargs, self.reasoning.effort if self.reasoning is not None else None
             ),
+            media_settings=media_settings(self.mm_processor_kwargs, self.media_io_kwargs),
         )
 
 

@@ -1,0 +1,78 @@
+"""Settings for the images and videos of one request, as vLLM's clients write them."""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from quire.proto import api
+from quire.proto.messages.params import ParameterError
+
+FIELD = r"chat\.media_settings"
+SIZE = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+"""Bounds -> their names in `size`, where they count pixels, too."""
+
+
+class Closed(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An object whose unknown fields are refused: they would change pixels elsewhere."""
+
+    is_closed: ClassVar[bool] = True
+
+
+class PixelSize(Closed, kw_only=True, forbid_unknown_fields=True):
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
+
+
+class ProcessorKwargs(Closed, kw_only=True, forbid_unknown_fields=True):
+    """`mm_processor_kwargs`."""
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    size: PixelSize | None = None
+    """Another way to write both bounds."""
+    fps: float | None = None
+    num_frames: int | None = None
+
+
+class VideoIo(Closed, kw_only=True, forbid_unknown_fields=True):
+    fps: float | None = None
+    num_frames: int | None = None
+
+
+class IoKwargs(Closed, kw_only=True, forbid_unknown_fields=True):
+    """`media_io_kwargs`."""
+
+    video: VideoIo | None = None
+
+
+def media_settings(processor: ProcessorKwargs | None, io: IoKwargs | None) -> api.MediaSettings:
+    """What both objects say together. Raises `ParameterError` where they differ, or bounds are there twice."""
+    return api.MediaSettings(**{name: value for name, (_, value) in _stated(processor, io).items()})
+
+
+def media_names(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[str, str]:
+    """The pipeline's names of the settings -> the places where a request that was read has set them."""
+    return {rf"{FIELD}\.{name}": path for name, (path, _) in _stated(processor, io).items()}
+
+
+def _stated(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[str, tuple[str, Any]]:
+    """Setting -> where it stands, and its value."""
+    stated: dict[str, tuple[str, Any]] = {}
+    size = processor.size if processor is not None else None
+    video = io.video if io is not None else None
+    places: list[tuple[str, msgspec.Struct | None, dict[str, str]]] = [
+        ("mm_processor_kwargs", processor, {name: name for name in (*SIZE, "fps", "num_frames")}),
+        ("mm_processor_kwargs.size", size, SIZE),
+        ("media_io_kwargs.video", video, {"fps": "fps", "num_frames": "num_frames"}),
+    ]
+    for place, given, names in places:
+        for name, spelled in names.items():
+            value = getattr(given, spelled, None)
+            if value is None:
+                continue
+            path = f"{place}.{spelled}"
+            if name in stated and stated[name][1] != value:
+                other, before = stated[name]
+                raise ParameterError(path, f"is {value}, but {other} is {before}; set only one of them")
+            stated.setdefault(name, (path, value))
+    return stated

@@ -1,0 +1,163 @@
+"""Videos, and settings of media, over HTTP: what they mean, and by which name what is wrong is refused."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from quire.frontend.http.openai.chat_types import ChatRequest
+from quire.proto.api import MediaSettings, TextPart, VideoPart
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
+
+from pictures import base64_of, png
+
+PICTURE = png(96, 64)
+FRAMES = f"data:video/jpeg;base64,{base64_of(PICTURE)},{base64_of(PICTURE)}"
+VIDEO = {"type": "video_url", "video_url": {"url": FRAMES}}
+
+
+def asked(*content: object, **more: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": list(content)}], "max_tokens": 1, **more}
+
+
+def settings(**more: object) -> MediaSettings:
+    body = {"messages": [{"role": "user", "content": "hi"}], **more}
+    return msgspec.json.decode(msgspec.json.encode(body), type=ChatRequest).chat().media_settings
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"type": "video_url", "video_url": {"url": "https://a/b.mp4"}}, VideoPart("https://a/b.mp4")),
+        ({"type": "video_url", "video_url": "https://a/b.mp4", "uuid": "u"}, VideoPart("https://a/b.mp4", uuid="u")),
+        ({"type": "video_url", "video_url": None, "uuid": "u"}, VideoPart(uuid="u")),
+        (VIDEO, VideoPart(FRAMES)),
+    ],
+)
+def test_a_part_is_a_video(given, meant):
+    body = asked({"type": "text", "text": "see"}, given)
+    chat = msgspec.json.decode(msgspec.json.encode(body), type=ChatRequest).chat()
+    assert chat.messages[0].content == [TextPart("see"), meant]
+
+
+def test_settings_mean_the_same_wherever_they_stand():
+    assert settings() == settings(mm_processor_kwargs={}, media_io_kwargs={"video": {}}) == MediaSettings()
+    assert settings(mm_processor_kwargs={"min_pixels": 9, "max_pixels": 99, "fps": 0.5}) == MediaSettings(9, 99, 0.5)
+    assert settings(mm_processor_kwargs={"size": {"shortest_edge": 9, "longest_edge": 99}}) == MediaSettings(9, 99)
+    assert settings(mm_processor_kwargs={"num_frames": 4}) == MediaSettings(num_frames=4)
+    assert settings(media_io_kwargs={"video": {"num_frames": 4}}) == MediaSettings(num_frames=4)
+    both = {"mm_processor_kwargs": {"fps": 2, "max_pixels": 9}, "media_io_kwargs": {"video": {"fps": 2.0}}}
+    assert settings(**both) == MediaSettings(max_pixels=9, fps=2.0)
+
+
+CHAT = "/v1/chat/completions"
+WRONG = [
+    ({"mm_processor_kwargs": {"do_resize": False}}, "mm_processor_kwargs.do_resize", "is unknown to this server"),
+    ({"mm_processor_kwargs": {"size": {"height": 9}}}, "mm_processor_kwargs.size.height", "is unknown"),
+    ({"media_io_kwargs": {"image": {}}}, "media_io_kwargs.image", "is unknown"),
+    ({"media_io_kwargs": {"video": {"backend": "x"}}}, "media_io_kwargs.video.backend", "is unknown"),
+    ({"mm_processor_kwargs": {"max_pixels": "9"}}, "mm_processor_kwargs.max_pixels", "expected `int"),
+    ({"mm_processor_kwargs": [1]}, "mm_processor_kwargs", "expected `object"),
+    ({"media_io_kwargs": {"video": {"num_frames": 1.5}}}, "media_io_kwargs.video.num_frames", "expected `int"),
+    ({"mm_processor_kwargs": {"max_pixels": 0}}, "mm_processor_kwargs.max_pixels", "must be above 0, got 0"),
+    ({"mm_processor_kwargs": {"size": {"longest_edge": -1}}}, "mm_processor_kwargs.size.longest_edge", "above 0"),
+    ({"media_io_kwargs": {"video": {"num_frames": -1}}}, "media_io_kwargs.video.num_frames", "must be above 0"),
+    ({"mm_processor_kwargs": {"fps": 0}}, "mm_processor_kwargs.fps", "must be above 0, got 0"),
+    (
+        {"mm_processor_kwargs": {"min_pixels": 99, "max_pixels": 9}},
+        "mm_processor_kwargs.max_pixels",
+        "is below min_pixels, 99: got 9",
+    ),
+    (
+        {"mm_processor_kwargs": {"max_pixels": 9, "size": {"longest_edge": 10}}},
+        "mm_processor_kwargs.size.longest_edge",
+        "is 10, but mm_processor_kwargs.max_pixels is 9; set only one of them",
+    ),
+    (
+        {"mm_processor_kwargs": {"fps": 1}, "media_io_kwargs": {"video": {"fps": 2}}},
+        "media_io_kwargs.video.fps",
+        "is 2.0, but mm_processor_kwargs.fps is 1.0",
+    ),
+    (
+        {"mm_processor_kwargs": {"fps": 1}, "media_io_kwargs": {"video": {"num_frames": 2}}},
+        "media_io_kwargs.video.num_frames",
+        "excludes fps; set only one of them",
+    ),
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/v1/responses"])
+def test_wrong_settings_are_refused_by_name(web, sight, path):
+    async def main():
+        async with web(**sight) as w:
+            for more, field, words in WRONG:
+                body = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
+                response = await w.client.post(path, json=body | more)
+                error = response.json()["error"]
+                assert (response.status_code, error["param"]) == (400, field), response.text
+                assert words in error["message"]
+            assert w.scheduler.submits == []
+
+    asyncio.run(main())
+
+
+OF_MESSAGES = {"model": "tiny", "max_tokens": 1}
+REFUSED = [
+    (CHAT, asked({"type": "video_url"}), "messages[0].content[0].video_url", "is missing; send the video's address"),
+    (CHAT, asked({"type": "video", "video": FRAMES}), "messages[0].content[0].type", "as 'video_url'"),
+    (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": [{"type": "input_video", "video_url": FRAMES}]}]},
+        "input[0].content[0].type",
+        "/v1/chat/completions takes videos, as 'video_url'",
+    ),
+    (
+        "/v1/messages",
+        OF_MESSAGES | {"messages": [{"role": "user", "content": [VIDEO]}]},
+        "messages[0].content[0].type",
+        "/v1/chat/completions takes videos, as 'video_url'",
+    ),
+    ("/v1/completions", {"prompt": "hi", "mm_processor_kwargs": {}}, "mm_processor_kwargs", "/v1/chat/completions"),
+    ("/v1/completions", {"prompt": "hi", "media_io_kwargs": {}}, "media_io_kwargs", "/v1/chat/completions"),
+    ("/tokenize", {"prompt": "hi", "media_io_kwargs": {}}, "media_io_kwargs", "applies to messages only"),
+    (
+        "/v1/messages",
+        OF_MESSAGES | {"messages": [{"role": "user", "content": "hi"}], "mm_processor_kwargs": {}},
+        "mm_processor_kwargs",
+        "/v1/chat/completions",
+    ),
+    (
+        CHAT,
+        {"messages": [{"role": "assistant", "content": [VIDEO]}]},
+        "messages[0].content",
+        "holds a video, which assistant messages do not",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field", "words"), REFUSED)
+def test_what_no_door_takes_is_refused_by_name(web, sight, path, body, field, words):
+    async def main():
+        async with web(**sight) as w:
+            response = await w.client.post(path, json=body)
+            assert response.status_code == 400, response.text
+            assert field in response.text
+            assert words in response.text
+            assert w.scheduler.submits == []
+
+    asyncio.run(main())
+
+
+def test_a_text_model_refuses_videos_with_the_remedy(web):
+    async def main():
+        async with web() as w:
+            for path in (CHAT, "/tokenize"):
+                response = await w.client.post(path, json=asked(VIDEO))
+                assert response.status_code == 400
+                assert response.json()["error"]["param"] == "messages[0].content[0]"
+                assert "is a video, which this model does not take" in response.text
+
+    asyncio.run(main())
