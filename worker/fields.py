@@ -119,21 +119,21 @@ def token_ids(config: Config, name: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def activation(config: Config, default: str) -> Gate:
-    """The activation of a gate that `hidden_act` names."""
-    return _activation(config, default, ACTIVATIONS)
+def activation(config: Config, default: str, name: str = "hidden_act") -> Gate:
+    """The activation of a gate that a field names."""
+    return _activation(config, default, name, ACTIVATIONS)
 
 
-def ungated_activation(config: Config, default: str) -> Activation:
-    """The activation of a layer without a gate that `hidden_act` names."""
-    return _activation(config, default, UNGATED)
+def ungated_activation(config: Config, default: str, name: str = "hidden_act") -> Activation:
+    """The activation of a layer without a gate that a field names."""
+    return _activation(config, default, name, UNGATED)
 
 
-def _activation(config: Config, default: str, known: Mapping[str, Kind]) -> Kind:
-    name = config.get("hidden_act", default)
-    if not isinstance(name, str) or name not in known:
-        raise ModelError("hidden_act", f"{shown(name)} is not supported; supported: {', '.join(known)}")
-    return known[name]
+def _activation(config: Config, default: str, name: str, known: Mapping[str, Kind]) -> Kind:
+    stated = config.get(name, default)
+    if not isinstance(stated, str) or stated not in known:
+        raise ModelError(name, f"{shown(stated)} is not supported; supported: {', '.join(known)}")
+    return known[stated]
 
 
 def dtype_name(config: Config) -> Any:

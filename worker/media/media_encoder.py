@@ -54,6 +54,7 @@ class MediaEncoder:
         self._folder = folder
         self._patch = vision.patch_size
         self._frames = vision.temporal_patch_size
+        self._side = vision.tile_side
         self.merge = vision.merge_size
         self.most_patches = most_patches
         self.kinds = ("image", "video") if vision.temporal_patch_size > 1 else ("image",)
@@ -91,19 +92,25 @@ class MediaEncoder:
         return made[total:, 0] > 0
 
     def num_rows(self, grid: Grid) -> int:
-        """Raises `PlanError` for a grid of no whole rows."""
+        """Raises `PlanError` for a grid that the tower does not take."""
         frames, rows, columns = grid
         if frames not in (1, self._frames):
             raise PlanError(f"encodes: an item has 1 or {self._frames} frames, got {grid}")
         if min(rows, columns) < self.merge or rows % self.merge or columns % self.merge:
             raise PlanError(f"encodes: a grid is of whole squares of {self.merge} patches, got {grid}")
+        if self._side is not None and (rows, columns) != (self._side, self._side):
+            raise PlanError(f"encodes: every item has {self._side} rows and columns of patches, got {grid}")
         return rows * columns // self.merge**2
 
     def encode_blank(self, most_patches: int) -> None:
-        """Encode one blank item of nearly so many patches, and forget it."""
-        side = max(1, math.isqrt(most_patches) // self.merge) * self.merge
-        blank = np.zeros((1, side * self._patch, side * self._patch, 3), np.uint8)
-        self._tower.forward([self._device.upload(blank)], [(1, side, side)])
+        """Encode one blank item of nearly so many patches, or as many as there may be of one size, and forget them."""
+        side, count = self._side, 1
+        if side is None:
+            side = max(1, math.isqrt(most_patches) // self.merge) * self.merge
+        else:
+            count = max(1, most_patches // side**2)
+        blank = self._device.upload(np.zeros((1, side * self._patch, side * self._patch, 3), np.uint8))
+        self._tower.forward([blank] * count, [(1, side, side)] * count)
 
     def _read(self, encode: Encode) -> Pixels | None:
         """The item's pixels; None, and a line in the log, where they are not there."""

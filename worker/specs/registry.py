@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from quire.worker.config import AskedTask
-from quire.worker.fields import Config, dtype_name, shown
+from quire.worker.fields import Config, dtype_name, flag, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.families import bert, llama, qwen3_vl
+from quire.worker.specs.families import bert, internvl, llama, qwen3_vl
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.weights.header import stored_dtype
+from quire.worker.weights.header import stored_dtype, stores
 from quire.worker.weights.names import NameMap
 from quire.worker.weights.parts import ModelError
 
@@ -27,6 +27,8 @@ class Architecture:
     names: NameMap
     tower: str = ""
     """Pattern of tensors that only who reads images needs; empty: all are needed."""
+    head: str = ""
+    """Pattern of a head which, where it is stored, is not tied, whatever config.json says; empty: config.json says."""
 
 
 GENERATORS: Final = ("ForCausalLM", "ForConditionalGeneration")
@@ -39,6 +41,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
         "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
         "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
+        "InternVLForConditionalGeneration": Architecture(
+            internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
+        ),
         "LlamaModel": Architecture(llama.read_llama, llama.NAMES),
         "MistralModel": Architecture(llama.read_mistral, llama.NAMES),
         "Qwen2Model": Architecture(llama.read_qwen2, llama.NAMES),
@@ -68,7 +73,7 @@ def read_spec(model_dir: Path, task: AskedTask = "auto", language_only: bool = F
     generation_file = model_dir / "generation_config.json"
     generation = read_json(generation_file) if generation_file.exists() else {}
     try:
-        spec = parse_spec(config, generation)
+        spec = parse_spec(_with_stored_head(config, model_dir), generation)
     except ModelError as error:  # which folder's; a field of its config.json is no field of ours
         raise ModelError(f"{model_dir}: {error.field}", error.message) from error
     if language_only and isinstance(spec, ModelSpec):
@@ -91,6 +96,15 @@ def parse_spec(config: Config, generation: Config) -> AnySpec:
     for error in objections(config):
         raise error
     return ARCHITECTURES[_architecture(config)].read(config, generation)
+
+
+def _with_stored_head(config: Config, folder: Path) -> Config:
+    """The config, with a head that is tied unless the files hold one, where the architecture says so."""
+    architecture = ARCHITECTURES.get(_architecture(config))
+    is_stored = stores(folder, architecture.head) if architecture is not None and architecture.head else None
+    if is_stored is None:
+        return config
+    return {**config, "tie_word_embeddings": flag(config, "tie_word_embeddings", True) and not is_stored}
 
 
 def objections(config: Config) -> list[ModelError]:
@@ -117,7 +131,7 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     architecture = ARCHITECTURES[spec.architecture]
     names = architecture.names
     if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
-        names = names.ignoring(r"lm_head\.\w+")
+        names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
     if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:
         names = names.ignoring(architecture.tower)
     return names

@@ -47,6 +47,11 @@ class VisionSpec(ABC):
         return CHANNELS * self.temporal_patch_size * self.patch_size**2
 
     @property
+    def tile_side(self) -> int | None:
+        """Patches of the side of every item, where all are of one size."""
+        return None
+
+    @property
     def num_deepened(self) -> int:
         """Layers of the decoder, from its first on, behind each of which a row has something to add."""
         return 0

@@ -5,6 +5,7 @@ The format (github.com/huggingface/safetensors): eight bytes of little-endian he
 """
 
 import json
+import re
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -71,6 +72,15 @@ def stored_dtype(folder: Path) -> str | None:
         return None
     stored = (info.dtype for info in read_header(checkpoint_files(folder)[0][0]).values())
     return next((FLOATS[dtype] for dtype in stored if dtype in FLOATS), None)
+
+
+def stores(folder: Path, pattern: str) -> bool | None:
+    """Whether the files hold a tensor of such a name; None without files."""
+    if not any(folder.glob("*.safetensors")):
+        return None
+    files, index = checkpoint_files(folder)
+    names = index or {name for file in files for name in read_header(file)}
+    return any(re.fullmatch(pattern, name) for name in names)
 
 
 def checkpoint_files(folder: Path) -> tuple[list[Path], dict[str, str]]:

@@ -1,8 +1,10 @@
 """Builds the tower of a spec."""
 
 from quire.worker.build_context import BuildContext
+from quire.worker.models.vision.intern_tower import InternTower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.tower import Tower
+from quire.worker.specs.families.internvl import InternVisionSpec
 from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.vision_spec import VisionSpec
 
@@ -12,4 +14,6 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
     match spec:
         case Qwen3VisionSpec():
             return Qwen3Tower(spec, context)
+        case InternVisionSpec():
+            return InternTower(spec, context)
     raise AssertionError(f"no tower has a spec of {type(spec).__name__}")
