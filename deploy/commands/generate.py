@@ -24,6 +24,7 @@ from quire.proto.api import (
     RequestError,
     Started,
     TextPart,
+    VideoPart,
 )
 from quire.proto.process import exit_codes
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image", action="append", default=[], metavar="FILE", help="an image that TEXT, a chat then, is about"
     )
+    parser.add_argument("--video", action="append", default=[], metavar="FILE", help="a video, as --image an image")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="(default: the server's)")
     parser.add_argument("--temperature", type=float, metavar="X", help="0 is greedy (default: the model's)")
     parser.add_argument("--top-p", type=float, metavar="X")
@@ -68,10 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace) -> GenerateRequest:
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
-    images = [_image(path) for path in arguments.image]
-    content: str | list[ContentPart] = [*images, TextPart(text)] if images else text
+    media: list[ContentPart] = [ImagePart(data=_bytes("--image", path)) for path in arguments.image]
+    media += [VideoPart(data=_bytes("--video", path)) for path in arguments.video]
+    content = [*media, TextPart(text)] if media else text
     return GenerateRequest(
-        input=Chat([ChatMessage("user", content)]) if arguments.chat or images else text,
+        input=Chat([ChatMessage("user", content)]) if arguments.chat or media else text,
         model=arguments.model,
         temperature=arguments.temperature,
         top_p=arguments.top_p,
@@ -83,11 +86,11 @@ def _request(arguments: argparse.Namespace) -> GenerateRequest:
     )
 
 
-def _image(path: str) -> ImagePart:
+def _bytes(flag: str, path: str) -> bytes:
     try:
-        return ImagePart(data=Path(path).read_bytes())
+        return Path(path).read_bytes()
     except OSError as error:
-        raise UsageError(f"--image {path}: {error.strerror}") from error
+        raise UsageError(f"{flag} {path}: {error.strerror}") from error
 
 
 class AnswerPrinter:

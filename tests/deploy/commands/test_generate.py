@@ -11,7 +11,18 @@ import pytest
 
 from quire.deploy.__main__ import main
 from quire.proto import client
-from quire.proto.api import Chat, Delta, Event, Finished, GenerateRequest, RequestError, Started, TextPart
+from quire.proto.api import (
+    Chat,
+    Delta,
+    Event,
+    Finished,
+    GenerateRequest,
+    ImagePart,
+    RequestError,
+    Started,
+    TextPart,
+    VideoPart,
+)
 from quire.proto.messages.message import Usage
 
 USAGE = Usage(3, 0, 2, 0.0, 0.0, 0.0)
@@ -113,6 +124,19 @@ def test_images_are_files_before_the_text_of_a_chat(server, tmp_path, capsys) ->
     assert (turn.parts[-1], turn.text) == (TextPart("what?"), "what?")
     assert main(["generate", "what?", "--image", str(tmp_path / "none")]) == 2
     assert f"--image {tmp_path / 'none'}: No such file" in capsys.readouterr().err
+
+
+def test_videos_are_files_behind_the_images_of_a_chat(server, tmp_path, capsys) -> None:
+    (tmp_path / "a.png").write_bytes(b"one")
+    (tmp_path / "b.mp4").write_bytes(b"two")
+    files = ["--video", str(tmp_path / "b.mp4"), "--image", str(tmp_path / "a.png")]
+    assert main(["generate", "what?", *files]) == 0
+    asked = server.asked.input
+    assert isinstance(asked, Chat)
+    (turn,) = asked.messages
+    assert list(turn.parts) == [ImagePart(data=b"one"), VideoPart(data=b"two"), TextPart("what?")]
+    assert main(["generate", "what?", "--video", str(tmp_path / "none")]) == 2
+    assert f"--video {tmp_path / 'none'}: No such file" in capsys.readouterr().err
 
 
 def test_a_dash_reads_standard_input(server, monkeypatch) -> None:
