@@ -258,6 +258,48 @@ def test_the_playground_can_be_stopped_and_says_why_it_was_refused(page) -> None
     expect(page.locator(".turn.error")).to_contain_text("context", timeout=30_000)
 
 
+def test_the_playground_sends_pictures_and_videos_where_the_model_takes_them(browser, engine) -> None:
+    page = browser.new_page()
+    asked: list[dict] = []
+    kinds = ["text"]
+
+    def state(route: Route) -> None:
+        status = route.fetch().json()
+        status["model"]["modalities"] = kinds
+        route.fulfill(json=status)
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        chunk = json.dumps({"choices": [{"delta": {"content": "A cat."}}], "usage": None})
+        route.fulfill(content_type="text/event-stream", body=f"data: {chunk}\n\ndata: [DONE]\n\n")
+
+    page.route("**/v1/status*", state)
+    page.route("**/v1/chat/completions", answer)
+    page.goto(f"http://{engine.http}/")
+    expect(page.locator("#state")).to_have_text("ready", timeout=20_000)
+    expect(page.locator("#attach")).to_be_hidden()
+    kinds += ["image", "video"]
+    expect(page.locator("#attach")).to_be_visible(timeout=20_000)
+    assert page.locator("#files").get_attribute("accept") == "image/*,video/*"
+    files = [
+        {"name": "cat.png", "mimeType": "image/png", "buffer": b"cat"},
+        {"name": "dog.mp4", "mimeType": "video/mp4", "buffer": b"dog"},
+    ]
+    page.set_input_files("#files", files)
+    page.fill("#prompt", "What is it?")
+    page.click("#send")
+    expect(page.locator(".turn.user")).to_have_text("[cat.png] [dog.mp4] What is it?")
+    expect(page.locator(".turn.assistant")).to_have_text("A cat.")
+    (body,) = asked
+    assert body["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(b'cat').decode()}"}},
+        {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{base64.b64encode(b'dog').decode()}"}},
+        {"type": "text", "text": "What is it?"},
+    ]
+    assert page.locator("#files").input_value() == ""
+    page.close()
+
+
 def test_with_keys_a_browser_opens_the_page_with_the_admin_key_as_password(browser, locked_engine) -> None:
     connection = http.client.HTTPConnection(locked_engine.http, timeout=30)
     connection.request("GET", "/")

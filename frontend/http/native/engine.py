@@ -31,7 +31,7 @@ LIMITS = (
 )
 MODEL = (
     "architecture", "task", "dtype", "kv_dtype", "quantization", "device", "num_ranks", "num_kv_tokens", "weight_bytes",
-    "kv_bytes", "revision",
+    "kv_bytes", "revision", "modalities",
 )  # fmt: skip
 
 Json = dict[str, Any]

@@ -1,5 +1,6 @@
 // The playground: streams /v1/chat/completions.
 import { ask } from "./ask.js";
+import { Attachments } from "./attachments.js";
 
 async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -20,6 +21,7 @@ async function* events(response) {
 }
 
 export function startChat(at) {
+  const attachments = new Attachments(at("attach"), at("files"));
   let history = [];
   let stopping = null;
 
@@ -64,8 +66,9 @@ export function startChat(at) {
     event.preventDefault();
     const text = at("prompt").value;
     at("prompt").value = "";
-    turn("turn user", text);
-    history.push({ role: "user", content: text });
+    const { names, parts } = await attachments.take();
+    turn("turn user", [...names.map((name) => `[${name}] `), text].join(""));
+    history.push({ role: "user", content: parts.length ? [...parts, { type: "text", text }] : text });
     stopping = new AbortController();
     at("send").disabled = true;
     at("stop").disabled = false;
@@ -91,4 +94,5 @@ export function startChat(at) {
       if (!at("send").disabled) at("ask").requestSubmit();
     }
   });
+  return attachments;
 }

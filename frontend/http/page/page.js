@@ -96,6 +96,7 @@ async function show(status, metrics) {
   showState(status);
   showFacts(status);
   showFigures(status, latency.read(metrics));
+  chat.offer(status.model.modalities);
   pool.draw(status);
   timeline.draw(status.steps, status.now);
   at("tree-view").hidden = !status.load.cached_blocks && view() !== "tree";
@@ -151,6 +152,6 @@ for (const one of document.querySelectorAll("input[name=view]")) one.addEventLis
 for (const one of document.querySelectorAll("input[name=list]")) one.addEventListener("change", () => requests.choose(one.value));
 at("span").addEventListener("change", drawCharts);
 document.addEventListener("visibilitychange", poll);
-startChat(at);
+const chat = startChat(at);
 changeView();
 poll();
