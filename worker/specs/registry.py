@@ -10,7 +10,7 @@ from typing import Any, Final
 from quire.worker.config import AskedTask
 from quire.worker.fields import Config, dtype_name, flag, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.families import bert, internvl, llama, qwen3_vl
+from quire.worker.specs.families import bert, internvl, llama, mistral3, qwen3_vl
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype, stores
@@ -43,6 +43,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
         "InternVLForConditionalGeneration": Architecture(
             internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
+        ),
+        "Mistral3ForConditionalGeneration": Architecture(
+            mistral3.read_mistral3, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
+        ),
+        "LlavaForConditionalGeneration": Architecture(
+            mistral3.read_llava, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD
         ),
         "LlamaModel": Architecture(llama.read_llama, llama.NAMES),
         "MistralModel": Architecture(llama.read_mistral, llama.NAMES),

@@ -2,9 +2,11 @@
 
 from quire.worker.build_context import BuildContext
 from quire.worker.models.vision.intern_tower import InternTower
+from quire.worker.models.vision.pixtral import PixtralTower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.families.internvl import InternVisionSpec
+from quire.worker.specs.families.mistral3 import PixtralSpec
 from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.vision_spec import VisionSpec
 
@@ -14,6 +16,8 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
     match spec:
         case Qwen3VisionSpec():
             return Qwen3Tower(spec, context)
+        case PixtralSpec():
+            return PixtralTower(spec, context)
         case InternVisionSpec():
             return InternTower(spec, context)
     raise AssertionError(f"no tower has a spec of {type(spec).__name__}")
