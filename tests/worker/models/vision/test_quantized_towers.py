@@ -1,13 +1,12 @@
 """Checkpoints of 8-bit floats as they are published: the decoder's layers are quantized, the tower stays as it is."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from seen_images import library_model, picture, pixels_of
+from tiny_fp8 import WHOLE_BLOCKS, quantize, write_dequantized
 
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -22,25 +21,6 @@ from quire.worker.specs.registry import read_spec
 from quire.worker.weights.parts import ModelError
 
 CPU = torch.device("cpu")
-BLOCK, LARGEST = 128, 448.0
-FIELDS = {
-    "text": {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1,
-             "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
-                                                  "mrope_section": [24, 20, 20], "mrope_interleaved": True}},
-    "vision": {"out_hidden_size": 128},
-}  # fmt: skip
-FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [BLOCK, BLOCK]}
-
-
-def in_codes(weight):
-    """Codes and the scale of each block of a matrix of whole blocks."""
-    blocks = weight.view(weight.shape[0] // BLOCK, BLOCK, weight.shape[1] // BLOCK, BLOCK)
-    scale = blocks.abs().amax((1, 3)) / LARGEST
-    return (blocks / scale[:, None, :, None]).view_as(weight).to(torch.float8_e4m3fn), scale
-
-
-def dequantized(codes, scale):
-    return codes.float() * scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +29,8 @@ def quantized(seeing_checkpoint, tmp_path_factory):
 
     def make(names, *others):
         folder = tmp_path_factory.mktemp("fp8") / "model"
-        shutil.copytree(seeing_checkpoint(**FIELDS), folder)
-        tensors = load_file(folder / "model.safetensors")
-        for name in [name for name in tensors if "language_model" in name and "_proj" in name] + list(others):
-            if name in others:
-                tensors[name] = torch.ones(BLOCK, BLOCK)
-            tensors[name], tensors[f"{name}_scale_inv"] = in_codes(tensors[name])
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        modules = {name.rpartition(".")[0] for name in tensors if "visual" in name}
-        skipped = names or ["lm_head", *sorted(modules)]
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(
-            json.dumps({**config, "quantization_config": {**FP8, "modules_to_not_convert": skipped}})
-        )
-        return folder
+        shutil.copytree(seeing_checkpoint(**WHOLE_BLOCKS), folder)
+        return quantize(folder, names, others)
 
     return make
 
@@ -87,7 +55,7 @@ def test_the_decoder_is_quantized_and_the_tower_is_not(names, quantized, seeing_
     assert set(plan.forms.values()) == {F8Blocks()}
     assert len(plan.forms) == 3 * 7
     asked = pixels_of([picture(4, 6)])
-    assert torch.equal(made.model.vision(*asked), load(seeing_checkpoint(**FIELDS)).vision(*asked))
+    assert torch.equal(made.model.vision(*asked), load(seeing_checkpoint(**WHOLE_BLOCKS)).vision(*asked))
     needs, refusals = fit(WorkerConfig(model=str(folder), dtype="float32"), Place(False, 1 << 30))
     assert refusals == []
     dense = dict(needs.forms)[DENSE]
@@ -98,27 +66,11 @@ def test_the_decoder_is_quantized_and_the_tower_is_not(names, quantized, seeing_
 def test_its_text_is_that_of_the_dequantized_weights(quantized, greedy):
     folder = quantized(None)
     made, _ = loaded(folder)
-    model = library_model(plain(folder))
+    model = library_model(write_dequantized(folder, folder.parent / "plain"))
     tokens = list(range(20, 60))
     (row,) = by_text(greedy, made.model).generate([tokens], 1)
     theirs = model(torch.tensor([tokens])).logits[0, -1]
     assert torch.cosine_similarity(row.logits[0], theirs, dim=0) > 0.99
-
-
-def plain(folder):
-    """The checkpoint with the weights that its codes stand for."""
-    copy = folder.parent / "plain"
-    shutil.copytree(folder, copy)
-    config = json.loads((copy / "config.json").read_text())
-    del config["quantization_config"]
-    (copy / "config.json").write_text(json.dumps(config))
-    tensors = load_file(copy / "model.safetensors")
-    scales = {name: tensors.pop(name) for name in list(tensors) if name.endswith("_scale_inv")}
-    for name, scale in scales.items():
-        weight = name.removesuffix("_scale_inv")
-        tensors[weight] = dequantized(tensors[weight], scale)
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    return copy
 
 
 def by_text(greedy, decoder):
@@ -141,7 +93,7 @@ def test_a_tower_in_codes_is_refused_where_it_is_read(quantized):
 
 
 def test_on_the_fly_the_tower_stays_as_it_is(seeing_checkpoint):
-    folder = seeing_checkpoint(**FIELDS)
+    folder = seeing_checkpoint(**WHOLE_BLOCKS)
     plan = read_plan(WorkerConfig(model=str(folder), quantization="int8"), read_spec(folder))
     assert plan.forms
     assert not [path for path in plan.forms if path.startswith("vision")]
