@@ -13,14 +13,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import qwen
+from quire.frontend.media.families import internvl, qwen
 from quire.frontend.media.families.processor_files import ProcessorFiles
 
-MediaFamily = qwen.QwenImages
+MediaFamily = qwen.QwenImages | internvl.InternImages
 """A family by any of its rows: the union of their structs."""
 
 READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
+    "GotOcr2ImageProcessor": internvl.read,
 }
 """`image_processor_type` -> the reader of the family."""
 
