@@ -19,6 +19,8 @@ from quire.worker.config import Dtype, KVDtype, WorkerConfig
 
 FRONTENDS_SOCKET = "frontends"
 WORKERS_SOCKET = "workers"
+FRAMES = ("fps", "num_frames")
+"""Settings of a video that --media-io-kwargs has; one excludes the other."""
 
 RENAMED: Final = {
     "world_size": "tensor_parallel_size",
@@ -146,7 +148,7 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         "use_generation_config": options.generation_config == "auto",
         "override_generation_config": _overrides(options.override_generation_config),
         "limit_mm_per_prompt": _object("limit_mm_per_prompt", options.limit_mm_per_prompt),
-        "mm_processor_kwargs": _object("mm_processor_kwargs", options.mm_processor_kwargs),
+        "mm_processor_kwargs": _media_settings(options),
         "flags": FLAGS,
     }
     return FrontendConfig(**_option_fields(FrontendConfig, options) | computed)
@@ -158,6 +160,25 @@ def _object(field: str, text: str) -> dict[str, Any]:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, TypeError, RecursionError) as error:
         raise ValueError(f"{field}: must be a JSON object, got {text!r:.64}: {error}") from error
+
+
+def _media_settings(options: ServeOptions) -> dict[str, Any]:
+    """`--mm-processor-kwargs` with the frames that `--media-io-kwargs` says. Raises `ValueError` naming the field."""
+    settings = _object("mm_processor_kwargs", options.mm_processor_kwargs)
+    given = _object("media_io_kwargs", options.media_io_kwargs)
+    video = given.get("video", {})
+    if set(given) - {"video"} or not isinstance(video, dict) or set(video) - set(FRAMES):
+        wanted = '{"video": {"fps": 1}} or {"video": {"num_frames": 32}}'
+        raise ValueError(f"media_io_kwargs: takes {wanted}, got {options.media_io_kwargs:.64}")
+    for name, value in video.items():
+        if settings.get(name, value) != value:
+            message = f"{name} is {value!r}, but {settings[name]!r} in --mm-processor-kwargs; set only one of them"
+            raise ValueError(f"media_io_kwargs: {message}")
+    settings |= video
+    if all(settings.get(name) is not None for name in FRAMES):
+        field = "media_io_kwargs" if video else "mm_processor_kwargs"
+        raise ValueError(f"{field}: fps excludes num_frames; set only one of them")
+    return settings
 
 
 def _overrides(text: str) -> SamplingOverrides:

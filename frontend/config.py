@@ -144,7 +144,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     limit_mm_per_prompt: dict[str, int] = {}
     """Kind of media -> the most of them in one prompt. What is not named: 999."""
     mm_processor_kwargs: dict[str, Any] = {}
-    """Bounds of images that go before the model's: `min_pixels` and `max_pixels`, or both in `size`."""
+    """Settings that go before the model's: `min_pixels` and `max_pixels`, or both in `size`; of videos also `fps` or
+    `num_frames`."""
     media_processes: int = 2
     """Number of processes that decode images."""
     max_image_pixels: int = 64 << 20

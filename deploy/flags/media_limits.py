@@ -4,7 +4,7 @@ import json
 import re
 
 _PAIRS = re.compile(r"\w+=[0-9]{1,9}(,\w+=[0-9]{1,9})*")
-EXPECTED = 'expected image=8, or a JSON object like {"image": 8} or {"image": {"count": 8}}'
+EXPECTED = 'expected image=8,video=1, or a JSON object like {"image": 8} or {"image": {"count": 8}}'
 SIZES = frozenset({"count", "width", "height", "length", "num_frames"})
 """Fields beside `count`: by the others vLLM measures memory. Here the largest image is what is measured."""
 

@@ -157,7 +157,8 @@ class ServeOptions:
         str,
         Flag(
             "images",
-            "most images of one prompt: image=8, or JSON; what is said of videos, audio and sizes changes nothing",
+            "most images and videos of one prompt: image=8,video=1, or JSON; what is said of audio and sizes changes "
+            "nothing",
             "LIMITS",
             parse_media_limits,
             default="999",
@@ -168,13 +169,23 @@ class ServeOptions:
         Flag(
             "images",
             "bounds of the resized image before the model's: min_pixels, max_pixels, or size with shortest_edge and "
-            "longest_edge, which count pixels, too",
+            "longest_edge, which count pixels, too; of videos also fps or num_frames",
             "JSON",
             parse_object,
             default="the model's",
         ),
     ] = ""
-    media_processes: Annotated[int, Flag("images", "processes of one frontend that decode images", "N")] = 2
+    media_io_kwargs: Annotated[
+        str,
+        Flag(
+            "images",
+            'frames that are read of a video: {"video": {"fps": 1}}, or num_frames, as in --mm-processor-kwargs',
+            "JSON",
+            parse_object,
+            default="the model's",
+        ),
+    ] = ""
+    media_processes: Annotated[int, Flag("images", "processes of one frontend that decode images and videos", "N")] = 2
     max_image_pixels: Annotated[int, Flag("images", "pixels of an image as it comes; larger ones are refused", "N")] = (
         64 << 20
     )
@@ -186,7 +197,12 @@ class ServeOptions:
     ] = ""
     allowed_media_domains: Annotated[
         tuple[str, ...],
-        Flag("images", "hosts from which images are fetched: NAME, *.NAME or NAME:PORT", "HOST", default="none"),
+        Flag(
+            "images",
+            "hosts from which images and videos are fetched: NAME, *.NAME or NAME:PORT",
+            "HOST",
+            default="none",
+        ),
     ] = ()
 
     max_num_seqs: Annotated[int, Flag("scheduling", "sequences that run at once", "N")] = 256

@@ -72,6 +72,7 @@ CHANGED: dict[str, Any] = {
     "seed": 14,
     "limit_mm_per_prompt": '{"image": 3}',
     "mm_processor_kwargs": '{"max_pixels": 999}',
+    "media_io_kwargs": '{"video": {"fps": 1}}',
     "media_processes": 3,
     "max_image_pixels": 7,
     "media_store_bytes": 8,
@@ -107,8 +108,8 @@ CHANGED: dict[str, Any] = {
     "log_level": "debug",
 }
 """Another value than the default for every option that a process is told."""
-TAKEN_TOGETHER = {"enable_auto_tool_choice": "--tool-call-parser"}
-"""An option that decides another's field."""
+TAKEN_TOGETHER = {"enable_auto_tool_choice": "--tool-call-parser", "media_io_kwargs": "--mm-processor-kwargs"}
+"""An option that decides another's field -> the flag of that."""
 
 
 @pytest.fixture
@@ -157,6 +158,14 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"grpc_port": 70_000}, "^--grpc-port: must"),
         ({"http_port": -2}, "^--http-port: must"),
         ({"media_processes": 0}, "^--media-processes: must be at least 1"),
+        ({"media_io_kwargs": '{"image": {}}'}, "^--media-io-kwargs: takes .*fps.*, got ..image.: "),
+        ({"media_io_kwargs": '{"video": {"backend": "x"}}'}, "^--media-io-kwargs: takes .*num_frames.*, got "),
+        ({"media_io_kwargs": '{"video": {"fps": 1, "num_frames": 4}}'}, "^--media-io-kwargs: fps excludes num_frames"),
+        ({"mm_processor_kwargs": '{"fps": 1, "num_frames": 4}'}, "^--mm-processor-kwargs: fps excludes num_frames"),
+        (
+            {"mm_processor_kwargs": '{"fps": 1}', "media_io_kwargs": '{"video": {"fps": 2}}'},
+            "^--media-io-kwargs: fps is 2, but 1 in --mm-processor-kwargs; set only one of them",
+        ),
         ({"limit_mm_per_prompt": '{"smell": 1}'}, "^--limit-mm-per-prompt: takes counts, .*got .smell.: 1"),
         ({"max_preparing_bytes": 15 << 20}, "^--max-preparing-bytes: must be at least twice"),
         ({"tool_call_parser": "nonsense"}, "^--tool-call-parser: 'nonsense' is not one of auto, .*qwen3_coder"),

@@ -16,6 +16,10 @@ from quire.deploy.flags.media_limits import parse_media_limits
         ("image=8,video=1", {"image": 8, "video": 1}),
         ('{"image": 8, "video": 0}', {"image": 8, "video": 0}),
         ('{"image": {"count": 8, "width": 1280, "height": 720}}', {"image": 8}),
+        (
+            '{"video": {"count": 1, "num_frames": 32, "width": 512, "height": 512}, "image": 2}',
+            {"video": 1, "image": 2},
+        ),
     ],
 )
 def test_every_form_means_a_number_for_each_kind(text, limits, tmp_path):
@@ -43,7 +47,7 @@ def test_every_form_means_a_number_for_each_kind(text, limits, tmp_path):
     ],
 )
 def test_anything_else_is_refused_with_an_example(text, tmp_path):
-    with pytest.raises(ValueError, match="expected image=8, or a JSON object"):
+    with pytest.raises(ValueError, match="expected image=8,video=1, or a JSON object"):
         parse_media_limits(text)
     with pytest.raises(SystemExit):
         build_parser().parse_args(["serve", "m", "--limit-mm-per-prompt", text])
