@@ -71,7 +71,7 @@ def first_tokens(target: str, count: int) -> list[str]:
 
 
 def quire(folder: Path, name: str, width: str) -> Server:
-    port, grpc_port = _free_port(), _free_port()
+    port, grpc_port = free_port(), free_port()
     options = QUIRE[width][name]
     model = folder if options else folder / f"{name.split()[1].upper()}.gguf"
     command = [sys.executable, "-m", "quire.deploy", "serve", str(model), *options]
@@ -81,7 +81,7 @@ def quire(folder: Path, name: str, width: str) -> Server:
 
 def vllm(python: Path, model: Path, width: str) -> Server:
     """As its page on CPUs recommends: every core bound, the OpenMP of Intel, TCMalloc where it is installed."""
-    port = _free_port()
+    port = free_port()
     # `vllm serve` asks for the version of a package that is called vllm
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--dtype", width]
     command += ["--max-num-seqs", str(SEQUENCES), "--max-model-len", str(LENGTH), "--port", str(port)]
@@ -99,7 +99,7 @@ def vllm(python: Path, model: Path, width: str) -> Server:
 
 def llama(binary: Path, model: Path, kind: str, width: str) -> Server:
     """A slot for each sequence, flash attention; batches are continuous by themselves."""
-    port, threads = _free_port(), str(len(os.sched_getaffinity(0)))
+    port, threads = free_port(), str(len(os.sched_getaffinity(0)))
     command = [str(binary), "--model", str(model), "--threads", threads, "--flash-attn", "on"]
     command += ["--parallel", str(SEQUENCES), "--ctx-size", str(SEQUENCES * LENGTH)]
     # the one sampler that greedy requests need: the others would sort the vocabulary for each token
@@ -122,7 +122,7 @@ def _post(target: str, body: dict[str, object]) -> bytes:
         return bytes(answer.read())
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
