@@ -21,6 +21,8 @@ class ProcessorFiles:
     """Those of videos; where no file is theirs, those of images stand for them, as in transformers."""
     config: Mapping[str, Any]
     """config.json."""
+    together: Mapping[str, Any]
+    """processor_config.json, whose settings are those of the processor of texts and images."""
 
     @classmethod
     def of_model(cls, folder: Path) -> "ProcessorFiles":
@@ -33,8 +35,8 @@ class ProcessorFiles:
             video = _read(folder / "video_preprocessor_config.json") or alone
         config = _read(folder / "config.json")
         if isinstance(image, Mapping):
-            return cls(newer, image, video, config)
-        return cls(older, alone, video, config)
+            return cls(newer, image, video, config, nested)
+        return cls(older, alone, video, config, nested)
 
     @property
     def name(self) -> str:

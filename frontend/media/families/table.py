@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import internvl, qwen
+from quire.frontend.media.families import internvl, pixtral, qwen
 from quire.frontend.media.families.processor_files import ProcessorFiles
 
-MediaFamily = qwen.QwenImages | internvl.InternImages
+MediaFamily = qwen.QwenImages | internvl.InternImages | pixtral.PixtralImages
 """A family by any of its rows: the union of their structs."""
 
 READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
     "GotOcr2ImageProcessor": internvl.read,
+    "PixtralImageProcessor": pixtral.read,
 }
 """`image_processor_type` -> the reader of the family."""
 
