@@ -10,7 +10,7 @@ from typing import Any, Final
 from quire.worker.config import AskedTask
 from quire.worker.fields import Config, dtype_name, flag, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.families import bert, internvl, llama, mistral3, qwen3_vl
+from quire.worker.specs.families import bert, internvl, llama, mistral3, qwen2_5_vl, qwen2_vl, qwen3_vl
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype, stores
@@ -40,6 +40,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Ministral3ForCausalLM": Architecture(llama.read_ministral3, llama.NAMES),
         "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
         "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
+        "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
+        "Qwen2_5_VLForConditionalGeneration": Architecture(
+            qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS
+        ),
         "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
         "InternVLForConditionalGeneration": Architecture(
             internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD

@@ -29,6 +29,8 @@ PARAMETERS = {
     "Qwen3-8B": 8_190_735_360,
     "Qwen3-14B": 14_768_307_200,
     "Qwen3-32B": 32_762_123_264,
+    "Qwen2-VL-7B": 8_291_375_616,
+    "Qwen2.5-VL-7B": 8_292_166_656,
     "Qwen3-VL-8B": 8_767_123_696,
 }
 """Tensors of the published weights; a head that is tied to the embedding counts once."""

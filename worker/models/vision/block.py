@@ -9,7 +9,7 @@ from torch import nn
 
 from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_in_place import rope_in_place
-from quire.kernels.linear.activation import activation
+from quire.kernels.linear.activation import Gate, activation, gated_activation
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import ReplicatedLinear
 from quire.worker.layers.norm import LayerNorm, RMSNorm
@@ -47,6 +47,21 @@ class PlainMLP(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
         return self.down.product(activation(self.up.product(x), self.kind))
+
+
+class GatedMLP(nn.Module):
+    """`down(kind(gate(x)) * up(x))`, with biases."""
+
+    def __init__(self, context: BuildContext, spec: VisionSpec, kind: Gate) -> None:
+        super().__init__()
+        hidden, inner = spec.hidden_size, spec.intermediate_size
+        self.gate_up = ReplicatedLinear(context.at("gate_up"), hidden, inner, bias=True, names=("gate", "up"))
+        self.down = ReplicatedLinear(context.at("down"), inner, hidden, bias=True)
+        self.kind: Gate = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]"""
+        return self.down.product(gated_activation(self.gate_up.product(x), self.kind))
 
 
 class TowerBlock(nn.Module):

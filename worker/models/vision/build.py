@@ -3,10 +3,13 @@
 from quire.worker.build_context import BuildContext
 from quire.worker.models.vision.intern_tower import InternTower
 from quire.worker.models.vision.pixtral import PixtralTower
+from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.families.internvl import InternVisionSpec
 from quire.worker.specs.families.mistral3 import PixtralSpec
+from quire.worker.specs.families.qwen2_5_vl import Qwen25VisionSpec
+from quire.worker.specs.families.qwen2_vl import Qwen2VisionSpec
 from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 from quire.worker.specs.vision_spec import VisionSpec
 
@@ -14,6 +17,10 @@ from quire.worker.specs.vision_spec import VisionSpec
 def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
     """The tower, its parameters still without memory."""
     match spec:
+        case Qwen2VisionSpec():
+            return Qwen2Tower(spec, context)
+        case Qwen25VisionSpec():
+            return Qwen25Tower(spec, context)
         case Qwen3VisionSpec():
             return Qwen3Tower(spec, context)
         case PixtralSpec():

@@ -23,6 +23,7 @@ from quire.worker.specs.families.qwen_vl import (
     VISION,
     QwenVisionSpec,
     refuse_other_width,
+    tower_rules,
     tower_sizes,
 )
 from quire.worker.specs.rope import read_pair_axes
@@ -33,7 +34,6 @@ from quire.worker.weights.parts import ModelError
 
 TOWER_TENSORS: Final = r"model\.visual\..+"
 """Pattern of the tower's tensors."""
-_BLOCK: Final = r"model\.visual\.blocks\.(?P<n>\d+)\."
 _MERGER: Final = {"norm": "norm", "linear_fc1": "up", "linear_fc2": "down"}
 _IN_BLOCK: Final = {
     "norm1": "attention_norm",
@@ -48,13 +48,8 @@ NAMES: Final[NameMap] = replace(
     _DECODER,
     rules=(
         *_DECODER.rules,
-        NameRule(rf"model\.visual\.patch_embed\.proj{TENSOR}", "vision.patches.{tensor}"),
+        *tower_rules(r"model\.visual\.", _IN_BLOCK, _MERGER),
         NameRule(r"model\.visual\.pos_embed\.weight", "vision.positions.weight"),
-        *(NameRule(_BLOCK + name + TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in _IN_BLOCK.items()),
-        *(
-            NameRule(rf"model\.visual\.merger\.{name}{TENSOR}", f"vision.merger.{own}.{{tensor}}")
-            for name, own in _MERGER.items()
-        ),
         *(
             NameRule(
                 rf"model\.visual\.deepstack_merger_list\.(?P<n>\d+)\.{name}{TENSOR}",

@@ -1,6 +1,7 @@
 """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: sizes that their towers have in common, and how a config states them."""
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from quire.worker.fields import MAX_LAYERS, Config, integer, number, section, sh
 from quire.worker.specs.rope import DEFAULT_THETA
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements
+from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError
 
 TEXT: Final = "text_config"
@@ -81,3 +83,19 @@ def refuse_other_width(vision: VisionSpec, text: ModelSpec, name: str) -> None:
     """Raises ModelError for rows, of the width that `name` states, that are not as wide as the decoder."""
     if vision.output_size != text.hidden_size:
         raise ModelError(name, f"must be the decoder's hidden_size {text.hidden_size}, got {vision.output_size}")
+
+
+def tower_rules(visual: str, block: Mapping[str, str], merger: Mapping[str, str]) -> tuple[NameRule, ...]:
+    """Rules for patches, blocks and the merger. `visual`: pattern of what stands before the tower's tensors; `block`,
+    `merger`: patterns of the modules in them -> our paths."""
+    return (
+        NameRule(rf"{visual}patch_embed\.proj{TENSOR}", "vision.patches.{tensor}"),
+        *(
+            NameRule(rf"{visual}blocks\.(?P<n>\d+)\.{name}{TENSOR}", f"vision.blocks.{{n}}.{own}.{{tensor}}")
+            for name, own in block.items()
+        ),
+        *(
+            NameRule(rf"{visual}merger\.{name}{TENSOR}", f"vision.merger.{own}.{{tensor}}")
+            for name, own in merger.items()
+        ),
+    )

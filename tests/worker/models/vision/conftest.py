@@ -9,18 +9,23 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from tiny_qwen3_vl import write_checkpoint
+import tiny_qwen2_5_vl
+import tiny_qwen2_vl
+import tiny_qwen3_vl
+
+FAMILIES = {one.FAMILY.name: one.FAMILY for one in (tiny_qwen2_vl, tiny_qwen2_5_vl, tiny_qwen3_vl)}
 
 
 @pytest.fixture(scope="session")
 def seeing_checkpoint(tmp_path_factory):
-    """`seeing_checkpoint(text=None, vision=None, **others) -> folder`; the same call returns the same folder."""
+    """`seeing_checkpoint(family="Qwen3VL", text=None, vision=None, **others) -> folder`; the same call returns the same
+    folder."""
     made = {}
 
-    def make(**fields):
-        key = json.dumps(fields, sort_keys=True, default=str)
+    def make(family="Qwen3VL", **fields):
+        key = json.dumps([family, fields], sort_keys=True, default=str)
         if key not in made:
-            made[key] = write_checkpoint(tmp_path_factory.mktemp("seeing"), **fields)
+            made[key] = FAMILIES[family].write_checkpoint(tmp_path_factory.mktemp("seeing"), **fields)
         return made[key]
 
     return make

@@ -1,5 +1,6 @@
 """Pictures, what the library makes of them, and prompts in which they stand."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,9 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 PATCH, MERGE = 16, 2
 
 
-def picture(rows, columns, seed=0):
+def picture(rows, columns, seed=0, patch=PATCH):
     """Random bytes of so many patches."""
-    return np.random.default_rng((seed, rows, columns)).integers(0, 256, (rows * PATCH, columns * PATCH, 3), np.uint8)
+    return np.random.default_rng((seed, rows, columns)).integers(0, 256, (rows * patch, columns * patch, 3), np.uint8)
 
 
 def processed(folder, pictures):
@@ -24,13 +25,19 @@ def processed(folder, pictures):
 
 def library_model(folder, dtype=torch.float32):
     """A fresh one: it keeps what it found out of the last prompt's positions."""
-    return transformers.Qwen3VLForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
+    (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
+    return getattr(transformers, architecture).from_pretrained(folder, dtype=dtype).eval()
 
 
-def pixels_of(pictures):
+def pixels_of(pictures, patch=PATCH):
     """Pictures and their grids, as a tower takes them."""
-    grids = [(1, one.shape[0] // PATCH, one.shape[1] // PATCH) for one in pictures]
+    grids = [(1, one.shape[0] // patch, one.shape[1] // patch) for one in pictures]
     return [torch.from_numpy(one)[None] for one in pictures], grids
+
+
+def patch_of(folder):
+    """Pixels of a patch's side."""
+    return json.loads((folder / "preprocessor_config.json").read_text())["patch_size"]
 
 
 @dataclass
@@ -56,7 +63,7 @@ class Prompt:
         return {**inputs, "pixel_values": values, "image_grid_thw": grids}
 
 
-def prompt(image_token, *parts):
+def prompt(image_token, *parts, patch=PATCH):
     """Lists of tokens, and (rows, columns) of pictures, one after another."""
     made = Prompt([], [], [])
     for number, part in enumerate(parts):
@@ -67,5 +74,5 @@ def prompt(image_token, *parts):
         count = part[0] * part[1] // MERGE**2
         made.tokens += [image_token] * count
         made.kinds += [1] * count
-        made.pictures.append(picture(*part, seed=number))
+        made.pictures.append(picture(*part, seed=number, patch=patch))
     return made

@@ -1,10 +1,11 @@
 """Models that read images, with images in their prompts, against transformers (float32, greedy)."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
-from seen_images import library_model, pixels_of, prompt
+from seen_images import library_model, patch_of, pixels_of, prompt
 
 from quire.worker.batch import Embedded
 from quire.worker.build_context import BuildContext
@@ -23,6 +24,13 @@ MODELS = {
     },
     "rows of the last block alone": {"text": TEXT, "vision": {"deepstack_visual_indexes": []}},
     "one more layer than rows": {"text": TEXT, "vision": {"deepstack_visual_indexes": [0, 1, 2]}},
+    "Qwen2-VL": {"family": "Qwen2VL"},
+    "Qwen2-VL, tied": {"family": "Qwen2VL", "text": {"tie_word_embeddings": True}},
+    "Qwen2.5-VL": {"family": "Qwen2_5_VL"},
+    "Qwen2.5-VL, axes of other sizes": {
+        "family": "Qwen2_5_VL",
+        "text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}},
+    },
 }
 PROMPTS = {
     "an image between texts": ([17, 30, 301], (6, 8), [44, 45, 46, 47]),
@@ -58,7 +66,9 @@ def generated(greedy, decoder, folder, asked, chunk=1 << 30, rows=None):
     positions = torch.cat((found[:, 0], behind.expand(3, -1)), dim=1)
     source = torch.cat((asked.source, torch.full((COUNT,), -1)))
     if rows is None:
-        rows = decoder.vision(*pixels_of(asked.pictures)) if asked.pictures else torch.zeros(1, 64)
+        rows = torch.zeros(1, 64)
+        if asked.pictures:
+            rows = decoder.vision(*pixels_of(asked.pictures, patch_of(folder)))
     (row,) = seeing(greedy, decoder, positions, source, rows).generate([asked.tokens], COUNT, chunk)
     return row
 
@@ -72,22 +82,24 @@ def assert_as_transformers(row, folder, asked):
     torch.testing.assert_close(torch.stack(row.logits), logits, rtol=1e-4, atol=1e-4)
 
 
-def image_token(folder):
-    return library_model(folder).config.image_token_id
+def asking(folder, name):
+    image_token = json.loads((folder / "config.json").read_text())["image_token_id"]
+    return prompt(image_token, *PROMPTS[name], patch=patch_of(folder))
 
 
 @pytest.mark.parametrize("parts", PROMPTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_tokens_behind_images_are_those_of_transformers(model, parts, seeing_checkpoint, load, greedy):
     folder = seeing_checkpoint(**MODELS[model])
-    asked = prompt(image_token(folder), *PROMPTS[parts])
+    asked = asking(folder, parts)
     assert_as_transformers(generated(greedy, load(folder), folder, asked), folder, asked)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 7])
-def test_chunks_may_cut_an_image_anywhere(chunk, seeing_checkpoint, load, greedy):
-    folder = seeing_checkpoint()
-    asked = prompt(image_token(folder), *PROMPTS["an image between texts"])
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
+def test_chunks_may_cut_an_image_anywhere(family, chunk, seeing_checkpoint, load, greedy):
+    folder = seeing_checkpoint(family)
+    asked = asking(folder, "an image between texts")
     assert_as_transformers(generated(greedy, load(folder), folder, asked, chunk), folder, asked)
 
 
@@ -95,7 +107,7 @@ def test_what_is_added_behind_the_first_layers_matters(seeing_checkpoint, load, 
     """The comparison would prove nothing of it otherwise."""
     folder = seeing_checkpoint()
     decoder = load(folder)
-    asked = prompt(image_token(folder), *PROMPTS["an image between texts"])
+    asked = asking(folder, "an image between texts")
     with torch.inference_mode():
         rows = decoder.vision(*pixels_of(asked.pictures))
     whole = generated(greedy, decoder, folder, asked, rows=rows)
@@ -109,7 +121,7 @@ def test_what_is_added_behind_the_first_layers_matters(seeing_checkpoint, load, 
 def test_rows_that_no_token_has_may_hold_anything(seeing_checkpoint, load, greedy):
     folder = seeing_checkpoint()
     decoder = load(folder)
-    asked = prompt(image_token(folder), *PROMPTS["an image between texts"])
+    asked = asking(folder, "an image between texts")
     with torch.inference_mode():
         rows = decoder.vision(*pixels_of(asked.pictures))
     first = torch.full((1, rows.shape[1]), torch.nan)
@@ -129,14 +141,15 @@ def replace_source(asked, shift):
     return Shifted(asked.tokens, asked.kinds, asked.pictures)
 
 
-def test_without_its_tower_it_is_a_model_of_text(seeing_checkpoint, load, greedy):
+@pytest.mark.parametrize("family", ["Qwen2VL", "Qwen2_5_VL", "Qwen3VL"])
+def test_without_its_tower_it_is_a_model_of_text(family, seeing_checkpoint, load, greedy):
     """One axis of positions, none of the tower's memory, and the same tokens."""
-    folder = seeing_checkpoint()
+    folder = seeing_checkpoint(family)
     spec = read_spec(folder, language_only=True)
     context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
     loaded = load_model(folder, spec, context)
     assert (spec.vision, spec.num_position_axes, loaded.model.vision) == (None, 1, None)
     assert loaded.weight_bytes < load(folder).weight_bytes
-    asked = prompt(image_token(folder), *PROMPTS["no image"])
+    asked = asking(folder, "no image")
     (row,) = greedy(loaded.model).generate([asked.tokens], COUNT)
     assert_as_transformers(row, folder, asked)
