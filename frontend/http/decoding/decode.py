@@ -24,7 +24,7 @@ ONLY_NULL = "Expected `null`"
 """Message for a field declared as None: it is known to us and not supported."""
 
 
-def decode(raw: bytes, kind: type[T], path: str = "") -> T:
+def decode(raw: bytes | msgspec.Raw, kind: type[T], path: str = "") -> T:
     """The value of a JSON text that was scanned. Raises `ParameterError`.
 
     Fields that `kind` does not know are dropped by the rule of `unknown_fields`, or refused where the server is told
@@ -37,13 +37,13 @@ def decode(raw: bytes, kind: type[T], path: str = "") -> T:
         except msgspec.ValidationError as error:
             if refuses_unknown() or not str(error).startswith(UNKNOWN):
                 raise
-            return msgspec.json.decode(drop_unknown(raw, kind, path), type=kind)
+            return msgspec.json.decode(drop_unknown(bytes(raw), kind, path), type=kind)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
     except UnicodeDecodeError:
-        raise ParameterError("body", f"is not valid UTF-8 at byte {_first_wrong_byte(raw)}") from None
+        raise ParameterError("body", f"is not valid UTF-8 at byte {_first_wrong_byte(bytes(raw))}") from None
     except msgspec.DecodeError as error:
-        field, wrong = half_character(raw) or ("", f"is not valid JSON: {error}")
+        field, wrong = half_character(bytes(raw)) or ("", f"is not valid JSON: {error}")
         raise ParameterError(field[:MAX_PATH] or "body", wrong) from None
     except RecursionError:
         raise ParameterError("body", "is nested too deeply") from None

@@ -54,7 +54,7 @@ class RefusalPart(TextPart, kw_only=True, forbid_unknown_fields=True, rename={"t
 def tag_of(raw: msgspec.Raw, path: str) -> str:
     """The object's `type`; empty: it has none. Raises `ParameterError`."""
     with path_prefix(path):
-        return decode(bytes(raw), _Tag).type or ""
+        return decode(raw, _Tag).type or ""  # without a copy: a part may be an image of many megabytes
 
 
 def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, default: str = "") -> T:
@@ -67,7 +67,7 @@ def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, defau
             remedy = f"{remedy}; /v1/chat/completions takes videos, as 'video_url'"
         raise ParameterError(f"{path}.type", f"{shown} is not supported by this server; {remedy}", "UNSUPPORTED")
     with path_prefix(path):
-        return decode(bytes(raw), kinds[name], path)
+        return decode(raw, kinds[name], path)
 
 
 def read_content(
