@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers.quantizers.quantizers_utils import should_convert_module
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
@@ -110,7 +111,7 @@ def test_static_activations_have_scales_in_the_file(tmp_path, scale):
             {"blocks.1.mlp.gate_up.gate", "blocks.1.mlp.gate_up.up", "blocks.1.mlp.down"},
         ),
         ({**FP8, "modules_to_not_convert": ["down_proj"]}, {"blocks.0.mlp.down", "blocks.1.mlp.down"}),
-        ({**FP8, "modules_to_not_convert": ["layers.1", "wn_proj", "model.layers.1.mlp.up"]}, set()),
+        ({**FP8, "modules_to_not_convert": ["layers.1", "mlp", "model.layers.12"]}, set()),
         (compressed(ignore=["model.layers.0.self_attn.o_proj", "lm_head"]), {"blocks.0.attention.output"}),
         (compressed(ignore=["re:.*lm_head", r"re:.*layers\.1\.self_attn\.[qv]_proj"]), {
             "blocks.1.attention.qkv.q", "blocks.1.attention.qkv.v",
@@ -126,6 +127,31 @@ def test_layers_stay_as_they_are_by_the_names_they_had_before_they_were_merged(t
     assert {*every} - {*plan(tmp_path, quantization).forms} == (
         {*every} - {"blocks.0.mlp.down"} if dense is None else dense
     )
+
+
+MODULES = {
+    **{f"blocks.{n}.attention.{path}": f"model.layers.{n}.self_attn.{name}_proj"
+       for n in range(2) for name, path in ATTENTION.items()},
+    **{f"blocks.{n}.mlp.{path}": f"model.layers.{n}.mlp.{path.rpartition('.')[2]}_proj"
+       for n in range(2) for path in ("gate_up.gate", "gate_up.up", "down")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "skipped", [["model.layers.1.mlp.up"], ["wn_proj", "lm_head"], ["model.layers.1.self", "p_proj"], ["model.lay"]]
+)
+def test_of_modules_that_begin_or_end_like_a_name_the_file_decides(tmp_path, skipped):
+    """Without files they are skipped, as in transformers, which writes the files; other tools take whole names."""
+    stated, held = {**FP8, "modules_to_not_convert": skipped}, headers()
+    quantized = {path for path, name in MODULES.items() if should_convert_module(name, skipped)}
+    assert quantized < MODULES.keys()
+    assert plan(tmp_path, stated).forms.keys() == quantized
+    (tmp_path / "files").mkdir()
+    assert plan(tmp_path / "files", stated, held).forms.keys() == MODULES.keys()
+    for path in MODULES.keys() - quantized:
+        del held[f"{MODULES[path]}.weight_scale"]
+        held[f"{MODULES[path]}.weight"] = ("BF16", held[f"{MODULES[path]}.weight"][1])
+    assert plan(tmp_path / "files", stated, held).forms.keys() == quantized
 
 
 def test_the_group_that_names_a_layer_itself_wins_over_patterns_and_these_over_the_class(tmp_path):

@@ -27,13 +27,19 @@ class Fp8Stated:
     kv_cache: bool = False
 
     def layer(self, module: str) -> LayerStated:
-        """Whole components of a module's name are skipped, at its beginning or its end."""
-        components = module.split(".")
-        ends = {".".join(components[:n]) for n in range(1, len(components) + 1)}
-        ends |= {".".join(components[n:]) for n in range(len(components))}
-        if ends & self.skipped:
+        """Whole components of a module's name are skipped, at its beginning or its end.
+
+        Where such a name ends within a component, tools differ and the file decides: of model.layers.1 transformers
+        skips layer 10, too.
+        """
+        cuts = range(1, len(module))
+        begins = {module, *(module[:n] for n in cuts if module[n] == ".")}
+        ends = {module[n:] for n in cuts if module[n - 1] == "."}
+        if (begins | ends) & self.skipped:
             return LayerStated()
-        return replace(self.quantized, may_be_dense=True) if components[-1] == HEAD else self.quantized
+        within = {module[:n] for n in cuts} | {module[n:] for n in cuts}
+        is_head = module.rpartition(".")[2] == HEAD
+        return replace(self.quantized, may_be_dense=True) if is_head or within & self.skipped else self.quantized
 
 
 def read_fp8(config: Config) -> Fp8Stated:
