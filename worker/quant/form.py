@@ -60,11 +60,13 @@ class F8Rows:
     """Largest magnitude that an activation is taken for, before its scale is made."""
     stored: bool = True
     """The checkpoint holds the codes; else they are made when it is loaded."""
+    has_starts: bool = False
+    """A float32 lies behind the codes of an output, with which its sum begins."""
 
     name = "f8 rows"
 
     def num_bytes(self, outputs: int, inputs: int) -> int:
-        return outputs * (inputs + F32_BYTES)
+        return outputs * (inputs + F32_BYTES * (1 + self.has_starts))
 
     def __str__(self) -> str:
         bound = "" if self.bound is None else f" up to {self.bound:g}"
@@ -79,11 +81,14 @@ class F8Blocks:
     """
 
     activations: Literal["token", "none"] = "token"
+    has_starts: bool = False
+    """As of rows."""
 
     name = "f8 blocks"
 
     def num_bytes(self, outputs: int, inputs: int) -> int:
-        return outputs * inputs + -(-outputs // BLOCK) * -(-inputs // BLOCK) * F32_BYTES
+        codes = outputs * (inputs + F32_BYTES * self.has_starts)
+        return codes + -(-outputs // BLOCK) * -(-inputs // BLOCK) * F32_BYTES
 
     def __str__(self) -> str:
         apart = "" if self.activations == "none" else f" and {BLOCK} inputs by {BLOCK}"
@@ -198,6 +203,8 @@ NARROW_BESIDE_CODES: Final = frozenset({"cuda"})
 """Types of devices whose matrix units take codes beside numbers of 16 bits, and none beside float32."""
 IN_WORDS: Final = frozenset({"cuda"})
 """Types of devices that read codes of groups in words."""
+HAVE_STARTS: Final = frozenset({"cpu"})
+"""Types of devices on which sums of 8-bit floats begin with a number of their output's."""
 ON_TAPES: Final[frozenset[str]] = SERVED["cpu"]
 """Names of the forms whose products on a processor are native calls, which a tape can note."""
 

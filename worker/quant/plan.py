@@ -11,6 +11,7 @@ from quire.worker.config import KVDtype, Quantization
 from quire.worker.fields import Config, DtypeName
 from quire.worker.quant.form import (
     DENSE,
+    HAVE_STARTS,
     IN_WORDS,
     NARROW_BESIDE_CODES,
     ORDER_BYTES,
@@ -18,6 +19,7 @@ from quire.worker.quant.form import (
     SERVED,
     UNIT,
     Dense,
+    F8Blocks,
     F8Rows,
     Form,
     GroupActivations,
@@ -110,7 +112,7 @@ class Plan:
 
     def on(self, device_type: str) -> "Plan":
         """The plan as a type of device serves it: on GPUs what groups of codes are multiplied by stays as it is, and
-        codes lie in words."""
+        codes lie in words; on processors sums of 8-bit floats have starts."""
         return replace(self, forms={path: _on(form, device_type) for path, form in self.forms.items()})
 
     def dtype(self, stated: DtypeName, device_type: str) -> DtypeName:
@@ -147,6 +149,8 @@ NO_PLAN: Final = Plan()
 
 
 def _on(form: Form, device_type: str) -> Form:
+    if isinstance(form, F8Rows | F8Blocks):
+        return replace(form, has_starts=device_type in HAVE_STARTS)
     if not isinstance(form, Groups):
         return form
     if device_type not in ROUNDS_BESIDE_GROUPS:

@@ -197,10 +197,14 @@ def test_ranks_that_would_divide_a_group_are_refused_before_anything_starts(tmp_
         *((name, size) for name in ("awq", "ct_w4a16", "ct_w8a16_asym", "gptq_8", "gptq_dynamic") for size in (1, 2)),
         ("gptq_order", 1),  # an order of the inputs is one for q, k and v
         ("gptq_order_v2", 1),
+        *((name, size) for name in ("fp8_blocks", "modelopt_blocks", "ct_nvfp4", "modelopt_mxfp4") for size in (1, 2)),
+        ("fp8_dynamic", 1),  # of two ranks blocks of 16 outputs are filled up
+        ("ct_w8a8", 1),
+        ("fbgemm", 1),
     ],
 )
 def test_bytes_are_counted_as_they_lie_in_memory(made, load_quantized, name, size):
     spec = read_spec(made / name)
-    read = read_plan(WorkerConfig(model=str(made / name)), spec)
+    read = read_plan(WorkerConfig(model=str(made / name)), spec).on("cpu")
     counted = sizes.count(spec, size).bytes_by_form(4, read)
     assert sum(counted.values()) == load_quantized(made / name, 0, size).weight_bytes
