@@ -120,7 +120,7 @@ class Sources:
 
 @contextmanager
 def _refused(part: ImagePart | VideoPart, field: str) -> Iterator[None]:
-    """What is wrong with a part as the errors of its field."""
+    """The errors of a part's field, for what is wrong with it."""
     try:
         yield
     except MediaRefused as error:

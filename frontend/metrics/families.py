@@ -63,6 +63,7 @@ FAMILIES: dict[str, Family] = {
     "prompt_tokens_cached_total": Family("counter", "Prompt tokens found in the prefix cache, of requests that ended."),
     "generation_tokens_total": Family("counter", "Tokens received from the scheduler."),
     "images_total": Family("counter", "Images of prompts that were decoded, or found."),
+    "videos_total": Family("counter", "Videos of prompts that were decoded, or found."),
     "embeddings_total": Family("counter", "Vectors given to clients."),
     "grammar_compiles_total": Family("counter", "Grammars asked for, by outcome.", ("outcome",)),
     "http_responses_total": Family("counter", "HTTP answers, by route and status.", ("route", "method", "code")),

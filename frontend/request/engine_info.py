@@ -9,6 +9,7 @@ import msgspec
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.request.model_lookup import ModelLookup
+from quire.frontend.request.prompt_images import KINDS
 from quire.frontend.stream.paced_question import PacedQuestion
 from quire.proto import api
 from quire.proto.api import RequestError
@@ -74,8 +75,9 @@ class EngineInfo:
             supports_chat=model.template is not None,
             tool_parser=formats.tools.name if formats.tools is not None else "",
             reasoning_parser=formats.reasoning.name if formats.reasoning is not None else "",
-            modalities=("text", "image") if model.takes_images else ("text",),
-            max_images=model.images.most if model.images is not None and model.takes_images else 0,
+            modalities=("text", *(kind for kind in KINDS if model.most_of(kind))),
+            max_images=model.most_of("image"),
+            max_videos=model.most_of("video"),
             supports_priority=welcome is not None and welcome.limits.priority_enabled,
         )
 

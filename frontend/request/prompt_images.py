@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,14 @@ from quire.frontend.media.families.table import read_family
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.source import Sources
 from quire.frontend.metrics.metrics import Metrics
-from quire.proto.api import Chat, ImagePart, RequestError
+from quire.proto.api import Chat, ImagePart, RequestError, VideoPart
 from quire.proto.messages.introspection import Figure
 from quire.proto.messages.media import MEDIA_FOLDER, Media
 from quire.proto.messages.params import ParameterError
 
-MOST_IMAGES = 999
-"""Most images of a prompt where nothing else was said, as in vLLM."""
+MOST = 999
+"""Most images, and most videos, of a prompt where nothing else was said, as in vLLM."""
+KINDS: dict[str, type[ImagePart | VideoPart]] = {"image": ImagePart, "video": VideoPart}
 NOT_SHOWN = (
     "the chat template has places for {} of {} images; leave out those of turns that it does not show, or start the "
     "server with a template for images, --chat-template FILE"
@@ -47,9 +48,11 @@ class ImageOwner:
 class PromptImages:
     """One per model that takes images."""
 
-    def __init__(self, loader: MediaLoader, source: "TimedSource", most: int, metrics: Metrics) -> None:
-        """`most`: images of one prompt."""
-        self.most = most
+    def __init__(self, loader: MediaLoader, source: "TimedSource", limits: Mapping[str, int], metrics: Metrics) -> None:
+        """`limits`: kind -> the most of them in one prompt; what is not named: `MOST`."""
+        self.limits = {kind: limits.get(kind, MOST) for kind in KINDS}
+        self.takes_videos = False
+        """Whether the model's family reads videos."""
         self._loader = loader
         self._source = source
         self._metrics = metrics
@@ -80,7 +83,7 @@ class PromptImages:
             )
         except OSError as error:
             raise ValueError(f"run_dir: {folder}: no place for images: {error.strerror}") from error
-        return cls(loader, source, config.limit_mm_per_prompt.get("image", MOST_IMAGES), metrics)
+        return cls(loader, source, config.limit_mm_per_prompt, metrics)
 
     async def start(self) -> None:
         """Start a process that decodes. Raises `ValueError`."""
@@ -95,11 +98,16 @@ class PromptImages:
         await self._source.close()
 
     def check(self, chat: Chat) -> None:
-        """Raises `ParameterError` for too many images, before any of them is looked at."""
-        fields = image_fields(chat)
-        if len(fields) > self.most:
-            message = f"is one of {len(fields)} images; at most {self.most} are allowed (--limit-mm-per-prompt)"
-            raise ParameterError(fields[self.most], f"{message}, send fewer")
+        """Raises `ParameterError` for too many images or videos, before any of them is looked at."""
+        for kind, part in KINDS.items():
+            fields, most = media_fields(chat, part), self.limits[kind]
+            if len(fields) <= most:
+                continue
+            message = f"is number {most + 1} of {len(fields)} {kind}s, and a prompt may have {most}; send fewer"
+            if most == 0:
+                article = "an" if kind == "image" else "a"
+                message = f"is {article} {kind}, and this server takes none; leave it out"
+            raise ParameterError(fields[most], f"{message} (--limit-mm-per-prompt)")
 
     async def placed(
         self, chat: Chat, text: str, encode: Encode, owner: ImageOwner
@@ -130,7 +138,7 @@ class PromptImages:
         with self._metrics.timed("media_load_seconds"):
             loaded = await self._loader.load(
                 parts,
-                fields=image_fields(chat),
+                fields=media_fields(chat, ImagePart),
                 tenant=owner.tenant,
                 cache_salt=owner.cache_salt,
                 seconds=owner.deadline - time.monotonic(),
@@ -173,12 +181,13 @@ class TimedSource:
         await self._sources.close()
 
 
-def image_fields(chat: Chat) -> list[str]:
-    """The fields of a chat's images, in their order."""
+def media_fields(chat: Chat, *kinds: type[ImagePart | VideoPart]) -> list[str]:
+    """The fields of a chat's parts of these kinds, in their order; of images and videos where none are named."""
+    wanted = kinds or tuple(KINDS.values())
     return [
         f"chat.messages[{index}].content_parts[{at}]"
         for index, message in enumerate(chat.messages)
         if not isinstance(message.content, str)
         for at, part in enumerate(message.content)
-        if isinstance(part, ImagePart)
+        if isinstance(part, wanted)
     ]

@@ -11,7 +11,7 @@ from quire.frontend.errors import empty_prompt, engine_starting, too_many_entrie
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.request import validate
 from quire.frontend.request.infill import infill_ids
-from quire.frontend.request.prompt_images import ImageOwner, image_fields
+from quire.frontend.request.prompt_images import ImageOwner, media_fields
 from quire.frontend.request.served_model import ServedModel
 from quire.frontend.text.encode_jobs import EncodeTemplate, EncodeText
 from quire.frontend.text.encode_threads import EncodeThreads
@@ -25,9 +25,7 @@ from quire.proto.messages.requests import ModelFacts
 MAX_DETOKENIZE_IDS = 1 << 20
 PROMPT_END = 64
 """Number of characters that show in which state a template leaves the model: more than any mark has."""
-NO_TEXT = (
-    "is an image, which no text and no token ids stand for; send the chat itself, or count its tokens by /tokenize"
-)
+NO_TEXT = "is no text, and no token ids stand for it; send the chat itself, or count its tokens by /tokenize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class PromptTokenizer:
         if not isinstance(source, Chat):
             ids = await self._plain_ids(model, request, facts)
             return ids, source if isinstance(source, str) else ""
-        for field in image_fields(source):
+        for field in media_fields(source):
             raise ParameterError(field, NO_TEXT, "UNSUPPORTED")
         await self._threads.run_single(source.cost, check_chat, source)
         rendered = await self._render(model, source)
@@ -163,7 +161,7 @@ class PromptTokenizer:
         async def encode(text: str) -> Sequence[int]:
             return await self._encode(model, RenderedChat(text, rendered.originals), context)
 
-        if model.images is None or not image_fields(chat):
+        if model.images is None or not media_fields(chat):
             return await encode(rendered.text), ()
         return await model.images.placed(chat, rendered.text, encode, owner)
 

@@ -8,14 +8,14 @@ from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.parsing.formats import AnswerFormats
 from quire.frontend.request.defaults import Defaults, load_defaults, model_normalizes, overridden
-from quire.frontend.request.prompt_images import PromptImages, image_fields
+from quire.frontend.request.prompt_images import PromptImages, media_fields
 from quire.frontend.sandbox.grammar import GrammarChecker
 from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.infill import find_infill
 from quire.frontend.text.tokenizer import TextTokenizer
-from quire.proto.api import Chat, MediaSettings, VideoPart
+from quire.proto.api import Chat, ImagePart, MediaSettings, VideoPart
 from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
@@ -87,19 +87,24 @@ class ServedModel:
     @property
     def takes_images(self) -> bool:
         """True where its frontend reads images and its workers encode them. False before any worker was ready."""
-        facts = self.facts
-        encoded = () if facts is None or facts.media is None else facts.media.kinds
-        return self.images is not None and "image" in encoded
+        return self.images is not None and self._encodes("image")
+
+    @property
+    def takes_videos(self) -> bool:
+        """The same of videos."""
+        return self.images is not None and self.images.takes_videos and self._encodes("video")
+
+    def most_of(self, kind: str) -> int:
+        """Most images, or videos, of one prompt; 0: the model takes none."""
+        taken = self.takes_images if kind == "image" else self.takes_videos
+        return self.images.limits[kind] if taken and self.images is not None else 0
 
     def check_media(self, chat: Chat) -> None:
         """Raises `ParameterError` for images and videos that the model does not take, or for too many."""
-        for field in image_fields(chat):
-            if not self.takes_images:
-                raise ParameterError(field, UNREAD, "UNSUPPORTED")
-        for index, message in enumerate(chat.messages):
-            for at, part in enumerate(message.parts):
-                if isinstance(part, VideoPart):
-                    raise ParameterError(f"chat.messages[{index}].content_parts[{at}]", UNWATCHED, "UNSUPPORTED")
+        for field in () if self.takes_images else media_fields(chat, ImagePart):
+            raise ParameterError(field, UNREAD, "UNSUPPORTED")
+        for field in () if self.takes_videos else media_fields(chat, VideoPart):
+            raise ParameterError(field, UNWATCHED, "UNSUPPORTED")
         if chat.media_settings != MediaSettings():
             raise ParameterError("chat.media_settings", UNSET, "UNSUPPORTED")
         if self.images is not None:
@@ -116,6 +121,10 @@ class ServedModel:
             return
         if self.template is not None and not self.template.shows_tools:
             raise ParameterError("chat.tools", UNSEEN, "UNSUPPORTED")
+
+    def _encodes(self, kind: str) -> bool:
+        facts = self.facts
+        return facts is not None and facts.media is not None and kind in facts.media.kinds
 
     async def start(self) -> None:
         """Start a process for the chat template, and one for images. Raises `ValueError`."""

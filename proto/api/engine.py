@@ -63,9 +63,11 @@ class ServerInfo:
     """Format of tool calls; empty: calls are recognised only where they are forced."""
     reasoning_parser: str = ""
     modalities: Sequence[str] = ()
-    """Kinds of content that the model takes, of text and image."""
+    """Kinds of content that the model takes, of text, image and video."""
     max_images: int = 0
     """Most images of one prompt; 0: the model takes none."""
+    max_videos: int = 0
+    """The same of videos."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -469,7 +469,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "kv_dtype", "quantization", "num_ranks", "num_kv_tokens", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser", "modalities", "max_images")
+    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "kv_dtype", "quantization", "num_ranks", "num_kv_tokens", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser", "modalities", "max_images", "max_videos")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_DETAIL_FIELD_NUMBER: _ClassVar[int]
@@ -510,6 +510,7 @@ class GetServerInfoResponse(_message.Message):
     REASONING_PARSER_FIELD_NUMBER: _ClassVar[int]
     MODALITIES_FIELD_NUMBER: _ClassVar[int]
     MAX_IMAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_VIDEOS_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: str
     state_detail: str
@@ -550,7 +551,8 @@ class GetServerInfoResponse(_message.Message):
     reasoning_parser: str
     modalities: _containers.RepeatedScalarFieldContainer[str]
     max_images: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kv_dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., num_ranks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., modalities: _Optional[_Iterable[str]] = ..., max_images: _Optional[int] = ...) -> None: ...
+    max_videos: int
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kv_dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., num_ranks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., modalities: _Optional[_Iterable[str]] = ..., max_images: _Optional[int] = ..., max_videos: _Optional[int] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -46,7 +46,7 @@ class IoKwargs(Closed, kw_only=True, forbid_unknown_fields=True):
 
 
 def media_settings(processor: ProcessorKwargs | None, io: IoKwargs | None) -> api.MediaSettings:
-    """What both objects say together. Raises `ParameterError` where they differ, or bounds are there twice."""
+    """The settings of both objects together. Raises `ParameterError` where they differ, or bounds are there twice."""
     return api.MediaSettings(**{name: value for name, (_, value) in _stated(processor, io).items()})
 
 

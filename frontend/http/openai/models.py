@@ -32,9 +32,10 @@ class ModelCard(msgspec.Struct, kw_only=True):
     kv_dtype: str | None
     """Type of the keys and values in the cache."""
     input_modalities: Sequence[str]
-    """Kinds of content it takes: text, and perhaps image."""
+    """Kinds of content it takes: text, and perhaps image and video."""
     max_images: int
     """Most images of one prompt."""
+    max_videos: int
     warnings: tuple[str, ...]
     """The points in which this model does less than its users may expect, such as calls that nobody parses."""
 
@@ -60,6 +61,7 @@ def routes(context: FrontendContext) -> list[Route]:
             kv_dtype=info.kv_dtype or None,
             input_modalities=info.modalities,
             max_images=info.max_images,
+            max_videos=info.max_videos,
             warnings=context.engine_info.warnings,
         )
 

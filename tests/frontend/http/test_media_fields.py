@@ -129,6 +129,8 @@ REFUSED = [
         "mm_processor_kwargs",
         "/v1/chat/completions",
     ),
+    (f"{CHAT}/render", asked(VIDEO), "messages[0].content[0]", "is no text, and no token ids stand for it"),
+    ("/apply-template", asked(VIDEO), "messages[0].content[0]", "is no text, and no token ids stand for it"),
     (
         CHAT,
         {"messages": [{"role": "assistant", "content": [VIDEO]}]},

@@ -134,14 +134,14 @@ REFUSED = {
         request(b"no image", "x", b"none either"),
         "content_parts[2]",
         "INVALID_PARAMETER",
-        "one of 2 images; at most 1",
+        "is number 2 of 2 images, and a prompt may have 1; send fewer (--limit-mm-per-prompt)",
     ),
     "none at all": (
         {"limit_mm_per_prompt": {"image": 0}},
         request(png()),
         "content_parts[0]",
         "INVALID_PARAMETER",
-        "at most 0",
+        "is an image, and this server takes none; leave it out (--limit-mm-per-prompt)",
     ),
     "cut": ({}, request(png(), truncate_prompt_tokens=5), "truncate_prompt_tokens", "UNSUPPORTED", "leave it unset"),
     "by the system": (
