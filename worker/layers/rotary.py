@@ -10,7 +10,7 @@ from quire.worker.specs.rope import RopeSpec
 
 
 class Rotation(NamedTuple):
-    """What the positions of a step's tokens do to their queries and keys."""
+    """The effect that the positions of a step's tokens have on their queries and keys."""
 
     cos: torch.Tensor
     """float32 [T, head_dim / 2]"""

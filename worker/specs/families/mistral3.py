@@ -212,7 +212,7 @@ def _num_run(config: Config, last: int, num_blocks: int) -> int:
 
 
 def _theta(config: Config) -> float:
-    """Of the new form, or the old one."""
+    """The base of the angles, of the new form or the old one."""
     rope = section(config, "rope_parameters") if config.get("rope_parameters") is not None else {}
     if (kind := rope.get("rope_type", "axial")) not in ("axial", "default"):
         raise ModelError("rope_parameters", f"rope_type {shown(kind)} is not supported; supported: axial")
