@@ -15,6 +15,20 @@ WHOLE_BLOCKS = {
     "vision": {"out_hidden_size": 128},
 }  # fmt: skip
 """Fields of `tiny_qwen3_vl.write_checkpoint` for matrices of whole blocks."""
+OLDER_TEXT = {
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 24, 24]},
+    "initializer_range": 0.05,  # queries and keys that nothing normalises: wider ones see one token alone
+}
+BLOCKS_OF_FAMILY = {
+    "Qwen2VL": {"text": OLDER_TEXT, "vision": {"hidden_size": 256}},
+    "Qwen2_5_VL": {"text": OLDER_TEXT, "vision": {"out_hidden_size": 256}},
+    "Qwen3VL": WHOLE_BLOCKS,
+}
+"""The same of each family of `tiny_qwen_vl`."""
 
 
 def in_codes(weight):
@@ -34,7 +48,7 @@ def quantize(folder, names=None, others=()):
     `others`: tensors that become a block in codes, too.
     """
     tensors = load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if "language_model" in name and "_proj" in name] + list(others):
+    for name in [name for name in tensors if "visual" not in name and "_proj.weight" in name] + list(others):
         if name in others:
             tensors[name] = torch.ones(BLOCK, BLOCK)
         tensors[name], tensors[f"{name}_scale_inv"] = in_codes(tensors[name])

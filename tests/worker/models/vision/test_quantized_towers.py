@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from seen_images import library_model, picture, pixels_of
-from tiny_fp8 import WHOLE_BLOCKS, quantize, write_dequantized
+from seen_images import library_model, patch_of, picture, pixels_of
+from tiny_fp8 import BLOCKS_OF_FAMILY, WHOLE_BLOCKS, quantize, write_dequantized
 
 from quire.worker.build_context import BuildContext
 from quire.worker.config import WorkerConfig
@@ -25,11 +25,12 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def quantized(seeing_checkpoint, tmp_path_factory):
-    """`quantized(names, *others) -> folder`: with these modules to not convert; `others`: tensors in codes, too."""
+    """`quantized(names, *others, family="Qwen3VL") -> folder`: with these modules to not convert; `others`: tensors in
+    codes, too."""
 
-    def make(names, *others):
+    def make(names, *others, family="Qwen3VL"):
         folder = tmp_path_factory.mktemp("fp8") / "model"
-        shutil.copytree(seeing_checkpoint(**WHOLE_BLOCKS), folder)
+        shutil.copytree(seeing_checkpoint(family, **BLOCKS_OF_FAMILY[family]), folder)
         return quantize(folder, names, others)
 
     return make
@@ -43,28 +44,32 @@ def loaded(folder):
 
 
 def is_dense(name):
-    return not name.startswith("blocks.") or "norm" in name
+    return not name.startswith("blocks.") or "norm" in name or name.endswith("bias")
 
 
 @pytest.mark.parametrize("names", [None, ["lm_head", "visual"], ["model.visual", "lm_head"], ["lm_head"]])
+@pytest.mark.parametrize("family", BLOCKS_OF_FAMILY)
 @torch.inference_mode()
-def test_the_decoder_is_quantized_and_the_tower_is_not(names, quantized, seeing_checkpoint, load):
-    folder = quantized(names)
+def test_the_decoder_is_quantized_and_the_tower_is_not(family, names, quantized, seeing_checkpoint, load):
+    folder = quantized(names, family=family)
     made, plan = loaded(folder)
     assert plan.name == "fp8 (f8 blocks)"
     assert set(plan.forms.values()) == {F8Blocks()}
     assert len(plan.forms) == 3 * 7
-    asked = pixels_of([picture(4, 6)])
-    assert torch.equal(made.model.vision(*asked), load(seeing_checkpoint(**WHOLE_BLOCKS)).vision(*asked))
+    patch = patch_of(folder)
+    asked = pixels_of([picture(4, 6, patch=patch)], patch)
+    plain = load(seeing_checkpoint(family, **BLOCKS_OF_FAMILY[family]))
+    assert torch.equal(made.model.vision(*asked), plain.vision(*asked))
     needs, refusals = fit(WorkerConfig(model=str(folder), dtype="float32"), Place(False, 1 << 30))
     assert refusals == []
     dense = dict(needs.forms)[DENSE]
     assert dense == sum(one.nbytes for name, one in made.model.named_parameters() if is_dense(name))
 
 
+@pytest.mark.parametrize("family", BLOCKS_OF_FAMILY)
 @torch.inference_mode()
-def test_its_text_is_that_of_the_dequantized_weights(quantized, greedy):
-    folder = quantized(None)
+def test_its_text_is_that_of_the_dequantized_weights(family, quantized, greedy):
+    folder = quantized(None, family=family)
     made, _ = loaded(folder)
     model = library_model(write_dequantized(folder, folder.parent / "plain"))
     tokens = list(range(20, 60))
@@ -81,10 +86,11 @@ def by_text(greedy, decoder):
     return ByText(decoder)
 
 
-def test_a_tower_in_codes_is_refused_where_it_is_read(quantized):
-    folder = quantized(["lm_head"], "model.visual.blocks.0.attn.proj.weight")
+@pytest.mark.parametrize(("family", "visual"), [("Qwen2_5_VL", "visual"), ("Qwen3VL", "model.visual")])
+def test_a_tower_in_codes_is_refused_where_it_is_read(family, visual, quantized):
+    folder = quantized(["lm_head"], f"{visual}.blocks.0.attn.proj.weight", family=family)
     config = WorkerConfig(model=str(folder), dtype="float32")
-    with pytest.raises(ModelError, match=r"model\.visual\.blocks\.0\.attn\.proj: is quantized, .*language_model_only"):
+    with pytest.raises(ModelError, match=rf"{visual}\.blocks\.0\.attn\.proj: is quantized, .*language_model_only"):
         read_plan(config, read_spec(folder))
     spec = read_spec(folder, language_only=True)
     plan = read_plan(config, spec)
