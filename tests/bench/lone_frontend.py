@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,14 @@ import msgspec
 import numpy as np
 
 from quire.deploy.bench.load.grpc_channels import connect
-from quire.deploy.bench.load.http_client import HttpClient, body_of
+from quire.deploy.bench.load.http_client import CHAT, HttpClient, body_of
+from quire.deploy.bench.load.images import ImageChat
 from quire.deploy.bench.load.prompts import Prompt
 from quire.deploy.bench.load.request_record import OK, RequestRecord, request_of, stream
 from quire.deploy.bench.report.report import percentiles
 from quire.frontend.config import FrontendConfig
 from quire.frontend.text.tokenizer import TextTokenizer
-from quire.proto.api import Chat, ChatMessage, GenerateRequest
+from quire.proto.api import Chat, ChatMessage, GenerateRequest, ImagePart, TextPart
 from quire.proto.client import Client
 
 HERE = Path(__file__).parent
@@ -38,6 +39,7 @@ BUDGET_SECONDS = 600.0
 DOORS = ("grpc", "http")
 TURNS = ("system", "user", "assistant", "user", "assistant", "user")
 
+Source = str | Chat | ImageChat
 Send = Callable[[Any], None]
 
 
@@ -64,10 +66,13 @@ class Frontend:
 class Stage:
     """The processes; `arrivals` is there once they have ended."""
 
-    def __init__(self, pace_ms: float, max_model_len: int) -> None:
+    def __init__(self, pace_ms: float, max_model_len: int, *, model: Path = MODEL, **config: Any) -> None:
+        """`config`: fields of the frontend's that are not this bench's."""
         self._stack = ExitStack()
         self._pace_ms = pace_ms
         self._max_model_len = max_model_len
+        self._model = model
+        self._config = config
         self.arrivals: list[tuple[float, int, float]] = []
 
     @property
@@ -77,7 +82,8 @@ class Stage:
 
     def __enter__(self) -> Frontend:
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        vocab_size = json.loads((MODEL / "config.json").read_text())["vocab_size"]
+        config_json = json.loads((self._model / "config.json").read_text())
+        vocab_size = config_json.get("text_config", config_json)["vocab_size"]
         address, ready, config = f"ipc://{folder}/s", folder / "ready.json", folder / "frontend.json"
         options = [address, str(self._pace_ms), str(self._max_model_len), str(vocab_size)]
         self._stand_in = subprocess.Popen(
@@ -86,12 +92,14 @@ class Stage:
         self._stack.callback(self._stand_in.kill)
         told = FrontendConfig(
             scheduler_address=address,
-            model=str(MODEL),
+            model=str(self._model),
+            run_dir=str(folder),
             served_model_names=("m",),
             http_port=0,
             ready_file=str(ready),
             log_level="warning",
             default_timeout_seconds=BUDGET_SECONDS,
+            **self._config,
         )
         config.write_bytes(msgspec.json.encode(told))
         self._frontend = subprocess.Popen([sys.executable, "-P", "-m", "quire.frontend", str(config)])
@@ -162,9 +170,18 @@ def tokenize_long(
     # what is sent must be made before: the sender shares this process with those who take the time
     prompts = [texts.draw(num_tokens) for _ in range(LONG_PROMPTS)]
     stage = Stage(pace_ms, max_model_len=2 * num_tokens)
+    return beside_long(stage, door, prompts, num_streams, int(1e3 * seconds / pace_ms), num_tokens)
+
+
+def beside_long(
+    stage: "Stage", door: str, prompts: Sequence[Source], num_streams: int, output_len: int, num_tokens: int
+) -> dict[str, Any]:
+    """Gaps between the messages of streams of `output_len` tokens, while one of `prompts`, of about `num_tokens`, is
+    prepared and while none is.
+    """
     with stage as frontend:
         begin = time.monotonic()
-        records, sent = asyncio.run(_beside(frontend, door, prompts, num_streams, int(1e3 * seconds / pace_ms)))
+        records, sent = asyncio.run(_beside(frontend, door, prompts, num_streams, output_len))
     long = [(at, count) for at, count, _ in stage.arrivals if count > num_tokens // 2]
     windows = [(moment, at) for moment, (at, _) in zip(sent, long, strict=False)]
     while_long, quiet = [], []
@@ -199,7 +216,7 @@ MARGIN = 0.05
 
 
 async def _beside(
-    frontend: Frontend, door: str, prompts: list[str], num_streams: int, num_tokens: int
+    frontend: Frontend, door: str, prompts: Sequence[Source], num_streams: int, num_tokens: int
 ) -> tuple[list[RequestRecord], list[float]]:
     """The streams' records, and when the long prompts were sent while all streams were alive."""
     sent: list[float] = []
@@ -264,12 +281,17 @@ def _chat(text: str) -> Chat:
     return Chat([ChatMessage(role, text[index * size :][:size]) for index, role in enumerate(TURNS)])
 
 
-def _request(source: str | Chat) -> GenerateRequest:
+def _request(source: Source) -> GenerateRequest:
+    if isinstance(source, ImageChat):
+        parts = [*(ImagePart(data=image) for image in source.images), TextPart(source.text)]
+        source = Chat([ChatMessage("user", parts)])
     return GenerateRequest(input=source, max_tokens=1, temperature=0)
 
 
-def _body(source: str | Chat) -> tuple[str, bytes]:
+def _body(source: Source) -> tuple[str, bytes]:
     """Path and JSON body of the same request."""
+    if isinstance(source, ImageChat):
+        return CHAT, body_of(source, 1, 0.0, "", 0)
     common = {"max_tokens": 1, "temperature": 0}
     if isinstance(source, str):
         return "/v1/completions", msgspec.json.encode({"prompt": source, **common})

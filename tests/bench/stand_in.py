@@ -1,9 +1,9 @@
 """A scheduler and its workers in one small process, to measure a frontend with nothing else in the way.
 
 `python tests/bench/stand_in.py ADDRESS PACE_MS MAX_MODEL_LEN VOCAB_SIZE` answers every request with its `max_tokens`
-tokens, one every PACE_MS for all that are open, and before them the prompt's logprobs, if they are wanted. When its
-standard input ends it prints one JSON list, for each Submit
-when it arrived (CLOCK_MONOTONIC, which all processes of a machine share), how many tokens its prompt has and how many
+tokens, one every PACE_MS for all that are open, and before them the prompt's logprobs, if they are wanted. It says of
+itself that it takes images of any size. When its standard input ends it prints one JSON list, for each Submit when it
+arrived (CLOCK_MONOTONIC, which all processes of a machine share), how many tokens its prompt has and how many
 seconds its budget has left.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import zmq
 
 from quire.proto.messages.introspection import MetricsQuery, MetricsReply
+from quire.proto.messages.media import MediaFacts
 from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import (
     PROTOCOL_VERSION,
@@ -80,6 +81,7 @@ class StandIn:
             dtype="none",
             architecture="none",
             revision="none",
+            media=MediaFacts(("image",), tokens_by=4, page_rows=64, num_pages=1 << 20),
         )
         limits = Limits(
             max_num_seqs=1024,
