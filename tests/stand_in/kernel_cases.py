@@ -12,7 +12,7 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
-from quire.kernels.linear.activation import GATES, activation, gated_activation
+from quire.kernels.linear.activation import ACTIVATIONS, GATES, activation, gated_activation
 from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.embedding import embed_shard
@@ -116,7 +116,7 @@ def _encoder(dtype: torch.dtype, dims: tuple[int, ...]) -> None:
             encoder_attention(qkv, starts, lengths, 12, head_dim**-0.5)
     size = 12 * 64
     x, gain = torch.zeros((3, size), dtype=dtype), torch.ones(size, dtype=dtype)
-    for kind in GATES:
+    for kind in ACTIVATIONS:
         activation(x, kind)
     for residual in (None, x):
         layer_norm(x, residual, gain, gain, 1e-12)
