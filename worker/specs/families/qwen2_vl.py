@@ -75,7 +75,7 @@ def read_qwen2_vl(config: Config, generation: Config) -> ModelSpec:
 def read_text(config: Config, generation: Config) -> ModelSpec:
     """The decoder, stated in a section of its own or, as first published, beside it."""
     nested = config.get(TEXT) is not None
-    text = {**TEXT_DEFAULTS, **(section(config, TEXT) if nested else config)}
+    text: Config = {**TEXT_DEFAULTS, **(section(config, TEXT) if nested else config)}
     tied = flag(config, "tie_word_embeddings", False) or flag(text, "tie_word_embeddings", False)
     outside = {
         "architectures": config["architectures"],
