@@ -95,7 +95,7 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
 
     Raises `ModelError` or `CheckpointError`.
     """
-    spec = read_spec(Path(config.model), config.task, config.language_model_only)
+    spec = read_spec(Path(config.model), config.task, config.language_model_only, config.max_model_len)
     plan = read_plan(config, spec)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)

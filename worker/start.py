@@ -67,7 +67,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
     set_prefill_body(config, device)
-    spec = read_spec(Path(config.model), config.task, config.language_model_only)
+    spec = read_spec(Path(config.model), config.task, config.language_model_only, config.max_model_len)
     plan = read_plan(config, spec)
     schemes = _schemes(plan, device)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))

@@ -44,7 +44,7 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         found = _objections(folder)
         if found:
             return None, [f"{folder}: {error}" for error in found]
-        spec = read_spec(folder, config.task, config.language_model_only)
+        spec = read_spec(folder, config.task, config.language_model_only, config.max_model_len)
         refusals = [str(error) for error in sizes.indivisible(spec, size)]
         plan = read_plan(config, spec).on(device_type)
     except (ModelError, CheckpointError) as error:

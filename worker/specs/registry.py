@@ -68,13 +68,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
 )
 
 
-def read_spec(model_dir: Path, task: AskedTask = "auto", language_only: bool = False) -> AnySpec:
+def read_spec(
+    model_dir: Path, task: AskedTask = "auto", language_only: bool = False, max_model_len: int = 0
+) -> AnySpec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
     A dtype that config.json leaves out is that of the weights; CheckpointError where they do not read.
     Task "auto" embeds with every model that cannot generate, and with one that brings the files of
     sentence-transformers; such a decoder pools its last token unless they say otherwise. `language_only`: a model that
-    reads images becomes one of text alone.
+    reads images becomes one of text alone. `max_model_len`: tokens of the longest context; 0: those of the model.
     """
     config = read_config(model_dir)
     text = config.get("text_config")
@@ -88,6 +90,8 @@ def read_spec(model_dir: Path, task: AskedTask = "auto", language_only: bool = F
         raise ModelError(f"{model_dir}: {error.field}", error.message) from error
     if language_only and isinstance(spec, ModelSpec):
         spec = spec.text_alone
+    if max_model_len and isinstance(spec, ModelSpec):
+        spec = spec.within(max_model_len)
     can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith(GENERATORS)
     if task == "generate" and not can_generate:
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")

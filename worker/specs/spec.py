@@ -154,6 +154,14 @@ class ModelSpec:
         """The same without its tower. Text counts on all axes of its positions alike, so one is enough."""
         return replace(self, vision=None, layers=tuple(layer.turned_by(()) for layer in self.layers))
 
+    def within(self, length: int) -> "ModelSpec":
+        """The same for contexts of so many tokens: queries that grow only beyond them do not grow."""
+        layers = (
+            layer.growing_by(0.0) if length <= layer.attention.rope.original_max_position else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
+
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer on each of `group_size` ranks. Raises ModelError."""
         return tuple(layer.attention.kv(group_size) for layer in self.layers)
