@@ -12,7 +12,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 TEXT_BODY_BYTES = 8 << 20
 IMAGE_BODY_BYTES = 64 << 20
-"""Largest bodies for models that read text, and for those that take images."""
+VIDEO_BODY_BYTES = 128 << 20
+"""Largest bodies for models that read text, for those that take images, and for those that take videos, too."""
 MEDIA_KINDS = ("image", "video", "audio")
 KEY = r"[\x21-\x7e]{8,1024}"
 """Pattern of an API key: 8 to 1024 visible ASCII characters."""
@@ -237,10 +238,10 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 wanted = f"counts, at least 0, of {', '.join(MEDIA_KINDS)}"
                 raise ValueError(f"limit_mm_per_prompt: takes {wanted}, got {kind[:64]!r}: {most}")
 
-    def body_bytes(self, takes_images: bool) -> int:
-        """Largest body of one request; of those with images two find room at once, as of all others."""
-        most = max(TEXT_BODY_BYTES, min(IMAGE_BODY_BYTES, self.max_preparing_bytes // 2))
-        return self.max_receive_bytes or (most if takes_images else TEXT_BODY_BYTES)
+    def body_bytes(self, takes_images: bool, takes_videos: bool = False) -> int:
+        """Largest body of one request; of those with media two find room at once, as of all others."""
+        wanted = VIDEO_BODY_BYTES if takes_videos else IMAGE_BODY_BYTES if takes_images else TEXT_BODY_BYTES
+        return self.max_receive_bytes or max(TEXT_BODY_BYTES, min(wanted, self.max_preparing_bytes // 2))
 
     @property
     def tokenizer_dir(self) -> str:

@@ -34,7 +34,7 @@ class ServeOptions:
             "largest body of one request",
             "SIZE",
             parse_bytes,
-            default="8 MiB, and 64 MiB for a model that takes images",
+            default="8 MiB; 64 MiB for a model that takes images, 128 MiB for one that takes videos",
         ),
     ] = 0
     unknown_fields: Annotated[
