@@ -66,7 +66,7 @@ class PromptImages:
         """
         if config.language_model_only or not config.run_dir:
             return None
-        family = read_family(Path(config.model), config.mm_processor_kwargs)
+        family = read_family(Path(config.model), config.mm_processor_kwargs, Path(config.tokenizer_dir))
         if family is None:
             return None
         source = TimedSource(config, metrics)

@@ -127,7 +127,7 @@ def read(files: ProcessorFiles) -> PixtralImages:
             message = f"{name}: is {stated!r:.64} of processor_config.json, but config.json has {size!r:.64}"
             raise ValueError(f"{message}; download both files again")
     height, width = _bounds(image)
-    placeholder, *row_ends = _token_ids(files.image_file.parent / TOKENIZER, (PixtralImages.placeholder, BREAK, END))
+    placeholder, *row_ends = _token_ids(files.tokenizer / TOKENIZER, (PixtralImages.placeholder, BREAK, END))
     if (stated := config.get("image_token_id", config.get("image_token_index", placeholder))) != placeholder:
         message = f"{stated!r:.64} of config.json is not that of {PixtralImages.placeholder}, {placeholder}"
         raise ValueError(f"image_token_index: {message}; download both files again")

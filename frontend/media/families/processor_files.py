@@ -23,9 +23,11 @@ class ProcessorFiles:
     """config.json."""
     together: Mapping[str, Any]
     """processor_config.json, whose settings are those of the processor of texts and images."""
+    tokenizer: Path
+    """Folder of tokenizer.json."""
 
     @classmethod
-    def of_model(cls, folder: Path) -> "ProcessorFiles":
+    def of_model(cls, folder: Path, tokenizer: Path) -> "ProcessorFiles":
         """Raises `ValueError` naming the file that does not read."""
         newer, older = folder / "processor_config.json", folder / "preprocessor_config.json"
         nested, alone = _read(newer), _read(older)
@@ -35,8 +37,8 @@ class ProcessorFiles:
             video = _read(folder / "video_preprocessor_config.json") or alone
         config = _read(folder / "config.json")
         if isinstance(image, Mapping):
-            return cls(newer, image, video, config, nested)
-        return cls(older, alone, video, config, nested)
+            return cls(newer, image, video, config, nested, tokenizer)
+        return cls(older, alone, video, config, nested, tokenizer)
 
     @property
     def name(self) -> str:

@@ -27,13 +27,14 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
 """`image_processor_type` -> the reader of the family."""
 
 
-def read_family(folder: Path, overrides: Mapping[str, Any] = {}) -> MediaFamily | None:
-    """The family of the model in a folder; `overrides`: settings of this server that go before the model's.
+def read_family(folder: Path, overrides: Mapping[str, Any] = {}, tokenizer: Path | None = None) -> MediaFamily | None:
+    """The family of the model in a folder; `overrides`: settings of this server that go before the model's;
+    `tokenizer`: folder of its tokenizer.json, where that is another one.
 
     None: its files say nothing of images, or nothing of a tower that reads them. Raises `ValueError` for settings that
     cannot be followed, and for a tower's images of a family that is not here.
     """
-    files = ProcessorFiles.of_model(folder)
+    files = ProcessorFiles.of_model(folder, tokenizer or folder)
     reader = READERS.get(files.name)
     if reader is None and files.name and "vision_config" in files.config:
         remedy = f"known here: {', '.join(READERS)}; correct it, or set language_model_only to read text alone"

@@ -112,7 +112,7 @@ def test_pixels_are_those_of_transformers_bit_for_bit(height: int, width: int, f
     try:
         ((grid, pixels),) = image_items(image, family)
     except MediaRefused:
-        with pytest.raises(ValueError, match="height=0|width=0"):
+        with pytest.raises(ValueError, match=r"height=0|width=0"):
             processor(images=[image], patch_size=family.unit)
         return
     theirs = processor(images=[image], patch_size=family.unit, return_tensors="np")
@@ -153,6 +153,11 @@ def test_settings_are_read_from_the_models_files(folder: Path) -> None:
     family = read_family(write(folder, PROCESSOR, llava, processor_of(16, 1)))
     assert isinstance(family, PixtralImages)
     assert (family.patch, family.merge) == (16, 1)
+
+
+def test_the_tokenizer_may_lie_in_another_folder(folder: Path, made: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert read_family(folder, {}, made) == read_family(made)
 
 
 def test_a_servers_bounds_go_before_the_models(folder: Path) -> None:
