@@ -2,43 +2,63 @@
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.families.table import MediaFamily, video_rules
+from quire.frontend.media.kind import MediaKind
 from quire.frontend.media.store import StoredMedia, StoredPart
-from quire.proto.messages.media import Media, MediaSpan
+from quire.proto.messages.media import NO_VIDEO, Media, MediaSpan
 from quire.proto.messages.params import ParameterError
+
+Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+
+def placeholders(family: MediaFamily) -> dict[MediaKind, tuple[str, int]]:
+    """Kind of a part -> the text that stands for one in a rendered chat, and the token that stands for a row."""
+    found: dict[MediaKind, tuple[str, int]] = {"image": (family.placeholder, family.placeholder_id)}
+    if (videos := video_rules(family)) is not None:
+        found["video"] = (videos.placeholder, videos.placeholder_id)
+    return found
 
 
 def spell(text: str, family: MediaFamily, parts: Sequence[StoredPart]) -> str:
     """A rendered chat whose placeholders, one for each part, have become the texts of their parts' items."""
-    pieces = iter(parts)
-    return re.sub(re.escape(family.placeholder), lambda _: family.spelled(len(next(pieces).items)), text)
+    kinds = {found: kind for kind, (found, _) in placeholders(family).items()}
+    pieces = {kind: iter([part for part in parts if part.kind == kind]) for kind in kinds.values()}
+    pattern = "|".join(map(re.escape, kinds))
+    return re.sub(pattern, lambda match: _spelled(family, next(pieces[kinds[match[0]]])), text)
+
+
+def _spelled(family: MediaFamily, part: StoredPart) -> str:
+    videos = video_rules(family) if part.kind == "video" else None
+    return family.spelled(len(part.items)) if videos is None else videos.spelled(part.seconds)
 
 
 def expand(
-    ids: Sequence[int], family: MediaFamily, items: Sequence[StoredMedia], field: str
+    ids: Sequence[int], family: MediaFamily, parts: Sequence[StoredPart], field: str
 ) -> tuple["array[int]", tuple[Media, ...]]:
     """The prompt's ids as a column of int32, and what stands where; its time is linear in the tokens of both.
 
     Raises `ParameterError` on `field` unless the prompt has one placeholder for each item.
     """
     column = np.asarray(ids, dtype=np.int32)
-    places = np.flatnonzero(column == family.placeholder_id)
-    if len(places) != len(items):
-        message = f"the prompt has {len(places)} times {family.placeholder} for {len(items)} images; each needs one"
-        raise ParameterError(field, message)
-    num_tokens = np.array([item.num_tokens for item in items], dtype=np.int64)
+    places, items = _places(column, family, parts, field)
+    num_tokens = np.array([item.num_tokens for item, _ in items], dtype=np.int64)
     repeats = np.ones(len(column), dtype=np.int64)
     repeats[places] = num_tokens
     added = np.cumsum(num_tokens - 1)
     starts = places + added - (num_tokens - 1)
-    tokens = np.repeat(column, repeats)
+    tokens: Ids = np.repeat(column, repeats)
     media = tuple(
-        Media(MediaSpan(start, item.num_tokens, item.grid, item.num_breaks), item.digest, item.folder, item.num_bytes)
-        for start, item in zip(starts.tolist(), items, strict=True)
+        Media(
+            MediaSpan(start, item.num_tokens, item.grid, item.num_breaks, elapsed),
+            item.digest,
+            item.folder,
+            item.num_bytes,
+        )
+        for start, (item, elapsed) in zip(starts.tolist(), items, strict=True)
     )
     if family.row_ends is not None:
         for one in media:
@@ -48,7 +68,29 @@ def expand(
     return expanded, media
 
 
-def _end_rows(tokens: "np.ndarray[tuple[int], np.dtype[np.int32]]", num_rows: int, row_ends: tuple[int, int]) -> None:
+def _places(
+    column: Ids, family: MediaFamily, parts: Sequence[StoredPart], field: str
+) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", list[tuple[StoredMedia, int]]]:
+    """The places of the placeholders, and the item of each with its `elapsed`."""
+    found: list[tuple[int, tuple[StoredMedia, int]]] = []
+    for kind, (text, token) in placeholders(family).items():
+        items = [item for part in parts if part.kind == kind for item in _timed(part, family)]
+        places = np.flatnonzero(column == token).tolist()
+        if len(places) != len(items):
+            message = f"the prompt has {len(places)} times {text} for {len(items)} items of {kind}s; each needs one"
+            raise ParameterError(field, message)
+        found += zip(places, items, strict=True)
+    found.sort(key=lambda one: one[0])
+    return np.array([place for place, _ in found], dtype=np.int64), [item for _, item in found]
+
+
+def _timed(part: StoredPart, family: MediaFamily) -> Iterator[tuple[StoredMedia, int]]:
+    videos = video_rules(family) if part.kind == "video" else None
+    elapsed = [NO_VIDEO] * len(part.items) if videos is None else videos.elapsed(part.seconds)
+    return zip(part.items, elapsed, strict=True)
+
+
+def _end_rows(tokens: Ids, num_rows: int, row_ends: tuple[int, int]) -> None:
     """Write the tokens behind the rows of an item: one behind each, another behind the last."""
     if num_rows:
         width = len(tokens) // num_rows

@@ -1,4 +1,4 @@
-"""One image on its way into the store: its bytes from where they are, its pixels from the pool."""
+"""One image or video on its way into the store: its bytes from where they are, its pixels from the pool."""
 
 import asyncio
 import hashlib
@@ -8,12 +8,14 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from quire.frontend.media.decode.decode_job import DecodeSettings, job_head
+from quire.frontend.media.decode.decode_job import DecodeJob, DecodeSettings, job_head
 from quire.frontend.media.decode.decode_pool import DecodePool
 from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.kind import MediaKind, MediaPart, kind_of
+from quire.frontend.media.source import VideoBytes
 from quire.frontend.media.store import MediaStore, StoredPart
 from quire.frontend.media.uuid_table import MAX_UUID_CHARS, UuidTable
-from quire.proto.api import ImagePart
+from quire.proto.api import ImagePart, VideoPart
 from quire.proto.messages.params import ParameterError
 
 LARGE_BYTES = 64 << 10
@@ -21,72 +23,87 @@ LARGE_BYTES = 64 << 10
 
 
 class BytesSource(Protocol):
-    """The place that the bytes of images come from."""
+    """The place that the bytes of images and videos come from."""
 
     async def read(self, part: ImagePart, field: str, seconds: float) -> bytes | memoryview:
         """The bytes of an image's file. Raises `ParameterError` on `field`, and `RequestError`."""
 
+    async def read_video(self, part: VideoPart, field: str, seconds: float) -> VideoBytes:
+        """The bytes of a video's file, or those of the files of its frames. Raises the same."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owner:
-    """A request as its images know it."""
+    """A request as its media know it."""
 
     tenant: str
     """The API key's name."""
     cache_salt: str
+    family: MediaFamily
+    """The model's, with the settings of the request."""
 
 
 class ItemLoader:
     """One per frontend."""
 
-    def __init__(self, family: MediaFamily, source: BytesSource, store: MediaStore, pool: DecodePool) -> None:
-        self._family = family
+    def __init__(self, source: BytesSource, store: MediaStore, pool: DecodePool) -> None:
         self._source = source
         self._store = store
         self._pool = pool
         self._uuids = UuidTable()
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
-        """Key -> lock of those that want the same image now: the first one decodes it for all."""
+        """Key -> lock of those that want the same now: the first one decodes it for all."""
 
-    async def load(self, part: ImagePart, field: str, owner: Owner, seconds: float) -> StoredPart:
-        """The image in the store, with one reference to each item.
+    async def load(self, part: MediaPart, field: str, owner: Owner, seconds: float) -> StoredPart:
+        """The part in the store, with one reference to each item.
 
         Raises `ParameterError`, `RequestError` and `StoreFull`.
         """
         if len(part.uuid) > MAX_UUID_CHARS:
             message = f"uuid has {len(part.uuid)} characters; at most {MAX_UUID_CHARS} are allowed"
             raise ParameterError(field, message)
-        settings = DecodeSettings(self._family, owner.cache_salt)
+        kind = kind_of(part)
+        settings = DecodeSettings(owner.family, owner.cache_salt, kind)
         name = _name(settings, owner.tenant, part.uuid)
-        if not (part.url or part.data):
-            return self._kept(part.uuid, name, field)
-        data = await self._source.read(part, field, seconds)
-        key = _key(settings, data) if len(data) < LARGE_BYTES else await asyncio.to_thread(_key, settings, data)
+        if not (part.url or part.data or (isinstance(part, VideoPart) and part.frames)):
+            return self._kept(part.uuid, name, kind, field)
+        data, frame_sizes = await self._read(part, field, seconds)
+        job = DecodeJob(settings, frame_sizes)
+        key = _key(job, data) if len(data) < LARGE_BYTES else await asyncio.to_thread(_key, job, data)
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
-            found = self._store.take(key)
-            if found is None:
-                found = await self._pool.decode(data, key, settings, field, owner)
+            stored = self._store.take(key)
+            if stored is None:
+                stored = await self._pool.decode(data, key, job, field, owner)
         if part.uuid:
             self._uuids.add(name, key)
-        return found
+        return stored
 
-    def _kept(self, uuid: str, name: bytes, field: str) -> StoredPart:
-        """The image that a client sent before by that name."""
+    async def _read(self, part: MediaPart, field: str, seconds: float) -> tuple[bytes | memoryview, tuple[int, ...]]:
+        """The bytes of a part, and where they are those of a video's frames, their sizes."""
+        if isinstance(part, ImagePart):
+            return await self._source.read(part, field, seconds), ()
+        found = await self._source.read_video(part, field, seconds)
+        if not isinstance(found, tuple):
+            return found, ()
+        return b"".join(found), tuple(map(len, found))
+
+    def _kept(self, uuid: str, name: bytes, kind: MediaKind, field: str) -> StoredPart:
+        """The part that a client sent before by that name."""
         if not uuid:
-            raise ParameterError(field, "has no image: send its url, its bytes, or the uuid of one sent before")
+            raise ParameterError(field, f"has no {kind}: send its url, its bytes, or the uuid of one sent before")
         key = self._uuids.find(name)
         found = None if key is None else self._store.take(key)
         if found is None:
             self._uuids.remove(name)
-            message = f"the image of uuid {uuid!r} is not kept here, or not any more; send its bytes again"
+            message = f"the {kind} of uuid {uuid!r} is not kept here, or not any more; send its bytes again"
             raise ParameterError(field, message, "UNKNOWN_MEDIA")
         return found
 
 
-def _key(settings: DecodeSettings, data: bytes | memoryview) -> bytes:
-    """Identity of a file with the settings by which it is decoded."""
-    found = hashlib.sha256(job_head(settings))
+def _key(job: DecodeJob, data: bytes | memoryview) -> bytes:
+    """Identity of a file, or of pictures, with the settings by which they are decoded."""
+    found = hashlib.sha256(job_head(job))
     found.update(data)
     return found.digest()
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from quire.frontend.media.decode.decode_pool import RETRY_SECONDS, DecodePool
 from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.item_loader import BytesSource, ItemLoader, Owner
+from quire.frontend.media.kind import MediaPart
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost, total_cost
-from quire.proto.api import ImagePart, RequestError
+from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
 
 READ_AHEAD = 2
@@ -57,7 +58,7 @@ class MediaLoader:
         self.family = family
         self.store = MediaStore(folder, max_store_bytes)
         self._pool = DecodePool(self.store, num_processes, max_image_pixels)
-        self._item_loader = ItemLoader(family, source, self.store, self._pool)
+        self._item_loader = ItemLoader(source, self.store, self._pool)
         self._at_once = num_processes + READ_AHEAD
 
     async def start(self) -> None:
@@ -71,23 +72,24 @@ class MediaLoader:
 
     async def load(
         self,
-        parts: Sequence[ImagePart],
+        parts: Sequence[MediaPart],
         *,
         fields: Sequence[str],
         tenant: str,
         cache_salt: str,
         seconds: float,
         max_tokens: int | None = None,
+        family: MediaFamily | None = None,
     ) -> LoadedMedia:
-        """The images of a request; `fields` name its parts. What fails leaves no reference behind.
+        """The images and videos of a request; `fields` name its parts. What fails leaves no reference behind.
 
-        `max_tokens`: most of all images together. What exceeds it ends the work on those that follow: an image of some
-        bytes may take a second to decode.
+        `max_tokens`: most of all of them together. What exceeds it ends the work on those that follow: an image of some
+        bytes may take a second to decode. `family`: the model's, with settings of the request.
 
         Raises `ParameterError` on the field of a part that cannot be taken, and `RequestError`: DEADLINE after
         `seconds`, QUEUE_FULL where there is no room now.
         """
-        owner = Owner(tenant, cache_salt)
+        owner = Owner(tenant, cache_salt, family or self.family)
         now = asyncio.get_running_loop().time
         until = now() + seconds
         loaded: dict[int, StoredPart] = {}

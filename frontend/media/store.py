@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quire.frontend.media.kind import MediaKind
+
 PAGE_BYTES = 4096
 ENTRY_BYTES = 2 * PAGE_BYTES
 """Bytes that an item costs besides the pages of its file: small images are many."""
@@ -65,6 +67,9 @@ class StoredPart:
     """An image, or a video, with all its items in their order; some may be the same."""
 
     items: tuple[StoredMedia, ...]
+    kind: MediaKind = "image"
+    seconds: tuple[float, ...] = ()
+    """The time of each item of a video."""
 
     @property
     def num_tokens(self) -> int:

@@ -2,16 +2,18 @@
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from quire.frontend.config import FrontendConfig
-from quire.frontend.media.expand import expand, spell
-from quire.frontend.media.families.table import read_family
+from quire.frontend.media.expand import expand, placeholders, spell
+from quire.frontend.media.families.table import MediaFamily, read_family, video_rules
+from quire.frontend.media.kind import MediaKind, MediaPart, kind_of
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
-from quire.frontend.media.source import Sources
+from quire.frontend.media.source import Sources, VideoBytes
 from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import Chat, ImagePart, RequestError, VideoPart
 from quire.proto.messages.introspection import Figure
@@ -22,8 +24,8 @@ MOST = 999
 """Most images, and most videos, of a prompt where nothing else was said, as in vLLM."""
 KINDS: dict[str, type[ImagePart | VideoPart]] = {"image": ImagePart, "video": VideoPart}
 NOT_SHOWN = (
-    "the chat template has places for {} of {} images; leave out those of turns that it does not show, or start the "
-    "server with a template for images, --chat-template FILE"
+    "the chat template has places for {} of {} {}s; leave out those of turns that it does not show, or start the "
+    "server with a template that shows them, --chat-template FILE"
 )
 
 Encode = Callable[[str], Awaitable[Sequence[int]]]
@@ -51,8 +53,6 @@ class PromptImages:
     def __init__(self, loader: MediaLoader, source: "TimedSource", limits: Mapping[str, int], metrics: Metrics) -> None:
         """`limits`: kind -> the most of them in one prompt; what is not named: `MOST`."""
         self.limits = {kind: limits.get(kind, MOST) for kind in KINDS}
-        self.takes_videos = False
-        """Whether the model's family reads videos."""
         self._loader = loader
         self._source = source
         self._metrics = metrics
@@ -97,6 +97,10 @@ class PromptImages:
         await self._loader.close()
         await self._source.close()
 
+    @property
+    def takes_videos(self) -> bool:
+        return video_rules(self._loader.family) is not None
+
     def check(self, chat: Chat) -> None:
         """Raises `ParameterError` for too many images or videos, before any of them is looked at."""
         for kind, part in KINDS.items():
@@ -117,35 +121,58 @@ class PromptImages:
         Only where a text of its own stands for the items of an image are they loaded before the chat is encoded.
         Raises `ParameterError` or `RequestError`.
         """
-        parts = [part for message in chat.messages for part in message.images]
-        family = self._loader.family
-        if family.spells:
-            _check_places(text.count(family.placeholder), len(parts))
-            loaded = await self._load(chat, parts, owner, owner.context)
+        parts = [part for message in chat.messages for part in message.media]
+        kinds = Counter(map(kind_of, parts))
+        family = self._family(chat, kinds)
+        if family.spells or kinds["video"]:
+            for kind, (place, _) in placeholders(family).items():
+                _check_places(text.count(place), kinds, kind)
+            loaded = await self._load(chat, parts, family, owner, owner.context)
             ids = await encode(spell(text, family, loaded.parts))
         else:
             ids = await encode(text)
-            _check_places(ids.count(family.placeholder_id), len(parts))
+            _check_places(ids.count(family.placeholder_id), kinds, "image")
             num_others = len(ids) - len(parts)
             room = None if owner.context is None else owner.context - num_others
-            loaded = await self._load(chat, parts, owner, room)
-        return expand(ids, family, loaded.items, "chat.messages")
+            loaded = await self._load(chat, parts, family, owner, room)
+        return expand(ids, family, loaded.parts, "chat.messages")
+
+    def _family(self, chat: Chat, kinds: Mapping[MediaKind, int]) -> MediaFamily:
+        """The model's, with the settings of a request. Raises `ParameterError`."""
+        own = self._loader.family
+        stated = {name: value for name, value in asdict(chat.media_settings).items() if value is not None}
+        try:
+            family = own.with_settings(stated) if stated else own
+        except ValueError as error:
+            name = next((name for name in stated if str(error).startswith(f"{name}: ")), next(iter(stated)))
+            message = str(error).removeprefix(f"{name}: ")
+            raise ParameterError(f"chat.media_settings.{name}", message) from error
+        videos, own_videos = video_rules(family), video_rules(own)
+        most = [(family.max_bytes, own.max_bytes)] if kinds["image"] else []
+        if kinds["video"] and videos is not None and own_videos is not None:
+            most.append((videos.max_pixels, own_videos.max_pixels))
+        if any(asked > allowed for asked, allowed in most):
+            message = "asks for more pixels than this server takes (--mm-processor-kwargs); lower it"
+            raise ParameterError("chat.media_settings.max_pixels", message)
+        return family
 
     async def _load(
-        self, chat: Chat, parts: Sequence[ImagePart], owner: ImageOwner, max_tokens: int | None
+        self, chat: Chat, parts: Sequence[MediaPart], family: MediaFamily, owner: ImageOwner, max_tokens: int | None
     ) -> LoadedMedia:
         """See `MediaLoader.load`. The files go with the owner's."""
         with self._metrics.timed("media_load_seconds"):
             loaded = await self._loader.load(
                 parts,
-                fields=media_fields(chat, ImagePart),
+                fields=media_fields(chat),
                 tenant=owner.tenant,
                 cache_salt=owner.cache_salt,
                 seconds=owner.deadline - time.monotonic(),
                 max_tokens=max_tokens,
+                family=family,
             )
         owner.files.callback(loaded.release)
-        self._metrics.count("images_total", (), len(parts))
+        for part in parts:
+            self._metrics.count(f"{kind_of(part)}s_total", ())
         return loaded
 
     def _figures(self) -> Iterator[Figure]:
@@ -154,9 +181,10 @@ class PromptImages:
         yield Figure("media_store_used_bytes", store.num_used_bytes)
 
 
-def _check_places(num_places: int, num_parts: int) -> None:
+def _check_places(num_places: int, kinds: Mapping[MediaKind, int], kind: MediaKind) -> None:
+    num_parts = kinds.get(kind, 0)
     if num_places != num_parts:
-        raise ParameterError("chat.messages", NOT_SHOWN.format(num_places, num_parts), "UNSUPPORTED")
+        raise ParameterError("chat.messages", NOT_SHOWN.format(num_places, num_parts, kind), "UNSUPPORTED")
 
 
 class TimedSource:
@@ -175,6 +203,11 @@ class TimedSource:
         """See `Sources.read`."""
         with self._metrics.timed("media_read_seconds"):
             return await self._sources.read(part, field, seconds)
+
+    async def read_video(self, part: VideoPart, field: str, seconds: float) -> VideoBytes:
+        """See `Sources.read_video`."""
+        with self._metrics.timed("media_read_seconds"):
+            return await self._sources.read_video(part, field, seconds)
 
     async def close(self) -> None:
         """End the child processes and the threads."""

@@ -1,4 +1,4 @@
-"""The child process that decodes images: `python -m quire.frontend.media.decode.decode_child`, in a sandbox.
+"""The child process that decodes images and videos: `python -m quire.frontend.media.decode.decode_child`, in a sandbox.
 
 It hands no pixel back: it writes them to its files, which the frontend then moves to where workers find them.
 """
@@ -27,12 +27,15 @@ from quire.frontend.media.decode.decode_job import (
     split_job,
 )
 from quire.frontend.media.decode.image import FORMATS, decode, set_limits
-from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.decode.video import VideoItems, open_video
+from quire.frontend.media.families.table import MediaFamily, video_rules
 from quire.frontend.media.refused import MediaRefused
 from quire.frontend.sandbox.child import serve
 
 MAX_ERROR = 200
 """Characters of Pillow's message that an answer repeats."""
+NICENESS = 5
+"""Niceness of these processes: a client's picture waits for the answers to others, and not they for it."""
 KEPT_BYTES = 256 << 20
 """Memory above which the process gives back what an image took; below, the next one finds its pages ready."""
 
@@ -42,6 +45,7 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
     wanted = msgspec.msgpack.decode(setup, type=DecodeSetup)
     set_limits()
     _silence_libraries()
+    os.nice(NICENESS)
     trim = ctypes.CDLL(None).malloc_trim
 
     def work(payload: bytes) -> bytes:
@@ -55,15 +59,23 @@ def prepare(setup: bytes) -> Callable[[bytes], bytes]:
 
 
 def answer(payload: bytes, setup: DecodeSetup) -> Answer:
-    """Decode, resize and write one image, an item at a time; what is not taken leaves no file behind."""
-    settings, data = split_job(payload)  # what it raises is our own mistake, and no client's
+    """Decode, resize and write one image or video, an item at a time; what is not taken leaves no file behind."""
+    job, data = split_job(payload)  # what it raises is our own mistake, and no client's
     del payload
+    settings = job.settings
+    videos = video_rules(settings.family) if settings.kind == "video" else None
     items: list[DecodedItem] = []
+    seconds: list[float] = []
     try:
-        for grid, pixels in image_items(decode(data, setup.max_pixels), settings.family):
+        if videos is not None:
+            video = VideoItems(open_video(data, job.frame_sizes, setup.max_pixels), videos, setup.max_bytes)
+            made, seconds = iter(video), video.seconds
+        else:
+            made = image_items(decode(data, setup.max_pixels), settings.family)
+        for grid, pixels in made:
             items.append(DecodedItem(digest(settings, grid, pixels), grid, len(pixels)))
             _write(item_file(setup.file, len(items) - 1), pixels)
-        return Decoded(tuple(items))
+        return Decoded(tuple(items), tuple(seconds))
     except _NotWritten as error:
         refusal: Answer = NotWritten(str(error))
     except MediaRefused as error:

@@ -1,8 +1,9 @@
-"""Messages between a frontend and a process that decodes images."""
+"""Messages between a frontend and a process that decodes images and videos."""
 
 import msgspec
 
 from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.kind import MediaKind
 
 
 class DecodeSetup(msgspec.Struct, frozen=True):
@@ -11,7 +12,9 @@ class DecodeSetup(msgspec.Struct, frozen=True):
     file: str
     """Beginning of the paths of the files to which it writes pixels, one for each item; see `item_file`."""
     max_pixels: int
-    """Most pixels of an image before it is resized."""
+    """Most pixels of an image, or of a frame, before it is resized."""
+    max_bytes: int
+    """Most bytes of all pixels of a video, resized."""
 
 
 class DecodedItem(msgspec.Struct, frozen=True):
@@ -24,13 +27,15 @@ class DecodedItem(msgspec.Struct, frozen=True):
 
 
 class Decoded(msgspec.Struct, frozen=True, tag=True):
-    """All items of an image, in their order."""
+    """All items of an image or a video, in their order."""
 
     items: tuple[DecodedItem, ...]
+    seconds: tuple[float, ...] = ()
+    """The time of each item of a video."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The image cannot be taken: what is wrong with it, and the remedy."""
+    """The image or video cannot be taken: what is wrong with it, and the remedy."""
 
     message: str
 
@@ -45,23 +50,32 @@ Answer = Decoded | Refused | NotWritten
 
 
 class DecodeSettings(msgspec.Struct, frozen=True):
-    """The rules by which one image is decoded, and whose it is."""
+    """The rules by which one image or video is decoded, and whose it is."""
 
     family: MediaFamily
     cache_salt: str
     """Requests of other salts share nothing of it: how long one takes does not tell what another one sent."""
+    kind: MediaKind = "image"
 
 
-def job_head(settings: DecodeSettings) -> bytes:
-    """The beginning of a job, before the bytes of the image; `split_job` takes it off."""
-    packed = msgspec.msgpack.encode(settings)
+class DecodeJob(msgspec.Struct, frozen=True, array_like=True):
+    """The head of a message to a process: how to read the bytes behind it."""
+
+    settings: DecodeSettings
+    frame_sizes: tuple[int, ...] = ()
+    """Sizes of the pictures of which the bytes are made, the frames of a video; empty: they are one file."""
+
+
+def job_head(job: DecodeJob) -> bytes:
+    """The beginning of a message, before the bytes of the file or the pictures; `split_job` takes it off."""
+    packed = msgspec.msgpack.encode(job)
     return len(packed).to_bytes(4, "little") + packed
 
 
-def split_job(payload: bytes) -> tuple[DecodeSettings, bytes]:
-    """The settings and the bytes of an image."""
+def split_job(payload: bytes) -> tuple[DecodeJob, bytes]:
+    """The head of a message, and the bytes behind it."""
     end = 4 + int.from_bytes(payload[:4], "little")
-    return msgspec.msgpack.decode(payload[4:end], type=DecodeSettings), payload[end:]
+    return msgspec.msgpack.decode(payload[4:end], type=DecodeJob), payload[end:]
 
 
 def item_file(file: str, index: int) -> str:

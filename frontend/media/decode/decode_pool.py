@@ -1,4 +1,4 @@
-"""The processes that decode images, and the way of an image through one of them into the store."""
+"""The processes that decode images and videos, and the way of one through one of them into the store."""
 
 import asyncio
 from pathlib import Path
@@ -9,6 +9,7 @@ from quire.frontend.fault_log import FaultLog
 from quire.frontend.media.decode.decode_job import (
     Answer,
     Decoded,
+    DecodeJob,
     DecodeSettings,
     DecodeSetup,
     NotWritten,
@@ -17,7 +18,7 @@ from quire.frontend.media.decode.decode_job import (
     job_head,
 )
 from quire.frontend.media.decode.turns import FairTurns
-from quire.frontend.media.families.table import MediaFamily
+from quire.frontend.media.kind import MediaKind
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
@@ -25,8 +26,8 @@ from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
 
 MODULE = "quire.frontend.media.decode.decode_child"
-SECONDS = 30.0
-"""CPU time of one image."""
+SECONDS: dict[MediaKind, float] = {"image": 10.0, "video": 60.0}
+"""CPU time of one."""
 PROCESS_BYTES = 512 << 20
 """Address space of a process beside its image."""
 PIXEL_BYTES = 24
@@ -47,7 +48,7 @@ class DecodePool:
     def __init__(self, store: MediaStore, num_processes: int, max_image_pixels: int) -> None:
         self._store = store
         self._files = [str(store.folder / f"{place}.part") for place in range(num_processes)]
-        setups = [msgspec.msgpack.encode(DecodeSetup(file, max_image_pixels)) for file in self._files]
+        setups = [msgspec.msgpack.encode(DecodeSetup(file, max_image_pixels, store.max_bytes)) for file in self._files]
         memory_bytes = PROCESS_BYTES + PIXEL_BYTES * max_image_pixels
         self._sandboxes = [
             Sandbox(MODULE, setup, memory_bytes=memory_bytes, max_answer_bytes=MAX_ANSWER_BYTES) for setup in setups
@@ -67,17 +68,17 @@ class DecodePool:
         await asyncio.gather(*self._work, return_exceptions=True)
 
     async def decode(
-        self, data: bytes | memoryview, key: bytes, settings: DecodeSettings, field: str, owner: object
+        self, data: bytes | memoryview, key: bytes, job: DecodeJob, field: str, owner: object
     ) -> StoredPart:
-        """The image in the store, with one reference to each item, and found there by `key`.
+        """The image or video in the store, with one reference to each item, and found there by `key`.
 
         `owner`: the request whose turn it is.
 
-        Raises `ParameterError` on `field` for an image that is refused, takes too long or breaks its process,
+        Raises `ParameterError` on `field` for what is refused, takes too long or breaks its process,
         `RequestError` where the process fails by itself or the disk is full, and `StoreFull`.
         """
         place = await self._turns.take(owner)
-        work = asyncio.create_task(self._decode_at(place, data, key, settings, field))
+        work = asyncio.create_task(self._decode_at(place, data, key, job, field))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
         try:
@@ -88,17 +89,17 @@ class DecodePool:
             raise
 
     async def _decode_at(
-        self, place: int, data: bytes | memoryview, key: bytes, settings: DecodeSettings, field: str
+        self, place: int, data: bytes | memoryview, key: bytes, job: DecodeJob, field: str
     ) -> StoredPart:
         """The same, at a place that is given back."""
         try:
-            answer = await self._answer(place, data, settings, field)
+            answer = await self._answer(place, data, job, field)
             if isinstance(answer, NotWritten) and self._store.make_place():
-                answer = await self._answer(place, data, settings, field)
+                answer = await self._answer(place, data, job, field)
             if isinstance(answer, NotWritten):
                 raise self._not_written(answer.error)
             self._fault_log.end()
-            part = self._part(answer, settings.family)
+            part = self._part(answer, job.settings)
             file = self._files[place]
             self._store.add([Path(item_file(file, index)) for index in range(len(part.items))], part, key)
             return part
@@ -110,7 +111,8 @@ class DecodePool:
         if not work.cancelled() and work.exception() is None:
             self._store.release(work.result())
 
-    def _part(self, answer: Decoded, family: MediaFamily) -> StoredPart:
+    def _part(self, answer: Decoded, settings: DecodeSettings) -> StoredPart:
+        family = settings.family
         folder = self._store.folder.name
         items = [
             StoredMedia(
@@ -123,19 +125,19 @@ class DecodePool:
             )
             for item in answer.items
         ]
-        return StoredPart(tuple(items))
+        return StoredPart(tuple(items), settings.kind, answer.seconds)
 
-    async def _answer(
-        self, place: int, data: bytes | memoryview, settings: DecodeSettings, field: str
-    ) -> Decoded | NotWritten:
+    async def _answer(self, place: int, data: bytes | memoryview, job: DecodeJob, field: str) -> Decoded | NotWritten:
         sandbox = self._sandboxes[place]
+        kind = job.settings.kind
+        seconds = SECONDS[kind]
         try:
-            answered = await sandbox.call(data, SECONDS, head=job_head(settings))
+            answered = await sandbox.call(data, seconds, head=job_head(job))
         except (SandboxTimeout, SandboxCrashed, SandboxLost) as error:
             self._remove_files(place)  # the process may have died while it wrote
             if isinstance(error, SandboxLost):
                 raise
-            slow = f"took more than {SECONDS:g} s to decode; send a smaller image"
+            slow = f"took more than {seconds:g} s to decode; send a smaller {kind}"
             broke = "broke the process that decoded it; send it in another format"
             raise ParameterError(field, slow if isinstance(error, SandboxTimeout) else broke, INVALID) from error
         answer = _answers.decode(answered)
@@ -152,5 +154,5 @@ class DecodePool:
         """The error of a request whose pixels found no place on the disk; the operator reads of it, too."""
         remedy = "free space there, or lower --media-store-bytes"
         self._fault_log.begin(f"media store: {self._store.folder}: {error}; {remedy}")
-        message = f"the server has no place for an image's pixels: {error}; send the request again"
+        message = f"the server has no place for its pixels: {error}; send the request again"
         return RequestError("QUEUE_FULL", message, retry_after_seconds=RETRY_SECONDS)

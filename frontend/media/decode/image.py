@@ -67,14 +67,19 @@ def decode(data: bytes, max_pixels: int) -> Image.Image:
     Raises `MediaRefused`, and of a damaged file whatever Pillow raises.
     """
     image = Image.open(BytesIO(data), formats=FORMATS)
+    check_pixels(image, max_pixels)
+    image.load()
+    undo = _UPRIGHT.get(_orientation(image))
+    return rgb(image if undo is None else image.transpose(undo))
+
+
+def check_pixels(image: Image.Image, max_pixels: int) -> None:
+    """Raises `MediaRefused` for an image, not loaded yet, without pixels or with too many."""
     width, height = image.size
     if not (width and height):
         raise MediaRefused(f"has {width} x {height} pixels; send an image that has some")
     if width * height > max_pixels:
         raise MediaRefused(f"has {width} x {height} pixels; at most {max_pixels} are allowed; send a smaller image")
-    image.load()
-    undo = _UPRIGHT.get(_orientation(image))
-    return _rgb(image if undo is None else image.transpose(undo))
 
 
 def _orientation(image: Image.Image) -> int:
@@ -85,7 +90,8 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def rgb(image: Image.Image) -> Image.Image:
+    """An image in RGB, what is transparent over white. Raises `MediaRefused`."""
     if image.mode in _HIGH_BYTE:
         image = _eight_bits(image)
     if image.mode in ("I", "F"):

@@ -9,18 +9,17 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from quire.frontend.media.families.bounds import BOUNDS, stated_bounds, wrong_size
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
+from quire.frontend.media.families.qwen_size import MAX_ASPECT, check_aspect, rounded_size
+from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos, read_videos
 from quire.frontend.media.families.view import View
-from quire.frontend.media.refused import MediaRefused
 
-MAX_ASPECT = 200
 CHANNELS = 3
 BICUBIC = 3
 """Pillow's number of the filter that the models were trained with, as files of settings state it."""
 FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": BICUBIC}
 """Settings that have one value here."""
-BOUNDS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
-"""Bounds by their old names -> their new ones in `size`. They count pixels, whatever the names mean elsewhere."""
 
 
 class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="qwen"):
@@ -42,6 +41,8 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
     """Fewest pixels of an image: a smaller one is enlarged."""
     max_pixels: int
     """Most pixels of an image: a larger one is reduced."""
+    videos: Qwen2Videos | Qwen3Videos | None = None
+    """Settings of videos; None: it takes none."""
 
     def __post_init__(self) -> None:
         for name in ("patch", "merge", "min_pixels"):
@@ -74,20 +75,8 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width to which an image of so many pixels is resized. Raises `MediaRefused`."""
-        if max(height, width) > MAX_ASPECT * min(height, width):
-            raise MediaRefused(
-                f"one side of {width} x {height} pixels is more than {MAX_ASPECT} times the other; cut the image"
-            )
-        unit = self.unit
-        rows, columns = round(height / unit) * unit, round(width / unit) * unit
-        if rows * columns > self.max_pixels:
-            shrink = math.sqrt(height * width / self.max_pixels)
-            rows = max(unit, math.floor(height / shrink / unit) * unit)
-            columns = max(unit, math.floor(width / shrink / unit) * unit)
-        elif rows * columns < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (height * width))
-            rows, columns = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
-        return rows, columns
+        check_aspect(height, width)
+        return rounded_size(height, width, self.unit, self.min_pixels, self.max_pixels)
 
     def views(self, height: int, width: int) -> tuple[View, ...]:
         """The one item of an image of so many pixels: all of it. Raises `MediaRefused`."""
@@ -109,15 +98,19 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
         return self.placeholder * num_items
 
     def with_settings(self, settings: Mapping[str, Any]) -> "QwenImages":
-        """The family with the bounds that settings name: `min_pixels`, `max_pixels`, or `size`. Raises `ValueError`."""
+        """The family as settings name it: `min_pixels`, `max_pixels`, or `size`, of images and videos alike.
+
+        And `fps` or `num_frames` of videos. Raises `ValueError`.
+        """
+        names = [*BOUNDS, "size", *(("fps", "num_frames") if self.videos is not None else ())]
         for name in settings:
-            if name not in (*BOUNDS, "size"):
-                known = ", ".join((*BOUNDS, "size"))
-                raise ValueError(f"{name}: is no setting of this model's images; it has {known}")
+            if name not in names:
+                raise ValueError(f"{name}: is no setting of this model's images; it has {', '.join(names)}")
         size = settings.get("size")
         if isinstance(size, Mapping) and not set(size) <= set(BOUNDS.values()):
-            raise _wrong_size(size)
-        return msgspec.convert(msgspec.to_builtins(self) | _bounds(settings), QwenImages)
+            raise wrong_size(size)
+        videos = None if self.videos is None else msgspec.to_builtins(self.videos.with_settings(settings))
+        return msgspec.convert(msgspec.to_builtins(self) | stated_bounds(settings) | {"videos": videos}, QwenImages)
 
     def _most_columns(self, rows: int) -> int:
         """Most tokens of the longer side of an enlarged image whose shorter side has so many."""
@@ -138,19 +131,9 @@ def read(files: ProcessorFiles) -> QwenImages | None:
         return None
     check_fixed(processor, FIXED)
     stated = {name: processor[name] for name in ("patch_size", "merge_size") if name in processor}
-    values = _bounds(processor) | stated | {"image_token_id": config["image_token_id"]}
-    return msgspec.convert(values, QwenImages)
-
-
-def _bounds(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The bounds of pixels in settings. An old name goes before the new one, as in transformers."""
-    size = settings.get("size") or {}
-    if not isinstance(size, Mapping):
-        raise _wrong_size(size)
-    old = {name: settings.get(name) for name in BOUNDS}
-    stated = {name: size.get(BOUNDS[name]) if value is None else value for name, value in old.items()}
-    return {name: value for name, value in stated.items() if value is not None}
-
-
-def _wrong_size(size: object) -> ValueError:
-    return ValueError(f"size: must have shortest_edge and longest_edge, got {size!r}")
+    values = stated_bounds(processor) | stated | {"image_token_id": config["image_token_id"]}
+    images = msgspec.convert(values, QwenImages)
+    videos = read_videos(files, FIXED)
+    if videos is not None and (videos.patch, videos.merge) != (images.patch, images.merge):
+        raise ValueError(f"patch_size, merge_size: {videos.patch}, {videos.merge} of videos are not those of images")
+    return msgspec.structs.replace(images, videos=videos)

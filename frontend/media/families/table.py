@@ -15,6 +15,7 @@ from typing import Any
 
 from quire.frontend.media.families import internvl, pixtral, qwen
 from quire.frontend.media.families.processor_files import ProcessorFiles
+from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 
 MediaFamily = qwen.QwenImages | internvl.InternImages | pixtral.PixtralImages
 """A family by any of its rows: the union of their structs."""
@@ -51,3 +52,8 @@ def read_family(folder: Path, overrides: Mapping[str, Any] = {}, tokenizer: Path
         return family.with_settings(overrides)
     except ValueError as error:
         raise ValueError(f"mm_processor_kwargs: {error}") from error
+
+
+def video_rules(family: MediaFamily) -> Qwen2Videos | Qwen3Videos | None:
+    """The settings of a model's videos; None: it takes none."""
+    return family.videos if isinstance(family, qwen.QwenImages) else None

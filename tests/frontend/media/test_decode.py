@@ -22,6 +22,7 @@ from quire.frontend.media.decode.decode_child import answer, image_items
 from quire.frontend.media.decode.decode_job import (
     Answer,
     Decoded,
+    DecodeJob,
     DecodeSettings,
     DecodeSetup,
     NotWritten,
@@ -61,7 +62,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def taken(data: bytes, file: Path, max_pixels: int = MAX_PIXELS) -> Answer:
-    return answer(job_head(DecodeSettings(FAMILY, "")) + data, DecodeSetup(str(file), max_pixels))
+    return answer(job_head(DecodeJob(DecodeSettings(FAMILY, ""))) + data, DecodeSetup(str(file), max_pixels, 1 << 30))
 
 
 def pixels(data: bytes, file: Path) -> np.ndarray:

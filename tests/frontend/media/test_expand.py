@@ -21,6 +21,11 @@ def item(rows: int, columns: int) -> StoredMedia:
     return StoredMedia(digest, (1, 2 * rows, 2 * columns), rows * columns, "f", 3072 * rows * columns)
 
 
+def parts_of(items: list[StoredMedia]) -> list[StoredPart]:
+    """Images of one item each."""
+    return [StoredPart((one,)) for one in items]
+
+
 @given(
     st.lists(st.tuples(st.lists(st.integers(6, 9), max_size=4), st.integers(1, 5), st.integers(1, 5)), max_size=6),
     st.lists(st.integers(6, 9), max_size=4),
@@ -36,7 +41,7 @@ def test_runs_stand_where_the_placeholders_stood(before, end, is_list: bool) -> 
         media.append(Media(span, one.digest, one.folder, one.num_bytes))
         wanted += [*text, *[PAD] * (rows * columns)]
         items.append(one)
-    found, spans = expand(ids + end if is_list else array("i", ids + end), FAMILY, items, "prompt")
+    found, spans = expand(ids + end if is_list else array("i", ids + end), FAMILY, parts_of(items), "prompt")
     assert found == array("i", wanted + end)
     assert spans == tuple(media)
 
@@ -44,12 +49,12 @@ def test_runs_stand_where_the_placeholders_stood(before, end, is_list: bool) -> 
 @pytest.mark.parametrize(("ids", "num_items"), [([], 1), ([1, PAD, PAD], 1), ([1, PAD], 2), ([PAD], 0)])
 def test_each_image_needs_one_placeholder(ids: list[int], num_items: int) -> None:
     with pytest.raises(ParameterError, match=f"chat.messages: the prompt has {ids.count(PAD)} times <.image_pad.> for"):
-        expand(ids, FAMILY, [item(1, 1)] * num_items, "chat.messages")
+        expand(ids, FAMILY, parts_of([item(1, 1)] * num_items), "chat.messages")
 
 
 def test_many_large_images_are_many_tokens() -> None:
     items = [item(100, 100)] * 200
-    found, spans = expand(array("i", [1, PAD] * 200), FAMILY, items, "prompt")
+    found, spans = expand(array("i", [1, PAD] * 200), FAMILY, parts_of(items), "prompt")
     assert len(found) == 200 * 10_001
     assert [span.span.start for span in spans] == [1 + 10_001 * number for number in range(200)]
 
@@ -72,7 +77,7 @@ def test_the_tokens_behind_rows_are_of_their_own() -> None:
         StoredMedia(b"b" * 32, (1, 2, 2), 1, "f", 9),
         StoredMedia(b"c" * 32, (1, 4, 2), 2 * 2, "f", 9, 2),
     ]
-    found, spans = expand([1, PAD, PAD, 2, PAD], Tiled(), items, "prompt")
+    found, spans = expand([1, PAD, PAD, 2, PAD], Tiled(), parts_of(items), "prompt")
     assert found.tolist() == [1, *[PAD, PAD, PAD, 6, PAD, PAD, PAD, 7], PAD, 2, *[PAD, 6, PAD, 7]]
     assert [(one.span.start, one.span.num_tokens, one.span.num_breaks) for one in spans] == [
         (1, 8, 2),

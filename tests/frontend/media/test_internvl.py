@@ -143,7 +143,7 @@ def test_tokens_of_a_chat_are_those_of_transformers(sizes, folder: Path) -> None
     parts = [stored(family, image) for image in images]
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = tokenizer.encode(spell(text, family, parts), add_special_tokens=False).ids
-    found, media = expand(ids, family, [item for part in parts for item in part.items], "prompt")
+    found, media = expand(ids, family, parts, "prompt")
     theirs = library_processor(folder)(text=[text], images=images, return_tensors="np")
     assert found.tolist() == theirs["input_ids"][0].tolist()
     assert len(media) == len(theirs["pixel_values"])

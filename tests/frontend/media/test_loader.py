@@ -246,7 +246,7 @@ def test_an_image_that_takes_too_much_memory_is_refused(tmp_path: Path, monkeypa
 
 
 def test_an_image_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_pool, "SECONDS", 0.02)
+    monkeypatch.setitem(decode_pool.SECONDS, "image", 0.02)
 
     async def run() -> None:
         async with loading(tmp_path) as one:

@@ -1,0 +1,38 @@
+"""Sizes of images and frames of the Qwen family: rounded to whole tokens, within bounds of pixels."""
+
+import math
+
+from quire.frontend.media.refused import MediaRefused
+
+MAX_ASPECT = 200
+
+
+def check_aspect(height: int, width: int) -> None:
+    """Raises `MediaRefused` for sides that differ too much."""
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        message = f"one side of {width} x {height} pixels is more than {MAX_ASPECT} times the other; cut the image"
+        raise MediaRefused(message)
+
+
+def rounded_size(
+    height: int,
+    width: int,
+    unit: int,
+    min_pixels: int,
+    max_pixels: int,
+    num_frames: int = 1,
+    num_counted: int = 1,
+) -> tuple[int, int]:
+    """Height and width to which so many frames of this size are resized; `unit`: pixels of the side of a token.
+
+    The bounds are for all frames together: those of the rounded size are `num_counted`.
+    """
+    rows, columns = round(height / unit) * unit, round(width / unit) * unit
+    if num_counted * rows * columns > max_pixels:
+        shrink = math.sqrt(num_frames * height * width / max_pixels)
+        rows = max(unit, math.floor(height / shrink / unit) * unit)
+        columns = max(unit, math.floor(width / shrink / unit) * unit)
+    elif num_counted * rows * columns < min_pixels:
+        grow = math.sqrt(min_pixels / (num_frames * height * width))
+        rows, columns = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
+    return rows, columns
