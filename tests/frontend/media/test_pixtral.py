@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ from transformers.models.pixtral.image_processing_pil_pixtral import (
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
 
-from tiny_mistral3 import PATCH, PROCESSOR, processor_of, write_tokenizer
+from tiny_mistral3 import BREAK, END, IMAGE, PATCH, PROCESSOR, library_processor, processor_of, write_tokenizer
+from tokenizers import Tokenizer
 
 from quire.frontend.media.decode.decode_child import image_items
+from quire.frontend.media.expand import expand
 from quire.frontend.media.families.pixtral import PixtralImages
 from quire.frontend.media.families.table import read_family
 from quire.frontend.media.refused import MediaRefused
+from quire.frontend.media.store import StoredMedia, StoredPart
 
 CONFIG = {
     "model_type": "mistral3",
@@ -140,6 +144,35 @@ def write(folder: Path, image: object = PROCESSOR, config: object = CONFIG, toge
 def folder(made: Path, tmp_path: Path) -> Path:
     (tmp_path / "tokenizer.json").write_bytes((made / "tokenizer.json").read_bytes())
     return write(tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [[(16, 16)], [(150, 70), (40, 200)], [(96, 64)] * 3, [(1, 1), (500, 90)]])
+def test_tokens_of_a_chat_are_those_of_transformers(sizes: list[tuple[int, int]], made: Path) -> None:
+    family, tokenizer = read_family(made), Tokenizer.from_file(str(made / "tokenizer.json"))
+    assert isinstance(family, PixtralImages)
+    images = [picture(*size) for size in sizes]
+    parts, begin = [], "a quire"
+    for number, image in enumerate(images):
+        ((grid, pixels),) = image_items(image, family)
+        tokens, breaks = family.num_tokens(grid), family.num_breaks(grid)
+        stored = StoredMedia(bytes([number]) * 32, grid, tokens, "f", len(pixels), num_breaks=breaks)
+        parts.append(StoredPart((stored,)))
+        begin += IMAGE + ("" if number % 2 else " of pages")
+    found, media = expand(tokenizer.encode(begin, add_special_tokens=False).ids, family, parts, "prompt")
+    names = SimpleNamespace(**processor_of(PATCH, 2))
+    processed = PixtralImageProcessorPil(**PROCESSOR)(images=images, patch_size=2 * PATCH, return_tensors="np")
+    spelled = [
+        library_processor().replace_image_token(names, {"image_sizes": processed["image_sizes"].tolist()}, number)
+        for number in range(len(images))
+    ]
+    pieces = begin.split(IMAGE)
+    whole = "".join(piece + run for piece, run in zip(pieces, [*spelled, ""], strict=True))
+    assert found.tolist() == tokenizer.encode(whole, add_special_tokens=False).ids
+    ends = tokenizer.token_to_id(BREAK), tokenizer.token_to_id(END)
+    for one, run in zip(media, spelled, strict=True):
+        tokens = found[one.span.start : one.span.stop].tolist()
+        assert tokens == tokenizer.encode(run, add_special_tokens=False).ids
+        assert one.span.num_breaks == sum(token in ends for token in tokens)
 
 
 def test_settings_are_read_from_the_models_files(folder: Path) -> None:
