@@ -69,7 +69,7 @@ class PromptImages:
         family = read_family(Path(config.model), config.mm_processor_kwargs, Path(config.tokenizer_dir))
         if family is None:
             return None
-        source = TimedSource(config, metrics)
+        source = TimedSource(config, metrics, takes_videos=video_rules(family) is not None)
         folder = Path(config.run_dir) / MEDIA_FOLDER
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -99,6 +99,7 @@ class PromptImages:
 
     @property
     def takes_videos(self) -> bool:
+        """True where the model's family reads videos."""
         return video_rules(self._loader.family) is not None
 
     def check(self, chat: Chat) -> None:
@@ -188,12 +189,12 @@ def _check_places(num_places: int, kinds: Mapping[MediaKind, int], kind: MediaKi
 
 
 class TimedSource:
-    """The bytes of images, and how long it takes to get them."""
+    """The bytes of images and videos, and how long it takes to get them."""
 
-    def __init__(self, config: FrontendConfig, metrics: Metrics) -> None:
+    def __init__(self, config: FrontendConfig, metrics: Metrics, takes_videos: bool) -> None:
         """Raises `ValueError` naming the field."""
         self._sources = Sources(
-            config.body_bytes(takes_images=True),
+            config.body_bytes(True, takes_videos),
             allowed_local_media_path=config.allowed_local_media_path,
             allowed_media_domains=config.allowed_media_domains,
         )

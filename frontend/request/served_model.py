@@ -15,7 +15,7 @@ from quire.frontend.text.async_tokenizer import AsyncTokenizer
 from quire.frontend.text.encode_threads import EncodeThreads
 from quire.frontend.text.infill import find_infill
 from quire.frontend.text.tokenizer import TextTokenizer
-from quire.proto.api import Chat, ImagePart, MediaSettings, VideoPart
+from quire.proto.api import Chat, ImagePart, VideoPart
 from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
@@ -28,7 +28,6 @@ UNWATCHED = (
     "is a video, which this model does not take; send pictures of it as images, or ask a model that takes videos "
     "(those whose input_modalities in /v1/models say so)"
 )
-UNSET = "changes nothing yet: bounds of images are set where the server starts, by --mm-processor-kwargs; leave it out"
 UNSEEN = (
     "are not shown by this model's chat template, and there is no parser for its calls; for agents start the server "
     "with a model whose template shows tools, or with --chat-template FILE; to have tools ignored, with "
@@ -105,8 +104,6 @@ class ServedModel:
             raise ParameterError(field, UNREAD, "UNSUPPORTED")
         for field in () if self.takes_videos else media_fields(chat, VideoPart):
             raise ParameterError(field, UNWATCHED, "UNSUPPORTED")
-        if chat.media_settings != MediaSettings():
-            raise ParameterError("chat.media_settings", UNSET, "UNSUPPORTED")
         if self.images is not None:
             self.images.check(chat)
 

@@ -25,11 +25,12 @@ TEMPLATE = (
     "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
-SIGHT_SPECIALS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+SIGHT_SPECIALS = ("<|vision_start|>", "<|vision_end|>", "<|video_pad|>", "<|image_pad|>")
 SIGHT_TEMPLATE = (
     "{% for m in messages %}<|turn|>{{ m.role }}\n"
     "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
-    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% if part.type == 'text' %}{{ part.text }}"
+    "{% else %}<|vision_start|><|{{ part.type }}_pad|><|vision_end|>{% endif %}"
     "{% endfor %}{% endif %}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
 )
@@ -64,8 +65,8 @@ def sight_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("sight")
     tokenizer = write_tokenizer(directory, (*SPECIALS, *SIGHT_SPECIALS), SIGHT_TEMPLATE)
     (directory / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
-    placeholder = tokenizer.token_to_id(SIGHT_SPECIALS[-1])
-    (directory / "config.json").write_text(json.dumps({"image_token_id": placeholder}))
+    ids = {f"{kind}_token_id": tokenizer.token_to_id(f"<|{kind}_pad|>") for kind in ("image", "video")}
+    (directory / "config.json").write_text(json.dumps({"model_type": "qwen3_vl"} | ids))
     return directory
 
 
@@ -152,3 +153,9 @@ def serving(model_dir: Path, tmp_path: Path) -> Callable[..., object]:
 def sight(serving: Callable[..., object], sight_dir: Path, tmp_path: Path) -> dict[str, object]:
     """Arguments of `serving`, or of what starts it, for a model that takes images."""
     return {"model": str(sight_dir), "run_dir": str(tmp_path), "media": MediaFacts(("image",), 4, 16, 64)}
+
+
+@pytest.fixture
+def watch(sight: dict[str, object]) -> dict[str, object]:
+    """The same for a model that takes videos, too."""
+    return sight | {"media": MediaFacts(("image", "video"), 4, 16, 64)}

@@ -163,3 +163,64 @@ def test_a_text_model_refuses_videos_with_the_remedy(web):
                 assert "is a video, which this model does not take" in response.text
 
     asyncio.run(main())
+
+
+def test_a_video_is_the_same_by_whatever_door_and_way_it_comes(web, watch):
+    async def main():
+        async with web(**watch) as w:
+            w.answers([75])
+            again = {"type": "video_url", "video_url": FRAMES, "uuid": "clip"}
+            for part in (VIDEO, again, {"type": "video_url", "uuid": "clip"}):
+                response = await w.client.post(CHAT, json=asked(part))
+                assert response.status_code == 200, response.text
+            one, other, third = w.scheduler.submits
+            assert one.media == other.media == third.media
+            assert one.prompt == other.prompt == third.prompt
+            tokens = (await w.client.post("/tokenize", json=asked(VIDEO))).json()["tokens"]
+            assert len(one.prompt) == 4 * len(tokens)
+            card = (await w.client.get("/v1/models")).json()["data"][0]
+            assert (card["input_modalities"], card["max_videos"]) == (["text", "image", "video"], 999)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"mm_processor_kwargs": {"max_pixels": 1 << 40}}, "mm_processor_kwargs.max_pixels"),
+        ({"mm_processor_kwargs": {"size": {"longest_edge": 1 << 40}}}, "mm_processor_kwargs.size.longest_edge"),
+        ({"media_io_kwargs": {"video": {"num_frames": 1 << 40}}}, "media_io_kwargs.video.num_frames"),
+    ],
+)
+def test_settings_that_a_model_cannot_follow_are_refused_by_name(web, watch, more, field):
+    async def main():
+        async with web(**watch) as w:
+            response = await w.client.post(CHAT, json=asked(VIDEO, **more))
+            assert (response.status_code, response.json()["error"]["param"]) == (400, field), response.text
+
+    asyncio.run(main())
+
+
+def test_responses_reduce_their_images(web, sight):
+    async def main():
+        async with web(**sight) as w:
+            w.answers([75])
+            large = f"data:image/png;base64,{base64_of(png(256, 256))}"
+            body = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": large}]}]}
+            for more in ({}, {"mm_processor_kwargs": {"max_pixels": 4 * 32 * 32}}):
+                assert (await w.client.post("/v1/responses", json=body | more)).status_code == 200
+            sizes = [submit.media[0].span.num_tokens for submit in w.scheduler.submits]
+            assert sizes == [64, 4]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("most", "status"), [(1, 200), (0, 413)])
+def test_bodies_may_be_larger_where_the_model_takes_videos(web, watch, most, status):
+    async def main():
+        async with web(**watch, limit_mm_per_prompt={"video": most}) as w:
+            w.answers([75])
+            body = {"messages": [{"role": "user", "content": "hi"}], "user": "x" * (65 << 20)}
+            assert (await w.client.post(CHAT, json=body)).status_code == status
+
+    asyncio.run(main())
