@@ -1,6 +1,6 @@
 """Every Python and curl example of the README and of the API's page, run as it stands against real engines.
 
-Those of a section named in ENGINES have an engine of its own kind; a file `picture.png` is where they run.
+Those of a section named in ENGINES have an engine of its own kind; `picture.png` and `clip.mp4` are where they run.
 """
 
 import os
@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -17,7 +19,7 @@ PAGES = ("README.md", "frontend/API.md")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-ENGINES = {"Embeddings": "embedding_engine", "Pictures": "vision_engine"}
+ENGINES = {"Embeddings": "embedding_engine", "Pictures and videos": "vision_engine"}
 
 
 def examples() -> list[tuple[str, str, str, str]]:
@@ -39,10 +41,19 @@ def examples() -> list[tuple[str, str, str, str]]:
 EXAMPLES = examples()
 
 
+def write_clip(path: Path) -> None:
+    """A video of a second, in which the picture darkens."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 8, (64, 48))
+    for value in range(8):
+        writer.write(np.full((48, 64, 3), 200 - 20 * value, np.uint8))
+    writer.release()
+
+
 @pytest.mark.parametrize(("name", "engine", "language", "code"), EXAMPLES, ids=[one[0] for one in EXAMPLES])
 def test_an_example_runs_as_it_stands(request, tmp_path, name, engine, language, code) -> None:
     engine = request.getfixturevalue(engine)
     Image.new("RGB", (64, 48), "orange").save(tmp_path / "picture.png")
+    write_clip(tmp_path / "clip.mp4")
     code = code.replace("localhost:8000", engine.http).replace("localhost:50051", engine.target)
     command = [sys.executable, "-P", "-c", code] if language == "python" else ["bash", "-euo", "pipefail", "-c", code]
     # the folder of this interpreter's commands comes first: `quire` in an example is this one
