@@ -136,5 +136,9 @@ def test_http_takes_a_picture_too_and_what_cannot_be_read_is_refused(serve, mode
     body["messages"][0]["content"][1] = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
     with pytest.raises(urllib.error.HTTPError, match="400"):
         post(engine, "/v1/chat/completions", body)
+    named = request(
+        [TextPart("[IMG][IMG_BREAK][IMG_END]"), ImagePart(data=png(A))]
+    )  # a text names no place of a picture
+    assert engine.client.generate(named).outputs[0].finished.usage.completion_tokens == NUM_TOKENS
     assert answer(engine, "text") == expected["text"]
     engine.stop()
