@@ -101,7 +101,7 @@ class PixtralImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         """The family with the bounds that settings name: `size`. Raises `ValueError`."""
         for name in settings:
             if name != "size":
-                raise ValueError(f"{name}: is no setting of this model's images; it has size")
+                raise ValueError(f"{name}: is no setting of this model's images; the server may set size, their sides")
         height, width = _bounds(settings)
         return msgspec.convert(msgspec.to_builtins(self) | {"max_height": height, "max_width": width}, PixtralImages)
 

@@ -204,7 +204,7 @@ def test_a_servers_bounds_go_before_the_models(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"max_pixels": 10}, "max_pixels: is no setting of this model's images; it has size"),
+        ({"max_pixels": 10}, "max_pixels: is no setting of this model's images; the server may set size"),
         ({"size": 448}, "size: must have longest_edge, or height and width, got 448"),
         ({"size": {"shortest_edge": 3, "longest_edge": 9}}, "size: must have longest_edge, or height and width"),
         ({"size": {"height": 3}}, "size: must have longest_edge, or height and width, got {'height': 3}"),
