@@ -1,4 +1,4 @@
-"""The images of requests: loaded into the store, and kept there until their requests end."""
+"""The images and videos of requests: loaded into the store, and kept there until their requests end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ READ_AHEAD = 2
 
 
 class LoadedMedia:
-    """The images of a request in their order, to which it refers until `release`."""
+    """The images and videos of a request in their order, to which it refers until `release`."""
 
     def __init__(self, store: MediaStore, parts: Sequence[StoredPart]) -> None:
         self.parts = tuple(parts)
@@ -106,7 +106,7 @@ class MediaLoader:
                     raise self._no_room(list(loaded.values()), error.cost, field) from error
                 num_tokens += loaded[number].num_tokens
                 if max_tokens is not None and num_tokens > max_tokens:
-                    message = f"{len(loaded)} images up to this one take {num_tokens} tokens; the context has room for"
+                    message = f"{len(loaded)} images and videos up to this one take {num_tokens} tokens; the context has room for"
                     remedy = f"{max(0, max_tokens)}; send fewer or smaller ones"
                     raise ParameterError(field, f"{message} {remedy}", "CONTEXT_LENGTH_EXCEEDED")
 
@@ -119,7 +119,9 @@ class MediaLoader:
             if isinstance(error, BaseExceptionGroup):
                 raise error.exceptions[0] from None
             if isinstance(error, TimeoutError) and scope.expired():
-                raise RequestError("DEADLINE", "the time-out passed before the images were decoded") from None
+                raise RequestError(
+                    "DEADLINE", "the time-out passed before the images and videos were decoded"
+                ) from None
             raise
         return LoadedMedia(self.store, [loaded[number] for number in range(len(parts))])
 
@@ -128,7 +130,7 @@ class MediaLoader:
         own = cost + total_cost(parts)
         most = self.store.max_bytes
         if own > most:
-            message = f"the images of this request take {own} bytes up to this one; at most {most} are kept; send fewer"
+            message = f"the images and videos of this request take {own} bytes up to this one; at most {most} are kept; send fewer"
             return ParameterError(field, message, "EXCEEDS_CAPACITY")
-        message = f"images of other requests take {self.store.num_used_bytes} of {most} bytes; send the request again"
+        message = f"images and videos of other requests take {self.store.num_used_bytes} of {most} bytes; send the request again"
         return RequestError("QUEUE_FULL", message, field=field, retry_after_seconds=RETRY_SECONDS)
