@@ -161,6 +161,24 @@ class Reference:
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return self.processor(text=[text], images=list(images) or None, return_tensors="pt")
 
+    def watched(self, messages, images, videos):
+        """The same with videos, lists of frames: the library's texts, and its images' pixels for each frame."""
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        images, videos, tiles = iter(images), iter(videos), []
+
+        def written(match):
+            if match["image"]:
+                made = self.processor.image_processor(images=[next(images)], crop_to_patches=True, return_tensors="pt")
+                tiles.append(made["pixel_values"])
+                return self.processor.replace_image_token(made, 0)
+            frames = self.processor.image_processor(images=next(videos), crop_to_patches=False, return_tensors="pt")
+            tiles.append(frames["pixel_values"])
+            return self.processor.replace_video_token({"pixel_values_videos": frames["pixel_values"][None]}, 0)
+
+        text = self.processor.multimodal_pattern.sub(written, text)
+        ids = self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        return {"input_ids": ids, "pixel_values": torch.cat(tiles)}
+
     @torch.inference_mode()
     def greedy(self, inputs, count):
         """The first tokens behind the inputs."""

@@ -73,11 +73,15 @@ def _places(
 ) -> tuple["np.ndarray[tuple[int], np.dtype[np.int64]]", list[tuple[StoredMedia, int]]]:
     """The places of the placeholders, and the item of each with its `elapsed`."""
     found: list[tuple[int, tuple[StoredMedia, int]]] = []
-    for kind, (text, token) in placeholders(family).items():
-        items = [item for part in parts if part.kind == kind for item in _timed(part, family)]
+    kinds: dict[int, list[MediaKind]] = {}
+    for kind, (_, token) in placeholders(family).items():
+        kinds.setdefault(token, []).append(kind)
+    for token, same in kinds.items():
+        items = [item for part in parts if part.kind in same for item in _timed(part, family)]
         places = np.flatnonzero(column == token).tolist()
         if len(places) != len(items):
-            message = f"the prompt has {len(places)} times {text} for {len(items)} items of {kind}s; each needs one"
+            text, named = placeholders(family)[same[0]][0], " and ".join(f"{kind}s" for kind in same)
+            message = f"the prompt has {len(places)} times {text} for {len(items)} items of {named}; each needs one"
             raise ParameterError(field, message)
         found += zip(places, items, strict=True)
     found.sort(key=lambda one: one[0])

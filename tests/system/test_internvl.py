@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mod
 from pictures import data_url, picture, png
 from tiny_internvl import TEXT, TILE, Reference, write_checkpoint
 
-from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, TextPart
+from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, TextPart, VideoPart
 
 NUM_TOKENS = 24
 ONE_PAGE = 64 * TEXT["hidden_size"] * 4
@@ -25,6 +25,7 @@ ENGINES = {
     "two_ranks": ("--tensor-parallel-size", "2"),
 }
 ONE, TWO, SIX = picture(TILE, TILE, 0), picture(130, 60, 1), picture(95, 64, 2)
+FRAMES = [picture(95, 64, seed) for seed in (3, 4, 3)]
 CHATS = {
     "first": [ONE, "what do you see"],
     "last": ["a quire is", SIX],
@@ -32,7 +33,9 @@ CHATS = {
     "repeated": [TWO, "the", TWO, "pages", ONE, ONE],
     "text": ["a quire is a gathering of pages"],
     "other": [TWO, "what do you see"],
+    "watched": [FRAMES, "and", SIX, "beside", [ONE]],
 }
+"""A list is a video's frames."""
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +53,27 @@ def expected(reference):
     """Chat -> the number of its prompt's tokens, and the tokens that follow."""
     found = {}
     for name, content in CHATS.items():
-        parts = [{"type": "text", "text": one} if isinstance(one, str) else {"type": "image"} for one in content]
-        inputs = reference.inputs(
-            [{"role": "user", "content": parts}], [one for one in content if not isinstance(one, str)]
-        )
+        kinds = {str: "text", list: "video"}
+        parts = [{"type": kinds.get(type(one), "image")} for one in content]
+        for part, one in zip(parts, content, strict=True):
+            part |= {"text": one} if isinstance(one, str) else {}
+        images, videos = ([one for one, part in zip(content, parts, strict=True) if part["type"] == kind]
+                          for kind in ("image", "video"))  # fmt: skip
+        messages = [{"role": "user", "content": parts}]
+        inputs = reference.watched(messages, images, videos) if videos else reference.inputs(messages, images)
         found[name] = inputs["input_ids"].shape[1], reference.greedy(inputs, NUM_TOKENS)
     return found
 
 
+def part(one):
+    if isinstance(one, list):
+        return VideoPart(frames=tuple(map(png, one)))
+    return TextPart(one) if isinstance(one, str) else ImagePart(data=png(one))
+
+
 def answer(engine, name):
     """The prompt's tokens in number, and those of the answer."""
-    parts = [TextPart(one) if isinstance(one, str) else ImagePart(data=png(one)) for one in CHATS[name]]
+    parts = list(map(part, CHATS[name]))
     asked = GenerateRequest(
         input=Chat([ChatMessage("user", parts)]), temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True
     )

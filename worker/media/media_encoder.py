@@ -57,7 +57,7 @@ class MediaEncoder:
         self._side = vision.tile_side
         self.merge = vision.merge_size
         self.most_patches = most_patches
-        self.kinds = ("image", "video") if vision.temporal_patch_size > 1 else ("image",)
+        self.kinds = ("image", "video") if vision.takes_videos else ("image",)
 
     def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
         """Queue the work -> bool [encodes]: items whose file was lost, on whichever rank had it; their rows are zeros.

@@ -26,7 +26,7 @@ class VisionSpec(ABC):
     patch_size: int
     """Pixels of a patch's side."""
     temporal_patch_size: int = 1
-    """Frames of a patch; an image is repeated. 1: there are no videos."""
+    """Frames of a patch; an image is repeated."""
     merge_size: int
     """Patches of the side of a square for which one token stands."""
     activation: Activation
@@ -45,6 +45,11 @@ class VisionSpec(ABC):
     def patch_numbers(self) -> int:
         """Numbers of the pixels of one patch."""
         return CHANNELS * self.temporal_patch_size * self.patch_size**2
+
+    @property
+    def takes_videos(self) -> bool:
+        """A video's frames, as many at once as a patch spans, are items like images."""
+        return self.temporal_patch_size > 1
 
     @property
     def tile_side(self) -> int | None:

@@ -9,7 +9,8 @@ from quire.frontend.media.decode.container import check_container
 from quire.frontend.media.decode.frames import ANIMATIONS, AnimatedFrames, Frames, ListedFrames
 from quire.frontend.media.decode.image import FORMATS
 from quire.frontend.media.decode.video_file import FileFrames
-from quire.frontend.media.families.qwen_video import UNKNOWN_FPS, QwenVideos
+from quire.frontend.media.families.qwen_video import UNKNOWN_FPS
+from quire.frontend.media.families.table import VideoRules
 from quire.frontend.media.refused import MediaRefused
 
 CHANNELS = 3
@@ -18,12 +19,12 @@ CHANNELS = 3
 class VideoItems:
     """The items of one video, made one after the other."""
 
-    def __init__(self, frames: Frames, rules: QwenVideos, max_bytes: int) -> None:
+    def __init__(self, frames: Frames, rules: VideoRules, max_bytes: int) -> None:
         """`max_bytes`: of the pixels of all items. Raises `MediaRefused`."""
         self._frames = frames
         self._rules = rules
         is_list = isinstance(frames, ListedFrames)
-        fps = rules.fps if is_list else frames.fps or UNKNOWN_FPS
+        fps = (rules.fps if is_list else frames.fps) or UNKNOWN_FPS
         if is_list and rules.num_frames is None:
             self.indices = list(range(frames.num_frames))
         else:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from quire.frontend.media.families.intern_video import TILE, InternVideos, read_videos
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
 from quire.frontend.media.families.view import View
 
@@ -19,16 +20,17 @@ BICUBIC = 3
 FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": BICUBIC}
 """Settings that have one value here."""
 SETTINGS = ("min_patches", "max_patches", "crop_to_patches")
+OF_VIDEOS = ("fps", "num_frames")
 MODEL_TYPE = "internvl"
 MAX_TILES = 128
 """Most tiles that settings may allow of an image: all lie in memory when it has been resized."""
 
 
-class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="internvl"):
+class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="internvl", kw_only=True):
     """The settings of one model, by the names that its files give them."""
 
     kind: ClassVar[str] = "internvl"
-    placeholder: ClassVar[str] = "<IMG_CONTEXT>"
+    placeholder: ClassVar[str] = TILE
     """Text of the token that stands for an image in a rendered chat."""
     spells: ClassVar[bool] = True
     row_ends: ClassVar[tuple[int, int] | None] = None
@@ -46,6 +48,8 @@ class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     """Most of them; 1: an image is one tile."""
     is_cut: bool = msgspec.field(name="crop_to_patches", default=True)
     """False: an image is one tile, whatever its aspect."""
+    videos: InternVideos
+    """Settings of videos."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_tiles <= MAX_TILES:
@@ -101,11 +105,17 @@ class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         return f"<img>{self.placeholder * num_items}</img>"
 
     def with_settings(self, settings: Mapping[str, Any]) -> "InternImages":
-        """The family with the numbers of tiles that settings name. Raises `ValueError`."""
+        """The family with numbers of tiles, and `fps` or `num_frames` of videos, that settings name.
+
+        Raises `ValueError`.
+        """
         for name in settings:
-            if name not in SETTINGS:
-                raise ValueError(f"{name}: is no setting of this model's images; it has {', '.join(SETTINGS)}")
-        return msgspec.convert(msgspec.to_builtins(self) | dict(settings), InternImages)
+            if name not in SETTINGS + OF_VIDEOS:
+                known = ", ".join(SETTINGS + OF_VIDEOS)
+                raise ValueError(f"{name}: is no setting of this model's images; it has {known}")
+        changes = {name: settings[name] for name in SETTINGS if name in settings}
+        videos = msgspec.to_builtins(self.videos.with_settings(settings))
+        return msgspec.convert(msgspec.to_builtins(self) | changes | {"videos": videos}, InternImages)
 
     def _arranged(self, height: int, width: int) -> tuple[int, int]:
         """Columns and rows of tiles: those with nearly the image's aspect. Of two that are as near the one with more
@@ -150,11 +160,15 @@ def read(files: ProcessorFiles) -> InternImages:
     side = _side("size", [size.get("height"), size.get("width")])
     if side != (tile := _side("image_size", vision.get("image_size", 448))):
         raise ValueError(f"size: is {side}, but config.json has tiles of {tile} pixels; download both files again")
+    token, patch = config.get("image_token_id"), _side("patch_size", vision.get("patch_size", 14))
+    if not isinstance(token, int):
+        raise ValueError(f"image_token_id: config.json must state a token, got {token!r:.64}")
     values = {
-        "image_token_id": config.get("image_token_id"),
-        "patch_size": _side("patch_size", vision.get("patch_size", 14)),
+        "image_token_id": token,
+        "patch_size": patch,
         "merge": _merge(config.get("downsample_ratio", 0.5)),
         "side": side,
+        "videos": msgspec.to_builtins(read_videos(files, FIXED, placeholder_id=token, patch=patch, side=side)),
         **{name: image[name] for name in ("min_patches", "max_patches") if image.get(name) is not None},
     }
     family = msgspec.convert(values, InternImages)

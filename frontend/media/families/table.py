@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from quire.frontend.media.families import internvl, pixtral, qwen
+from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 
 MediaFamily = qwen.QwenImages | internvl.InternImages | pixtral.PixtralImages
 """A family by any of its rows: the union of their structs."""
+VideoRules = Qwen2Videos | Qwen3Videos | InternVideos
+"""What a family says of videos."""
 
 READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
@@ -54,6 +57,6 @@ def read_family(folder: Path, overrides: Mapping[str, Any] = {}, tokenizer: Path
         raise ValueError(f"mm_processor_kwargs: {error}") from error
 
 
-def video_rules(family: MediaFamily) -> Qwen2Videos | Qwen3Videos | None:
+def video_rules(family: MediaFamily) -> VideoRules | None:
     """The settings of a model's videos; None: it takes none."""
-    return family.videos if isinstance(family, qwen.QwenImages) else None
+    return family.videos if isinstance(family, qwen.QwenImages | internvl.InternImages) else None

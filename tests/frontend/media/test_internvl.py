@@ -11,16 +11,21 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tiny_internvl import IMAGE, PATCH, PROCESSOR, SIDE, TILE, TOKENS, library_processor, write_tokenizer
+from tiny_internvl import IMAGE, PATCH, PROCESSOR, SIDE, TILE, TOKENS, VIDEO, library_processor, write_tokenizer
 from tokenizers import Tokenizer
+from transformers.video_utils import VideoMetadata
+from video_oracle import INTERN
 
 from quire.frontend.media.decode.decode_child import image_items
 from quire.frontend.media.expand import expand, spell
+from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.internvl import InternImages
 from quire.frontend.media.families.table import read_family
 from quire.frontend.media.store import StoredMedia, StoredPart
+from quire.proto.messages.params import ParameterError
 
 CONFIG = {
     "model_type": "internvl",
@@ -34,7 +39,8 @@ MEAN, STD = PROCESSOR["image_mean"], PROCESSOR["image_std"]
 
 def family_of(side: int, fewest: int, most: int, is_cut: bool = True) -> InternImages:
     numbers = {"min_tiles": fewest, "max_tiles": most, "is_cut": is_cut}
-    return InternImages(placeholder_id=4, patch=side // SIDE, merge=2, side=side, **numbers)
+    videos = InternVideos(placeholder_id=4, patch=side // SIDE, side=side)
+    return InternImages(placeholder_id=4, patch=side // SIDE, merge=2, side=side, videos=videos, **numbers)
 
 
 def oracle(family: InternImages) -> GotOcr2ImageProcessorPil:
@@ -161,6 +167,9 @@ def test_settings_are_read_from_the_models_files_and_the_servers_go_before_them(
     ("overrides", "said"),
     [
         ({"max_pixels": 9}, "max_pixels: is no setting of this model's images; it has min_patches, max_patches, crop"),
+        ({"num_frames": 0}, "num_frames: must be from 1 to 768, got 0"),
+        ({"fps": 0}, "fps: must be above 0, got 0"),
+        ({"fps": "fast"}, "fps"),
         ({"max_patches": 0}, "max_patches: must be from 1 to 128, got 0"),
         ({"max_patches": 1 << 40}, "max_patches: must be from 1 to 128"),
         ({"min_patches": 7}, "min_patches: must be from 1 to max_patches, 6, got 7"),
@@ -200,3 +209,80 @@ def test_llava_onevision_is_refused_by_name(tmp_path: Path) -> None:
     folder = write(tmp_path, PROCESSOR | {"image_processor_type": "LlavaOnevisionImageProcessor"}, CONFIG)
     with pytest.raises(ValueError, match=r"'LlavaOnevisionImageProcessor' is not known; .*language_model_only"):
         read_family(folder)
+
+
+@given(st.integers(1, 20_000), st.integers(1, 768))
+@example(9, 9)
+@example(1, 1)
+@example(768, 32)
+def test_frames_are_those_of_transformers(num_frames: int, asked: int) -> None:
+    videos = InternVideos(placeholder_id=4, patch=PATCH, side=TILE, num_frames=asked)
+    if asked > num_frames:  # which the library refuses: all frames are read
+        assert videos.sample(num_frames, 25.0) == list(range(num_frames))
+        return
+    metadata = VideoMetadata(total_num_frames=num_frames, fps=25.0)
+    theirs = object.__new__(INTERN).sample_frames(metadata, num_frames=asked)
+    assert videos.sample(num_frames, 25.0) == theirs.tolist()
+
+
+def test_a_rate_says_how_many_frames_are_read_and_else_there_are_32() -> None:
+    videos = InternVideos(placeholder_id=4, patch=PATCH, side=TILE)
+    assert len(videos.sample(1000, 25.0)) == 32
+    assert videos.sample(5, 25.0) == [0, 1, 2, 3, 4]
+    rated = videos.with_settings({"fps": 2})
+    metadata = VideoMetadata(total_num_frames=100, fps=25.0)
+    processor = object.__new__(INTERN)
+    processor.num_frames, processor.initial_shift = None, True
+    assert rated.sample(100, 25.0) == processor.sample_frames(metadata, fps=2).tolist()
+    assert len(rated.with_settings({"num_frames": 3}).sample(100, 25.0)) == 3
+    assert rated.sample(2, 25.0) == [1], "a video that is shorter than a frame's time"
+    assert len(rated.sample(100_000, 25.0)) == 768
+
+
+def frames(family: InternImages, number: int) -> StoredPart:
+    grid = (1, SIDE, SIDE)
+    item = StoredMedia(bytes(32), grid, family.num_tokens(grid), "f", TILE * TILE * 3)
+    return StoredPart((item,) * number, "video", tuple(map(float, range(number))))
+
+
+def test_images_and_videos_stand_in_the_order_of_a_chat(folder: Path) -> None:
+    """Tiles and frames have one token: an image between videos gets its own."""
+    family = read_family(folder)
+    assert isinstance(family, InternImages)
+    text = f"{VIDEO}\nand {IMAGE}\nin {VIDEO}\nsee {IMAGE}"
+    parts = [frames(family, 3), stored(family, picture(40, 90)), frames(family, 2), stored(family, picture(30, 30))]
+    theirs = library_processor(folder)
+    long = text
+    for number, part in enumerate(parts):
+        kind = "video" if part.kind == "video" else "image"
+        given = {"num_patches": [len(part.items)], "pixel_values_videos": [np.zeros((len(part.items), 3, 1, 1))]}
+        long = long.replace(VIDEO if kind == "video" else IMAGE, f"[{number}]", 1)
+        long = long.replace(f"[{number}]", getattr(theirs, f"replace_{kind}_token")(given, 0).replace(IMAGE, "<row>"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = tokenizer.encode(spell(text, family, parts), add_special_tokens=False).ids
+    found, media = expand(ids, family, parts, "prompt")
+    assert found.tolist() == tokenizer.encode(long.replace("<row>", IMAGE), add_special_tokens=False).ids
+    assert [one.num_bytes for one in media] == [item.num_bytes for part in parts for item in part.items]
+    with pytest.raises(
+        ParameterError, match=r"the prompt has \d+ times <IMG_CONTEXT> for \d+ items of images and video"
+    ):
+        expand(ids[:-2], family, parts, "prompt")
+
+
+def test_settings_of_videos_are_read_from_their_own_file(tmp_path: Path) -> None:
+    write(tmp_path, PROCESSOR, CONFIG)
+    file = tmp_path / "video_preprocessor_config.json"
+    own = {key: PROCESSOR[key] for key in ("size", "image_mean", "image_std")}
+    file.write_text(json.dumps(own | {"num_frames": 8, "fps": None, "do_sample_frames": False}))
+    family = read_family(tmp_path)
+    assert isinstance(family, InternImages)
+    assert (family.videos.num_frames, family.videos.fps) == (8, None)
+    assert read_family(tmp_path, {"fps": 2}).videos == InternVideos(placeholder_id=4, patch=PATCH, side=TILE, fps=2.0)
+    for wrong, said in (
+        ({"size": {"height": 64, "width": 64}}, "size: .*64.* is not supported; only .*32"),
+        ({"initial_shift": 3}, "initial_shift: 3 is not supported; only True is"),
+        ({"image_mean": [0, 0, 0]}, "image_mean: .* is not supported"),
+    ):
+        file.write_text(json.dumps(own | wrong))
+        with pytest.raises(ValueError, match=said):
+            read_family(tmp_path)

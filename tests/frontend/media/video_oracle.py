@@ -28,6 +28,7 @@ PROCESSORS = {
     Qwen2Videos: _module("qwen2_vl.video_processing_qwen2_vl").Qwen2VLVideoProcessor,
     Qwen3Videos: _module("qwen3_vl.video_processing_qwen3_vl").Qwen3VLVideoProcessor,
 }
+INTERN = _module("internvl.video_processing_internvl").InternVLVideoProcessor
 
 
 class Oracle:

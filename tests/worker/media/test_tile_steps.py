@@ -77,6 +77,7 @@ def case(reference, checkpoint, tmp_path):
 def test_a_prompt_with_tiles_draws_the_tokens_of_transformers(vision, case, reference, chunk):
     """Tiles that come again are encoded once; positions are counted as those of text."""
     assert vision.runner._inputs.shifts is None
+    assert vision.facts.media.kinds == ("image", "video")
     vision.scribe.admit(0, case.ids, spans=case.spans)
     changes, begin, drawn = {"encodes": tuple(case.encodes), "binds": tuple(case.binds)}, 0, []
     while begin < len(case.ids):

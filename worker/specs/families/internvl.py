@@ -120,6 +120,11 @@ class InternVisionSpec(VisionSpec):
         return embedding + self.num_blocks * block + (2 * hidden if self.last_norm else 0) + projector
 
     @property
+    def takes_videos(self) -> bool:
+        """Each frame is a tile."""
+        return True
+
+    @property
     def tile_side(self) -> int:
         return self.side
 
