@@ -31,7 +31,6 @@ import lone_frontend
 import numpy as np
 from lone_frontend import Frontend, Stage
 from PIL import Image
-from tiny_qwen3_vl import PROCESSOR, write_checkpoint
 
 from quire.deploy.bench.load.bench_processes import cpu_seconds
 from quire.deploy.bench.load.images import ImageChat, photograph
@@ -176,6 +175,8 @@ def main() -> None:
         "seed": args.seed,
         "config": vars(args),
     }
+    from tiny_qwen3_vl import PROCESSOR, write_checkpoint  # not in the processes that only send
+
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder), text={"max_position_embeddings": MAX_MODEL_LEN})
         (model / "preprocessor_config.json").write_text(json.dumps({**PROCESSOR, "size": PIXELS}))

@@ -7,6 +7,7 @@ CLOCK_MONOTONIC is one for all processes of a machine. What client and transport
 import asyncio
 import http.client
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ START_SECONDS = 30.0
 BUDGET_SECONDS = 600.0
 """Of every request. What a Submit lacks of it is the time from the request's arrival at the pipeline."""
 DOORS = ("grpc", "http")
+SPAWN = multiprocessing.get_context("spawn")
 TURNS = ("system", "user", "assistant", "user", "assistant", "user")
 
 Source = str | Chat | ImageChat
@@ -167,7 +171,6 @@ def tokenize_long(
 ) -> dict[str, Any]:
     """Gaps between the messages of steady streams, while a long prompt is prepared and while none is."""
     texts = Texts(seed)
-    # what is sent must be made before: the sender shares this process with those who take the time
     prompts = [texts.draw(num_tokens) for _ in range(LONG_PROMPTS)]
     stage = Stage(pace_ms, max_model_len=2 * num_tokens)
     return beside_long(stage, door, prompts, num_streams, int(1e3 * seconds / pace_ms), num_tokens)
@@ -219,25 +222,28 @@ async def _beside(
     frontend: Frontend, door: str, prompts: Sequence[Source], num_streams: int, num_tokens: int
 ) -> tuple[list[RequestRecord], list[float]]:
     """The streams' records, and when the long prompts were sent while all streams were alive."""
-    sent: list[float] = []
-    ended = False
+    ended, (ours, theirs) = SPAWN.Event(), SPAWN.Pipe()
+    sender = SPAWN.Process(target=_send_all, args=(frontend, door, prompts, ended, theirs), daemon=True)
+    sender.start()
+    ours.recv()
+    async with _opened(frontend, door, num_streams) as open_one:
+        streams = [asyncio.create_task(open_one(Prompt(list(range(200, 216)), num_tokens))) for _ in range(num_streams)]
+        await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
+        ended.set()
+        sent: list[float] = await asyncio.to_thread(ours.recv)
+        sender.join()
+        return list(await asyncio.gather(*streams)), sent
 
-    def send_all(send: Send) -> None:
-        while not ended:
-            time.sleep(PAUSE_SECONDS)
+
+def _send_all(frontend: Frontend, door: str, prompts: Sequence[Source], ended: Event, told: Connection) -> None:
+    """Send one prompt after the other until `ended`, from a process that takes no time from those who read streams."""
+    sent: list[float] = []
+    with frontend.door(door) as send:
+        told.send(None)
+        while not ended.wait(PAUSE_SECONDS):
             sent.append(time.monotonic())
             send(prompts[len(sent) % len(prompts)])
-
-    with frontend.door(door) as send:
-        async with _opened(frontend, door, num_streams) as open_one:
-            streams = [
-                asyncio.create_task(open_one(Prompt(list(range(200, 216)), num_tokens))) for _ in range(num_streams)
-            ]
-            sender = asyncio.create_task(asyncio.to_thread(send_all, send))
-            await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
-            ended = True
-            await sender
-            return list(await asyncio.gather(*streams)), sent
+    told.send(sent)
 
 
 @asynccontextmanager
