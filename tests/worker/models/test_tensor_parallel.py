@@ -12,12 +12,20 @@ from safetensors import safe_open
 pytestmark = pytest.mark.integration
 
 PROGRAM = Path(__file__).with_name("tensor_parallel_rank.py")
+GROWING = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 24,
+    "llama_4_scaling_beta": 0.7,
+}
 MODELS = [
     ("LlamaForCausalLM", {"vocab_size": 321, "attention_bias": True, "mlp_bias": True}),
     ("Qwen2ForCausalLM", {"num_key_value_heads": 1}),
     ("Qwen3ForCausalLM", {"tie_word_embeddings": True, "head_dim": 32}),
     # five tokens on four ranks: two each, so one rank holds one of them and the last only padding
     ("MistralForCausalLM", {"vocab_size": 5, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 9}),
+    ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
 ]
 
 

@@ -15,7 +15,13 @@ from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.load import fill, match, materialise, places
 
 CPU = torch.device("cpu")
-ARCHITECTURES = ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+ARCHITECTURES = [
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Ministral3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+]
 
 
 @pytest.fixture
