@@ -21,7 +21,7 @@ from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 MediaFamily = qwen.QwenImages | internvl.InternImages | pixtral.PixtralImages
 """A family by any of its rows: the union of their structs."""
 VideoRules = Qwen2Videos | Qwen3Videos | InternVideos
-"""What a family says of videos."""
+"""The settings of a family for videos."""
 
 READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
