@@ -157,8 +157,7 @@ class ServeOptions:
         str,
         Flag(
             "images",
-            "most images and videos of one prompt: image=8,video=1, or JSON; what is said of audio and sizes changes "
-            "nothing",
+            "most images and videos of one prompt: image=8,video=1, or JSON, whose audio and sizes change nothing",
             "LIMITS",
             parse_media_limits,
             default="999",
@@ -177,13 +176,7 @@ class ServeOptions:
     ] = ""
     media_io_kwargs: Annotated[
         str,
-        Flag(
-            "images",
-            'frames that are read of a video: {"video": {"fps": 1}}, or num_frames, as in --mm-processor-kwargs',
-            "JSON",
-            parse_object,
-            default="the model's",
-        ),
+        Flag("images", 'frames read: {"video": {"fps": 1}} or num_frames', "JSON", parse_object, default="the model's"),
     ] = ""
     media_processes: Annotated[int, Flag("images", "processes of one frontend that decode images and videos", "N")] = 2
     max_image_pixels: Annotated[int, Flag("images", "pixels of an image as it comes; larger ones are refused", "N")] = (
