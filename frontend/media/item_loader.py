@@ -54,8 +54,10 @@ class ItemLoader:
         self._locks: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
         """Key -> lock of those that want the same now: the first one decodes it for all."""
 
-    async def load(self, part: MediaPart, field: str, owner: Owner, seconds: float) -> StoredPart:
-        """The part in the store, with one reference to each item.
+    async def load(
+        self, part: MediaPart, field: str, owner: Owner, seconds: float, max_tokens: int | None = None
+    ) -> StoredPart:
+        """The part in the store, with one reference to each item. A video of more than `max_tokens` is left undone.
 
         Raises `ParameterError`, `RequestError` and `StoreFull`.
         """
@@ -74,7 +76,8 @@ class ItemLoader:
         async with lock:
             stored = self._store.take(key)
             if stored is None:
-                stored = await self._pool.decode(data, key, job, field, owner)
+                bounded = msgspec.structs.replace(job, max_tokens=max_tokens)
+                stored = await self._pool.decode(data, key, bounded, field, owner)
         if part.uuid:
             self._uuids.add(name, key)
         return stored

@@ -100,15 +100,16 @@ class MediaLoader:
             nonlocal num_tokens
             for number in numbers:  # all of these tasks take from one iterator
                 field = fields[number]
+                room = None if max_tokens is None else max(0, max_tokens - num_tokens)
                 try:
-                    loaded[number] = await self._item_loader.load(parts[number], field, owner, until - now())
+                    loaded[number] = await self._item_loader.load(parts[number], field, owner, until - now(), room)
                 except StoreFull as error:
                     raise self._no_room(list(loaded.values()), error.cost, field) from error
                 num_tokens += loaded[number].num_tokens
                 if max_tokens is not None and num_tokens > max_tokens:
-                    message = f"{len(loaded)} images and videos up to this one take {num_tokens} tokens; the context has room for"
-                    remedy = f"{max(0, max_tokens)}; send fewer or smaller ones"
-                    raise ParameterError(field, f"{message} {remedy}", "CONTEXT_LENGTH_EXCEEDED")
+                    message = f"{len(loaded)} images and videos up to this one take {num_tokens} tokens"
+                    remedy = f"the context has room for {max(0, max_tokens)}; send fewer or smaller ones"
+                    raise ParameterError(field, f"{message}; {remedy}", "CONTEXT_LENGTH_EXCEEDED")
 
         try:
             async with asyncio.timeout_at(until) as scope, asyncio.TaskGroup() as group:
@@ -130,7 +131,8 @@ class MediaLoader:
         own = cost + total_cost(parts)
         most = self.store.max_bytes
         if own > most:
-            message = f"the images and videos of this request take {own} bytes up to this one; at most {most} are kept; send fewer"
-            return ParameterError(field, message, "EXCEEDS_CAPACITY")
-        message = f"images and videos of other requests take {self.store.num_used_bytes} of {most} bytes; send the request again"
+            message = f"the images and videos of this request take {own} bytes up to this one; at most {most} are kept"
+            return ParameterError(field, f"{message}; send fewer", "EXCEEDS_CAPACITY")
+        taken = f"{self.store.num_used_bytes} of {most} bytes"
+        message = f"images and videos of other requests take {taken}; send the request again"
         return RequestError("QUEUE_FULL", message, field=field, retry_after_seconds=RETRY_SECONDS)

@@ -23,6 +23,7 @@ from quire.frontend.media.decode.decode_job import (
     DecodeSetup,
     NotWritten,
     Refused,
+    TooLong,
     item_file,
     split_job,
 )
@@ -73,6 +74,9 @@ def answer(payload: bytes, setup: DecodeSetup) -> Answer:
         else:
             made = image_items(decode(data, setup.max_pixels), settings.family)
         for grid, pixels in made:
+            num_tokens = len(seconds) * settings.family.num_tokens(grid)
+            if job.max_tokens is not None and num_tokens > job.max_tokens:
+                return TooLong(num_tokens)
             items.append(DecodedItem(digest(settings, grid, pixels), grid, len(pixels)))
             _write(item_file(setup.file, len(items) - 1), pixels)
         return Decoded(tuple(items), tuple(seconds))

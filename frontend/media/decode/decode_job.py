@@ -46,7 +46,13 @@ class NotWritten(msgspec.Struct, frozen=True, tag=True):
     error: str
 
 
-Answer = Decoded | Refused | NotWritten
+class TooLong(msgspec.Struct, frozen=True, tag=True):
+    """The video takes so many tokens, more than there is room for: all but its first item was left undone."""
+
+    num_tokens: int
+
+
+Answer = Decoded | Refused | NotWritten | TooLong
 
 
 class DecodeSettings(msgspec.Struct, frozen=True):
@@ -64,6 +70,8 @@ class DecodeJob(msgspec.Struct, frozen=True, array_like=True):
     settings: DecodeSettings
     frame_sizes: tuple[int, ...] = ()
     """Sizes of the pictures of which the bytes are made, the frames of a video; empty: they are one file."""
+    max_tokens: int | None = None
+    """Most tokens of a video; None: any number."""
 
 
 def job_head(job: DecodeJob) -> bytes:

@@ -14,6 +14,7 @@ from quire.frontend.media.decode.decode_job import (
     DecodeSetup,
     NotWritten,
     Refused,
+    TooLong,
     item_file,
     job_head,
 )
@@ -143,6 +144,10 @@ class DecodePool:
         answer = _answers.decode(answered)
         if isinstance(answer, Refused):
             raise ParameterError(field, answer.message, INVALID)
+        if isinstance(answer, TooLong):
+            message = f"takes {answer.num_tokens} tokens; the context has room for {job.max_tokens}"
+            remedy = "ask for fewer frames (fps, num_frames) or smaller ones (max_pixels)"
+            raise ParameterError(field, f"{message}; {remedy}", "CONTEXT_LENGTH_EXCEEDED")
         return answer
 
     def _remove_files(self, place: int) -> None:

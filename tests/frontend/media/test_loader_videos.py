@@ -89,10 +89,11 @@ def test_a_video_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
             assert "is cut off" in (await one.fails(VideoPart(data=CLIP[:-9])))[1]
             large = FAMILY.with_settings({"num_frames": 40, "max_pixels": 40 * 640 * 480})
             assert "(media_store_bytes)" in (await one.fails(VideoPart(data=CLIP), family=large))[1]
-            assert (
-                "take 24 tokens; the context has room for 15"
-                in (await one.fails(VideoPart(data=CLIP), max_tokens=15))[1]
-            )
+            reason, message = await one.fails(VideoPart(data=CLIP), max_tokens=15)
+            assert reason == "CONTEXT_LENGTH_EXCEEDED"
+            assert message.startswith("part[0]: takes 24 tokens; the context has room for 15; ask for fewer frames")
+            (await one.load(VideoPart(data=CLIP))).release()
+            assert "up to this one take 24 tokens" in (await one.fails(VideoPart(data=CLIP), max_tokens=15))[1]
             monkeypatch.setitem(decode_pool.SECONDS, "video", 0.02)
             slow = VideoPart(frames=(noise(1, 1900, 1900),) * 6)
             assert "took more than 0.02 s to decode; send a smaller video" in (await one.fails(slow))[1]
