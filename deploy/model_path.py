@@ -25,6 +25,8 @@ DEFAULT_STEP_TOKENS = 2048
 CONFIG_ONLY = ("*.json", "README.md")
 """Files that say whether a model would run, and under which licence."""
 WANTED = ("*.safetensors", "*.json", "tokenizer*", "*.jinja", "*.model")
+UNWANTED = ("consolidated*.safetensors",)
+"""Mistral's repositories have all weights twice: these are named otherwise, and nothing here reads them."""
 _HUB_ID = re.compile(r"(?P<repository>[\w][\w.-]*/[\w][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 MOST_NAME_BYTES = 255
@@ -173,12 +175,13 @@ def _download(repository: str, revision: str | None, wanted: list[str]) -> Path:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
+    which: dict[str, Any] = {"allow_patterns": wanted, "ignore_patterns": list(UNWANTED)}
     try:
         commit = HfApi().model_info(repository, revision=revision, timeout=20).sha
-        return Path(snapshot_download(repository, revision=commit, allow_patterns=wanted))
+        return Path(snapshot_download(repository, revision=commit, **which))
     except (HfHubHTTPError, HTTPError, OfflineModeIsEnabled, OSError) as error:
         try:
-            return Path(snapshot_download(repository, revision=revision, allow_patterns=wanted, local_files_only=True))
+            return Path(snapshot_download(repository, revision=revision, **which, local_files_only=True))
         except (LocalEntryNotFoundError, OSError):
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise UsageError(

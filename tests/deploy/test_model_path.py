@@ -154,7 +154,8 @@ def test_the_hub_is_asked_for_data_of_one_commit_only(monkeypatch, model: Path) 
     asked = hub(monkeypatch, model)
     found = resolved("some/model@main", "auto")
     assert found.directory == model
-    assert asked[-1] == {"repository": "some/model", "revision": "c0ffee", "allow_patterns": list(WANTED)}
+    patterns = {"allow_patterns": list(WANTED), "ignore_patterns": ["consolidated*.safetensors"]}
+    assert asked[-1] == {"repository": "some/model", "revision": "c0ffee", **patterns}
     assert not any(pattern.endswith((".py", ".bin", ".pt")) for pattern in WANTED)
 
 
