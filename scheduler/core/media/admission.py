@@ -88,7 +88,7 @@ def _check_item(number: int, item: Media, facts: MediaFacts) -> None:
 
 
 def _identity(item: Media) -> bytes:
-    """What the KV of its tokens depends on: the rows, and where they stand in time."""
+    """Its digest and its time in a video: all that the KV of its tokens depends on."""
     return item.digest if item.span.elapsed == NO_VIDEO else item.digest + struct.pack("<q", item.span.elapsed)
 
 
