@@ -48,18 +48,22 @@ def quantize(folder, names=None, others=()):
     `others`: tensors that become a block in codes, too.
     """
     tensors = load_file(folder / "model.safetensors")
-    for name in [name for name in tensors if "visual" not in name and "_proj.weight" in name] + list(others):
+    for name in [name for name in tensors if not of_tower(name) and "_proj.weight" in name] + list(others):
         if name in others:
             tensors[name] = torch.ones(BLOCK, BLOCK)
         tensors[name], tensors[f"{name}_scale_inv"] = in_codes(tensors[name])
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    modules = {name.rpartition(".")[0] for name in tensors if "visual" in name}
+    modules = {name.rpartition(".")[0] for name in tensors if of_tower(name)}
     skipped = names or ["lm_head", *sorted(modules)]
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(
         json.dumps({**config, "quantization_config": {**FP8, "modules_to_not_convert": skipped}})
     )
     return folder
+
+
+def of_tower(name):
+    return "visual" in name or "vision_tower" in name
 
 
 def write_dequantized(folder, copy):

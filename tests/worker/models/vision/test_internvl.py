@@ -11,9 +11,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # collected in importlib mode, yet they share modules
 
+from tiny_fp8 import quantize, write_dequantized
 from tiny_internvl import SIDE, TILE, TOKENS, library_model, library_processor, write_checkpoint
 
 from quire.worker.batch import Embedded
+from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
+from quire.worker.device.parallel import SingleGroup
+from quire.worker.models.build import load_model
+from quire.worker.quant.form import F8Blocks
+from quire.worker.quant.select import schemes_of
+from quire.worker.specs.quantized import read_plan
 from quire.worker.specs.registry import read_spec
 
 TOWERS = {
@@ -165,3 +173,26 @@ def test_a_head_is_tied_unless_one_is_stored_whatever_the_config_says(
     assert read_spec(folder).tied_embeddings == is_tied
     asked = laid_out(PROMPTS["one tile between texts"])
     assert_as_transformers(generated(greedy, load(folder), *asked), folder, *asked)
+
+
+EIGHT_BITS = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
+
+
+@pytest.mark.parametrize("skipped", [["vision_tower", "multi_modal_projector"], ["model.vision_tower"], []])
+@torch.inference_mode()
+def test_the_decoder_may_be_in_8_bit_floats_and_the_tower_is_not(skipped, checkpoint, load, greedy, tmp_path):
+    """By the names of either layout, or of none: the files say it, too."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(text={**EIGHT_BITS, "initializer_range": 0.05}), folder)
+    quantize(folder, ["lm_head", *skipped])
+    spec = read_spec(folder)
+    plan = read_plan(WorkerConfig(model=str(folder), dtype="float32"), spec)
+    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, schemes_of(plan, torch.device("cpu")))
+    made = load_model(folder, spec, context, plan=plan).model
+    assert len(plan.forms) == 3 * 7
+    assert set(plan.forms.values()) == {F8Blocks()}
+    plain = write_dequantized(folder, tmp_path / "plain")
+    assert torch.equal(made.vision(*pixels_of(tiles(2))), load(plain).vision(*pixels_of(tiles(2))))
+    (row,) = greedy(made).generate([list(range(20, 60))], 1)
+    theirs = library_model(plain)(torch.tensor([list(range(20, 60))])).logits[0, -1]
+    assert torch.cosine_similarity(row.logits[0], theirs, dim=0) > 0.99
