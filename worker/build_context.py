@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from quire.worker.device.parallel import Group
+from quire.worker.device.parallel import ALONE, Group
 from quire.worker.quant.scheme import Scheme, SchemeFor
 from quire.worker.weights.parts import Slice, even
 
@@ -22,6 +22,11 @@ class BuildContext:
     def at(self, name: str) -> "BuildContext":
         """The context of what lies at `name` in this one; names are those of the attributes, with dots between."""
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
+
+    @property
+    def alone(self) -> "BuildContext":
+        """The context of what this rank holds whole."""
+        return replace(self, group=ALONE)
 
     @property
     def scheme(self) -> Scheme:

@@ -10,6 +10,7 @@ ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
 """`model_type` of the models that read a whole prompt in one step, so that a step must hold the longest."""
 KVDtype = Literal["auto", "bfloat16", "float16", "fp8", "int8"]
 AskedTask = Literal["auto", "generate", "embed"]
+TowerMode = Literal["data", "weights"]
 PrefillBody = Literal["auto", "plain", "specialized"]
 Quantization = Literal[
     "none",
@@ -75,6 +76,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Patches that one step encodes at most, but for a single larger item."""
     mm_encoder_cache_bytes: int = 0
     """Encoder memory of one rank; 0: what holds the items of four steps, or the model's largest image."""
+    mm_encoder_tp_mode: TowerMode = "data"
+    """data: whole items are dealt to the ranks, each of which holds the tower; weights: they share its heads and its
+    feed-forward, and encode every item together."""
     enforce_eager: bool = False
     prefill_body: PrefillBody = "auto"
     """Body of attention for prompts on compute capability 9.0.

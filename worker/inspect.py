@@ -25,7 +25,7 @@ from quire.worker.quant.read.source import source_of
 from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.normalization import read_normalization
 from quire.worker.specs.quantized import read_plan
-from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, read_spec
+from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, configured_spec
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.load import match
@@ -95,7 +95,7 @@ def _weights(config: WorkerConfig, device: Device) -> Section:
 
     Raises `ModelError` or `CheckpointError`.
     """
-    spec = read_spec(Path(config.model), config.task, config.language_model_only, config.max_model_len)
+    spec = configured_spec(config)
     plan = read_plan(config, spec)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))
     schemes, group = schemes_of(plan, device.torch), FirstRank(config.tensor_parallel_size)

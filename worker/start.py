@@ -40,7 +40,7 @@ from quire.worker.quant.select import kept_activations, schemes_of
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.needs import refuse_calculation
 from quire.worker.specs.quantized import read_plan
-from quire.worker.specs.registry import AnySpec, read_spec
+from quire.worker.specs.registry import AnySpec, configured_spec
 from quire.worker.specs.spec import Spec
 from quire.worker.step.runner import InFlight, Model, Runner
 from quire.worker.warm_up import run_worst, warm_up, warm_up_embeddings, worst_lengths
@@ -67,7 +67,7 @@ def start(config: WorkerConfig, rank: int, device: Device, join: Callable[[], Gr
     threads = device.set_threads(config.num_threads, rank, config.tensor_parallel_size)
     _log.info("device %s, %d CPU threads", device.name, threads)
     set_prefill_body(config, device)
-    spec = read_spec(Path(config.model), config.task, config.language_model_only, config.max_model_len)
+    spec = configured_spec(config)
     plan = read_plan(config, spec)
     schemes = _schemes(plan, device)
     dtype = device.dtype(config.dtype, plan.dtype(spec.dtype, device.torch.type))

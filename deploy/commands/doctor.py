@@ -72,6 +72,7 @@ ASKED = (
     "language_model_only",
     "max_num_encoder_patches",
     "mm_encoder_cache_bytes",
+    "mm_encoder_tp_mode",
 )
 """Options of `quire serve` on which the fit of a model depends; the others are taken, and looked at alone."""
 DESCRIPTION = (

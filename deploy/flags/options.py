@@ -252,6 +252,9 @@ class ServeOptions:
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Flag("device", "where the model runs")] = "auto"
     tensor_parallel_size: Annotated[int, Flag("device", "workers that share every layer", "N", also=("-tp",))] = 1
+    mm_encoder_tp_mode: Annotated[
+        Literal["data", "weights"], Flag("device", "workers have a tower each and images dealt to them, or share one")
+    ] = "data"
     enforce_eager: Annotated[bool, Flag("device", "run steps call by call: no CUDA graphs, and on CPUs no tape")] = (
         False
     )

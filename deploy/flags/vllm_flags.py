@@ -98,7 +98,6 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "max-context-len-to-capture": speed("graphs do not depend on the length of a context"),
     "max-parallel-loading-workers": speed("every rank loads its own share, all at once"),
     "max-seq-len-to-capture": speed("graphs do not depend on the length of a context"),
-    "mm-encoder-tp-mode": speed("whole images are dealt to the workers, each of which holds the tower"),
     "mm-processor-cache-gb": speed("decoded images are kept in files; see --media-store-bytes"),
     "mm-processor-cache-type": speed("decoded images are kept in files; see --media-store-bytes"),
     "mm-shm-cache-max-object-size-mb": speed("decoded images are kept in files; see --media-store-bytes"),

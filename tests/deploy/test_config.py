@@ -87,6 +87,7 @@ CHANGED: dict[str, Any] = {
     "max_num_encoder_patches": 26,
     "language_model_only": True,
     "mm_encoder_cache_bytes": 27,
+    "mm_encoder_tp_mode": "weights",
     "enable_chunked_prefill": False,
     "enable_prefix_caching": False,
     "block_size": 32,

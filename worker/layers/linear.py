@@ -41,6 +41,10 @@ class Linear(ShardedModule):
         out = self.scheme.apply(self, x, self.bias)
         return out if self.delta is None else out + self.delta(x, batch)
 
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer outside of a step, to which nothing is added."""
+        return self.scheme.apply(self, x, self.bias)
+
     def normed(
         self,
         x: torch.Tensor,
@@ -63,10 +67,6 @@ class ReplicatedLinear(Linear):
         self, context: BuildContext, inputs: int, outputs: int, bias: bool = False, names: tuple[str, ...] = ("",)
     ) -> None:
         super().__init__(context, tuple((name, whole(outputs)) for name in names), whole(inputs), bias)
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """The layer outside of a step, to which nothing is added."""
-        return self.scheme.apply(self, x, self.bias)
 
 
 class ColumnLinear(Linear):
@@ -114,6 +114,12 @@ class RowLinear(Linear):
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         out = self.scheme.apply(self, x, None)
         return self._of_all_ranks(out if self.delta is None else out + self.delta(x, batch))
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer outside of a step, to which nothing is added."""
+        if self.group.size == 1:
+            return self.scheme.apply(self, x, self.bias)
+        return self._of_all_ranks(self.scheme.apply(self, x, None))
 
     def gated(self, x: torch.Tensor, kind: Gate, batch: ForwardBatch) -> torch.Tensor:
         """The layer over the gated activation of x [T, 2 * inputs]; worthwhile where the scheme joins the two."""

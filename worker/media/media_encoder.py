@@ -1,4 +1,4 @@
-"""Encodes the items of a plan: whole items are dealt to the ranks, and every rank gets all rows."""
+"""Encodes the items of a plan: dealt to the ranks, or by all of them together, and every rank gets all rows."""
 
 import errno
 import logging
@@ -27,7 +27,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Tower(Protocol):
-    """A vision tower as the encoder sees it: the same weights on every rank."""
+    """A vision tower as the encoder sees it: the same weights on every rank, or a share of them."""
 
     def forward(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
         """uint8 [frames, rows * patch, columns * patch, 3] each -> [rows of all, width], item after item."""
@@ -55,12 +55,13 @@ class MediaEncoder:
         self._patch = vision.patch_size
         self._frames = vision.temporal_patch_size
         self._side = vision.tile_side
+        self._divided = vision.divided
         self.merge = vision.merge_size
         self.most_patches = most_patches
         self.kinds = ("image", "video") if vision.takes_videos else ("image",)
 
     def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
-        """Queue the work -> bool [encodes]: items whose file was lost, on whichever rank had it; their rows are zeros.
+        """Queue the work -> bool [encodes]: items whose file was lost on some rank; their rows mean nothing.
 
         Raises `PlanError` for pages that do not fit.
         """
@@ -73,11 +74,13 @@ class MediaEncoder:
         made = self.memory.rows.new_zeros((total + len(encodes), width))
         begins = np.cumsum([0, *counts])
         pixels, grids, places = [], [], []
-        for index in dealt([num_patches(one.grid) for one in encodes], self._group.size)[self._group.rank]:
+        for index in self._own(encodes):
             found = self._read(encodes[index])
             if found is None:
                 made[total + index] = 1
-                continue
+                if not self._divided:
+                    continue
+                found = np.zeros(self._shape(encodes[index].grid), np.uint8)  # ranks that encode together run alike
             pixels.append(self._device.upload(found))
             grids.append(encodes[index].grid)
             places.append(slice(int(begins[index]), int(begins[index + 1])))
@@ -87,9 +90,15 @@ class MediaEncoder:
                 end = begin + place.stop - place.start
                 made[place] = rows[begin:end]
                 begin = end
-        made = self._group.all_reduce(made)
+        self._group.all_reduce(made[total:] if self._divided else made)
         self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
         return made[total:, 0] > 0
+
+    def _own(self, encodes: Sequence[Encode]) -> Sequence[int]:
+        """Numbers of the items that this rank encodes."""
+        if self._divided:
+            return range(len(encodes))
+        return dealt([num_patches(one.grid) for one in encodes], self._group.size)[self._group.rank]
 
     def num_rows(self, grid: Grid) -> int:
         """Raises `PlanError` for a grid that the tower does not take."""
@@ -114,8 +123,7 @@ class MediaEncoder:
 
     def _read(self, encode: Encode) -> Pixels | None:
         """The item's pixels; None, and a line in the log, where they are not there."""
-        frames, rows, columns = encode.grid
-        shape = frames, rows * self._patch, columns * self._patch, 3
+        shape = self._shape(encode.grid)
         size = math.prod(shape)
         name = media_file(encode.folder, encode.digest)
         try:
@@ -131,6 +139,11 @@ class MediaEncoder:
             _log.error("media file %s: it does not have %d bytes", name, size)
             return None
         return read.reshape(shape)
+
+    def _shape(self, grid: Grid) -> tuple[int, int, int, int]:
+        """The shape of an item's pixels."""
+        frames, rows, columns = grid
+        return frames, rows * self._patch, columns * self._patch, 3
 
 
 def dealt(costs: Sequence[int], num_ranks: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from quire.worker.specs.needs import (
     too_long,
 )
 from quire.worker.specs.quantized import read_plan, read_stated
-from quire.worker.specs.registry import AnySpec, objections, read_config, read_spec
+from quire.worker.specs.registry import AnySpec, configured_spec, objections, read_config
 from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import ModelError
 
@@ -44,7 +44,7 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         found = _objections(folder)
         if found:
             return None, [f"{folder}: {error}" for error in found]
-        spec = read_spec(folder, config.task, config.language_model_only, config.max_model_len)
+        spec = configured_spec(config)
         refusals = [str(error) for error in sizes.indivisible(spec, size)]
         plan = read_plan(config, spec).on(device_type)
     except (ModelError, CheckpointError) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from quire.worker.config import AskedTask
+from quire.worker.config import AskedTask, TowerMode, WorkerConfig
 from quire.worker.fields import Config, dtype_name, flag, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import bert, internvl, llama, mistral3, qwen2_5_vl, qwen2_vl, qwen3_vl
@@ -69,7 +69,11 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
 
 
 def read_spec(
-    model_dir: Path, task: AskedTask = "auto", language_only: bool = False, max_model_len: int = 0
+    model_dir: Path,
+    task: AskedTask = "auto",
+    language_only: bool = False,
+    max_model_len: int = 0,
+    tower_mode: TowerMode = "data",
 ) -> AnySpec:
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
@@ -77,6 +81,7 @@ def read_spec(
     Task "auto" embeds with every model that cannot generate, and with one that brings the files of
     sentence-transformers; such a decoder pools its last token unless they say otherwise. `language_only`: a model that
     reads images becomes one of text alone. `max_model_len`: tokens of the longest context; 0: those of the model.
+    `tower_mode`: how ranks share the work of its tower.
     """
     config = read_config(model_dir)
     text = config.get("text_config")
@@ -90,6 +95,8 @@ def read_spec(
         raise ModelError(f"{model_dir}: {error.field}", error.message) from error
     if language_only and isinstance(spec, ModelSpec):
         spec = spec.text_alone
+    if tower_mode == "weights" and isinstance(spec, ModelSpec) and spec.vision is not None:
+        spec = replace(spec, vision=replace(spec.vision, divided=True))
     if max_model_len and isinstance(spec, ModelSpec):
         spec = spec.within(max_model_len)
     can_generate = isinstance(spec, ModelSpec) and spec.architecture.endswith(GENERATORS)
@@ -103,6 +110,17 @@ def read_spec(
     if pooling == "cls":
         raise ModelError("pooling_mode", "the first token of a decoder has seen nothing else; supported: mean, last")
     return replace(spec, pooling=pooling)
+
+
+def configured_spec(config: WorkerConfig) -> AnySpec:
+    """The model as it is configured; see `read_spec`."""
+    return read_spec(
+        Path(config.model),
+        config.task,
+        config.language_model_only,
+        config.max_model_len,
+        config.mm_encoder_tp_mode,
+    )
 
 
 def parse_spec(config: Config, generation: Config) -> AnySpec:

@@ -27,7 +27,7 @@ class Sizes:
     one. These a quantization packs."""
     embedding: Shape
     others: int
-    """Elements of everything else: tables, norms, biases, a tower, which every rank holds whole."""
+    """Elements of everything else: tables, norms, biases, a tower."""
     is_tied: bool = False
     """The embedding is the output head, too: a quantization on the fly may pack it."""
     padding: int = 0
@@ -68,7 +68,7 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     if has_head and not is_tied:
         matrices[HEAD] = vocabulary
     others = sum(other for _, other in layers) + spec.hidden_size
-    others += 0 if spec.vision is None else spec.vision.num_elements
+    others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
     return Sizes(matrices, vocabulary, others, is_tied, padding * spec.hidden_size)
 
 
@@ -96,7 +96,8 @@ def indivisible(spec: ModelSpec | EncoderSpec, group_size: int) -> list[ModelErr
         kv_heads = {layer.attention.num_kv_heads for layer in spec.layers}
     found = [_refusal(partial(even, axis, full, 0, group_size)) for axis, full in sorted(axes)]
     found += [_refusal(partial(kv_head_share, heads, 0, group_size)) for heads in sorted(kv_heads)]
-    return [error for error in found if error is not None]
+    tower = [] if isinstance(spec, EncoderSpec) or spec.vision is None else spec.vision.indivisible(group_size)
+    return [error for error in found if error is not None] + tower
 
 
 def divided_blocks(spec: ModelSpec | EncoderSpec, plan: Plan, group_size: int) -> list[ModelError]:

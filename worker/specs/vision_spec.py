@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quire.worker.fields import Activation, Config
+from quire.worker.weights.parts import ModelError
 
 CHANNELS: Final = 3
 """Red, green and blue."""
@@ -31,6 +32,8 @@ class VisionSpec(ABC):
     """Patches of the side of a square for which one token stands."""
     activation: Activation
     norm_eps: float = 1e-6
+    divided: bool = False
+    """Ranks share the heads and the feed-forward of blocks; else each holds the tower, and items are dealt to them."""
 
     @property
     def head_dim(self) -> int:
@@ -72,6 +75,28 @@ class VisionSpec(ABC):
         """Elements of the tower's parameters."""
 
     @property
+    @abstractmethod
+    def shared_elements(self) -> int:
+        """Those among them of which each rank has a share where the tower is divided."""
+
+    def rank_elements(self, group_size: int) -> int:
+        """Elements on each of so many ranks."""
+        apart = self.shared_elements // group_size if self.divided else self.shared_elements
+        return self.num_elements - self.shared_elements + apart
+
+    def indivisible(self, group_size: int) -> list[ModelError]:
+        """Errors for all of a divided tower that so many ranks cannot share."""
+        counts = {"heads": self.num_heads, "elements of a feed-forward": self.intermediate_size}
+        return [
+            ModelError(
+                "mm_encoder_tp_mode",
+                f"weights: the tower's {count} {what} cannot be divided among {group_size} ranks; choose data",
+            )
+            for what, count in counts.items()
+            if self.divided and count % group_size
+        ]
+
+    @property
     def processor_sizes(self) -> dict[str, int]:
         """Sizes that the files of the image processor must not state otherwise, by the names they have there."""
         return {"patch_size": self.patch_size}
@@ -82,6 +107,11 @@ class VisionSpec(ABC):
 
         Raises ModelError for settings that are none.
         """
+
+
+def shared_linear_elements(hidden: int, inner: int, *, columns: int, bias: bool = True) -> int:
+    """Elements that ranks share of `columns` products from hidden to inner, and of one back, whose bias they do not."""
+    return columns * linear_elements(inner, hidden, bias=bias) + hidden * inner
 
 
 def linear_elements(outputs: int, inputs: int, *, bias: bool = True) -> int:

@@ -217,9 +217,11 @@ def test_a_slot_that_is_set_free_has_no_shift(vision, case, reference):
     assert not vision.runner._inputs.shifts.any()
 
 
-def test_two_ranks_draw_what_one_does(group, fields, scribe, case, reference):
+@pytest.mark.parametrize("mode", ["data", "weights"])
+def test_two_ranks_draw_what_one_does(mode, group, fields, scribe, case, reference):
     scribe = scribe(fields["block_size"])
-    ranks = group(2, **{name: value for name, value in fields.items() if name != "run_dir"})
+    given = {name: value for name, value in fields.items() if name != "run_dir"}
+    ranks = group(2, **given, mm_encoder_tp_mode=mode)
     run_dir = Path(ranks.log).parent
     (run_dir / "media").symlink_to(Path(fields["run_dir"]) / "media")
     ready = ranks.join()

@@ -11,11 +11,13 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.linear.activation import Gate, activation, gated_activation
 from quire.worker.build_context import BuildContext
-from quire.worker.layers.linear import ReplicatedLinear
+from quire.worker.layers.linear import ColumnLinear, MergedLinear, RowLinear
 from quire.worker.layers.norm import LayerNorm, RMSNorm
 from quire.worker.specs.vision_spec import VisionSpec
 
 Norm = type[LayerNorm] | type[RMSNorm]
+HEADS, INNER = "heads of the tower", "feed-forward of the tower"
+"""Axes that the ranks share of a divided tower."""
 
 
 class Runs(NamedTuple):
@@ -40,8 +42,8 @@ class PlainMLP(nn.Module):
     def __init__(self, context: BuildContext, spec: VisionSpec) -> None:
         super().__init__()
         hidden, inner = spec.hidden_size, spec.intermediate_size
-        self.up = ReplicatedLinear(context.at("up"), hidden, inner, bias=True)
-        self.down = ReplicatedLinear(context.at("down"), inner, hidden, bias=True)
+        self.up = ColumnLinear(context.at("up"), hidden, inner, INNER, bias=True)
+        self.down = RowLinear(context.at("down"), inner, hidden, INNER, bias=True)
         self.kind = spec.activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -55,8 +57,8 @@ class GatedMLP(nn.Module):
     def __init__(self, context: BuildContext, spec: VisionSpec, kind: Gate) -> None:
         super().__init__()
         hidden, inner = spec.hidden_size, spec.intermediate_size
-        self.gate_up = ReplicatedLinear(context.at("gate_up"), hidden, inner, bias=True, names=("gate", "up"))
-        self.down = ReplicatedLinear(context.at("down"), inner, hidden, bias=True)
+        self.gate_up = MergedLinear(context.at("gate_up"), hidden, inner, ("gate", "up"), INNER, bias=True)
+        self.down = RowLinear(context.at("down"), inner, hidden, INNER, bias=True)
         self.kind: Gate = kind
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,11 +73,11 @@ class TowerBlock(nn.Module):
         super().__init__()
         hidden = spec.hidden_size
         self.attention_norm = norm(context, hidden, spec.norm_eps)
-        self.qkv = ReplicatedLinear(context.at("qkv"), hidden, 3 * hidden, bias=True)
-        self.output = ReplicatedLinear(context.at("output"), hidden, hidden, bias=True)
+        self.qkv = MergedLinear(context.at("qkv"), hidden, hidden, ("q", "k", "v"), HEADS, bias=True)
+        self.output = RowLinear(context.at("output"), hidden, hidden, HEADS, bias=True)
         self.mlp_norm = norm(context, hidden, spec.norm_eps)
         self.mlp = mlp
-        self.num_heads, self.scale = spec.num_heads, spec.head_dim**-0.5
+        self.num_heads, self.scale = context.share(HEADS, spec.num_heads).length, spec.head_dim**-0.5
 
     def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], within: Runs) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; `within`: the runs of patches that see each other."""

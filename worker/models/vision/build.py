@@ -15,7 +15,10 @@ from quire.worker.specs.vision_spec import VisionSpec
 
 
 def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
-    """The tower, its parameters still without memory."""
+    """The tower, its parameters still without memory. Raises ModelError for one that the ranks cannot share."""
+    for error in spec.indivisible(context.group.size):
+        raise error
+    context = context if spec.divided else context.alone
     match spec:
         case Qwen2VisionSpec():
             return Qwen2Tower(spec, context)

@@ -10,9 +10,9 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.linear.activation import activation
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Table
-from quire.worker.layers.linear import ReplicatedLinear
+from quire.worker.layers.linear import MergedLinear, ReplicatedLinear, RowLinear
 from quire.worker.layers.norm import LayerNorm, RMSNorm
-from quire.worker.models.vision.block import Norm, PlainMLP, Runs, runs
+from quire.worker.models.vision.block import HEADS, Norm, PlainMLP, Runs, runs
 from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import Grid, places
 from quire.worker.models.vision.tower import Tower
@@ -36,15 +36,15 @@ class InternBlock(nn.Module):
         super().__init__()
         hidden, norm = spec.hidden_size, _norm(spec)
         self.attention_norm = norm(context, hidden, spec.norm_eps)
-        self.qkv = ReplicatedLinear(context.at("qkv"), hidden, hidden, bias=spec.qkv_bias, names=("q", "k", "v"))
+        self.qkv = MergedLinear(context.at("qkv"), hidden, hidden, ("q", "k", "v"), HEADS, spec.qkv_bias)
         self.query_norm = RMSNorm(context, hidden, QK_EPS) if spec.qk_norm else None
         self.key_norm = RMSNorm(context, hidden, QK_EPS) if spec.qk_norm else None
-        self.output = ReplicatedLinear(context.at("output"), hidden, hidden, bias=True)
+        self.output = RowLinear(context.at("output"), hidden, hidden, HEADS, bias=True)
         self.attention_scale = Vector(context, hidden)
         self.mlp_norm = norm(context, hidden, spec.norm_eps)
         self.mlp = PlainMLP(context.at("mlp"), spec)
         self.mlp_scale = Vector(context, hidden)
-        self.num_heads, self.scale = spec.num_heads, spec.head_dim**-0.5
+        self.num_heads, self.scale = context.share(HEADS, spec.num_heads).length, spec.head_dim**-0.5
 
     def forward(self, x: torch.Tensor, within: Runs) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; `within`: the runs of tokens that see each other."""

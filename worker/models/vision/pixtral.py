@@ -11,9 +11,9 @@ from quire.kernels.attention.rope_angles import rope_angles
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.linear.activation import activation, gated_activation
 from quire.worker.build_context import BuildContext
-from quire.worker.layers.linear import ReplicatedLinear
+from quire.worker.layers.linear import MergedLinear, ReplicatedLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
-from quire.worker.models.vision.block import Runs, runs
+from quire.worker.models.vision.block import HEADS, INNER, Runs, runs
 from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import Grid, Places, places
 from quire.worker.models.vision.tower import Tower
@@ -27,12 +27,13 @@ class PixtralBlock(nn.Module):
         super().__init__()
         hidden, inner = spec.hidden_size, spec.intermediate_size
         self.attention_norm = RMSNorm(context, hidden, spec.norm_eps)
-        self.qkv = ReplicatedLinear(context.at("qkv"), hidden, hidden, names=("q", "k", "v"))
-        self.output = ReplicatedLinear(context.at("output"), hidden, hidden)
+        self.qkv = MergedLinear(context.at("qkv"), hidden, hidden, ("q", "k", "v"), HEADS)
+        self.output = RowLinear(context.at("output"), hidden, hidden, HEADS)
         self.mlp_norm = RMSNorm(context, hidden, spec.norm_eps)
-        self.gate_up = ReplicatedLinear(context.at("gate_up"), hidden, inner, names=("gate", "up"))
-        self.down = ReplicatedLinear(context.at("down"), inner, hidden)
-        self.num_heads, self.scale, self.gate = spec.num_heads, spec.head_dim**-0.5, spec.gate
+        self.gate_up = MergedLinear(context.at("gate_up"), hidden, inner, ("gate", "up"), INNER)
+        self.down = RowLinear(context.at("down"), inner, hidden, INNER)
+        self.num_heads = context.share(HEADS, spec.num_heads).length
+        self.scale, self.gate = spec.head_dim**-0.5, spec.gate
 
     def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], within: Runs) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; `within`: the patches of each item."""

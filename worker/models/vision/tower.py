@@ -13,7 +13,7 @@ from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
 
 
 class Tower(nn.Module, ABC):
-    """The same on every rank: items are dealt to the ranks, and not their heads."""
+    """The same on every rank, to which items are dealt; or divided: then all ranks encode all items together."""
 
     def __init__(self, spec: VisionSpec, patches: PatchEmbedding) -> None:
         super().__init__()

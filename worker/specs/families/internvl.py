@@ -21,7 +21,7 @@ from quire.worker.fields import (
 )
 from quire.worker.specs.families.llama import decoder_names, read_llama, read_mistral, read_qwen2, read_qwen3
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements
+from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.layout import Stored, side_by_side
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError, Part
@@ -118,6 +118,19 @@ class InternVisionSpec(VisionSpec):
         projector = 2 * self.merged_size + linear_elements(self.output_size, self.merged_size)
         projector += linear_elements(self.output_size, self.output_size)
         return embedding + self.num_blocks * block + (2 * hidden if self.last_norm else 0) + projector
+
+    @property
+    def shared_elements(self) -> int:
+        hidden, inner = self.hidden_size, self.intermediate_size
+        attention = shared_linear_elements(hidden, hidden, columns=3, bias=self.qkv_bias)
+        return self.num_blocks * (attention + shared_linear_elements(hidden, inner, columns=1))
+
+    def indivisible(self, group_size: int) -> list[ModelError]:
+        found = VisionSpec.indivisible(self, group_size)
+        if self.divided and self.qk_norm and group_size > 1:
+            message = "weights: the tower normalises the queries and keys of all heads together; choose data"
+            found.append(ModelError("mm_encoder_tp_mode", message))
+        return found
 
     @property
     def takes_videos(self) -> bool:

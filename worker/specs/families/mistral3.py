@@ -23,7 +23,7 @@ from quire.worker.fields import (
 from quire.worker.specs.families.llama import decoder_names, read_ministral3, read_mistral
 from quire.worker.specs.rope import DEFAULT_THETA
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements
+from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -101,6 +101,12 @@ class PixtralSpec(VisionSpec):
         merger = hidden + hidden * self.merged_size if self.merges else 0
         up = linear_elements(wide, hidden, bias=self.projector_bias)
         return patches + self.num_blocks * block + merger + up + linear_elements(wide, wide, bias=self.projector_bias)
+
+    @property
+    def shared_elements(self) -> int:
+        hidden, inner = self.hidden_size, self.intermediate_size
+        attention = shared_linear_elements(hidden, hidden, columns=3, bias=False)
+        return self.num_blocks * (attention + shared_linear_elements(hidden, inner, columns=2, bias=False))
 
     @property
     def processor_sizes(self) -> dict[str, int]:

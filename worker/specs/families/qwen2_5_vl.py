@@ -25,6 +25,10 @@ class Qwen25VisionSpec(QwenVisionSpec):
     """Blocks in which a patch sees its whole item."""
 
     @property
+    def mlp_columns(self) -> int:
+        return 2
+
+    @property
     def num_elements(self) -> int:
         hidden, inner = self.hidden_size, self.intermediate_size
         mlp = 2 * linear_elements(inner, hidden) + linear_elements(hidden, inner)

@@ -25,7 +25,7 @@ _VISUAL: Final = r"(model\.)?visual\."
 TOWER_TENSORS: Final = rf"{_VISUAL}.+"
 """Pattern of the tower's tensors."""
 _DECODER: Final = decoder_names(r"model\.(language_model\.)?", "model.")
-_ATTENTION: Final = {"norm1": "attention_norm", r"attn\.qkv": "qkv", r"attn\.proj": "output", "norm2": "mlp_norm"}
+_ATTENTION: Final = {"norm1": "attention_norm", r"attn\.proj": "output", "norm2": "mlp_norm"}
 _MERGER: Final = {"ln_q": "norm", r"mlp\.0": "up", r"mlp\.2": "down"}
 
 

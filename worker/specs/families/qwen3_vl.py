@@ -37,7 +37,6 @@ TOWER_TENSORS: Final = r"model\.visual\..+"
 _MERGER: Final = {"norm": "norm", "linear_fc1": "up", "linear_fc2": "down"}
 _IN_BLOCK: Final = {
     "norm1": "attention_norm",
-    r"attn\.qkv": "qkv",
     r"attn\.proj": "output",
     "norm2": "mlp_norm",
     r"mlp\.linear_fc1": "mlp.up",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from quire.worker.fields import MAX_LAYERS, Config, integer, number, section, shown
 from quire.worker.specs.rope import DEFAULT_THETA
 from quire.worker.specs.spec import ModelSpec
-from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements
+from quire.worker.specs.vision_spec import CHANNELS, VisionSpec, linear_elements, shared_linear_elements
 from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -24,6 +24,11 @@ class QwenVisionSpec(VisionSpec, ABC):
     rope_theta: float
 
     @property
+    def mlp_columns(self) -> int:
+        """Products at the entry of a feed-forward."""
+        return 1
+
+    @property
     def merger_elements(self) -> int:
         """Elements of the two products that make a row of a square's patches."""
         wide = self.merged_size
@@ -34,6 +39,12 @@ class QwenVisionSpec(VisionSpec, ABC):
         """Elements of the products of one block's attention."""
         hidden = self.hidden_size
         return linear_elements(3 * hidden, hidden) + linear_elements(hidden, hidden)
+
+    @property
+    def shared_elements(self) -> int:
+        hidden, inner = self.hidden_size, self.intermediate_size
+        attention = shared_linear_elements(hidden, hidden, columns=3)
+        return self.num_blocks * (attention + shared_linear_elements(hidden, inner, columns=self.mlp_columns))
 
     @property
     def processor_sizes(self) -> dict[str, int]:
@@ -88,12 +99,11 @@ def refuse_other_width(vision: VisionSpec, text: ModelSpec, name: str) -> None:
 def tower_rules(visual: str, block: Mapping[str, str], merger: Mapping[str, str]) -> tuple[NameRule, ...]:
     """Rules for patches, blocks and the merger. `visual`: pattern of what stands before the tower's tensors; `block`,
     `merger`: patterns of the modules in them -> our paths."""
+    in_block = rf"{visual}blocks\.(?P<n>\d+)\."
     return (
         NameRule(rf"{visual}patch_embed\.proj{TENSOR}", "vision.patches.{tensor}"),
-        *(
-            NameRule(rf"{visual}blocks\.(?P<n>\d+)\.{name}{TENSOR}", f"vision.blocks.{{n}}.{own}.{{tensor}}")
-            for name, own in block.items()
-        ),
+        NameRule(rf"{in_block}attn\.qkv{TENSOR}", "vision.blocks.{n}.qkv.{part}.{tensor}", ("q", "k", "v")),
+        *(NameRule(in_block + name + TENSOR, f"vision.blocks.{{n}}.{own}.{{tensor}}") for name, own in block.items()),
         *(
             NameRule(rf"{visual}merger\.{name}{TENSOR}", f"vision.merger.{own}.{{tensor}}")
             for name, own in merger.items()
