@@ -175,11 +175,12 @@ def main() -> None:
         "seed": args.seed,
         "config": vars(args),
     }
-    from tiny_qwen3_vl import PROCESSOR, write_checkpoint  # not in the processes that only send
+    from tiny_qwen3_vl import write_checkpoint  # not in the processes that only send
 
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder), text={"max_position_embeddings": MAX_MODEL_LEN})
-        (model / "preprocessor_config.json").write_text(json.dumps({**PROCESSOR, "size": PIXELS}))
+        processor = model / "preprocessor_config.json"
+        processor.write_text(json.dumps({**json.loads(processor.read_text()), "size": PIXELS}))
         for part in args.only:
             found = MEASURES[part](model, args) | {"limit": LIMITS[part]}
             document[part] = found
