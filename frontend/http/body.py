@@ -37,13 +37,15 @@ async def read(request: Request, kind: type[T]) -> T:
     `RequestError` when too many bytes are being read. A field of `kind` whose type is None is answered with
     UNSUPPORTED when it is set.
     """
-    raw = await read_bytes(request)
+    pieces = await _read_pieces(request)
 
     def look(is_stopped: IsStopped) -> T:
+        raw = b"".join(pieces)  # a large one takes milliseconds, mostly for fresh pages, without Python's lock
+        pieces.clear()
         scan(raw, "body", is_stopped=is_stopped)
         return decode(raw, kind)
 
-    return await _pool(request).run(len(raw), look)
+    return await _pool(request).run(sum(map(len, pieces)), look)
 
 
 async def beside(request: Request, function: Callable[[], R]) -> R:
@@ -56,8 +58,8 @@ def _pool(request: Request) -> WorkPool:
     return pool
 
 
-async def read_bytes(request: Request) -> bytes:
-    """The raw body. Raises `HttpError` or `RequestError`."""
+async def _read_pieces(request: Request) -> list[bytes]:
+    """The raw body as it arrives. Raises `HttpError` or `RequestError`."""
     config: FrontendConfig = request.scope["state"]["config"]
     headers = request.headers
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
@@ -80,7 +82,7 @@ async def read_bytes(request: Request) -> bytes:
                 body.give_way = partial(_end, timeout)
                 piece = await anext(stream, None)
             if piece is None:
-                return b"".join(pieces)
+                return pieces
             pieces.append(piece)
             body.grow(len(piece))
             if body.size > limit:
