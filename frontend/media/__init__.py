@@ -1,1 +1,1 @@
-"""Images of prompts: their bytes, their pixels as the model's family wants them, and the files that workers read."""
+"""Images and videos of prompts: their bytes, their pixels as the model's family wants them, and the workers' files."""

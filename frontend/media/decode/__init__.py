@@ -1,1 +1,1 @@
-"""Processes that make pixels of image files, and the order in which requests use them."""
+"""Processes that make pixels of the files of images and videos, and the order in which requests use them."""

@@ -30,6 +30,8 @@ def check_container(data: bytes) -> str:
             raise MediaRefused(CUT)
         return "avi"
     if len(data) > 2 * PACKET and data[0] == data[PACKET] == data[2 * PACKET] == SYNC:
+        if len(data) % PACKET:  # nothing tells of one that is cut between two packets
+            raise MediaRefused(CUT)
         return "mpegts"
     return ""
 

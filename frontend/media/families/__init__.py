@@ -1,1 +1,1 @@
-"""The families of models that take images: size and number of tokens of each image, one file a family."""
+"""The families of models that take images and videos: items, sizes and tokens of each, one file a family."""

@@ -12,9 +12,10 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from image_files import saved
-from video_files import CODECS, animation, decoded, pictures, video
+from video_files import CODECS, animation, decoded, pictures, rate, video
 
 from quire.frontend.media.decode import video_file
+from quire.frontend.media.decode.container import PACKET
 from quire.frontend.media.decode.decode_child import answer
 from quire.frontend.media.decode.decode_job import (
     Answer,
@@ -90,7 +91,7 @@ def test_pixels_are_those_of_pillow_of_the_frames_that_the_rule_names(
     file: Path, rules: Qwen2Videos | Qwen3Videos, kind: str, number: int, fps: float
 ) -> None:
     data = video(pictures(number), kind, fps)
-    check_frames(items(data, file, rules), decoded(data, rules.sample(number, fps)), rules)
+    check_frames(items(data, file, rules), decoded(data, rules.sample(number, rate(data))), rules)
 
 
 def test_times_are_those_of_the_files_rate(file: Path) -> None:
@@ -140,6 +141,8 @@ def test_a_file_that_is_cut_anywhere_is_refused(file: Path, kind: str) -> None:
     for one in file.parent.iterdir():
         one.unlink()
     for size in [*range(0, len(data), max(1 << 10, len(data) // 20)), len(data) - 1]:
+        if kind == "ts" and size % PACKET == 0:
+            size += 1  # what is cut between two packets is a shorter video
         assert "send" in refused(data[:size], file), size
 
 

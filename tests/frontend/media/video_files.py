@@ -3,7 +3,8 @@
 import io
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-CODECS = {"mp4": "mp4v", "avi": "MJPG", "mkv": "mp4v", "webm": "VP80", "mov": "mp4v"}
+CODECS = {"mp4": "mp4v", "avi": "MJPG", "mkv": "mp4v", "webm": "VP80", "mov": "mp4v", "ts": "mp4v"}
 
 
 def pictures(number: int, width: int = 96, height: int = 64, seed: int = 0) -> list[Image.Image]:
@@ -40,16 +41,27 @@ def video(frames: Sequence[Image.Image], kind: str = "mp4", fps: float = 10.0) -
 
 def decoded(data: bytes, indices: Sequence[int]) -> list[Image.Image]:
     """The frames of a file at these places, as OpenCV decodes all of it."""
+    with _opened(data) as capture:
+        frames = []
+        while (found := capture.read())[0]:
+            frames.append(Image.fromarray(cv2.cvtColor(found[1], cv2.COLOR_BGR2RGB)))
+        return [frames[index] for index in indices]
+
+
+def rate(data: bytes) -> float:
+    """Frames a second as the file has them: not every container knows every rate."""
+    with _opened(data) as capture:
+        return capture.get(cv2.CAP_PROP_FPS)
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[cv2.VideoCapture]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video"
         path.write_bytes(data)
         with mock.patch.dict(os.environ):
             os.environ.pop("OPENCV_FFMPEG_CAPTURE_OPTIONS", None)  # what is tested forbids to open files
-            capture = cv2.VideoCapture(str(path))
-        frames = []
-        while (found := capture.read())[0]:
-            frames.append(Image.fromarray(cv2.cvtColor(found[1], cv2.COLOR_BGR2RGB)))
-        return [frames[index] for index in indices]
+            yield cv2.VideoCapture(str(path))
 
 
 def animation(frames: Sequence[Image.Image], format: str = "WEBP", milliseconds: int = 100) -> bytes:
