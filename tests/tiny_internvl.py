@@ -2,9 +2,9 @@
 
 import json
 
+import tiny_tokenizer
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 START, IMAGE, END, VIDEO = "<img>", "<IMG_CONTEXT>", "</img>", "<video>"
@@ -102,28 +102,9 @@ def write_checkpoint(folder, seed=0, dtype=torch.float32, text=None, vision=None
 
 
 def write_tokenizer(folder):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[*SPECIAL, START, IMAGE, END, VIDEO],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
     images = {"start_image_token": START, "end_image_token": END, "context_image_token": IMAGE, "video_token": VIDEO}
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": SPECIAL[0],
-        "eos_token": SPECIAL[0],
-        "extra_special_tokens": images,
-        "chat_template": TEMPLATE,
-        "clean_up_tokenization_spaces": False,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return tokenizer
+    special = [*SPECIAL, START, IMAGE, END, VIDEO]
+    return tiny_tokenizer.write_tokenizer(folder, special, TEMPLATE, CORPUS, VOCABULARY, extra_special_tokens=images)
 
 
 def library_model(folder, dtype=torch.float32):

@@ -4,9 +4,9 @@ import json
 import sys
 from types import SimpleNamespace
 
+import tiny_tokenizer
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
 IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
@@ -123,26 +123,8 @@ def processor_of(patch, merge):
 
 
 def write_tokenizer(folder):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=[*SPECIAL, IMAGE, BREAK, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": SPECIAL[1],
-        "eos_token": SPECIAL[2],
-        "chat_template": TEMPLATE,
-        "clean_up_tokenization_spaces": False,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return tokenizer
+    special, ends = [*SPECIAL, IMAGE, BREAK, END], {"bos_token": SPECIAL[1], "eos_token": SPECIAL[2]}
+    return tiny_tokenizer.write_tokenizer(folder, special, TEMPLATE, CORPUS, VOCABULARY, **ends)
 
 
 def library_processor():

@@ -5,9 +5,9 @@ import json
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 
-def write_tokenizer(folder, special, template, corpus, vocabulary):
+def write_tokenizer(folder, special, template, corpus, vocabulary, **others):
     """tokenizer.json of so many tokens and tokenizer_config.json with a chat template -> the tokenizer. The first of
-    the `special` tokens begins and ends texts."""
+    the `special` tokens begins and ends texts; `others`: fields of the second file, which may say otherwise."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -25,6 +25,7 @@ def write_tokenizer(folder, special, template, corpus, vocabulary):
         "eos_token": special[0],
         "chat_template": template,
         "clean_up_tokenization_spaces": False,
+        **others,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return tokenizer
