@@ -7,6 +7,8 @@ EBML = b"\x1a\x45\xdf\xa3"
 SEGMENT = b"\x18\x53\x80\x67"
 BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")
 """Kinds of boxes with which MP4 and MOV begin."""
+PICTURES = (b"avif", b"avis")
+"""Kinds of such files that are pictures, which Pillow reads."""
 MAX_BOXES = 1 << 16
 PACKET = 188
 """Bytes of a packet of MPEG-TS, which begins with `SYNC`."""
@@ -19,7 +21,7 @@ def check_container(data: bytes) -> str:
     Raises `MediaRefused` for one that is cut off. A name is needed because a playlist, too, opens as a video, and leads
     to other files.
     """
-    if data[4:8] in BOXES:
+    if data[4:8] in BOXES and data[8:12] not in PICTURES:
         _check_boxes(data)
         return "mov"
     if data.startswith(EBML):

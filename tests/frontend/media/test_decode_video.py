@@ -1,5 +1,6 @@
 """Videos as items: frames that the model's rule names, with the pixels that Pillow makes of them; or refused."""
 
+import io
 import random
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
@@ -124,6 +125,16 @@ def test_an_animation_is_a_video_by_its_own_times(file: Path, format: str) -> No
     assert isinstance(found, Decoded)
     assert list(found.seconds) == QWEN3.seconds(QWEN3.sample(20, 5.0), 20, 5.0)
     check_frames(items(data, file), [frames[at] for at in QWEN3.sample(20, 5.0)], QWEN3)
+
+
+def test_an_animation_in_avif_is_one_too(file: Path) -> None:
+    data = animation(pictures(20), "AVIF", 200)
+    found = taken(data, file)
+    assert isinstance(found, Decoded)
+    assert list(found.seconds) == QWEN3.seconds(QWEN3.sample(20, 5.0), 20, 5.0)
+    with Image.open(io.BytesIO(data)) as image:
+        shown = [frame.convert("RGB") for frame in ImageSequence.Iterator(image)]
+    check_frames(items(data, file), [shown[at] for at in QWEN3.sample(20, 5.0)], QWEN3)
 
 
 def test_frames_that_repeat_are_the_same_items(file: Path) -> None:
