@@ -17,7 +17,7 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 class _Delta(msgspec.Struct):
-    """What a chunk of a chat adds."""
+    """The piece of an answer in a chunk of a chat."""
 
     content: str | None = None
     reasoning: str | None = None
