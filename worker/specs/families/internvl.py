@@ -35,7 +35,7 @@ HEAD: Final = r"(language_model\.)?lm_head\.weight"
 MAX_MERGE: Final = 8
 QK_EPS: Final = 1e-6
 PROJECTOR_EPS: Final = 1e-5
-"""Of norms for which a config states none."""
+"""Epsilons of norms for which a config states none."""
 NORMS: Final[Mapping[str, bool]] = MappingProxyType({"layer_norm": False, "rms_norm": True})
 """`norm_type` -> whether it is by the root mean square."""
 TEXT_READERS: Final[Mapping[str, Callable[[Config, Config], ModelSpec]]] = MappingProxyType(
