@@ -1,6 +1,7 @@
 """Checkpoints made by the formats' own tools: weights equal to the tools' bit for bit, and tokens."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,10 +15,14 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from meant import FLOATS, GROUPS, OF_TOOLS, PROMPTS, engine, greedy, not_of_tool, together, weights_of
 
+from quire.deploy.commands.start_plan import quantization_in_words
 from quire.kernels.linear import linear_int8
 from quire.kernels.linear.linear_f8 import linear_f8_reference
 from quire.kernels.linear.linear_f8 import pack as pack_f8
 from quire.kernels.linear.linear_f8_blocks import linear_f8_blocks_reference
+from quire.worker.config import WorkerConfig
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
 
 MADE = (
     "ct_fp8", "ct_fp8_block", "ct_fp8_dynamic", "ct_kv", "ct_w8a8", "ct_w8a8_tensor",
@@ -128,6 +133,62 @@ def test_the_engine_draws_the_tokens_of_the_reference_operations(made, drive, na
     driver = driven(started)
     for slot, prompt in enumerate(PROMPTS):
         assert driver.generate(slot, prompt, 12) == greedy(model, prompt, 12)
+
+
+TOKEN, STATIC, ROUNDED = (
+    "quantized token by token",
+    "quantized by the checkpoint's scales",
+    "quantized to 8 bits 32 by 32",
+)
+IN_BLOCKS, ZEROS, ORDER = "f8 blocks of 128 x 128", "with zero points", "inputs in an order of their own"
+IN_WORDS = {
+    "awq": ("awq", f"4-bit groups of 32 {ZEROS}", ROUNDED),
+    "awq_symmetric": ("awq", "4-bit groups of 64", ROUNDED),
+    "ct_fp8": ("compressed-tensors", "f8 rows", STATIC),
+    "ct_fp8_block": ("compressed-tensors", IN_BLOCKS, f"{TOKEN} and 128 inputs by 128"),
+    "ct_fp8_dynamic": ("compressed-tensors", "f8 rows", TOKEN),
+    "ct_w4a16": ("compressed-tensors", "4-bit groups of 32", ROUNDED),
+    "ct_w4a16_asym": ("compressed-tensors", f"4-bit groups of 32 {ZEROS}", ROUNDED),
+    "ct_w8a16": ("compressed-tensors", "8-bit groups of all inputs", ROUNDED),
+    "ct_w8a16_asym": ("compressed-tensors", f"8-bit groups of all inputs {ZEROS}", ROUNDED),
+    "ct_w8a8": ("compressed-tensors", "int8 rows", TOKEN),
+    "ct_w8a8_tensor": ("compressed-tensors", "int8 rows", TOKEN),
+    "fbgemm": ("fbgemm_fp8", "f8 rows", f"{TOKEN} up to 3"),
+    "fp8_blocks": ("fp8", IN_BLOCKS, f"{TOKEN} and 128 inputs by 128"),
+    "fp8_dynamic": ("fp8", "f8 rows", TOKEN),
+    "fp8_static": ("fp8", "f8 rows", STATIC),
+    "fp8_ue8m0": ("fp8", IN_BLOCKS, f"{TOKEN} and 128 inputs by 128"),
+    "gptq": ("gptq", "4-bit groups of 32", ROUNDED),
+    "gptq_8": ("gptq", "8-bit groups of 32", ROUNDED),
+    "gptq_asym": ("gptq", f"4-bit groups of all inputs {ZEROS}", ROUNDED),
+    "gptq_order": ("gptq", f"4-bit groups of 32 {ZEROS}, {ORDER}", ROUNDED),
+    "gptq_order_v2": ("gptq", f"4-bit groups of 32, {ORDER}", ROUNDED),
+    "modelopt_blocks": ("modelopt", IN_BLOCKS, "as they are"),
+    "modelopt_fp8": ("modelopt", "f8 rows", STATIC),
+    "modelopt_rows": ("modelopt", "f8 rows", TOKEN),
+}
+"""Method, form and activations; those of test_floats.py, and of several forms, apart."""
+
+
+@pytest.mark.parametrize("name", IN_WORDS)
+def test_doctor_names_the_plan_of_every_checkpoint(made, name):
+    method, form, beside = IN_WORDS[name]
+    needs, refusals = fit(WorkerConfig(model=str(made / name)), Place(False, None))
+    assert refusals == []
+    size = r"[\d.]+ KiB"
+    said = rf"{method}: {size} {re.escape(form)}, activations {re.escape(beside)}, {size} dense"
+    assert re.fullmatch(said, quantization_in_words(needs))
+
+
+def test_doctor_names_each_form_of_a_checkpoint_of_several_and_none_of_a_cache_alone(made):
+    words = {
+        name: quantization_in_words(fit(WorkerConfig(model=str(made / name)), Place(False, None))[0])
+        for name in ("gptq_dynamic", "ct_kv")
+    }
+    assert f"4-bit groups of 32 {ZEROS}, activations {ROUNDED}" in words["gptq_dynamic"]
+    assert f"8-bit groups of 64 {ZEROS}, activations {ROUNDED}" in words["gptq_dynamic"]
+    assert re.fullmatch(r"compressed-tensors: [\d.]+ KiB dense", words["ct_kv"])
+    assert {*MADE} == {*IN_WORDS, *FLOATS, "gptq_dynamic", "ct_kv", "modelopt_mixed"}
 
 
 @pytest.mark.parametrize("name", MADE)
