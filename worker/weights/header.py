@@ -75,7 +75,7 @@ def stored_dtype(folder: Path) -> str | None:
 
 
 def stores(folder: Path, pattern: str) -> bool | None:
-    """Whether the files hold a tensor of such a name; None without files."""
+    """True where the files hold a tensor of such a name; None without files."""
     if not any(folder.glob("*.safetensors")):
         return None
     files, index = checkpoint_files(folder)
