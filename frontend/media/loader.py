@@ -9,6 +9,7 @@ from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.item_loader import BytesSource, ItemLoader, Owner
 from quire.frontend.media.kind import MediaPart
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost, total_cost
+from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import RequestError
 from quire.proto.messages.params import ParameterError
 
@@ -45,6 +46,7 @@ class MediaLoader:
         family: MediaFamily,
         source: BytesSource,
         folder: Path,
+        metrics: Metrics,
         *,
         num_processes: int,
         max_image_pixels: int,
@@ -56,8 +58,8 @@ class MediaLoader:
             message = f"{max_store_bytes} is less than the model's largest image takes, {largest}"
             raise ValueError(f"media_store_bytes: {message}; raise it, or lower max_pixels in mm_processor_kwargs")
         self.family = family
-        self.store = MediaStore(folder, max_store_bytes)
-        self._pool = DecodePool(self.store, num_processes, max_image_pixels)
+        self.store = MediaStore(folder, max_store_bytes, metrics)
+        self._pool = DecodePool(self.store, num_processes, max_image_pixels, metrics)
         self._item_loader = ItemLoader(source, self.store, self._pool)
         self._at_once = num_processes + READ_AHEAD
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quire.frontend.media.kind import MediaKind
+from quire.frontend.metrics.metrics import Metrics
 
 PAGE_BYTES = 4096
 ENTRY_BYTES = 2 * PAGE_BYTES
@@ -92,16 +93,15 @@ class _Entry:
 class MediaStore:
     """One per life of a frontend: it makes its folder, and `close` removes it."""
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int, metrics: Metrics) -> None:
         """`folder` must not exist. Raises `OSError`."""
         self.folder = folder
         self.max_bytes = max_bytes
+        self._metrics = metrics
         self.num_bytes = 0
         """Bytes of all items."""
         self.num_used_bytes = 0
         """Bytes of items to which requests refer."""
-        self.num_evicted = 0
-        """Number of items that made room for others."""
         self._entries: dict[bytes, _Entry] = {}
         self._unused: OrderedDict[bytes, None] = OrderedDict()
         """Digests to which no request refers, the one used longest ago first."""
@@ -115,8 +115,10 @@ class MediaStore:
         None where it is not here, or a file of it was removed or cut by others.
         """
         part = self._parts.get(key)
+        self._metrics.count("media_store_queries_total", ())
         if part is None or not all(map(self._is_whole, part.items)):
             return None
+        self._metrics.count("media_store_hits_total", ())
         for item in part.items:
             self._refer(self._entries[item.digest])
         return part
@@ -199,7 +201,7 @@ class MediaStore:
             self._remove_key(key)
         del self._entries[digest]
         self.num_bytes -= entry.item.cost
-        self.num_evicted += 1
+        self._metrics.count("media_store_evictions_total", ())
         self._path(digest).unlink(missing_ok=True)
 
     def _add_key(self, key: bytes, part: StoredPart) -> None:

@@ -49,6 +49,7 @@ FAMILIES: dict[str, Family] = {
         "The images of one prompt: their bytes, their pixels, waiting for processes included.", WORK_SECONDS
     ),
     "media_read_seconds": _histogram("The bytes of one image: base64, a file, or the web.", WORK_SECONDS),
+    "media_decode_seconds": _histogram("The pixels of one image or video, in a process of its own.", WORK_SECONDS),
     "grammar_compile_seconds": _histogram("Compilation of one grammar, waiting included.", WORK_SECONDS),
     # ---- totals
     "requests_total": Family("counter", "Requests that arrived, by door.", ("door",)),
@@ -64,6 +65,9 @@ FAMILIES: dict[str, Family] = {
     "generation_tokens_total": Family("counter", "Tokens received from the scheduler."),
     "images_total": Family("counter", "Images of prompts that were decoded, or found."),
     "videos_total": Family("counter", "Videos of prompts that were decoded, or found."),
+    "media_store_queries_total": Family("counter", "Images and videos that were looked for among those kept."),
+    "media_store_hits_total": Family("counter", "Of these, those that were found, and not decoded again."),
+    "media_store_evictions_total": Family("counter", "Kept images, and parts of videos, that made room for others."),
     "embeddings_total": Family("counter", "Vectors given to clients."),
     "grammar_compiles_total": Family("counter", "Grammars asked for, by outcome.", ("outcome",)),
     "http_responses_total": Family("counter", "HTTP answers, by route and status.", ("route", "method", "code")),

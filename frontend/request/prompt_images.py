@@ -77,6 +77,7 @@ class PromptImages:
                 family,
                 source,
                 folder / f"{config.index}-{uuid.uuid4().hex}",
+                metrics,
                 num_processes=config.media_processes,
                 max_image_pixels=config.max_image_pixels,
                 max_store_bytes=config.media_store_bytes,

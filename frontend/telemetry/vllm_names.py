@@ -19,6 +19,8 @@ SAME: dict[str, tuple[str, str]] = {
     "num_preemptions_total": ("preemptions_total", "Preemptions by the engine."),
     "prompt_tokens_total": ("prompt_tokens_total", "Prefill tokens processed."),
     "prompt_tokens_cached_total": ("prompt_tokens_cached_total", "Prompt tokens served from the cache."),
+    "mm_cache_queries_total": ("media_store_queries_total", "Multi-modal cache queries, in items."),
+    "mm_cache_hits_total": ("media_store_hits_total", "Multi-modal cache hits, in items."),
     "generation_tokens_total": ("generation_tokens_total", "Generation tokens processed."),
     "time_to_first_token_seconds": ("time_to_first_token_seconds", "Time to first token in seconds."),
     "inter_token_latency_seconds": ("inter_token_latency_seconds", "Inter-token latency in seconds."),

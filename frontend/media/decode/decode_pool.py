@@ -21,6 +21,7 @@ from quire.frontend.media.decode.decode_job import (
 from quire.frontend.media.decode.turns import FairTurns
 from quire.frontend.media.kind import MediaKind
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart
+from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.proto.api import RequestError
@@ -46,8 +47,9 @@ class DecodePool:
     Each writes to files of its own in the store's folder, which are there besides what the store counts.
     """
 
-    def __init__(self, store: MediaStore, num_processes: int, max_image_pixels: int) -> None:
+    def __init__(self, store: MediaStore, num_processes: int, max_image_pixels: int, metrics: Metrics) -> None:
         self._store = store
+        self._metrics = metrics
         self._files = [str(store.folder / f"{place}.part") for place in range(num_processes)]
         setups = [msgspec.msgpack.encode(DecodeSetup(file, max_image_pixels, store.max_bytes)) for file in self._files]
         memory_bytes = PROCESS_BYTES + PIXEL_BYTES * max_image_pixels
@@ -133,7 +135,8 @@ class DecodePool:
         kind = job.settings.kind
         seconds = SECONDS[kind]
         try:
-            answered = await sandbox.call(data, seconds, head=job_head(job))
+            with self._metrics.timed("media_decode_seconds"):
+                answered = await sandbox.call(data, seconds, head=job_head(job))
         except (SandboxTimeout, SandboxCrashed, SandboxLost) as error:
             self._remove_files(place)  # the process may have died while it wrote
             if isinstance(error, SandboxLost):

@@ -14,6 +14,7 @@ from quire.frontend.media.families.qwen import QwenImages
 from quire.frontend.media.families.qwen_video import Qwen3Videos
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.store import stored_cost
+from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import ImagePart, RequestError, VideoPart
 from quire.proto.messages.params import ParameterError
 
@@ -49,7 +50,7 @@ class Loading:
     def __init__(self, parent: Path, name: str, **settings: int) -> None:
         self.source = Source()
         self.settings = {"num_processes": 1, "max_image_pixels": 1 << 22, "max_store_bytes": 4 * LARGEST} | settings
-        self.loader = MediaLoader(FAMILY, self.source, parent / name, **self.settings)
+        self.loader = MediaLoader(FAMILY, self.source, parent / name, Metrics(), **self.settings)
         self.folder = parent / name
 
     async def load(

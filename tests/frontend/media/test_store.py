@@ -7,6 +7,7 @@ import pytest
 
 from quire.frontend.media import store
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost
+from quire.frontend.metrics.metrics import Metrics
 
 COST = stored_cost(4000)
 
@@ -15,8 +16,15 @@ class Filling:
     """A store for so many items, and its items by number."""
 
     def __init__(self, folder: Path, most: int) -> None:
-        self.store = MediaStore(folder / "0-a", most * COST)
+        self.metrics = Metrics()
+        self.store = MediaStore(folder / "0-a", most * COST, self.metrics)
         self.folder = self.store.folder
+
+    def counted(self) -> dict[str, float]:
+        """What the metrics say of the store."""
+        names = ("queries", "hits", "evictions")
+        found = {sample.name: sample.value for sample in self.metrics.samples()}
+        return {name: found[f"media_store_{name}_total"] for name in names}
 
     def add(self, number: int, key: bytes = b"") -> None:
         part = self.folder / "0.part"
@@ -63,7 +71,7 @@ def test_what_was_used_longest_ago_makes_room(three: Filling) -> None:
     three.add(4)
     assert three.files() == {1, 3, 4}
     assert three.store.take(three.key(2)) is None
-    assert three.store.num_evicted == 1
+    assert three.counted() == {"queries": 2, "hits": 1, "evictions": 1}
 
 
 def test_what_a_request_refers_to_is_never_removed(three: Filling) -> None:
@@ -163,4 +171,4 @@ def test_files_are_their_owners_alone_and_gone_at_the_end(three: Filling) -> Non
 
 def test_a_folder_belongs_to_one_life(three: Filling) -> None:
     with pytest.raises(FileExistsError):
-        MediaStore(three.folder, COST)
+        MediaStore(three.folder, COST, Metrics())
