@@ -32,6 +32,10 @@ class OpenStreams:
     def add(self, stream: RequestStream) -> None:
         self._by_number[stream.number] = stream
 
+    def find(self, number: int) -> RequestStream | None:
+        """The stream of this number; None when it is not open."""
+        return self._by_number.get(number)
+
     def remove(self, stream: RequestStream) -> bool:
         """Remove a stream; False when it was not open."""
         return self._by_number.pop(stream.number, None) is not None

@@ -2,18 +2,26 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
 from quire.proto.messages.requests import SchedulerMessage, Submit
 from quire.proto.transport.channel import AsyncDealer
 
+UNSENDABLE = (ArithmeticError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What encoding a message may raise, such as for an integer of more than 64 bits."""
+
 
 class Outbox:
     """A queue in order of posting, emptied by `run`."""
 
-    def __init__(self, dealer: AsyncDealer[SchedulerMessage]) -> None:
+    def __init__(
+        self, dealer: AsyncDealer[SchedulerMessage], on_unsendable: Callable[[msgspec.Struct, Exception], None]
+    ) -> None:
+        """`on_unsendable`: is given each message that does not encode, and why; the others go on."""
         self._dealer = dealer
+        self._on_unsendable = on_unsendable
         self._messages: deque[msgspec.Struct] = deque()
         self._posted = asyncio.Event()
 
@@ -41,6 +49,9 @@ class Outbox:
             self._posted.clear()
             while self._messages:
                 message = self._messages[0]
-                await self._dealer.send(message)
+                try:
+                    await self._dealer.send(message)
+                except UNSENDABLE as error:
+                    self._on_unsendable(message, error)
                 if self._messages and self._messages[0] is message:  # `clear` may have been called meanwhile
                     self._messages.popleft()

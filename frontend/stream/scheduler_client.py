@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Literal
 
+import msgspec
+
 from quire.frontend.config import FrontendConfig
 from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.stream.loss_grace import LossGrace
@@ -35,6 +37,7 @@ from quire.proto.messages.requests import (
     Refused,
     SchedulerBeat,
     SchedulerMessage,
+    Submit,
     Welcome,
 )
 from quire.proto.transport.channel import AsyncDealer
@@ -68,7 +71,7 @@ class SchedulerClient:
         self._metrics = metrics
         self._numbers = itertools.count(1)
         self._streams = OpenStreams(metrics)
-        self._outbox = Outbox(dealer)
+        self._outbox = Outbox(dealer, self._on_unsendable)
         self._queries = Queries(self._outbox.post, self._check_reachable)
         self.ask = self._queries.ask  # `await ask(LoadQuery)`; raises `RequestError` when the scheduler does not answer
         self._silence_clock = SilenceClock()
@@ -156,6 +159,16 @@ class SchedulerClient:
                     stream.expire(self._now())
                 stream.beat(self._config.beat_seconds, self._config.slow_reader_seconds)
             self._grace.add_pause(await self._silence_clock.sleep(self._config.beat_seconds), self._now())
+
+    def _on_unsendable(self, message: msgspec.Struct, error: Exception) -> None:
+        """A defect of this frontend: it costs the one request whose message it is."""
+        why = f"{type(message).__name__} does not encode: {error}"
+        log.error("message to the scheduler dropped: %s", why)
+        stream = self._streams.find(message.number) if isinstance(message, Submit) else None
+        if stream is not None:
+            self._streams.remove(stream)
+            text = f"an internal error: {why}; please report it"
+            stream.fail(RequestError("BUG", text, request_id=stream.prepared.request_id))
 
     async def _receive(self) -> None:
         while True:

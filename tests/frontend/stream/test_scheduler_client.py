@@ -3,9 +3,11 @@
 import asyncio
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
+from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.proto.api import Delta, Finished, GenerateRequest, RequestError
 from quire.proto.messages.requests import PROTOCOL_VERSION, Refused, Welcome
 
@@ -303,5 +305,33 @@ def test_a_request_without_time_left_is_submitted_as_such(serving):
             assert failure.value.reason == "DEADLINE"
             assert seen
             assert max(seen) <= 0
+
+    asyncio.run(main())
+
+
+def test_a_request_that_no_message_can_hold_fails_alone(serving, monkeypatch):
+    """An integer beyond 64 bits stands for any defect of what was prepared."""
+    submit_of = PreparedRequest.submit
+
+    def too_large(prepared, *args, **more):
+        submit = submit_of(prepared, *args, **more)
+        return msgspec.structs.replace(submit, priority=1 << 70) if prepared.n == 2 else submit
+
+    monkeypatch.setattr(PreparedRequest, "submit", too_large)
+
+    async def main():
+        async with serving() as s:
+            s.scheduler.script = lambda submit: s.scheduler.answer(submit.number, [70])
+            for _ in range(2):
+                good, bad = await asyncio.gather(
+                    s.client.generate(GenerateRequest(input="hello", max_tokens=1)),
+                    s.client.generate(GenerateRequest(input="hello", max_tokens=1, n=2)),
+                    return_exceptions=True,
+                )
+                assert list(good.outputs[0].token_ids) == [70]
+                assert isinstance(bad, RequestError)
+                assert (bad.reason, bad.status) == ("BUG", "INTERNAL")
+                assert "Submit does not encode" in bad.message
+            assert s.server.scheduler.num_streams == 0
 
     asyncio.run(main())
