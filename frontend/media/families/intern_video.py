@@ -4,13 +4,13 @@ Frames and texts are those of transformers' `InternVLVideoProcessor` and `Intern
 read where nothing else is said, as in vLLM, and every frame of a video that has fewer.
 """
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
+from quire.frontend.media.families.frame_rate import check_fps
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
 from quire.proto.messages.media import NO_VIDEO
 
@@ -43,8 +43,8 @@ class InternVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     def __post_init__(self) -> None:
         if self.num_frames is not None and not 1 <= self.num_frames <= MAX_FRAMES:
             raise ValueError(f"num_frames: must be from 1 to {MAX_FRAMES}, got {self.num_frames}")
-        if self.fps is not None and not 0 < self.fps < math.inf:
-            raise ValueError(f"fps: must be above 0, got {self.fps}")
+        if self.fps is not None:
+            check_fps(self.fps)
 
     @property
     def max_pixels(self) -> int:
@@ -53,10 +53,10 @@ class InternVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
     def sample(self, num_frames: int, fps: float) -> list[int]:
         """The frames to read of a video with so many frames, in their order."""
-        asked = self.num_frames
+        asked: float | None = self.num_frames
         if asked is None:
-            asked = NUM_FRAMES if self.fps is None else int(num_frames / fps * self.fps)
-        wanted = min(max(asked, 1), MAX_FRAMES, num_frames)
+            asked = NUM_FRAMES if self.fps is None else num_frames / fps * self.fps
+        wanted = int(min(max(asked, 1), MAX_FRAMES, num_frames))
         step = num_frames / wanted
         return [int(middle) for middle in array("f", [step / 2 + step * part for part in range(wanted)])]
 

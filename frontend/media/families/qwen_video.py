@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from quire.frontend.media.families.bounds import stated_bounds
+from quire.frontend.media.families.frame_rate import MAX_RATE, check_duration, check_fps
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed, processor_name
 from quire.frontend.media.families.qwen_size import check_aspect, rounded_size
 from quire.proto.messages.media import NO_VIDEO
@@ -66,8 +67,7 @@ class QwenVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 raise ValueError(f"{name}: must be at least 1, got {value}")
         if self.max_pixels < self.min_pixels:
             raise ValueError(f"max_pixels: {self.max_pixels} is below min_pixels, {self.min_pixels}")
-        if not 0 < self.fps < math.inf:
-            raise ValueError(f"fps: must be above 0, got {self.fps}")
+        check_fps(self.fps)
         if self.num_frames is not None and self.num_frames > self.max_frames:
             raise ValueError(f"num_frames: {self.num_frames} exceeds the model's most, {self.max_frames}")
 
@@ -86,7 +86,10 @@ class QwenVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @abstractmethod
     def seconds(self, indices: Sequence[int], num_frames: int, fps: float) -> list[float]:
-        """The time of each item, whose frames are those at `indices` of the video's `num_frames`."""
+        """The time of each item, whose frames are those at `indices` of the video's `num_frames`.
+
+        Raises `MediaRefused` for a video that lasts too long.
+        """
 
     @abstractmethod
     def spelled(self, seconds: Sequence[float]) -> str:
@@ -119,6 +122,12 @@ class Qwen2Videos(QwenVideos, frozen=True, forbid_unknown_fields=True, tag="qwen
     tokens_per_second: float | None = None
     """Positions of a second; None: each item is one further than the one before, whatever its time."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tokens_per_second is not None and not 0 < self.tokens_per_second <= MAX_RATE:
+            message = f"must be above 0 and at most {MAX_RATE}, got {self.tokens_per_second:g}"
+            raise ValueError(f"tokens_per_second: {message}")
+
     def sample(self, num_frames: int, fps: float) -> list[int]:
         step = self.frames_per_item
         if self.num_frames is not None:
@@ -140,6 +149,7 @@ class Qwen2Videos(QwenVideos, frozen=True, forbid_unknown_fields=True, tag="qwen
 
     def seconds(self, indices: Sequence[int], num_frames: int, fps: float) -> list[float]:
         """Seconds from the first item to each one, were all frames equally far apart."""
+        check_duration(num_frames, fps)
         step = self.frames_per_item / (len(indices) / num_frames * fps)
         return [index * step for index in range(-(-len(indices) // self.frames_per_item))]
 
@@ -160,8 +170,8 @@ class Qwen3Videos(QwenVideos, frozen=True, forbid_unknown_fields=True, tag="qwen
     def sample(self, num_frames: int, fps: float) -> list[int]:
         wanted = self.num_frames
         if wanted is None:
-            asked = int(num_frames / fps * self.fps)
-            wanted = min(max(asked, self.min_frames), self.max_frames, num_frames)
+            asked = num_frames / fps * self.fps
+            wanted = int(min(max(asked, self.min_frames), self.max_frames, num_frames))
         step = (num_frames - 1) / max(wanted - 1, 1)
         return [round(index * step) for index in range(wanted)]
 
@@ -181,6 +191,7 @@ class Qwen3Videos(QwenVideos, frozen=True, forbid_unknown_fields=True, tag="qwen
 
     def seconds(self, indices: Sequence[int], num_frames: int, fps: float) -> list[float]:
         """The middle between the first and the last frame of each item."""
+        check_duration(num_frames, fps)
         step = self.frames_per_item
         groups = [indices[start : start + step] for start in range(0, len(indices), step)]
         return [(group[0] / fps + group[-1] / fps) / 2 for group in groups]

@@ -190,6 +190,8 @@ def test_a_video_is_the_same_by_whatever_door_and_way_it_comes(web, watch):
         ({"mm_processor_kwargs": {"max_pixels": 1 << 40}}, "mm_processor_kwargs.max_pixels"),
         ({"mm_processor_kwargs": {"size": {"longest_edge": 1 << 40}}}, "mm_processor_kwargs.size.longest_edge"),
         ({"media_io_kwargs": {"video": {"num_frames": 1 << 40}}}, "media_io_kwargs.video.num_frames"),
+        ({"media_io_kwargs": {"video": {"fps": 1e-20}}}, "media_io_kwargs.video.fps"),
+        ({"mm_processor_kwargs": {"fps": 5e-324}}, "mm_processor_kwargs.fps"),
     ],
 )
 def test_settings_that_a_model_cannot_follow_are_refused_by_name(web, watch, more, field):

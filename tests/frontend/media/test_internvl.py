@@ -168,7 +168,7 @@ def test_settings_are_read_from_the_models_files_and_the_servers_go_before_them(
     [
         ({"max_pixels": 9}, "max_pixels: is no setting of this model's images; it has min_patches, max_patches, crop"),
         ({"num_frames": 0}, "num_frames: must be from 1 to 768, got 0"),
-        ({"fps": 0}, "fps: must be above 0, got 0"),
+        ({"fps": 0}, "fps: must be from 0.001 to 1000 frames a second, got 0"),
         ({"fps": "fast"}, "fps"),
         ({"max_patches": 0}, "max_patches: must be from 1 to 128, got 0"),
         ({"max_patches": 1 << 40}, "max_patches: must be from 1 to 128"),

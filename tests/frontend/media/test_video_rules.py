@@ -15,10 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 
 from video_oracle import Oracle
 
+from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.families.table import read_family
 from quire.frontend.media.refused import MediaRefused
 from quire.proto.messages.media import NO_VIDEO
+from quire.scheduler.core.media.admission import MAX_ELAPSED
 
 QWEN2 = Qwen2Videos(placeholder_id=8, patch=14, merge=2, min_pixels=128 * 28 * 28, max_pixels=28 * 28 * 768)
 QWEN25 = msgspec.structs.replace(QWEN2, tokens_per_second=2)
@@ -96,6 +98,30 @@ def test_a_single_frame_is_an_item_and_is_as_large_as_two(  # which the library 
     assert QWEN25.elapsed(QWEN25.seconds([0], 1, 24.0)) == [NO_VIDEO]
 
 
+@pytest.mark.parametrize("fps", [5e-324, 1e-300, 1e-20, 1e-4, 1e-3])
+@pytest.mark.parametrize("num_frames", [1, 2, 24, 700, 1 << 20])
+def test_a_rate_that_nobody_means_is_refused_before_times_are_without_bounds(num_frames: int, fps: float) -> None:
+    """Such as one of a file's header."""
+    for videos in (QWEN2, QWEN25, msgspec.structs.replace(QWEN25, tokens_per_second=16), QWEN3):
+        indices = videos.sample(num_frames, fps)
+        assert max(indices) < num_frames
+        assert len(indices) <= videos.max_frames
+        if num_frames > 1e6 * fps:
+            with pytest.raises(MediaRefused, match=rf"has {num_frames} frames at {fps:g} a second; at most 1000000 "):
+                videos.seconds(indices, num_frames, fps)
+        else:
+            assert max(videos.elapsed(videos.seconds(indices, num_frames, fps))) <= MAX_ELAPSED
+    assert len(InternVideos(placeholder_id=8, patch=14, side=448, fps=1.0).sample(num_frames, fps)) <= 768
+
+
+def test_positions_of_a_second_are_bounded() -> None:
+    with pytest.raises(ValueError, match="tokens_per_second: must be above 0 and at most 16, got 17"):
+        msgspec.structs.replace(QWEN25, tokens_per_second=17)
+    for fps in (0.0009, 1000.5, math.inf, math.nan):
+        with pytest.raises(ValueError, match=r"fps: must be from 0\.001 to 1000"):
+            InternVideos(placeholder_id=8, patch=14, side=448, fps=fps)
+
+
 IMAGES = {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16, "merge_size": 2}
 IMAGES |= {"size": {"shortest_edge": 65536, "longest_edge": 16777216}}
 VIDEOS = IMAGES | {"video_processor_type": "Qwen3VLVideoProcessor", "size": {"shortest_edge": 9, "longest_edge": 99}}
@@ -157,7 +183,9 @@ def test_a_model_without_a_token_for_videos_takes_none(model: Model) -> None:
         ({"resample": 2}, "resample: 2 is not supported"),
         ({"patch_size": 14}, "14, 2 of videos are not those of images"),
         ({"image_mean": [0.1] * 3}, r"image_mean: .* is not supported; only \[0.5"),
-        ({"fps": 0}, "fps: must be above 0"),
+        ({"fps": 0}, "fps: must be from 0.001 to 1000 frames a second, got 0"),
+        ({"fps": 1e-300}, "fps: must be from 0.001 to 1000 frames a second, got 1e-300"),
+        ({"fps": 1001}, "fps: must be from 0.001 to 1000 frames a second, got 1001"),
         ({"num_frames": 800}, "num_frames: 800 exceeds the model's most, 768"),
         ({"min_frames": 0}, "min_frames: must be at least 1"),
     ],

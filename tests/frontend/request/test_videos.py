@@ -178,6 +178,16 @@ REFUSED = {
         "",
         "lower it",
     ),
+    **{
+        f"{fps:g} frames a second": (
+            {},
+            GenerateRequest(input=chat(CLIP, fps=fps)),
+            "chat.media_settings.fps",
+            "",
+            "must be from 0.001 to 1000 frames a second",
+        )
+        for fps in (5e-324, 1e-300, 1e-20, 1001.0)
+    },
     "two ways to sample": (
         {},
         GenerateRequest(input=chat(CLIP, fps=1.0, num_frames=4)),
