@@ -11,6 +11,7 @@ from quire.frontend.media.kind import MediaPart
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost, total_cost
 from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import RequestError
+from quire.proto.messages.media import MAX_ITEMS
 from quire.proto.messages.params import ParameterError
 
 READ_AHEAD = 2
@@ -85,8 +86,9 @@ class MediaLoader:
     ) -> LoadedMedia:
         """The images and videos of a request; `fields` name its parts. What fails leaves no reference behind.
 
-        `max_tokens`: most of all of them together. What exceeds it ends the work on those that follow: an image of some
-        bytes may take a second to decode. `family`: the model's, with settings of the request.
+        `max_tokens`: most of all of them together. What exceeds it, or has more items than a prompt may have, ends the
+        work on those that follow: an image of some bytes may take a second to decode, and a name of a few stand for
+        hundreds of items. `family`: the model's, with settings of the request.
 
         Raises `ParameterError` on the field of a part that cannot be taken, and `RequestError`: DEADLINE after
         `seconds`, QUEUE_FULL where there is no room now.
@@ -96,10 +98,10 @@ class MediaLoader:
         until = now() + seconds
         loaded: dict[int, StoredPart] = {}
         numbers = iter(range(len(parts)))
-        num_tokens = 0
+        num_tokens = num_items = 0
 
         async def load_some() -> None:
-            nonlocal num_tokens
+            nonlocal num_tokens, num_items
             for number in numbers:  # all of these tasks take from one iterator
                 field = fields[number]
                 room = None if max_tokens is None else max(0, max_tokens - num_tokens)
@@ -108,10 +110,13 @@ class MediaLoader:
                 except StoreFull as error:
                     raise self._no_room(list(loaded.values()), error.cost, field) from error
                 num_tokens += loaded[number].num_tokens
+                num_items += len(loaded[number].items)
+                _check_items(num_items, field)
                 if max_tokens is not None and num_tokens > max_tokens:
                     message = f"{len(loaded)} images and videos up to this one take {num_tokens} tokens"
-                    remedy = f"the context has room for {max(0, max_tokens)}; send fewer or smaller ones"
+                    remedy = f"there is room for {max(0, max_tokens)}; send fewer or smaller ones"
                     raise ParameterError(field, f"{message}; {remedy}", "CONTEXT_LENGTH_EXCEEDED")
+                await asyncio.sleep(0)  # what is kept is found without a pause, and others want their turn
 
         try:
             async with asyncio.timeout_at(until) as scope, asyncio.TaskGroup() as group:
@@ -138,3 +143,11 @@ class MediaLoader:
         taken = f"{self.store.num_used_bytes} of {most} bytes"
         message = f"images and videos of other requests take {taken}; send the request again"
         return RequestError("QUEUE_FULL", message, field=field, retry_after_seconds=RETRY_SECONDS)
+
+
+def _check_items(num_items: int, field: str) -> None:
+    """Raises `ParameterError` on the field of the part by which a prompt has too many items."""
+    if num_items > MAX_ITEMS:
+        message = f"the images and videos up to this one have {num_items} items"
+        meant = "one for each run of frames that is read as one"
+        raise ParameterError(field, f"{message}, {meant}; a prompt may have {MAX_ITEMS}; send fewer or shorter ones")

@@ -12,6 +12,7 @@ moves.
 """
 
 import contextlib
+import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -96,6 +97,7 @@ class MediaStore:
     def __init__(self, folder: Path, max_bytes: int, metrics: Metrics) -> None:
         """`folder` must not exist. Raises `OSError`."""
         self.folder = folder
+        self._folder_path = str(folder)
         self.max_bytes = max_bytes
         self._metrics = metrics
         self.num_bytes = 0
@@ -116,7 +118,7 @@ class MediaStore:
         """
         part = self._parts.get(key)
         self._metrics.count("media_store_queries_total", ())
-        if part is None or not all(map(self._is_whole, part.items)):
+        if part is None or not all(map(self._is_whole, {item.digest: item for item in part.items}.values())):
             return None
         self._metrics.count("media_store_hits_total", ())
         for item in part.items:
@@ -182,7 +184,7 @@ class MediaStore:
     def _is_whole(self, item: StoredMedia) -> bool:
         """True where the item's file is there with all its bytes."""
         try:
-            return self._path(item.digest).stat().st_size == item.num_bytes
+            return os.stat(f"{self._folder_path}/{item.digest.hex()}").st_size == item.num_bytes
         except OSError:
             return False
 

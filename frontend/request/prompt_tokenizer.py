@@ -23,6 +23,8 @@ from quire.proto.messages.params import ParameterError
 from quire.proto.messages.requests import ModelFacts
 
 MAX_DETOKENIZE_IDS = 1 << 20
+MAX_COUNTED = 1 << 20
+"""Most tokens of a chat with images that are counted for a client, where the context has not more."""
 PROMPT_END = 64
 """Number of characters that show in which state a template leaves the model: more than any mark has."""
 NO_TEXT = "is no text, and no token ids stand for it; send the chat itself, or count its tokens by /tokenize"
@@ -120,7 +122,8 @@ class PromptTokenizer:
             await self._threads.run_single(text.cost, check_chat, text)
             rendered = await self._render(model, text)
             with ExitStack() as files:
-                owner = ImageOwner(tenant, "", time.monotonic() + self._seconds, files)
+                most = max(MAX_COUNTED, 0 if model.facts is None else model.facts.max_model_len)
+                owner = ImageOwner(tenant, "", time.monotonic() + self._seconds, files, most)
                 ids, _ = await self._placed(model, text, rendered, None, owner)
         else:
             job = EncodeText(add_special_tokens is not False, bool(parse_special))

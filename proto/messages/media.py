@@ -7,6 +7,8 @@ import msgspec
 DIGEST_BYTES = 32
 NO_VIDEO = -1
 """`MediaSpan.elapsed` of an item that goes on with no video."""
+MAX_ITEMS = 2048
+"""Items of one prompt."""
 MEDIA_FOLDER = "media"
 """Folder of the run directory; each frontend has one of its own in it, which begins with its index and a hyphen."""
 

@@ -148,7 +148,7 @@ class DecodePool:
         if isinstance(answer, Refused):
             raise ParameterError(field, answer.message, INVALID)
         if isinstance(answer, TooLong):
-            message = f"takes {answer.num_tokens} tokens; the context has room for {job.max_tokens}"
+            message = f"takes {answer.num_tokens} tokens; there is room for {job.max_tokens}"
             remedy = "ask for fewer frames (fps, num_frames) or smaller ones (max_pixels)"
             raise ParameterError(field, f"{message}; {remedy}", "CONTEXT_LENGTH_EXCEEDED")
         return answer

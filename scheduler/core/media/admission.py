@@ -5,15 +5,13 @@ import re
 import struct
 from collections.abc import Iterable
 
-from quire.proto.messages.media import DIGEST_BYTES, NO_VIDEO, Media, MediaFacts, MediaSpan
+from quire.proto.messages.media import DIGEST_BYTES, MAX_ITEMS, NO_VIDEO, Media, MediaFacts, MediaSpan
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.prefix_key import Placeholders
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.core.admission import Refusal
 from quire.scheduler.state.encoder_memory import key_of
 
-MAX_ITEMS = 2048
-"""Items of one prompt."""
 MAX_ELAPSED = 2**24
 """Positions of one video in time: those that float32 tells apart."""
 FOLDER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)

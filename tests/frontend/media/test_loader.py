@@ -115,7 +115,7 @@ def test_images_beyond_the_room_for_tokens_end_the_work_on_others(tmp_path: Path
             assert [item.num_tokens for item in fits.items] == [4, 4, 4]
             reason, message = await one.fails(*images, max_tokens=5 * 4)
             assert reason == "CONTEXT_LENGTH_EXCEEDED"
-            assert "take 24 tokens; the context has room for 20; send fewer or smaller ones" in message
+            assert "take 24 tokens; there is room for 20; send fewer or smaller ones" in message
             assert one.source.num_reads < 3 + 15
 
     asyncio.run(run())

@@ -91,7 +91,7 @@ def test_a_video_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
             assert "(media_store_bytes)" in (await one.fails(VideoPart(data=CLIP), family=large))[1]
             reason, message = await one.fails(VideoPart(data=CLIP), max_tokens=15)
             assert reason == "CONTEXT_LENGTH_EXCEEDED"
-            assert message.startswith("part[0]: takes 24 tokens; the context has room for 15; ask for fewer frames")
+            assert message.startswith("part[0]: takes 24 tokens; there is room for 15; ask for fewer frames")
             (await one.load(VideoPart(data=CLIP))).release()
             assert "up to this one take 24 tokens" in (await one.fails(VideoPart(data=CLIP), max_tokens=15))[1]
             monkeypatch.setitem(decode_pool.SECONDS, "video", 0.02)

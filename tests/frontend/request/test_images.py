@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from quire.frontend.request import prompt_tokenizer
 from quire.proto.api import Chat, ChatMessage, GenerateRequest, ImagePart, RequestError, TextPart
 from quire.proto.messages.media import media_file
 from quire.proto.transport.wire import unpack
@@ -71,6 +72,21 @@ def test_images_are_runs_of_placeholders_whose_pixels_are_in_files(seeing, sight
             assert answer.prompt_tokens == len(ids)
             tokens = await s.client.tokenize(chat("one ", png(64, 64), " two ", png(96, 64, "blue"), "?"))
             assert list(tokens.token_ids) == ids
+
+    asyncio.run(main())
+
+
+def test_tokens_are_counted_beyond_the_context_and_up_to_a_bound(seeing, monkeypatch):
+    many = chat("one ", *(png(320, 320, f"#0000{number}0") for number in range(9)))
+
+    async def main():
+        async with seeing() as s:
+            num_tokens = len((await s.client.tokenize(many)).token_ids)
+            assert num_tokens > 512  # the model's context
+            monkeypatch.setattr(prompt_tokenizer, "MAX_COUNTED", num_tokens - 1)
+            with pytest.raises(RequestError, match=r"content_parts\[9\]: 9 images and videos .* take 576") as caught:
+                await s.client.tokenize(many)
+            assert caught.value.reason == "CONTEXT_LENGTH_EXCEEDED"
 
     asyncio.run(main())
 
