@@ -21,6 +21,8 @@ MAX_DOCUMENTS = 1024
 MAX_TEMPLATE_KWARGS = 32
 MAX_KWARG_CHARS = 4096
 MAX_PATH = 128
+MAX_SETTING = 1 << 63
+"""Numbers from here on have no place in a message."""
 MAX_JSON_PARTS = 1 << 14
 """Most parts of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
 NOT_ANSWERING = ("system", "developer", "user", "tool")
@@ -159,8 +161,9 @@ def _check_media_settings(settings: MediaSettings) -> None:
     field = "chat.media_settings"
     for name in ("min_pixels", "max_pixels", "num_frames", "fps"):
         value = getattr(settings, name)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise ParameterError(f"{field}.{name}", f"must be above 0, got {value}")
+        if value is not None and not 0 < value < MAX_SETTING:
+            message = f"must be above 0, got {value}" if value <= 0 else f"must be below {MAX_SETTING}"
+            raise ParameterError(f"{field}.{name}", message)
     if settings.fps is not None and settings.num_frames is not None:
         raise ParameterError(f"{field}.num_frames", "excludes fps; set only one of them")
     low, high = settings.min_pixels, settings.max_pixels

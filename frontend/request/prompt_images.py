@@ -154,8 +154,9 @@ class PromptImages:
         if kinds["video"] and videos is not None and own_videos is not None:
             most.append((videos.max_pixels, own_videos.max_pixels))
         if any(asked > allowed for asked, allowed in most):
+            name = "max_pixels" if "max_pixels" in stated else "min_pixels"
             message = "asks for more pixels than this server takes (--mm-processor-kwargs); lower it"
-            raise ParameterError("chat.media_settings.max_pixels", message)
+            raise ParameterError(f"chat.media_settings.{name}", message)
         return family
 
     async def _load(

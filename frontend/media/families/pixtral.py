@@ -22,6 +22,8 @@ FIXED = {"do_resize": True, "do_convert_rgb": True, "resample": BICUBIC}
 BREAK, END = "[IMG_BREAK]", "[IMG_END]"
 MODEL_TYPES = ("mistral3", "llava")
 TOKENIZER = "tokenizer.json"
+MAX_SIDE = 1 << 20
+"""Most pixels of a side that settings may allow."""
 SIZES = ("longest_edge", "height", "width")
 
 
@@ -146,10 +148,12 @@ def _bounds(settings: Mapping[str, Any]) -> tuple[Any, Any]:
     """Most pixels of height and width. Raises `ValueError`."""
     size = settings.get("size")
     if isinstance(size, Mapping) and set(size) <= set(SIZES):
-        if size.get("longest_edge"):
-            return size["longest_edge"], size["longest_edge"]
-        if size.get("height") and size.get("width"):
-            return size["height"], size["width"]
+        edge = size.get("longest_edge")
+        sides = (edge or size.get("height"), edge or size.get("width"))
+        if all(sides):
+            if not all(type(side) is int and 1 <= side <= MAX_SIDE for side in sides):
+                raise ValueError(f"size: sides must be whole numbers from 1 to {MAX_SIDE}, got {sides!r:.64}")
+            return sides
     raise ValueError(f"size: must have longest_edge, or height and width, got {size!r:.64}")
 
 

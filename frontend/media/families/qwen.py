@@ -49,7 +49,7 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.max_pixels < self.min_pixels:
-            raise ValueError(f"max_pixels: {self.max_pixels} is below min_pixels, {self.min_pixels}")
+            raise ValueError(f"min_pixels: {self.min_pixels} exceeds max_pixels, {self.max_pixels}")
 
     @property
     def unit(self) -> int:
@@ -61,11 +61,12 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
         """Number of tokens that no image exceeds.
 
         One that is reduced stays within `max_pixels`, unless its shorter side would be less than a token. One that is
-        enlarged is rounded up on both sides.
+        enlarged to `min_pixels` is rounded up by less than a token on both sides, which adds most where they differ
+        most.
         """
         one_row = math.isqrt(MAX_ASPECT * self.max_pixels) // self.unit
-        most_rows = math.isqrt(self.min_pixels) // self.unit + 1
-        enlarged = max(rows * self._most_columns(rows) for rows in range(1, most_rows + 1))
+        side, stretch = math.sqrt(self.min_pixels) / self.unit, math.sqrt(MAX_ASPECT)
+        enlarged = math.floor((side * stretch + 1) * (side / stretch + 1))
         return max(self.max_pixels // self.unit**2, one_row, enlarged)
 
     @property
@@ -111,13 +112,6 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
             raise wrong_size(size)
         videos = None if self.videos is None else msgspec.to_builtins(self.videos.with_settings(settings))
         return msgspec.convert(msgspec.to_builtins(self) | stated_bounds(settings) | {"videos": videos}, QwenImages)
-
-    def _most_columns(self, rows: int) -> int:
-        """Most tokens of the longer side of an enlarged image whose shorter side has so many."""
-        longest = math.sqrt(MAX_ASPECT * self.min_pixels)
-        if rows > 1:  # the shorter side is above rows - 1 tokens, and both together are `min_pixels`
-            longest = min(longest, self.min_pixels / ((rows - 1) * self.unit))
-        return math.floor(longest / self.unit) + 1
 
 
 def read(files: ProcessorFiles) -> QwenImages | None:

@@ -66,7 +66,7 @@ class QwenVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if value is not None and value < 1:
                 raise ValueError(f"{name}: must be at least 1, got {value}")
         if self.max_pixels < self.min_pixels:
-            raise ValueError(f"max_pixels: {self.max_pixels} is below min_pixels, {self.min_pixels}")
+            raise ValueError(f"min_pixels: {self.min_pixels} exceeds max_pixels, {self.max_pixels}")
         check_fps(self.fps)
         if self.num_frames is not None and self.num_frames > self.max_frames:
             raise ValueError(f"num_frames: {self.num_frames} exceeds the model's most, {self.max_frames}")

@@ -65,6 +65,10 @@ WRONG = [
     ({"mm_processor_kwargs": {"max_pixels": 0}}, "mm_processor_kwargs.max_pixels", "must be above 0, got 0"),
     ({"mm_processor_kwargs": {"size": {"longest_edge": -1}}}, "mm_processor_kwargs.size.longest_edge", "above 0"),
     ({"media_io_kwargs": {"video": {"num_frames": -1}}}, "media_io_kwargs.video.num_frames", "must be above 0"),
+    ({"mm_processor_kwargs": {"max_pixels": 10**400}}, "mm_processor_kwargs.max_pixels", f"must be below {1 << 63}"),
+    ({"mm_processor_kwargs": {"min_pixels": 1 << 63}}, "mm_processor_kwargs.min_pixels", f"must be below {1 << 63}"),
+    ({"mm_processor_kwargs": {"min_pixels": 1e15}}, "mm_processor_kwargs.min_pixels", "expected `int"),
+    ({"media_io_kwargs": {"video": {"num_frames": 10**400}}}, "media_io_kwargs.video.num_frames", "must be below"),
     ({"mm_processor_kwargs": {"fps": 0}}, "mm_processor_kwargs.fps", "must be above 0, got 0"),
     (
         {"mm_processor_kwargs": {"min_pixels": 99, "max_pixels": 9}},
@@ -187,6 +191,14 @@ def test_a_video_is_the_same_by_whatever_door_and_way_it_comes(web, watch):
 @pytest.mark.parametrize(
     ("more", "field"),
     [
+        ({"mm_processor_kwargs": {"min_pixels": 1 << 41}}, "mm_processor_kwargs.min_pixels"),
+        ({"mm_processor_kwargs": {"min_pixels": 64 * 32 * 32 + 1}}, "mm_processor_kwargs.min_pixels"),
+        (
+            {"mm_processor_kwargs": {"min_pixels": 10**17, "max_pixels": 10**17}},
+            "mm_processor_kwargs.min_pixels",
+        ),
+        ({"mm_processor_kwargs": {"min_pixels": 1 << 40, "max_pixels": 1 << 40}}, "mm_processor_kwargs.max_pixels"),
+        ({"mm_processor_kwargs": {"size": {"shortest_edge": 10**17}}}, "mm_processor_kwargs.size.shortest_edge"),
         ({"mm_processor_kwargs": {"max_pixels": 1 << 40}}, "mm_processor_kwargs.max_pixels"),
         ({"mm_processor_kwargs": {"size": {"longest_edge": 1 << 40}}}, "mm_processor_kwargs.size.longest_edge"),
         ({"media_io_kwargs": {"video": {"num_frames": 1 << 40}}}, "media_io_kwargs.video.num_frames"),
@@ -197,8 +209,10 @@ def test_a_video_is_the_same_by_whatever_door_and_way_it_comes(web, watch):
 def test_settings_that_a_model_cannot_follow_are_refused_by_name(web, watch, more, field):
     async def main():
         async with web(**watch) as w:
-            response = await w.client.post(CHAT, json=asked(VIDEO, **more))
-            assert (response.status_code, response.json()["error"]["param"]) == (400, field), response.text
+            picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64_of(PICTURE)}"}}
+            for part in (VIDEO, picture):
+                response = await w.client.post(CHAT, json=asked(part, **more))
+                assert (response.status_code, response.json()["error"]["param"]) == (400, field), response.text
 
     asyncio.run(main())
 

@@ -15,6 +15,7 @@ from quire.frontend.media.refused import MediaRefused
 QWEN2 = QwenImages(placeholder_id=9, patch=14, merge=2, min_pixels=56 * 56, max_pixels=28 * 28 * 1280)
 QWEN3 = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=65536, max_pixels=16777216)
 TIGHT = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=300 * 300, max_pixels=300 * 300)
+ENLARGED = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=2_000_000, max_pixels=2_100_000)
 TINY = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=1, max_pixels=1)
 PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessorFast",
@@ -34,7 +35,7 @@ def oracle(family: QwenImages) -> Qwen2VLImageProcessorPil:
     )
 
 
-ORACLES = [(family, oracle(family)) for family in (QWEN2, QWEN3, TIGHT, TINY)]
+ORACLES = [(family, oracle(family)) for family in (QWEN2, QWEN3, TIGHT, ENLARGED, TINY)]
 
 
 @given(SIDES, SIDES)
@@ -67,6 +68,11 @@ def test_patches_are_those_of_transformers_and_never_more_than_is_said(height: i
 def test_the_largest_image_of_published_models_has_as_many_tokens_as_is_said() -> None:
     assert QWEN3.max_tokens == 16384 == QWEN3.num_tokens(QWEN3.grid(*QWEN3.size(4096, 4096)))
     assert QWEN2.max_tokens == 1280 == QWEN2.num_tokens(QWEN2.grid(*QWEN2.size(28 * 32, 28 * 40)))
+
+
+def test_the_largest_image_of_any_bounds_is_told_at_once() -> None:
+    family = QwenImages(placeholder_id=9, patch=1, merge=1, min_pixels=10**40, max_pixels=10**40)
+    assert family.max_tokens >= 10**40
 
 
 def write(folder: Path, processor: object, config: object, name: str = "preprocessor_config.json") -> Path:
@@ -116,8 +122,14 @@ def test_old_names_of_bounds_go_before_new_ones_and_the_servers_before_both(tmp_
     ("overrides", "said"),
     [
         ({"fps": 2}, "fps: is no setting of this model's images; it has min_pixels, max_pixels, size"),
-        ({"max_pixels": 10}, "max_pixels: 10 is below min_pixels, 65536"),
-        ({"min_pixels": 0}, "min_pixels: must be at least 1, got 0"),
+        ({"max_pixels": 10}, "min_pixels: 65536 exceeds max_pixels, 10"),
+        ({"min_pixels": 16777217}, "min_pixels: 16777217 exceeds max_pixels, 16777216"),
+        ({"min_pixels": 0}, "min_pixels: must be from 1 to 1099511627776 pixels, got 0"),
+        ({"min_pixels": 1 << 41}, "min_pixels: must be from 1 to 1099511627776 pixels, got more"),
+        ({"min_pixels": 10**400, "max_pixels": 10**400}, "min_pixels: must be from 1 to 1099511627776 pixels"),
+        ({"max_pixels": 1e15}, "max_pixels: must be a whole number of pixels, got 1000000000000000.0"),
+        ({"max_pixels": float("inf")}, "max_pixels: must be a whole number of pixels, got inf"),
+        ({"size": {"longest_edge": 1 << 41}}, "size: longest_edge: must be from 1 to 1099511627776 pixels"),
         ({"max_pixels": "many"}, "max_pixels"),
         ({"max_pixels": True}, "max_pixels"),
         ({"size": 448}, "size: must have shortest_edge and longest_edge, got 448"),

@@ -208,8 +208,10 @@ def test_a_servers_bounds_go_before_the_models(folder: Path) -> None:
         ({"size": 448}, "size: must have longest_edge, or height and width, got 448"),
         ({"size": {"shortest_edge": 3, "longest_edge": 9}}, "size: must have longest_edge, or height and width"),
         ({"size": {"height": 3}}, "size: must have longest_edge, or height and width, got {'height': 3}"),
-        ({"size": {"longest_edge": -1}}, "size: must be at least 1 pixel, got -1 x -1"),
-        ({"size": {"longest_edge": "1"}}, "Expected `int`"),
+        ({"size": {"longest_edge": -1}}, r"size: sides must be whole numbers from 1 to 1048576, got \(-1, -1\)"),
+        ({"size": {"longest_edge": "1"}}, r"size: sides must be whole numbers from 1 to 1048576, got \('1', '1'\)"),
+        ({"size": {"longest_edge": 1e400}}, r"size: sides must be whole numbers from 1 to 1048576, got \(inf, inf\)"),
+        ({"size": {"height": 9, "width": 1 << 21}}, r"size: sides must be whole numbers .*, got \(9, 2097152\)"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_refused_by_name(folder: Path, overrides: dict, said: str) -> None:

@@ -178,6 +178,13 @@ REFUSED = {
         "",
         "lower it",
     ),
+    "enlarged without bounds": (
+        {},
+        GenerateRequest(input=chat(CLIP, min_pixels=10**17, max_pixels=10**17)),
+        "chat.media_settings.min_pixels",
+        "",
+        "must be from 1 to 1099511627776 pixels",
+    ),
     **{
         f"{fps:g} frames a second": (
             {},
