@@ -194,22 +194,49 @@ def test_a_text_names_no_place_of_a_picture(engine):
     assert engine.client.generate(asked).outputs[0].finished.usage.completion_tokens <= 4
 
 
-@pytest.mark.parametrize(
-    ("parts", "field"),
-    [
-        ([ImagePart(data=png(A)[:100])], "content_parts[0]"),
-        ([TextPart("see"), ImagePart(data=b"\x89PNG and no more")], "content_parts[1]"),
-        ([ImagePart(url="http://127.0.0.1/picture.png")], "content_parts[0]"),
-        ([ImagePart(url="file:///etc/passwd")], "content_parts[0]"),
-        ([ImagePart(url="data:image/png;base64,####")], "content_parts[0]"),
-        ([ImagePart()], "content_parts[0]"),
-    ],
-)
-def test_bad_pictures_cost_their_own_request_a_typed_error(engine, parts, field):
-    asked = GenerateRequest(input=Chat([ChatMessage("user", parts)]), temperature=0, max_tokens=4)
+BAD = {
+    "truncated": png(A)[:100],
+    "no more than a beginning": b"\x89PNG and no more",
+    "a page": b"<html>not here</html>",
+    "no pixels": png(A).replace(b"IHDR" + bytes([0, 0, 0, 96]), b"IHDR" + bytes(4)),
+    "more pixels than are taken": png(A).replace(b"IHDR" + bytes([0, 0, 0, 96]), b"IHDR" + bytes([0, 1, 134, 160])),
+    "more than two hundred times as wide as high": png(picture(804, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_pictures_cost_their_own_request_the_same_error_through_both_doors(engine, kind):
+    asked = GenerateRequest(
+        input=Chat([ChatMessage("user", [TextPart("see"), ImagePart(data=BAD[kind])])]), max_tokens=4
+    )
     with pytest.raises(RequestError) as refused:
         engine.client.generate(asked)
-    assert field in refused.value.field, refused.value
+    assert (refused.value.reason, refused.value.field) == ("INVALID_MEDIA", "chat.messages[0].content_parts[1]")
+    model = json.load(urllib.request.urlopen(f"http://{engine.http}/v1/models"))["data"][0]["id"]
+    url = "data:image/png;base64," + base64.b64encode(BAD[kind]).decode()
+    content = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}]
+    body = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
+    status, found = post(engine, "/v1/chat/completions", body)
+    assert (status, found["error"]["param"]) == (400, "messages[0].content[1]"), found
+    said = refused.value.message.partition(": ")[2] or refused.value.message
+    assert said in found["error"]["message"]
+    assert answer(engine, "text")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        ImagePart(url="http://127.0.0.1/picture.png"),
+        ImagePart(url="file:///etc/passwd"),
+        ImagePart(url="data:image/png;base64,####"),
+        ImagePart(),
+    ],
+)
+def test_a_picture_that_is_not_got_costs_its_own_request_a_typed_error(engine, part):
+    asked = GenerateRequest(input=Chat([ChatMessage("user", [part])]), temperature=0, max_tokens=4)
+    with pytest.raises(RequestError) as refused:
+        engine.client.generate(asked)
+    assert "content_parts[0]" in refused.value.field, refused.value
     assert answer(engine, "text")
 
 
