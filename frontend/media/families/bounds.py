@@ -23,6 +23,17 @@ def stated_bounds(settings: Mapping[str, Any]) -> dict[str, Any]:
     return stated
 
 
+def changed_bounds(settings: Mapping[str, Any], min_pixels: int) -> dict[str, Any]:
+    """The bounds in settings that go before a model's; `min_pixels`: the model's own, which a lone `max_pixels` lowers.
+
+    Raises `ValueError`.
+    """
+    changes = stated_bounds(settings)
+    if "max_pixels" in changes and "min_pixels" not in changes:
+        changes["min_pixels"] = min(min_pixels, changes["max_pixels"])
+    return changes
+
+
 def wrong_size(size: object) -> ValueError:
     """The error of a `size` that is none of theirs."""
     return ValueError(f"size: must have shortest_edge and longest_edge, got {size!r}")

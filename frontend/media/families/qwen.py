@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from quire.frontend.media.families.bounds import BOUNDS, stated_bounds, wrong_size
+from quire.frontend.media.families.bounds import BOUNDS, changed_bounds, stated_bounds, wrong_size
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
 from quire.frontend.media.families.qwen_size import MAX_ASPECT, check_aspect, rounded_size
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos, read_videos
@@ -111,7 +111,8 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
         if isinstance(size, Mapping) and not set(size) <= set(BOUNDS.values()):
             raise wrong_size(size)
         videos = None if self.videos is None else msgspec.to_builtins(self.videos.with_settings(settings))
-        return msgspec.convert(msgspec.to_builtins(self) | stated_bounds(settings) | {"videos": videos}, QwenImages)
+        changes = changed_bounds(settings, self.min_pixels) | {"videos": videos}
+        return msgspec.convert(msgspec.to_builtins(self) | changes, QwenImages)
 
 
 def read(files: ProcessorFiles) -> QwenImages | None:

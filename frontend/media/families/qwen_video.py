@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from quire.frontend.media.families.bounds import stated_bounds
+from quire.frontend.media.families.bounds import changed_bounds, stated_bounds
 from quire.frontend.media.families.frame_rate import MAX_RATE, check_duration, check_fps
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed, processor_name
 from quire.frontend.media.families.qwen_size import check_aspect, rounded_size
@@ -105,9 +105,7 @@ class QwenVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def with_settings(self, settings: Mapping[str, Any]) -> "QwenVideos":
         """The same with bounds, and `fps` or `num_frames`, that settings name. Raises `ValueError`."""
-        changes = stated_bounds(settings)
-        if "max_pixels" in changes and "min_pixels" not in changes:
-            changes["min_pixels"] = min(self.min_pixels, changes["max_pixels"])
+        changes = changed_bounds(settings, self.min_pixels)
         if settings.get("fps") is not None:
             changes |= {"fps": settings["fps"], "num_frames": None}
         if settings.get("num_frames") is not None:

@@ -223,10 +223,11 @@ def test_responses_reduce_their_images(web, sight):
             w.answers([75])
             large = f"data:image/png;base64,{base64_of(png(256, 256))}"
             body = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": large}]}]}
-            for more in ({}, {"mm_processor_kwargs": {"max_pixels": 4 * 32 * 32}}):
+            for most in ({}, {"max_pixels": 4 * 32 * 32}, {"max_pixels": 32 * 32}, {"size": {"longest_edge": 1}}):
+                more = {"mm_processor_kwargs": most}
                 assert (await w.client.post("/v1/responses", json=body | more)).status_code == 200
             sizes = [submit.media[0].span.num_tokens for submit in w.scheduler.submits]
-            assert sizes == [64, 4]
+            assert sizes == [64, 4, 1, 1]  # the model's least, 4 tokens, is lowered with its most
 
     asyncio.run(main())
 
