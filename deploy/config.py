@@ -165,6 +165,9 @@ def _object(field: str, text: str) -> dict[str, Any]:
 def _media_settings(options: ServeOptions) -> dict[str, Any]:
     """`--mm-processor-kwargs` with the frames that `--media-io-kwargs` says. Raises `ValueError` naming the field."""
     settings = _object("mm_processor_kwargs", options.mm_processor_kwargs)
+    if (is_sampled := settings.pop("do_sample_frames", True)) is not True:
+        message = f"do_sample_frames is {is_sampled!r:.64}, but frames of a video file are always sampled; leave it out"
+        raise ValueError(f"mm_processor_kwargs: {message}")
     given = _object("media_io_kwargs", options.media_io_kwargs)
     video = given.get("video", {})
     if set(given) - {"video"} or not isinstance(video, dict) or set(video) - set(FRAMES):

@@ -162,6 +162,10 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"media_io_kwargs": '{"image": {}}'}, "^--media-io-kwargs: takes .*fps.*, got ..image.: "),
         ({"media_io_kwargs": '{"video": {"backend": "x"}}'}, "^--media-io-kwargs: takes .*num_frames.*, got "),
         ({"media_io_kwargs": '{"video": {"fps": 1, "num_frames": 4}}'}, "^--media-io-kwargs: fps excludes num_frames"),
+        (
+            {"mm_processor_kwargs": '{"do_sample_frames": false}'},
+            "^--mm-processor-kwargs: do_sample_frames is False, but frames of a video file are always sampled; leave",
+        ),
         ({"mm_processor_kwargs": '{"fps": 1, "num_frames": 4}'}, "^--mm-processor-kwargs: fps excludes num_frames"),
         (
             {"mm_processor_kwargs": '{"fps": 1}', "media_io_kwargs": '{"video": {"fps": 2}}'},
@@ -215,6 +219,11 @@ def test_a_field_that_an_option_sets_is_called_by_its_flag(run_dir: RunDir, opti
         for field in (field for field in before if before[field] != after[field]):
             assert FLAGS[field] == TAKEN_TOGETHER.get(option, "--" + option.replace("_", "-")), (part, field)
     assert plain.worker.flags == plain.frontend.flags == FLAGS
+
+
+def test_what_published_clients_say_of_frames_is_taken(run_dir: RunDir) -> None:
+    sampled = composed(run_dir, mm_processor_kwargs='{"fps": 2, "do_sample_frames": true}')
+    assert sampled.frontend.mm_processor_kwargs == {"fps": 2}
 
 
 def refusal(run_dir: RunDir, option: str, value: object) -> str:

@@ -8,6 +8,7 @@ from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
 FIELD = r"chat\.media_settings"
+SAMPLED = "frames of a video file are always sampled; leave it out, or send the frames as pictures, which all are read"
 SIZE = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
 """Bounds -> their names in `size`, where they count pixels, too."""
 
@@ -32,6 +33,11 @@ class ProcessorKwargs(Closed, kw_only=True, forbid_unknown_fields=True):
     """Another way to write both bounds."""
     fps: float | None = None
     num_frames: int | None = None
+    do_sample_frames: bool | None = None
+    """True says what is done anyway."""
+    min_frames: int | None = None
+    """Refused, as `max_frames` is: both are the model's own here."""
+    max_frames: int | None = None
 
 
 class VideoIo(Closed, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +63,8 @@ def media_names(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[
 
 def _stated(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[str, tuple[str, Any]]:
     """Setting -> where it stands, and its value."""
+    if processor is not None:
+        _check_sampling(processor)
     stated: dict[str, tuple[str, Any]] = {}
     size = processor.size if processor is not None else None
     video = io.video if io is not None else None
@@ -76,3 +84,14 @@ def _stated(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[str,
                 raise ParameterError(path, f"is {value}, but {other} is {before}; set only one of them")
             stated.setdefault(name, (path, value))
     return stated
+
+
+def _check_sampling(processor: ProcessorKwargs) -> None:
+    """Raises `ParameterError` for what is not followed of how frames are chosen."""
+    if processor.do_sample_frames is False:
+        message = f"is false, but {SAMPLED}"
+        raise ParameterError("mm_processor_kwargs.do_sample_frames", message, "UNSUPPORTED")
+    for name in ("min_frames", "max_frames"):
+        if getattr(processor, name) is not None:
+            message = "is the model's own and not changed by requests; set num_frames, or fps"
+            raise ParameterError(f"mm_processor_kwargs.{name}", message, "UNSUPPORTED")

@@ -49,6 +49,7 @@ def test_settings_mean_the_same_wherever_they_stand():
     assert settings(mm_processor_kwargs={"size": {"shortest_edge": 9, "longest_edge": 99}}) == MediaSettings(9, 99)
     assert settings(mm_processor_kwargs={"num_frames": 4}) == MediaSettings(num_frames=4)
     assert settings(media_io_kwargs={"video": {"num_frames": 4}}) == MediaSettings(num_frames=4)
+    assert settings(mm_processor_kwargs={"fps": 2, "do_sample_frames": True}) == MediaSettings(fps=2.0)
     both = {"mm_processor_kwargs": {"fps": 2, "max_pixels": 9}, "media_io_kwargs": {"video": {"fps": 2.0}}}
     assert settings(**both) == MediaSettings(max_pixels=9, fps=2.0)
 
@@ -69,6 +70,13 @@ WRONG = [
     ({"mm_processor_kwargs": {"min_pixels": 1 << 63}}, "mm_processor_kwargs.min_pixels", f"must be below {1 << 63}"),
     ({"mm_processor_kwargs": {"min_pixels": 1e15}}, "mm_processor_kwargs.min_pixels", "expected `int"),
     ({"media_io_kwargs": {"video": {"num_frames": 10**400}}}, "media_io_kwargs.video.num_frames", "must be below"),
+    (
+        {"mm_processor_kwargs": {"fps": 2, "do_sample_frames": False}},
+        "mm_processor_kwargs.do_sample_frames",
+        "is false, but frames of a video file are always sampled; leave it out",
+    ),
+    ({"mm_processor_kwargs": {"max_frames": 64}}, "mm_processor_kwargs.max_frames", "set num_frames, or fps"),
+    ({"mm_processor_kwargs": {"min_frames": 4}}, "mm_processor_kwargs.min_frames", "the model's own"),
     ({"mm_processor_kwargs": {"fps": 0}}, "mm_processor_kwargs.fps", "must be above 0, got 0"),
     (
         {"mm_processor_kwargs": {"min_pixels": 99, "max_pixels": 9}},
