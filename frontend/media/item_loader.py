@@ -77,7 +77,7 @@ class ItemLoader:
             stored = self._store.take(key)
             if stored is None:
                 bounded = msgspec.structs.replace(job, max_tokens=max_tokens)
-                stored = await self._pool.decode(data, key, bounded, field, owner)
+                stored = await self._pool.decode(data, key, bounded, field, owner, owner.tenant)
         if part.uuid:
             self._uuids.add(name, key)
         return stored

@@ -67,7 +67,7 @@ class Sandbox:
 
         Raises `SandboxTimeout`, `SandboxCrashed` or `SandboxLost`; the child is then dead and another one started. A
         caller that is cancelled leaves the child to finish, because starting another would cost more; with
-        `stop_when_left` the child is killed, because its work would.
+        `stop_when_left` the child is killed, because its work would, and dead when the call ends.
         """
         await self._turn.acquire()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -78,6 +78,7 @@ class Sandbox:
         except asyncio.CancelledError:
             if stop_when_left:
                 work.cancel()
+                await asyncio.wait((work,))
             raise
 
     async def close(self) -> None:

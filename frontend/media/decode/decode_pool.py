@@ -30,6 +30,8 @@ from quire.proto.messages.params import ParameterError
 MODULE = "quire.frontend.media.decode.decode_child"
 SECONDS: dict[MediaKind, float] = {"image": 10.0, "video": 60.0}
 """CPU time of one."""
+CLOCK_SECONDS: dict[MediaKind, float] = {"image": 60.0, "video": 180.0}
+"""Time that one may take, on a busy machine or where a process starts first."""
 PROCESS_BYTES = 512 << 20
 """Address space of a process beside its image."""
 PIXEL_BYTES = 24
@@ -57,6 +59,8 @@ class DecodePool:
             Sandbox(MODULE, setup, memory_bytes=memory_bytes, max_answer_bytes=MAX_ANSWER_BYTES) for setup in setups
         ]
         self._turns = FairTurns(num_processes)
+        self._video_turns = FairTurns(max(1, num_processes - 1))
+        """Those of videos, before they take a place: one of several is left to images."""
         self._work: set[asyncio.Task[StoredPart]] = set()
         self._fault_log = FaultLog("media store: images are written again")
 
@@ -71,43 +75,53 @@ class DecodePool:
         await asyncio.gather(*self._work, return_exceptions=True)
 
     async def decode(
-        self, data: bytes | memoryview, key: bytes, job: DecodeJob, field: str, owner: object
+        self, data: bytes | memoryview, key: bytes, job: DecodeJob, field: str, owner: object, tenant: str
     ) -> StoredPart:
         """The image or video in the store, with one reference to each item, and found there by `key`.
 
-        `owner`: the request whose turn it is.
+        `owner`: the request, of a tenant, whose turn it is.
 
         Raises `ParameterError` on `field` for what is refused, takes too long or breaks its process,
         `RequestError` where the process fails by itself or the disk is full, and `StoreFull`.
         """
-        place = await self._turns.take(owner)
+        if job.settings.kind == "image":
+            return await self._decode(data, key, job, field, owner, tenant)
+        turn = await self._video_turns.take(owner, tenant)
+        try:
+            return await self._decode(data, key, job, field, owner, tenant)
+        finally:
+            self._video_turns.give_back(turn)
+
+    async def _decode(
+        self, data: bytes | memoryview, key: bytes, job: DecodeJob, field: str, owner: object, tenant: str
+    ) -> StoredPart:
+        """The same, at the next place. An image that is left by its caller is finished there; a video ends."""
+        place = await self._turns.take(owner, tenant)
         work = asyncio.create_task(self._decode_at(place, data, key, job, field))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
+        work.add_done_callback(lambda _: self._turns.give_back(place))
         try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
             # to finish an image costs less than to start another process; it may be sent again, too
+            return await (asyncio.shield(work) if job.settings.kind == "image" else work)
+        except asyncio.CancelledError:
             work.add_done_callback(self._unwanted)
             raise
 
     async def _decode_at(
         self, place: int, data: bytes | memoryview, key: bytes, job: DecodeJob, field: str
     ) -> StoredPart:
-        """The same, at a place that is given back."""
-        try:
+        """The same, at this place."""
+        answer = await self._answer(place, data, job, field)
+        if isinstance(answer, NotWritten) and self._store.make_place():
             answer = await self._answer(place, data, job, field)
-            if isinstance(answer, NotWritten) and self._store.make_place():
-                answer = await self._answer(place, data, job, field)
-            if isinstance(answer, NotWritten):
-                raise self._not_written(answer.error)
-            self._fault_log.end()
-            part = self._part(answer, job.settings)
-            file = self._files[place]
-            self._store.add([Path(item_file(file, index)) for index in range(len(part.items))], part, key)
-            return part
-        finally:
-            self._turns.give_back(place)
+        if isinstance(answer, NotWritten):
+            raise self._not_written(answer.error)
+        self._fault_log.end()
+        part = self._part(answer, job.settings)
+        file = self._files[place]
+        self._store.add([Path(item_file(file, index)) for index in range(len(part.items))], part, key)
+        return part
 
     def _unwanted(self, work: asyncio.Task[StoredPart]) -> None:
         """Give back the references of a caller that has left."""
@@ -136,7 +150,14 @@ class DecodePool:
         seconds = SECONDS[kind]
         try:
             with self._metrics.timed("media_decode_seconds"):
-                answered = await sandbox.call(data, seconds, head=job_head(job))
+                async with asyncio.timeout(CLOCK_SECONDS[kind]):
+                    answered = await sandbox.call(data, seconds, stop_when_left=True, head=job_head(job))
+        except (asyncio.CancelledError, TimeoutError) as error:
+            self._remove_files(place)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            message = f"this {kind} was not decoded within {CLOCK_SECONDS[kind]:g} s; send the request again"
+            raise RequestError("QUEUE_FULL", message, field=field, retry_after_seconds=RETRY_SECONDS) from error
         except (SandboxTimeout, SandboxCrashed, SandboxLost) as error:
             self._remove_files(place)  # the process may have died while it wrote
             if isinstance(error, SandboxLost):

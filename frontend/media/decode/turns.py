@@ -1,4 +1,4 @@
-"""Turns at few places: owners that wait get one after the other, however much each of them asks for."""
+"""Turns at few places: tenants that wait get one after the other, and the owners of each, however much one asks for."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -9,16 +9,16 @@ class FairTurns:
 
     def __init__(self, num_places: int) -> None:
         self._free = list(range(num_places))
-        self._waiting: OrderedDict[object, deque[asyncio.Future[int]]] = OrderedDict()
-        """Owner -> its calls in their order; the owner whose turn is next comes first."""
+        self._waiting: OrderedDict[str, OrderedDict[object, deque[asyncio.Future[int]]]] = OrderedDict()
+        """Tenant -> owner -> its calls in their order; who has the next turn comes first."""
 
-    async def take(self, owner: object) -> int:
-        """A place, the lowest that is free, for one call of an owner. `give_back` frees it."""
+    async def take(self, owner: object, tenant: str = "") -> int:
+        """A place, the lowest that is free, for one call of an owner of a tenant. `give_back` frees it."""
         if self._free:
             self._free.sort()
             return self._free.pop(0)
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        self._waiting.setdefault(tenant, OrderedDict()).setdefault(owner, deque()).append(turn)
         try:
             return await turn
         except asyncio.CancelledError:
@@ -29,10 +29,13 @@ class FairTurns:
     def give_back(self, place: int) -> None:
         """Give the place to the next call that waits."""
         while self._waiting:
-            owner, turns = self._waiting.popitem(last=False)
+            tenant, owners = self._waiting.popitem(last=False)
+            owner, turns = owners.popitem(last=False)
             turn = turns.popleft()
             if turns:
-                self._waiting[owner] = turns  # behind all others
+                owners[owner] = turns  # behind all others
+            if owners:
+                self._waiting[tenant] = owners
             if not turn.done():
                 turn.set_result(place)
                 return

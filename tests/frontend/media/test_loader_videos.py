@@ -12,10 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from image_files import saved
-from loading import FAMILY, LARGEST, VIDEOS, loading, noise, used
+from loading import FAMILY, LARGEST, VIDEOS, Loading, children, loading, noise, used
 from video_files import decoded, pictures, video
 
 from quire.frontend.media.decode import decode_pool
+from quire.frontend.media.loader import LoadedMedia
 from quire.frontend.media.store import stored_cost
 from quire.proto.api import ImagePart, VideoPart
 from quire.proto.messages.media import media_file
@@ -124,5 +125,62 @@ def test_a_process_keeps_within_its_memory_and_lets_others_go_first(tmp_path: Pa
             for width, height in ((1920, 1080), (3840, 2160)):
                 (await one.load(VideoPart(data=video(pictures(5, width, height))))).release()
             assert one.child().nice() == min(19, psutil.Process().nice() + 5)
+
+    asyncio.run(run())
+
+
+LONG = tuple(saved(frame) for frame in pictures(200, 640, 480))
+
+
+async def begun(one: Loading, clip: VideoPart) -> "asyncio.Task[LoadedMedia]":
+    """The load of a video whose first items are written."""
+    call = asyncio.create_task(one.load(clip))
+    while not any(one.folder.glob("*.part.3")):
+        await asyncio.sleep(0.005)
+    return call
+
+
+def test_the_process_of_a_video_that_is_given_up_ends(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with loading(tmp_path) as one:
+            call = await begun(one, VideoPart(frames=LONG))
+            child = one.child()
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            (await one.load(noise(1))).release()
+            assert not child.is_running()
+            assert used(one) == 0
+            assert not any(one.folder.glob("*.part.*"))
+            (await one.load(VideoPart(data=CLIP))).release()  # at the same place
+
+    asyncio.run(run())
+
+
+def test_a_picture_does_not_wait_for_videos_where_there_are_processes(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with loading(tmp_path, num_processes=2, max_store_bytes=1 << 24) as one:
+            first = await begun(one, VideoPart(frames=LONG))
+            second = asyncio.create_task(one.load(VideoPart(frames=LONG[1:])))
+            await asyncio.sleep(0)
+            for child in children():
+                child.send_signal(signal.SIGSTOP)
+            (await one.load(noise(1))).release()
+            assert [first.done(), second.done()] == [False, False]
+            first.cancel()
+            (await second).release()  # its turn comes
+            assert used(one) == 0
+
+    asyncio.run(run())
+
+
+def test_a_video_that_gets_no_time_is_refused_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with loading(tmp_path) as one:
+            monkeypatch.setitem(decode_pool.CLOCK_SECONDS, "video", 0.6)
+            one.child().send_signal(signal.SIGSTOP)
+            reason, message = await one.fails(VideoPart(data=CLIP))
+            assert (reason, "was not decoded within 0.6 s; send the request again" in message) == ("QUEUE_FULL", True)
+            monkeypatch.undo()
+            (await one.load(VideoPart(data=CLIP))).release()
 
     asyncio.run(run())

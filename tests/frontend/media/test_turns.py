@@ -27,6 +27,25 @@ def test_who_asks_for_much_does_not_hold_up_who_asks_for_little() -> None:
     assert "".join(served) == "aabcabaaaaa"
 
 
+def test_a_tenant_gets_its_turn_however_many_requests_another_one_has() -> None:
+    served: list[str] = []
+
+    async def call(turns: FairTurns, tenant: str, owner: str) -> None:
+        place = await turns.take(owner, tenant)
+        served.append(tenant + owner)
+        await asyncio.sleep(0)
+        turns.give_back(place)
+
+    async def run() -> None:
+        turns = FairTurns(1)
+        async with asyncio.TaskGroup() as group:
+            for tenant, owner in ("a1", "a1", "a1", "a2", "a3", "b4", "b4", "b5"):
+                group.create_task(call(turns, tenant, owner))
+
+    asyncio.run(run())
+    assert served == ["a1", "a1", "b4", "a2", "b5", "a3", "b4", "a1"]
+
+
 def test_idle_places_are_taken_from_the_lowest_on() -> None:
     async def run() -> None:
         turns = FairTurns(3)
