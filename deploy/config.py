@@ -1,7 +1,7 @@
 """Options to the frozen configurations of the three processes: the only file that knows all of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,8 @@ FRONTENDS_SOCKET = "frontends"
 WORKERS_SOCKET = "workers"
 FRAMES = ("fps", "num_frames")
 """Settings of a video that --media-io-kwargs has; one excludes the other."""
+NO_LIMIT = -1
+"""What vLLM's users write for a setting that they do not set."""
 
 RENAMED: Final = {
     "world_size": "tensor_parallel_size",
@@ -148,7 +150,8 @@ def _frontend(options: ServeOptions, model: Model, frontends_address: str, run_d
         "use_generation_config": options.generation_config == "auto",
         "override_generation_config": _overrides(options.override_generation_config),
         "limit_mm_per_prompt": _object("limit_mm_per_prompt", options.limit_mm_per_prompt),
-        "mm_processor_kwargs": _media_settings(options),
+        "mm_processor_kwargs": (processor := _processor_settings(options)),
+        "media_io_kwargs": _video_settings(options, processor),
         "flags": FLAGS,
     }
     return FrontendConfig(**_option_fields(FrontendConfig, options) | computed)
@@ -162,26 +165,41 @@ def _object(field: str, text: str) -> dict[str, Any]:
         raise ValueError(f"{field}: must be a JSON object, got {text!r:.64}: {error}") from error
 
 
-def _media_settings(options: ServeOptions) -> dict[str, Any]:
-    """`--mm-processor-kwargs` with the frames that `--media-io-kwargs` says. Raises `ValueError` naming the field."""
-    settings = _object("mm_processor_kwargs", options.mm_processor_kwargs)
+def _processor_settings(options: ServeOptions) -> dict[str, Any]:
+    """The settings of `--mm-processor-kwargs`. Raises `ValueError` naming the field."""
+    field = "mm_processor_kwargs"
+    settings = _object(field, options.mm_processor_kwargs)
     if (is_sampled := settings.pop("do_sample_frames", True)) is not True:
         message = f"do_sample_frames is {is_sampled!r:.64}, but frames of a video file are always sampled; leave it out"
-        raise ValueError(f"mm_processor_kwargs: {message}")
-    given = _object("media_io_kwargs", options.media_io_kwargs)
-    video = given.get("video", {})
-    if set(given) - {"video"} or not isinstance(video, dict) or set(video) - set(FRAMES):
-        wanted = '{"video": {"fps": 1}} or {"video": {"num_frames": 32}}'
-        raise ValueError(f"media_io_kwargs: takes {wanted}, got {options.media_io_kwargs:.64}")
-    for name, value in video.items():
-        if settings.get(name, value) != value:
-            message = f"{name} is {value!r}, but {settings[name]!r} in --mm-processor-kwargs; set only one of them"
-            raise ValueError(f"media_io_kwargs: {message}")
-    settings |= video
-    if all(settings.get(name) is not None for name in FRAMES):
-        field = "media_io_kwargs" if video else "mm_processor_kwargs"
-        raise ValueError(f"{field}: fps excludes num_frames; set only one of them")
+        raise ValueError(f"{field}: {message}")
+    _check_exclusive(field, settings)
     return settings
+
+
+def _video_settings(options: ServeOptions, processor: Mapping[str, Any]) -> dict[str, Any]:
+    """The frames that `--media-io-kwargs` says beside those settings; vLLM's -1 says nothing.
+
+    Raises `ValueError` naming the field.
+    """
+    field = "media_io_kwargs"
+    given = _object(field, options.media_io_kwargs)
+    video = given.get("video", {})
+    is_known = isinstance(video, dict) and not set(video) - set(FRAMES)
+    if set(given) - {"video", "image"} or given.get("image", {}) != {} or not is_known:
+        wanted = '{"video": {"fps": 1}} or {"video": {"num_frames": 32}}'
+        raise ValueError(f"{field}: takes {wanted}, got {options.media_io_kwargs:.64}")
+    stated = {name: value for name, value in video.items() if value != NO_LIMIT}
+    for name, value in stated.items():
+        if processor.get(name, value) != value:
+            message = f"{name} is {value!r}, but {processor[name]!r} in --mm-processor-kwargs; set only one of them"
+            raise ValueError(f"{field}: {message}")
+    _check_exclusive(field, {**processor, **stated})
+    return stated
+
+
+def _check_exclusive(field: str, settings: Mapping[str, Any]) -> None:
+    if all(settings.get(name) is not None for name in FRAMES):
+        raise ValueError(f"{field}: fps excludes num_frames; set only one of them")
 
 
 def _overrides(text: str) -> SamplingOverrides:

@@ -147,6 +147,8 @@ class FrontendConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     mm_processor_kwargs: dict[str, Any] = {}
     """Settings that go before the model's: `min_pixels` and `max_pixels`, or both in `size`; of videos also `fps` or
     `num_frames`."""
+    media_io_kwargs: dict[str, Any] = {}
+    """`fps` or `num_frames` of videos, where they are set beside the others."""
     media_processes: int = 2
     """Number of processes that decode images."""
     max_image_pixels: int = 64 << 20

@@ -66,7 +66,8 @@ class PromptImages:
         """
         if config.language_model_only or not config.run_dir:
             return None
-        family = read_family(Path(config.model), config.mm_processor_kwargs, Path(config.tokenizer_dir))
+        tokenizer, frames = Path(config.tokenizer_dir), config.media_io_kwargs
+        family = read_family(Path(config.model), config.mm_processor_kwargs, tokenizer, frames)
         if family is None:
             return None
         source = TimedSource(config, metrics, takes_videos=video_rules(family) is not None)

@@ -109,7 +109,7 @@ CHANGED: dict[str, Any] = {
     "log_level": "debug",
 }
 """Another value than the default for every option that a process is told."""
-TAKEN_TOGETHER = {"enable_auto_tool_choice": "--tool-call-parser", "media_io_kwargs": "--mm-processor-kwargs"}
+TAKEN_TOGETHER = {"enable_auto_tool_choice": "--tool-call-parser"}
 """An option that decides another's field -> the flag of that."""
 
 
@@ -159,7 +159,8 @@ def test_every_option_reaches_a_process(run_dir: RunDir) -> None:
         ({"grpc_port": 70_000}, "^--grpc-port: must"),
         ({"http_port": -2}, "^--http-port: must"),
         ({"media_processes": 0}, "^--media-processes: must be at least 1"),
-        ({"media_io_kwargs": '{"image": {}}'}, "^--media-io-kwargs: takes .*fps.*, got ..image.: "),
+        ({"media_io_kwargs": '{"image": {"mode": "L"}}'}, "^--media-io-kwargs: takes .*fps.*, got ..image.: "),
+        ({"media_io_kwargs": '{"audio": {}}'}, "^--media-io-kwargs: takes .*fps.*, got ..audio.: "),
         ({"media_io_kwargs": '{"video": {"backend": "x"}}'}, "^--media-io-kwargs: takes .*num_frames.*, got "),
         ({"media_io_kwargs": '{"video": {"fps": 1, "num_frames": 4}}'}, "^--media-io-kwargs: fps excludes num_frames"),
         (
@@ -224,6 +225,10 @@ def test_a_field_that_an_option_sets_is_called_by_its_flag(run_dir: RunDir, opti
 def test_what_published_clients_say_of_frames_is_taken(run_dir: RunDir) -> None:
     sampled = composed(run_dir, mm_processor_kwargs='{"fps": 2, "do_sample_frames": true}')
     assert sampled.frontend.mm_processor_kwargs == {"fps": 2}
+    for nothing in ('{"video": {"num_frames": -1}}', '{"video": {"fps": -1, "num_frames": -1}}', '{"image": {}}'):
+        assert composed(run_dir, media_io_kwargs=nothing).frontend.media_io_kwargs == {}
+    unlimited = composed(run_dir, media_io_kwargs='{"image": {}, "video": {"num_frames": -1, "fps": 2}}')
+    assert unlimited.frontend.media_io_kwargs == {"fps": 2}
 
 
 def refusal(run_dir: RunDir, option: str, value: object) -> str:

@@ -8,6 +8,8 @@ from quire.proto import api
 from quire.proto.messages.params import ParameterError
 
 FIELD = r"chat\.media_settings"
+NO_LIMIT = -1
+"""What vLLM's clients send in `media_io_kwargs` for a setting that they do not set."""
 SAMPLED = "frames of a video file are always sampled; leave it out, or send the frames as pictures, which all are read"
 SIZE = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
 """Bounds -> their names in `size`, where they count pixels, too."""
@@ -41,13 +43,20 @@ class ProcessorKwargs(Closed, kw_only=True, forbid_unknown_fields=True):
 
 
 class VideoIo(Closed, kw_only=True, forbid_unknown_fields=True):
+    """Either may be `NO_LIMIT`, as in vLLM."""
+
     fps: float | None = None
     num_frames: int | None = None
+
+
+class ImageIo(Closed, kw_only=True, forbid_unknown_fields=True):
+    """Nothing is chosen of how images are read; clients of vLLM send it empty."""
 
 
 class IoKwargs(Closed, kw_only=True, forbid_unknown_fields=True):
     """`media_io_kwargs`."""
 
+    image: ImageIo | None = None
     video: VideoIo | None = None
 
 
@@ -76,7 +85,7 @@ def _stated(processor: ProcessorKwargs | None, io: IoKwargs | None) -> dict[str,
     for place, given, names in places:
         for name, spelled in names.items():
             value = getattr(given, spelled, None)
-            if value is None:
+            if value is None or (given is video and value == NO_LIMIT):
                 continue
             path = f"{place}.{spelled}"
             if name in stated and stated[name][1] != value:

@@ -31,9 +31,14 @@ READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
 """`image_processor_type` -> the reader of the family."""
 
 
-def read_family(folder: Path, overrides: Mapping[str, Any] = {}, tokenizer: Path | None = None) -> MediaFamily | None:
-    """The family of the model in a folder; `overrides`: settings of this server that go before the model's;
-    `tokenizer`: folder of its tokenizer.json, where that is another one.
+def read_family(
+    folder: Path,
+    overrides: Mapping[str, Any] = {},
+    tokenizer: Path | None = None,
+    frames: Mapping[str, Any] = {},
+) -> MediaFamily | None:
+    """The family of the model in a folder; `overrides`: settings of this server that go before the model's, and
+    `frames`, those of its media_io_kwargs; `tokenizer`: folder of its tokenizer.json, where that is another one.
 
     None: its files say nothing of images, or nothing of a tower that reads them. Raises `ValueError` for settings that
     cannot be followed, and for a tower's images of a family that is not here.
@@ -49,12 +54,13 @@ def read_family(folder: Path, overrides: Mapping[str, Any] = {}, tokenizer: Path
         family = reader(files)
     except ValueError as error:
         raise ValueError(f"{files.image_file}: {error}") from error
-    if family is None or not overrides:
-        return family
-    try:
-        return family.with_settings(overrides)
-    except ValueError as error:
-        raise ValueError(f"mm_processor_kwargs: {error}") from error
+    for field, settings in (("mm_processor_kwargs", overrides), ("media_io_kwargs", frames)):
+        if family is not None and settings:
+            try:
+                family = family.with_settings(settings)
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from error
+    return family
 
 
 def video_rules(family: MediaFamily) -> VideoRules | None:

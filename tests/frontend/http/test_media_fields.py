@@ -50,6 +50,8 @@ def test_settings_mean_the_same_wherever_they_stand():
     assert settings(mm_processor_kwargs={"num_frames": 4}) == MediaSettings(num_frames=4)
     assert settings(media_io_kwargs={"video": {"num_frames": 4}}) == MediaSettings(num_frames=4)
     assert settings(mm_processor_kwargs={"fps": 2, "do_sample_frames": True}) == MediaSettings(fps=2.0)
+    assert settings(media_io_kwargs={"image": {}, "video": {"num_frames": -1, "fps": -1}}) == MediaSettings()
+    assert settings(media_io_kwargs={"video": {"num_frames": -1, "fps": 2}}) == MediaSettings(fps=2.0)
     both = {"mm_processor_kwargs": {"fps": 2, "max_pixels": 9}, "media_io_kwargs": {"video": {"fps": 2.0}}}
     assert settings(**both) == MediaSettings(max_pixels=9, fps=2.0)
 
@@ -58,14 +60,16 @@ CHAT = "/v1/chat/completions"
 WRONG = [
     ({"mm_processor_kwargs": {"do_resize": False}}, "mm_processor_kwargs.do_resize", "is unknown to this server"),
     ({"mm_processor_kwargs": {"size": {"height": 9}}}, "mm_processor_kwargs.size.height", "is unknown"),
-    ({"media_io_kwargs": {"image": {}}}, "media_io_kwargs.image", "is unknown"),
+    ({"media_io_kwargs": {"image": {"mode": "L"}}}, "media_io_kwargs.image.mode", "is unknown"),
+    ({"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio", "is unknown"),
     ({"media_io_kwargs": {"video": {"backend": "x"}}}, "media_io_kwargs.video.backend", "is unknown"),
     ({"mm_processor_kwargs": {"max_pixels": "9"}}, "mm_processor_kwargs.max_pixels", "expected `int"),
     ({"mm_processor_kwargs": [1]}, "mm_processor_kwargs", "expected `object"),
     ({"media_io_kwargs": {"video": {"num_frames": 1.5}}}, "media_io_kwargs.video.num_frames", "expected `int"),
     ({"mm_processor_kwargs": {"max_pixels": 0}}, "mm_processor_kwargs.max_pixels", "must be above 0, got 0"),
     ({"mm_processor_kwargs": {"size": {"longest_edge": -1}}}, "mm_processor_kwargs.size.longest_edge", "above 0"),
-    ({"media_io_kwargs": {"video": {"num_frames": -1}}}, "media_io_kwargs.video.num_frames", "must be above 0"),
+    ({"media_io_kwargs": {"video": {"num_frames": -2}}}, "media_io_kwargs.video.num_frames", "must be above 0"),
+    ({"mm_processor_kwargs": {"num_frames": -1}}, "mm_processor_kwargs.num_frames", "must be above 0"),
     ({"mm_processor_kwargs": {"max_pixels": 10**400}}, "mm_processor_kwargs.max_pixels", f"must be below {1 << 63}"),
     ({"mm_processor_kwargs": {"min_pixels": 1 << 63}}, "mm_processor_kwargs.min_pixels", f"must be below {1 << 63}"),
     ({"mm_processor_kwargs": {"min_pixels": 1e15}}, "mm_processor_kwargs.min_pixels", "expected `int"),
