@@ -10,6 +10,8 @@ from quire.frontend.media.decode.image import FORMATS, check_pixels, decode, rgb
 from quire.frontend.media.refused import MediaRefused
 
 ANIMATIONS = tuple(name for name in ("GIF", "WEBP", "PNG", "AVIF") if name in FORMATS)
+MAX_FRAMES = 1 << 14
+"""Most frames of an animation: all are decoded to learn its times, and those of a GIF to learn their number."""
 
 
 class Frames(Protocol):
@@ -54,7 +56,12 @@ class AnimatedFrames:
         with Image.open(BytesIO(data), formats=ANIMATIONS) as image:
             check_pixels(image, max_pixels)
             self.width, self.height = image.size
-            shown = [_milliseconds(one) for one in ImageSequence.Iterator(image)]
+            if image.format != "GIF":
+                _check_frames(getattr(image, "n_frames", 1))
+            shown: list[float] = []
+            for one in ImageSequence.Iterator(image):
+                _check_frames(len(shown) + 1)
+                shown.append(_milliseconds(one))
         self.num_frames = len(shown)
         self.fps = 1000 * len(shown) / sum(shown) if sum(shown) > 0 else None
         self._image = Image.open(BytesIO(data), formats=ANIMATIONS)
@@ -62,6 +69,13 @@ class AnimatedFrames:
     def frame(self, index: int) -> Image.Image:
         self._image.seek(index)
         return rgb(self._image.copy())
+
+
+def _check_frames(number: int) -> None:
+    """Raises `MediaRefused` where an animation has so many frames, or more, and that is too many."""
+    if number > MAX_FRAMES:
+        message = f"is an animation of more than {MAX_FRAMES} frames"
+        raise MediaRefused(f"{message}; send a shorter one, or a video's file")
 
 
 def _milliseconds(shown: Image.Image) -> float:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, y
 from image_files import saved
 from video_files import CODECS, animation, decoded, pictures, rate, video
 
+from quire.frontend.media.decode import frames as frames_module
 from quire.frontend.media.decode import video_file
 from quire.frontend.media.decode.container import PACKET
 from quire.frontend.media.decode.decode_child import answer
@@ -135,6 +136,23 @@ def test_an_animation_in_avif_is_one_too(file: Path) -> None:
     with Image.open(io.BytesIO(data)) as image:
         shown = [frame.convert("RGB") for frame in ImageSequence.Iterator(image)]
     check_frames(items(data, file), [shown[at] for at in QWEN3.sample(20, 5.0)], QWEN3)
+
+
+@pytest.mark.parametrize("format", ["GIF", "PNG", "WEBP"])
+def test_an_animation_of_too_many_frames_is_refused_before_they_are_decoded(
+    file: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """A frame of a GIF takes two dozen bytes."""
+    monkeypatch.setattr(frames_module, "MAX_FRAMES", 12)
+    data = animation(pictures(40), format)
+    seeks: list[int] = []
+    with Image.open(io.BytesIO(data)) as image:
+        kind = type(image)
+    seek = kind.seek
+    monkeypatch.setattr(kind, "seek", lambda self, frame: seeks.append(frame) or seek(self, frame))
+    wanted = "is an animation of more than 12 frames; send a shorter one, or a video's file"
+    assert refused(data, file) == wanted
+    assert len(seeks) <= 12 + 1
 
 
 def test_frames_that_repeat_are_the_same_items(file: Path) -> None:
