@@ -22,7 +22,7 @@ WORKERS_SOCKET = "workers"
 FRAMES = ("fps", "num_frames")
 """Settings of a video that --media-io-kwargs has; one excludes the other."""
 NO_LIMIT = -1
-"""What vLLM's users write for a setting that they do not set."""
+"""Value by which vLLM's users leave a setting unset."""
 
 RENAMED: Final = {
     "world_size": "tensor_parallel_size",

@@ -10,7 +10,7 @@ from quire.proto.messages.requests import SchedulerMessage, Submit
 from quire.proto.transport.channel import AsyncDealer
 
 UNSENDABLE = (ArithmeticError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
-"""What encoding a message may raise, such as for an integer of more than 64 bits."""
+"""Errors of encoding a message, such as one with an integer of more than 64 bits."""
 
 
 class Outbox:

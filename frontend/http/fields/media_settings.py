@@ -9,7 +9,7 @@ from quire.proto.messages.params import ParameterError
 
 FIELD = r"chat\.media_settings"
 NO_LIMIT = -1
-"""What vLLM's clients send in `media_io_kwargs` for a setting that they do not set."""
+"""Value by which vLLM's clients leave a setting of `media_io_kwargs` unset."""
 SAMPLED = "frames of a video file are always sampled; leave it out, or send the frames as pictures, which all are read"
 SIZE = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
 """Bounds -> their names in `size`, where they count pixels, too."""
