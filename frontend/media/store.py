@@ -16,7 +16,7 @@ import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quire.frontend.media.kind import MediaKind
@@ -27,6 +27,8 @@ ENTRY_BYTES = 2 * PAGE_BYTES
 """Bytes that an item costs besides the pages of its file: small images are many."""
 MAX_PARTS = 32 << 10
 """Number of keys that find a part: files that differ may have the same pixels, and cost nothing else."""
+MAX_PART_ITEMS = 256 << 10
+"""Items of all these parts together, those that repeat, too: each costs some memory, whoever shares it."""
 
 
 def stored_cost(num_bytes: int, num_items: int = 1) -> int:
@@ -109,6 +111,8 @@ class MediaStore:
         """Digests to which no request refers, the one used longest ago first."""
         self._parts: OrderedDict[bytes, StoredPart] = OrderedDict()
         """Key -> part, of those whose items are all here; the one that was added longest ago comes first."""
+        self._num_part_items = 0
+        """Items of all these parts."""
         folder.mkdir(mode=0o700)
 
     def take(self, key: bytes) -> StoredPart | None:
@@ -143,7 +147,7 @@ class MediaStore:
                 entry = self._entries[item.digest] = _Entry(item)
                 self.num_bytes += item.cost
             self._refer(entry)
-        self._add_key(key, part)
+        self._add_key(key, replace(part, items=tuple(self._entries[item.digest].item for item in part.items)))
 
     def release(self, part: StoredPart) -> None:
         """Give one reference to each item back."""
@@ -209,7 +213,8 @@ class MediaStore:
     def _add_key(self, key: bytes, part: StoredPart) -> None:
         if key in self._parts:
             self._remove_key(key)
-        elif len(self._parts) == MAX_PARTS:
+        self._num_part_items += len(part.items)
+        while self._parts and (len(self._parts) == MAX_PARTS or self._num_part_items > MAX_PART_ITEMS):
             self._remove_key(next(iter(self._parts)))
         self._parts[key] = part
         for item in part.items:
@@ -217,7 +222,9 @@ class MediaStore:
 
     def _remove_key(self, key: bytes) -> None:
         """Let no key find a part any more; its items stay."""
-        for item in self._parts.pop(key).items:
+        part = self._parts.pop(key)
+        self._num_part_items -= len(part.items)
+        for item in part.items:
             self._entries[item.digest].keys.discard(key)
 
     def _path(self, digest: bytes) -> Path:

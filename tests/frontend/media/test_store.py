@@ -124,6 +124,26 @@ def test_a_part_is_there_with_all_its_items_or_not_at_all(three: Filling) -> Non
     assert three.store.take(bytes([1, 2])) is not None
 
 
+def test_items_that_repeat_are_one_object_in_all_parts(three: Filling) -> None:
+    three.add_many(1, 1, 1)
+    three.add(1)
+    found = [*three.store.take(bytes([1, 1, 1])).items, *three.store.take(three.key(1)).items]
+    assert len({id(item) for item in found}) == 1
+
+
+def test_places_in_all_parts_together_have_a_bound(three: Filling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost memory that no byte of an item counts."""
+    monkeypatch.setattr(store, "MAX_PART_ITEMS", 10)
+    three.add_many(*[1] * 4)
+    three.add_many(*[1] * 5)
+    three.add_many(*[1] * 5)  # the same again: it takes the place of the other
+    three.add(2)
+    three.add_many(*[1] * 3)
+    taken = [three.store.take(bytes([1] * number)) is not None for number in (4, 5, 3)]
+    assert taken == [False, True, True]
+    assert three.files() == {1, 2}
+
+
 def test_a_part_without_room_leaves_nothing(three: Filling) -> None:
     three.add(1)
     three.add(2)
