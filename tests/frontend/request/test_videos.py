@@ -1,11 +1,13 @@
 """Videos in chats: their places in the prompt, their files, the settings of a request, and what is refused."""
 
 import asyncio
+import io
 import logging
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tokenizers import Tokenizer
 
 from quire.proto.api import (
@@ -26,8 +28,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mod
 
 from pictures import base64_of, png
 
+
+def animation(num_frames: int, milliseconds: int) -> bytes:
+    """A WebP that shows each of its frames for so long."""
+    file = io.BytesIO()
+    first, *others = [Image.new("RGB", (32, 32), (3 * index, index, 0)) for index in range(num_frames)]
+    first.save(file, "WEBP", save_all=True, append_images=others, duration=milliseconds, lossless=True)
+    return file.getvalue()
+
+
 PLACEHOLDER = "<|video_pad|>"
 FRAMES = tuple(png(64, 64, color) for color in ("red", "green", "blue", "black"))
+SLOW = animation(80, milliseconds=16_000_000)
 CLIP = VideoPart(frames=FRAMES)
 
 
@@ -169,7 +181,7 @@ REFUSED = {
         request(VideoPart(frames=(png(), b"noise"))),
         "content_parts[0]",
         "INVALID_MEDIA",
-        "is none that is read here",
+        "that is read here",
     ),
     "larger than the server's": (
         {},
@@ -177,6 +189,13 @@ REFUSED = {
         "media_settings.max_pixels",
         "",
         "lower it",
+    ),
+    "of half a month": (
+        {},
+        request("see", VideoPart(data=SLOW)),
+        "content_parts[1]",
+        "INVALID_MEDIA",
+        "at most 1000000 seconds are read",
     ),
     "enlarged without bounds": (
         {},
