@@ -78,6 +78,7 @@ class ChildProcess:
             return cls(process, name, max_answer_bytes, *await asyncio.open_connection(sock=ours))
         except BaseException:
             process.kill()
+            await asyncio.to_thread(process.wait)
             raise
 
     @property

@@ -25,6 +25,7 @@ from quire.frontend.metrics.metrics import Metrics
 from quire.frontend.sandbox.errors import SandboxCrashed, SandboxLost, SandboxTimeout
 from quire.frontend.sandbox.parent import Sandbox
 from quire.proto.api import RequestError
+from quire.proto.messages.media import MAX_ITEMS
 from quire.proto.messages.params import ParameterError
 
 MODULE = "quire.frontend.media.decode.decode_child"
@@ -36,7 +37,8 @@ PROCESS_BYTES = 512 << 20
 """Address space of a process beside its image."""
 PIXEL_BYTES = 24
 """Most bytes that a pixel takes while it is decoded: the canvases of an animation, copies in other modes."""
-MAX_ANSWER_BYTES = 64 << 10
+MAX_ANSWER_BYTES = (64 << 10) + 128 * MAX_ITEMS
+"""More than as many items take as a prompt may have."""
 RETRY_SECONDS = 1.0
 INVALID = "INVALID_MEDIA"
 
@@ -116,7 +118,7 @@ class DecodePool:
         if isinstance(answer, NotWritten) and self._store.make_place():
             answer = await self._answer(place, data, job, field)
         if isinstance(answer, NotWritten):
-            raise self._not_written(answer.error)
+            raise self._not_written(answer.error, field)
         self._fault_log.end()
         part = self._part(answer, job.settings)
         file = self._files[place]
@@ -179,9 +181,9 @@ class DecodePool:
         for file in self._store.folder.glob(f"{place}.part.*"):
             file.unlink(missing_ok=True)
 
-    def _not_written(self, error: str) -> RequestError:
+    def _not_written(self, error: str, field: str) -> RequestError:
         """The error of a request whose pixels found no place on the disk; the operator reads of it, too."""
         remedy = "free space there, or lower --media-store-bytes"
         self._fault_log.begin(f"media store: {self._store.folder}: {error}; {remedy}")
         message = f"the server has no place for its pixels: {error}; send the request again"
-        return RequestError("QUEUE_FULL", message, retry_after_seconds=RETRY_SECONDS)
+        return RequestError("QUEUE_FULL", message, field=field, retry_after_seconds=RETRY_SECONDS)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import Protocol
 
-from PIL import Image, ImageSequence
+from PIL import Image, ImageSequence, UnidentifiedImageError
 
 from quire.frontend.media.decode.image import FORMATS, check_pixels, decode, rgb
 from quire.frontend.media.refused import MediaRefused
@@ -36,17 +36,31 @@ class ListedFrames:
     def __init__(self, pictures: Sequence[bytes], max_pixels: int) -> None:
         self._pictures = pictures
         self._max_pixels = max_pixels
-        self._index, self._image = 0, decode(pictures[0], max_pixels)
+        self._index, self._image = 0, self._decoded(0)
         self.num_frames = len(pictures)
         self.width, self.height = self._image.size
 
     def frame(self, index: int) -> Image.Image:
         if index != self._index:
-            self._index, self._image = index, decode(self._pictures[index], self._max_pixels)
+            self._index, self._image = index, self._decoded(index)
         if self._image.size != (self.width, self.height):
             shape, first = "{} x {}".format(*self._image.size), f"{self.width} x {self.height}"
             raise MediaRefused(f"frame {index} has {shape} pixels, the first one {first}; send frames of one size")
         return self._image
+
+    def _decoded(self, index: int) -> Image.Image:
+        """Raises `MediaRefused` with the number of the frame, or `MemoryError`."""
+        try:
+            return decode(self._pictures[index], self._max_pixels)
+        except MediaRefused as error:
+            raise MediaRefused(f"frame {index} {error}") from error
+        except UnidentifiedImageError as error:
+            kinds = ", ".join(FORMATS)
+            raise MediaRefused(f"frame {index} is no picture that is read here: {kinds}; send one of these") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a file makes Pillow raise
+            raise MediaRefused(f"frame {index} does not decode; send it whole and undamaged") from error
 
 
 class AnimatedFrames:

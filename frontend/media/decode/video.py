@@ -12,6 +12,7 @@ from quire.frontend.media.decode.video_file import FileFrames
 from quire.frontend.media.families.qwen_video import UNKNOWN_FPS
 from quire.frontend.media.families.table import VideoRules
 from quire.frontend.media.refused import MediaRefused
+from quire.proto.messages.media import MAX_ITEMS
 
 CHANNELS = 3
 
@@ -31,6 +32,10 @@ class VideoItems:
             self.indices = rules.sample(frames.num_frames, fps)
         if len(self.indices) > rules.max_frames:
             raise MediaRefused(f"has {len(self.indices)} frames; at most {rules.max_frames} are read; send fewer")
+        num_items = -(-len(self.indices) // rules.frames_per_item)
+        if num_items > MAX_ITEMS:
+            remedy = "ask for fewer frames (fps, num_frames)"
+            raise MediaRefused(f"has {num_items} items; a prompt may have {MAX_ITEMS}; {remedy}")
         self._size = height, width = rules.size(len(self.indices), frames.height, frames.width)
         num_bytes = len(self.indices) * height * width * CHANNELS
         if num_bytes > max_bytes:

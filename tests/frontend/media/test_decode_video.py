@@ -209,6 +209,19 @@ def test_what_is_no_video_is_refused_with_what_is(file: Path) -> None:
         assert "MP4, MOV, WebM, Matroska, AVI, MPEG-TS, GIF, WEBP, PNG" in refused(data, file)
 
 
+def test_a_bad_frame_of_a_list_is_refused_by_its_number(file: Path) -> None:
+    good = [saved(frame) for frame in pictures(4)]
+    assert "frame 2 is no picture that is read here: JPEG" in refused([*good[:2], b"no picture", *good[2:]], file)
+    assert "frame 3 does not decode; send it whole" in refused([*good[:3], good[3][:400]], file)
+    assert "frame 0 has 96 x 64 pixels; at most 600" in refused(good, file, max_pixels=600)
+
+
+def test_a_video_of_more_items_than_a_prompt_may_have_is_refused(file: Path) -> None:
+    many = msgspec.structs.replace(QWEN3, max_frames=10_000)
+    found = taken([saved(Image.new("RGB", (32, 32)))] * 4100, file, many)
+    assert found == Refused("has 2050 items; a prompt may have 2048; ask for fewer frames (fps, num_frames)")
+
+
 def test_limits_are_named(file: Path) -> None:
     data = video(pictures(30))
     wanted = "has 96 x 64 pixels; at most 6000 are allowed; send a smaller video"

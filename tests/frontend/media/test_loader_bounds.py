@@ -4,13 +4,14 @@ import asyncio
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
 
 from image_files import saved
-from loading import loading, noise, used
+from loading import FAMILY, VIDEOS, loading, noise, used
 
 from quire.frontend.media.store import MediaStore
 from quire.proto.api import ImagePart, VideoPart
@@ -47,6 +48,18 @@ def test_a_prompt_of_too_many_items_is_refused_at_the_part_that_exceeds(tmp_path
             )
             assert len(looks) <= fits + 4  # those that were under way
             assert used(one) == 0
+
+    asyncio.run(run())
+
+
+def test_a_video_may_have_as_many_items_as_a_prompt(tmp_path: Path) -> None:
+    many = msgspec.structs.replace(FAMILY, videos=msgspec.structs.replace(VIDEOS, max_frames=2 * MAX_ITEMS))
+
+    async def run() -> None:
+        async with loading(tmp_path, max_store_bytes=1 << 26) as one:
+            loaded = await one.load(VideoPart(frames=STILL.frames[:1] * (2 * MAX_ITEMS)), family=many)
+            assert len(loaded.items) == MAX_ITEMS
+            loaded.release()
 
     asyncio.run(run())
 

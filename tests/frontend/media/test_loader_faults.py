@@ -19,7 +19,7 @@ from loading import LARGEST, SQUARE, Loading, loading, noise, square, used
 
 from quire.frontend.media.decode import decode_pool
 from quire.frontend.media.loader import LoadedMedia
-from quire.proto.api import ImagePart
+from quire.proto.api import ImagePart, RequestError
 from quire.proto.messages.media import media_file
 
 
@@ -146,6 +146,10 @@ def test_a_full_disk_takes_what_nobody_uses_and_then_refuses(tmp_path: Path, cap
             reason, message = await one.fails(noise(3))
             assert reason == "QUEUE_FULL"
             assert "No space left on device; send the request again" in message
+            part.symlink_to("/dev/full")
+            with pytest.raises(RequestError) as caught:
+                await one.load(noise(4))
+            assert caught.value.field == "part[0]"
             held.release()
             (await one.load(noise(3))).release()
 

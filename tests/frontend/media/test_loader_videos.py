@@ -129,7 +129,7 @@ def test_a_process_keeps_within_its_memory_and_lets_others_go_first(tmp_path: Pa
     asyncio.run(run())
 
 
-LONG = tuple(saved(frame) for frame in pictures(200, 640, 480))
+LONG = tuple(saved(frame) for frame in pictures(4, 640, 480)) * 50
 
 
 async def begun(one: Loading, clip: VideoPart) -> "asyncio.Task[LoadedMedia]":
