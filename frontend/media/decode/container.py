@@ -8,8 +8,11 @@ SEGMENT = b"\x18\x53\x80\x67"
 BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")
 """Kinds of boxes with which MP4 and MOV begin."""
 PICTURES = (b"avif", b"avis")
-"""Kinds of such files that are pictures, which Pillow reads."""
+"""Brands of such files that are pictures, which Pillow reads, where they begin with one of these or of `WIDER`."""
+WIDER = (b"mif1", b"msf1")
 MAX_BOXES = 1 << 16
+MAX_BRANDS = 1 << 10
+"""Bytes of a file among which its brands are looked for."""
 PACKET = 188
 """Bytes of a packet of MPEG-TS, which begins with `SYNC`."""
 SYNC = 0x47
@@ -21,7 +24,7 @@ def check_container(data: bytes) -> str:
     Raises `MediaRefused` for one that is cut off. A name is needed because a playlist, too, opens as a video, and leads
     to other files.
     """
-    if data[4:8] in BOXES and data[8:12] not in PICTURES:
+    if data[4:8] in BOXES and not _is_picture(data):
         _check_boxes(data)
         return "mov"
     if data.startswith(EBML):
@@ -36,6 +39,14 @@ def check_container(data: bytes) -> str:
             raise MediaRefused(CUT)
         return "mpegts"
     return ""
+
+
+def _is_picture(data: bytes) -> bool:
+    """True for AVIF, whose first brand may be that of pictures in general."""
+    if data[4:8] != b"ftyp":
+        return False
+    first, end = data[8:12], min(int.from_bytes(data[:4], "big"), MAX_BRANDS)
+    return first in PICTURES or (first in WIDER and any(data[at : at + 4] in PICTURES for at in range(16, end, 4)))
 
 
 def _check_boxes(data: bytes) -> None:

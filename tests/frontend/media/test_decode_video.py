@@ -128,8 +128,11 @@ def test_an_animation_is_a_video_by_its_own_times(file: Path, format: str) -> No
     check_frames(items(data, file), [frames[at] for at in QWEN3.sample(20, 5.0)], QWEN3)
 
 
-def test_an_animation_in_avif_is_one_too(file: Path) -> None:
+@pytest.mark.parametrize("brand", [b"avis", b"msf1", b"mif1"])
+def test_an_animation_in_avif_is_one_too(file: Path, brand: bytes) -> None:
+    """Its first brand may be a wider one."""
     data = animation(pictures(20), "AVIF", 200)
+    data = data[:8] + brand + data[12:]
     found = taken(data, file)
     assert isinstance(found, Decoded)
     assert list(found.seconds) == QWEN3.seconds(QWEN3.sample(20, 5.0), 20, 5.0)
