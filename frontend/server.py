@@ -153,6 +153,7 @@ class FrontendServer:
                     await ended  # a bug: end loudly, the supervisor starts another
             await self._drained()
             self.scheduler.end("DRAINING", "the server ended before this request did")
+            self.pipeline.end_preparing()
             await self._stop_servers(0.0 if self._end_now.is_set() else LAST_WRITES_SECONDS)
         finally:
             tasks = (scheduler, snapshots, ready, pulse, connections, stopping)

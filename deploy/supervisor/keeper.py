@@ -105,7 +105,7 @@ class EngineKeeper:
                 self._on_welcome(message, now)
             case Drained() if self.phase == "draining":
                 self._emit(Log(f"drained; {message.num_ended} outputs were ended by the time-out"))
-                self._stop(now)
+                self._stop(now, self._deadline)  # what frontends still prepare, the scheduler still takes
             case Refused():
                 self._fail(f"the scheduler refused the supervisor: {message.reason}", now)
         return self._take()
@@ -249,14 +249,14 @@ class EngineKeeper:
         self.failure = reason
         self._stop(now)
 
-    def _stop(self, now: float) -> None:
-        """End all processes in order, over some turns."""
+    def _stop(self, now: float, drained_until: float = 0.0) -> None:
+        """End all processes in order, over some turns. See `Shutdown`."""
         if self.phase in ("stopping", "over"):
             return
         self.phase = "stopping"
         for unit in self._units:
             unit.due = None
-        self._shutdown = Shutdown(now, self._timers.stop_grace, self._timers.stop_tier)
+        self._shutdown = Shutdown(now, self._timers.stop_grace, self._timers.stop_tier, drained_until)
 
     def _go_on_stopping(self, now: float) -> None:
         assert self._shutdown is not None

@@ -3,6 +3,7 @@
 `RequestPreparer` leads up to the submission; `RequestStream` is the way back (detokenize, stop strings, events).
 """
 
+import asyncio
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -50,6 +51,8 @@ class RequestPipeline:
         self._prompt_tokenizer = PromptTokenizer(threads, observer.metrics, config.default_timeout_seconds)
         self._preparer = RequestPreparer(config, self._prompt_tokenizer, threads, draw_seed, observer.metrics)
         self._num_preparing = 0
+        self._preparing_tasks: set[asyncio.Task[object]] = set()
+        self._ended = False
         self._num_finishing = 0
         self._draining = False
 
@@ -68,6 +71,12 @@ class RequestPipeline:
     async def close(self) -> None:
         """End the child processes."""
         await self._models.close()
+
+    def end_preparing(self) -> None:
+        """Fail every request that has no stream yet with DRAINING: the drain's time is over."""
+        self._ended = True
+        for task in self._preparing_tasks:
+            task.cancel()
 
     @property
     def num_open(self) -> int:
@@ -124,11 +133,21 @@ class RequestPipeline:
         if self._num_preparing >= MAX_PREPARING:
             message = f"{self._num_preparing} requests are being prepared here; at most {MAX_PREPARING} may"
             raise RequestError("QUEUE_FULL", message, retry_after_seconds=1.0)
+        task = asyncio.current_task()
+        assert task is not None
         self._num_preparing += 1
+        self._preparing_tasks.add(task)
         try:
             yield
+        except asyncio.CancelledError:
+            if not self._ended:
+                raise
+            task.uncancel()
+            message = "the server ended before this request was prepared"
+            raise RequestError("DRAINING", message, retry_after_seconds=1.0) from None
         finally:
             self._num_preparing -= 1
+            self._preparing_tasks.discard(task)
             if (body := current_body()) is not None:
                 body.prepared()
 

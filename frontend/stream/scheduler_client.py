@@ -106,13 +106,18 @@ class SchedulerClient:
     # ---- for the pipeline
 
     def open(self, prepared: PreparedRequest, tokenizer: TextTokenizer) -> RequestStream:
-        """Submit a request of the model with this tokenizer. Raises `RequestError` when the engine takes none now."""
-        self.check_accepts()
+        """Submit a request of the model with this tokenizer. Raises `RequestError` when the engine takes none now.
+
+        A drain takes it: who asks has called `check_accepts` when it arrived, and prepared it since.
+        """
+        is_draining = self.state == "draining"
+        if not is_draining:
+            self.check_accepts()
         max_unread_bytes = max(self._config.slow_reader_bytes, UNREAD_STEPS * prepared.step_bytes)
         stream = RequestStream(prepared, tokenizer, self._abort, max_unread_bytes, self._metrics)
         stream.number = next(self._numbers)
         self._streams.add(stream)
-        self._outbox.post(prepared.submit(stream.number, prepared.deadline - self._now()))
+        self._outbox.post(prepared.submit(stream.number, prepared.deadline - self._now(), accepted=is_draining))
         return stream
 
     def close(self, stream: RequestStream) -> None:

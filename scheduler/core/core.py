@@ -152,7 +152,7 @@ class Core:
 
     def _submit(self, identity: bytes, submit: Submit, effects: Effects, now: float) -> None:
         try:
-            admission.check_state(self.state, submit.accepted and self._drain.is_pending)
+            admission.check_state(self.state, submit.accepted)
             if self.facts is None:
                 raise Refusal("STARTING", "", "the engine is still loading the model; try again", 1.0)
             if self.live_requests.registry.find(identity, submit.number) is not None:

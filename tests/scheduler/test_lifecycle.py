@@ -156,8 +156,10 @@ def test_a_drain_waits_for_what_an_earlier_scheduler_had_accepted(engine):
     assert e.reason(1) == "length"
     e.tick(RESUBMIT_SECONDS)
     assert e.drained == [0]
-    e.submit(3, 3, accepted=True)
-    assert e.finishes[3, 0].error == "DRAINING"
+    e.submit(3, 3, accepted=True)  # a frontend has prepared it all the while
+    e.submit(4, 3)
+    e.settle()
+    assert (e.reason(3), e.finishes[4, 0].error) == ("length", "DRAINING")
 
 
 def test_a_drain_without_workers_ends_with_its_time_or_with_the_engine(engine):

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
@@ -110,3 +111,30 @@ def test_a_frontends_death_ends_its_own_streams_and_removes_its_pictures(serve, 
     assert len(list(media.iterdir())) == 1
     eventually(engine.idle, 20)
     engine.stop()
+
+
+def slow_pictures():
+    """Twelve that take seconds to decode, of few bytes."""
+    for number in range(12):
+        image = Image.linear_gradient("L").resize((3000 + number, 3000)).convert("RGB")
+        yield ImagePart(data=png(image))
+
+
+@pytest.mark.parametrize("seconds", [60, 1])
+def test_a_drain_waits_for_pictures_that_are_decoded(serve, model, eventually, seconds, tmp_path):
+    flags = ("--drain-timeout", str(seconds), "--media-processes", "1", "--run-dir", str(tmp_path / "run"))
+    engine = serve(str(model), *flags)
+    chat = Chat([ChatMessage("user", [*slow_pictures(), TextPart("what do you see")])])
+    request = GenerateRequest(input=chat, temperature=0, max_tokens=8, ignore_eos=True)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(engine.client.generate, request)
+        eventually(lambda: any((tmp_path / "run/media").glob("*/*")), 30)
+        assert engine.client.load().num_running == 0
+        engine.process.send_signal(signal.SIGTERM)
+        if seconds > 1:
+            assert asked.result(120).outputs[0].finished.usage.completion_tokens == 8
+        else:
+            with pytest.raises(RequestError) as refused:
+                asked.result(120)
+            assert refused.value.reason == "DRAINING"
+    assert engine.process.wait(60) == 0
