@@ -133,16 +133,19 @@ class MediaStore:
         """Take over a part with one reference to each item; `key` finds it from now on.
 
         `written`: the files of its items, which are moved to their places, or removed where there is no room. Raises
-        `StoreFull`.
+        `StoreFull`, and `OSError` where somebody else has removed one.
         """
         for index, (file, item) in enumerate(zip(written, part.items, strict=True)):
             entry = self._entries.get(item.digest)
-            if entry is None and not self._make_room(item.cost):
+            try:
+                if entry is None and not self._make_room(item.cost):
+                    raise StoreFull(total_cost([part]))
+                file.replace(self._path(item.digest))  # of an item that is here, too: its file may have been lost
+            except (OSError, StoreFull):
                 for left in written[index:]:
-                    left.unlink()
+                    left.unlink(missing_ok=True)
                 self.release(StoredPart(part.items[:index]))
-                raise StoreFull(total_cost([part]))
-            file.replace(self._path(item.digest))  # of an item that is here, too: its file may have been lost
+                raise
             if entry is None:
                 entry = self._entries[item.digest] = _Entry(item)
                 self.num_bytes += item.cost

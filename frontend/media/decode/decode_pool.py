@@ -1,6 +1,7 @@
 """The processes that decode images and videos, and the way of one through one of them into the store."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
@@ -122,7 +123,10 @@ class DecodePool:
         self._fault_log.end()
         part = self._part(answer, job.settings)
         file = self._files[place]
-        self._store.add([Path(item_file(file, index)) for index in range(len(part.items))], part, key)
+        try:
+            self._store.add([Path(item_file(file, index)) for index in range(len(part.items))], part, key)
+        except OSError as error:  # somebody else, a cleaner of old files perhaps, took some of them
+            raise self._not_written(os.strerror(error.errno or 0), field) from error
         return part
 
     def _unwanted(self, work: asyncio.Task[StoredPart]) -> None:

@@ -182,6 +182,20 @@ def test_files_and_bytes_agree_after_anything(tmp_path: Path, seed: int) -> None
     assert filling.files() == set(references)
 
 
+def test_a_part_of_which_somebody_removed_a_file_leaves_nothing_behind(three: Filling) -> None:
+    three.add(1)
+    parts = [three.folder / f"0.part.{index}" for index in range(3)]
+    for part, number in zip(parts, (1, 2, 3), strict=True):
+        part.write_bytes(bytes([number]) * 4000)
+    parts[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        three.store.add(parts, StoredPart(tuple(map(three.item, (1, 2, 3)))), b"key")
+    assert three.files() == {1}
+    assert three.store.num_used_bytes == three.store.num_bytes == COST
+    three.release(1)
+    assert three.store.num_used_bytes == 0
+
+
 def test_files_are_their_owners_alone_and_gone_at_the_end(three: Filling) -> None:
     assert three.folder.stat().st_mode & 0o777 == 0o700
     three.add(1)
