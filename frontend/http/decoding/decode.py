@@ -21,9 +21,9 @@ MAX_PATH = 128
 UNKNOWN = "Object contains unknown field `"
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
-_known: set[type] = set()
+_described: set[type] = set()
 """Types that msgspec has described."""
-_learning = threading.Lock()
+_describing = threading.Lock()
 ONLY_NULL = "Expected `null`"
 """Message for a field declared as None: it is known to us and not supported."""
 
@@ -34,8 +34,8 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], path: str = "") -> T:
     Fields that `kind` does not know are dropped by the rule of `unknown_fields`, or refused where the server is told
     so. `path`: where the text stands in the body, empty for the body itself.
     """
-    if kind not in _known:
-        _learn(kind)
+    if kind not in _described:
+        _describe(kind)
     gc.disable()  # many small lists are no garbage, and looking through them again and again takes long
     try:
         try:
@@ -57,16 +57,16 @@ def decode(raw: bytes | msgspec.Raw, kind: type[T], path: str = "") -> T:
         gc.enable()
 
 
-def _learn(kind: type) -> None:
+def _describe(kind: type) -> None:
     """Let msgspec describe a type and all within it, which it does at the first decoding and keeps.
 
     Bodies are decoded in several threads, and msgspec 0.22 crashes in one that finds a description half made.
     """
-    with _learning:
+    with _describing:
         try:
             msgspec.json.decode(b"!", type=kind)
         except msgspec.DecodeError:
-            _known.add(kind)
+            _described.add(kind)
 
 
 def _first_wrong_byte(raw: bytes) -> int:
