@@ -209,5 +209,5 @@ def test_settings_of_a_server_or_a_request_go_before_the_models(model: Model) ->
     both = read_family(model.folder, {"max_pixels": 70_000}, frames={"num_frames": 5})
     assert both is not None
     assert (both.max_pixels, both.videos.num_frames) == (70_000, 5)
-    with pytest.raises(ValueError, match="^media_io_kwargs: num_frames: 9999 exceeds"):
+    with pytest.raises(ValueError, match=r"^media_io_kwargs: num_frames: 9999 exceeds"):
         read_family(model.folder, {"max_pixels": 70_000}, frames={"num_frames": 9999})
