@@ -16,7 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
 import transformers
-from pictures import data_url, picture, png
+from noise_pictures import data_url, picture, png
 from PIL import Image
 from tiny_fp8 import WHOLE_BLOCKS, quantize, write_dequantized
 from tiny_qwen3_vl import Reference, write_checkpoint

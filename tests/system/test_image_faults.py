@@ -13,7 +13,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from pictures import picture, png
+from noise_pictures import picture, png
 from tiny_qwen3_vl import write_checkpoint
 
 from quire.proto.api import Chat, ChatMessage, Delta, GenerateRequest, ImagePart, RequestError, TextPart

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from pictures import data_url, picture, png
+from noise_pictures import data_url, picture, png
 from tiny_internvl import TEXT, TILE, Reference, write_checkpoint
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, TextPart, VideoPart

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mode, yet they share modules
 
-from pictures import data_url, picture, png
+from noise_pictures import data_url, picture, png
 from tiny_mistral3 import LONGEST, TEXT, Reference, write_checkpoint, write_llava
 
 from quire.proto.api import Chat, ChatMessage, Delta, Finished, GenerateRequest, ImagePart, RequestError, TextPart

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mod
 import tiny_qwen2_5_vl
 import tiny_qwen2_vl
 import tiny_qwen3_vl
-from pictures import picture, png
+from noise_pictures import picture, png
 from tiny_qwen_vl import IMAGE, MERGE, VIDEO
 
 from quire.proto.api import (

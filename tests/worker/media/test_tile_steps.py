@@ -9,7 +9,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mode, yet they share modules
 
-from pictures import picture
+from noise_pictures import picture
 from tiny_internvl import SIDE, TOKENS, Reference, write_checkpoint
 
 from quire.frontend.media.decode.decode_child import image_items
