@@ -196,6 +196,18 @@ def test_a_drain_ends_in_order_and_what_stays_is_killed(end):
     assert (kept.keeper.phase, kept.keeper.exit_code) == ("over", exit_codes.SUCCESS)
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_frontends_have_the_drains_time_for_what_they_still_prepare(leaves):
+    kept = Kept().serve()
+    kept.signal(1)
+    kept.hear(Drained(0))
+    assert kept.tick() == [Terminate("frontend")]
+    assert kept.tick(20.0) == []
+    if leaves:
+        kept.lose("frontend")
+    assert kept.tick(0.0 if leaves else 5.0) == [Terminate("scheduler")]
+
+
 def test_a_second_signal_waits_for_nobody():
     kept = Kept().serve()
     kept.signal(1)
