@@ -57,7 +57,10 @@ def fit(config: WorkerConfig, place: Place) -> tuple[Fit | None, list[str]]:
         refusals.append(too_long(config.max_model_len, spec.max_model_len))
     if refusals:
         return None, refusals
-    needs = needs_of(config, spec, plan, place)
+    try:
+        needs = needs_of(config, spec, plan, place)
+    except ModelError as error:
+        return None, [f"{folder}: {error}"]
     if refusal := refuse_kv_dtype(config.kv_cache_dtype, needs.dtype, is_gpu=place.is_gpu):
         return None, [refusal]
     if refusal := refuse_encoder_memory(config, needs):

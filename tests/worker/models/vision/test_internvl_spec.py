@@ -27,6 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # collected in importlib mod
 
 from test_left_out_keys import Shapes
 
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from tiny_internvl import write_checkpoint
+
 TEXT = {
     "model_type": "qwen3",
     "vocab_size": 320,
@@ -222,3 +226,14 @@ def test_the_largest_item_is_a_tile_as_the_processor_makes_them(tmp_path):
     file.write_text(json.dumps({"size": {"height": 112, "width": 448}}))
     with pytest.raises(ModelError, match=r"size\.width: is 448, but config\.json has tiles of 112 pixels"):
         largest_image(tmp_path, vision, 1000)
+
+
+@pytest.mark.parametrize("size", [{"shortest_edge": 448}, {}, [448, 448]], ids=str)
+def test_doctor_refuses_a_size_that_is_no_tiles(size, tmp_path):
+    folder = write_checkpoint(tmp_path)
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"size": size}))
+    needs, refusals = fit(WorkerConfig(model=str(folder)), Place(False, 1 << 34))
+    assert needs is None
+    assert "preprocessor_config.json" in refusals[0]
+    assert "size" in refusals[0]
