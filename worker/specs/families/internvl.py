@@ -30,7 +30,7 @@ TEXT: Final = "text_config"
 VISION: Final = "vision_config"
 TOWER_TENSORS: Final = r"(model\.)?(vision_tower|multi_modal_projector)\..+"
 """Pattern of the tower's tensors."""
-HEAD: Final = r"(language_model\.)?lm_head\.weight"
+HEAD: Final = r"(language_model\.)?lm_head\.\w+"
 """Pattern of the head that a checkpoint stores unless it is the embedding."""
 MAX_MERGE: Final = 8
 QK_EPS: Final = 1e-6
@@ -148,14 +148,15 @@ class InternVisionSpec(VisionSpec):
 
     def largest_item(self, processor: Config) -> int:
         size, tile = section(processor, "size"), self.side * self.patch_size
-        for name in ("height", "width"):
-            if (found := integer(size, name)) != tile:
-                raise ModelError(f"size.{name}", f"is {found}, but config.json has tiles of {tile} pixels")
+        with inside("size"):
+            for name in ("height", "width"):
+                if (found := integer(size, name)) != tile:
+                    raise ModelError(name, f"is {found}, but config.json has tiles of {tile} pixels")
         return (self.side // self.merge_size) ** 2
 
 
 def read_internvl(config: Config, generation: Config) -> ModelSpec:
-    stated = section(config, TEXT)
+    stated = {"eos_token_id": config.get("eos_token_id"), **section(config, TEXT)}
     outside = {
         "architectures": config["architectures"],
         "dtype": dtype_name(config) or dtype_name(stated),

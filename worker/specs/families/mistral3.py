@@ -63,7 +63,7 @@ NAMES: Final[NameMap] = replace(
 """Files on the hub begin with `language_model.model`, and what transformers has in memory with `model.language_model`.
 A quantization names the decoder's layers alone: the tower stays as it is."""
 
-HEAD: Final = r"(language_model\.)?lm_head\.weight"
+HEAD: Final = r"(language_model\.)?lm_head\.\w+"
 VISION_DEFAULTS: Final[Config] = {
     "hidden_size": 1024,
     "intermediate_size": 4096,
