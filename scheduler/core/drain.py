@@ -20,11 +20,6 @@ class DrainProgress:
         self._resubmitted_until = float("inf")
         """Time until which frontends may resubmit what an earlier scheduler had accepted: nothing is drained before."""
 
-    @property
-    def is_pending(self) -> bool:
-        """A drain was requested and is not reported yet."""
-        return self._num_ended is not None
-
     def begin(self, timeout_seconds: float, now: float) -> None:
         self._deadline = now + timeout_seconds
         self._num_ended = 0
