@@ -162,7 +162,7 @@ def _check_media_settings(settings: MediaSettings) -> None:
     for name in ("min_pixels", "max_pixels", "num_frames", "fps"):
         value = getattr(settings, name)
         if value is not None and not 0 < value < MAX_SETTING:
-            message = f"must be above 0, got {value}" if value <= 0 else f"must be below {MAX_SETTING}"
+            message = f"must be below {MAX_SETTING}" if value >= MAX_SETTING else f"must be above 0, got {value}"
             raise ParameterError(f"{field}.{name}", message)
     if settings.fps is not None and settings.num_frames is not None:
         raise ParameterError(f"{field}.num_frames", "excludes fps; set only one of them")

@@ -7,7 +7,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
@@ -163,9 +163,11 @@ class RequestPipeline:
         """See `PromptTokenizer.tokenize`."""
         served = await self._models.find(model)
         tenant = "" if call is None else call.tenant
-        return await self._prompt_tokenizer.tokenize(
-            served, text, add_special_tokens, parse_special, with_texts, tenant
-        )
+        has_media = isinstance(text, Chat) and any(message.media for message in text.messages)
+        with self._preparing() if has_media else nullcontext():  # to load media takes as long as for an answer
+            return await self._prompt_tokenizer.tokenize(
+                served, text, add_special_tokens, parse_special, with_texts, tenant
+            )
 
     async def fits(self, chat: Chat, model: str | None) -> bool:
         """See `PromptTokenizer.fits`."""

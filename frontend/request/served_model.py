@@ -21,7 +21,7 @@ from quire.proto.messages.requests import ModelFacts
 
 UNPARSED = "the chat template shows tools, but the format of its calls is not known: they are answered as text"
 UNREAD = (
-    "is an image, and this model reads text alone; leave it out, or ask a model that takes images (those whose "
+    "is {}, and this model reads text alone; leave it out, or ask a model that takes {} (those whose "
     "input_modalities in /v1/models say so)"
 )
 UNWATCHED = (
@@ -101,9 +101,10 @@ class ServedModel:
     def check_media(self, chat: Chat) -> None:
         """Raises `ParameterError` for images and videos that the model does not take, or for too many."""
         for field in () if self.takes_images else media_fields(chat, ImagePart):
-            raise ParameterError(field, UNREAD, "UNSUPPORTED")
+            raise ParameterError(field, UNREAD.format("an image", "images"), "UNSUPPORTED")
         for field in () if self.takes_videos else media_fields(chat, VideoPart):
-            raise ParameterError(field, UNWATCHED, "UNSUPPORTED")
+            wrong = UNWATCHED if self.takes_images else UNREAD.format("a video", "videos")
+            raise ParameterError(field, wrong, "UNSUPPORTED")
         if self.images is not None:
             self.images.check(chat)
 

@@ -128,7 +128,7 @@ class ChatMessage:
     @property
     def media(self) -> list[ImagePart | VideoPart]:
         """The images and videos of the content, in their order."""
-        return [part for part in self.parts if not isinstance(part, TextPart)]
+        return [] if isinstance(self.content, str) else [one for one in self.content if not isinstance(one, TextPart)]
 
 
 @dataclass(frozen=True, slots=True)

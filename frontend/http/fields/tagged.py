@@ -63,7 +63,7 @@ def read_tagged(raw: msgspec.Raw, kinds: Mapping[str, type[T]], path: str, defau
     if name not in kinds:
         shown = repr(name[:SHOWN_NAME]) if name else "missing"
         remedy = f"use {', '.join(map(repr, kinds))}"
-        if name in VIDEOS:
+        if name in VIDEOS and "video_url" not in kinds:
             remedy = f"{remedy}; /v1/chat/completions takes videos, as 'video_url'"
         raise ParameterError(f"{path}.type", f"{shown} is not supported by this server; {remedy}", "UNSUPPORTED")
     with path_prefix(path):

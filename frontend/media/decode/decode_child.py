@@ -90,7 +90,7 @@ def answer(payload: bytes, setup: DecodeSetup) -> Answer:
         refusal = Refused("takes too much memory to decode; reduce it")
     except Exception as error:  # whatever a file makes Pillow raise
         refusal = Refused(f"does not decode: {_first_line(error)}; send it whole and undamaged")
-    for index in range(len(items)):
+    for index in reversed(range(len(items))):  # who removes the others stops at the first that is not there
         with contextlib.suppress(OSError):
             os.unlink(item_file(setup.file, index))
     return refusal

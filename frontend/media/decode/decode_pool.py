@@ -182,8 +182,11 @@ class DecodePool:
 
     def _remove_files(self, place: int) -> None:
         """Remove what the process of a place has written."""
-        for file in self._store.folder.glob(f"{place}.part.*"):
-            file.unlink(missing_ok=True)
+        for index in range(MAX_ITEMS):  # in the order of writing; to look through the folder may take long
+            try:
+                os.unlink(item_file(self._files[place], index))
+            except FileNotFoundError:
+                return
 
     def _not_written(self, error: str, field: str) -> RequestError:
         """The error of a request whose pixels found no place on the disk; the operator reads of it, too."""

@@ -123,7 +123,7 @@ def test_wrong_settings_are_refused_by_name(web, sight, path):
 OF_MESSAGES = {"model": "tiny", "max_tokens": 1}
 REFUSED = [
     (CHAT, asked({"type": "video_url"}), "messages[0].content[0].video_url", "is missing; send the video's address"),
-    (CHAT, asked({"type": "video", "video": FRAMES}), "messages[0].content[0].type", "as 'video_url'"),
+    (CHAT, asked({"type": "video", "video": FRAMES}), "messages[0].content[0].type", "'image_url', 'video_url'"),
     (
         "/v1/responses",
         {"input": [{"role": "user", "content": [{"type": "input_video", "video_url": FRAMES}]}]},
@@ -176,7 +176,7 @@ def test_a_text_model_refuses_videos_with_the_remedy(web):
                 response = await w.client.post(path, json=asked(VIDEO))
                 assert response.status_code == 400
                 assert response.json()["error"]["param"] == "messages[0].content[0]"
-                assert "is a video, which this model does not take" in response.text
+                assert "is a video, and this model reads text alone" in response.text
 
     asyncio.run(main())
 

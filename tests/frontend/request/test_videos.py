@@ -144,7 +144,7 @@ REFUSED = {
         "UNSUPPORTED",
         "send pictures of it as images, or ask a model that takes videos",
     ),
-    "of a text model": ({"media": None}, request(CLIP), "content_parts[0]", "UNSUPPORTED", "does not take"),
+    "of a text model": ({"media": None}, request(CLIP), "content_parts[0]", "UNSUPPORTED", "reads text alone"),
     "too many": (
         {"limit_mm_per_prompt": {"video": 1}},
         request(CLIP, "x", CLIP),
