@@ -65,6 +65,7 @@ def _attention_forms(capability: int) -> Iterator[tuple[torch.dtype, torch.dtype
     yield F32, F32, 128, 16, False
     if capability != 90:
         return
+    yield BF16, BF16, 8, 16, False  # narrower than a product
     yield BF16, BF16, 128, 16, True
     yield BF16, BF16, 80, 16, False
     yield F32, F32, 256, 16, True

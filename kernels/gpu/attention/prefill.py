@@ -114,7 +114,7 @@ def prefill_kernel(body: PrefillBody) -> Any:
 def prefill_constants(body: PrefillBody, group: int, head_dim: int, block_size: int) -> dict[str, Any]:
     """Compile-time arguments of the body's kernel."""
     model = {"GROUP": group, "HEAD_DIM": head_dim, "BLOCK_SIZE": block_size, "KEYS": body.keys}
-    plain = {"ROWS": body.rows, "PADDED_DIM": triton.next_power_of_2(head_dim)}
+    plain = {"ROWS": body.rows, "PADDED_DIM": max(16, triton.next_power_of_2(head_dim))}
     return {**model, **({} if body.specialized else plain), "COMPUTE": TYPES[body.compute]}
 
 
