@@ -14,8 +14,8 @@ def rope_angles_reference(
     positions int64 [P, T], a row for each axis; frequencies float32 [half], radians per position; pair_axes int64
     [half]: the axis by which each pair turns, None where that is the first.
     """
-    of_pairs = positions[:1] if pair_axes is None else positions.index_select(0, pair_axes)
-    angles = of_pairs.T.float() * frequencies
+    of_pairs = positions[:1].T if pair_axes is None else positions.T.index_select(1, pair_axes)
+    angles = of_pairs.float() * frequencies
     return angles.cos() * scale, angles.sin() * scale
 
 

@@ -39,6 +39,7 @@ def test_angles_are_those_of_the_reference(axes):
         strict=True,
     ):
         torch.testing.assert_close(made, wanted, rtol=0.0, atol=2e-7)
+        assert wanted.is_contiguous(), "GPUs run the reference, and what turns by it wants it so"
 
 
 def empty_inputs(num_tokens, num_rows):
