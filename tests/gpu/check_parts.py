@@ -51,6 +51,10 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             import form_checks
 
             return form_checks.quantized(report, chip.ask(device), folder, small, few, given.stands_in)
+        case "vision":
+            import vision_checks
+
+            return vision_checks.vision(report, chip.ask(device), folder, small, few)
         case "runner" | "transformers" | "group":
             import runner_checks
 

@@ -15,6 +15,7 @@ from shared import Shared, leaving
 from steps import BLOCK_SIZE, GREEDY, decode, mixed, prompt, runner_of, same
 
 from quire.kernels.catalog import OPERATIONS
+from quire.kernels.linear.pack import pack
 from quire.proto.messages.params import SamplingParams
 from quire.worker.device.device import Device
 from quire.worker.step.runner import Runner
@@ -102,11 +103,12 @@ def _of_prompt(runner: Runner, chunk: int) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def references() -> Iterator[None]:
-    """Every product is computed by its reference, on the same device."""
+def references(rooms: str = LINEAR) -> Iterator[None]:
+    """Operations of modules that begin so, products if nothing is said, are computed by their references on every
+    device."""
     with contextlib.ExitStack() as stack:
-        for one in OPERATIONS:
-            if one.reference.__module__.startswith(LINEAR):
+        for one in (*OPERATIONS, pack):
+            if one.reference.__module__.startswith(rooms):
                 stack.enter_context(mock.patch.object(one, "implementation", lambda device, one=one: one.reference))
         yield
 

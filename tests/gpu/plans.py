@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from quire.proto.messages.media import MediaSpan
 from quire.proto.messages.params import SamplingParams
 from quire.proto.messages.plans import Admit, StepPlan, StepResult
 from quire.proto.transport.wire import ints
@@ -30,14 +32,16 @@ class Hand:
         self._num_blocks: dict[int, int] = {}
         self._admits: list[Admit] = []
 
-    def admit(self, slot: int, tokens: Sequence[int], params: SamplingParams, room: int = 0) -> None:
+    def admit(
+        self, slot: int, tokens: Sequence[int], params: SamplingParams, room: int = 0, spans: tuple[MediaSpan, ...] = ()
+    ) -> None:
         """`room`: further tokens for which blocks are reserved at once."""
         blocks = self._take(-(-(len(tokens) + room) // self._block_size))
         self._known[slot], self._computed[slot], self._num_blocks[slot] = len(tokens), 0, len(blocks)
-        self._admits.append(Admit(slot, ints(tokens), len(tokens), 0, 0, params, (ints(blocks),)))
+        self._admits.append(Admit(slot, ints(tokens), len(tokens), 0, 0, params, (ints(blocks),), spans=spans))
 
-    def run(self, rows: Sequence[tuple[int, int]], releases: Sequence[int] = ()) -> StepResult:
-        """One step of (slot, tokens to run), collected."""
+    def run(self, rows: Sequence[tuple[int, int]], releases: Sequence[int] = (), **changes: Any) -> StepResult:
+        """One step of (slot, tokens to run), collected. `changes`: further fields of the plan."""
         rows = sorted(rows, key=lambda row: row[1] > 1)
         appends, samples = [], []
         for slot, count in rows:
@@ -51,7 +55,7 @@ class Hand:
         slots, counts = zip(*rows, strict=True) if rows else ((), ())
         plan = StepPlan(
             1, 1, b"", ints(slots), ints(counts), bytes(samples), admits=tuple(self._admits),
-            appends=(ints(appends),), releases=ints(releases),
+            appends=(ints(appends),), releases=ints(releases), **changes,
         )  # fmt: skip
         self._admits.clear()
         with self._watch():

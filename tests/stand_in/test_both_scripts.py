@@ -13,8 +13,8 @@ SECONDS = 2600
 """Many times what any machine needs: a part whose share of them is used up leaves cases out."""
 KINDS = ("check", "bench")
 PARTS = {
-    "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "runner",
-              "transformers", "group", "engine", "specialized"),
+    "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision",
+              "runner", "transformers", "group", "engine", "specialized"),
     "bench": ("ceilings", "latencies", "throughput", "transformers", "kernels"),
 }  # fmt: skip
 PLANNED = [(kind, part) for kind in KINDS for part in ("facts", *PARTS[kind])]
