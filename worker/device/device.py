@@ -68,9 +68,12 @@ class Device:
         self.torch = torch.device("cuda", rank) if self.is_cuda else torch.device("cpu")
         self._side_stream: torch.cuda.Stream | None = None
         self._ready_for_next: torch.cuda.Event | None = None
+        self._encode_stream: torch.cuda.Stream | None = None
+        self._rows_taken: torch.cuda.Event | None = None
         if self.is_cuda:
             torch.cuda.set_device(self.torch)
             self._side_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+            self._encode_stream = torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
 
     @property
     def compiles(self) -> bool:
@@ -184,6 +187,30 @@ class Device:
         """The main stream waits, on the device, for what the last step called ready."""
         if self._ready_for_next is not None:
             torch.cuda.current_stream(self.torch).wait_event(self._ready_for_next)
+
+    @contextlib.contextmanager
+    def encode_stream(self) -> Iterator[Callable[[], None]]:
+        """Work queued inside goes to a third stream, beside what the main one was given; what that one is given after
+        the block waits for it, on the device.
+
+        Yields a function to call once what reads the results is queued on the main stream: only then, on the device,
+        does the next block begin, whose results may get their memory. Until the first call a block begins behind all.
+        """
+        if self._encode_stream is None:
+            yield lambda: None
+            return
+        main = torch.cuda.current_stream(self.torch)
+        if self._rows_taken is None:
+            self._encode_stream.wait_stream(main)
+        else:
+            self._encode_stream.wait_event(self._rows_taken)
+        with torch.cuda.stream(self._encode_stream):
+            yield self._record_taken
+        main.wait_stream(self._encode_stream)
+
+    def _record_taken(self) -> None:
+        self._rows_taken = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._rows_taken.record()
 
     def begin(self) -> Start:
         """The start of a timed stretch of work."""

@@ -5,7 +5,8 @@ import logging
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -69,30 +70,45 @@ class MediaEncoder:
         numbers = [
             self.memory.row_numbers(one.pages, count, "encodes") for one, count in zip(encodes, counts, strict=True)
         ]
-        total, width = sum(counts), self.memory.rows.shape[1]
-        # a row more for each item: it travels with the others, and says whether there are any
-        made = self.memory.rows.new_zeros((total + len(encodes), width))
+        total = sum(counts)
         begins = np.cumsum([0, *counts])
-        pixels, grids, places = [], [], []
+        items, places, lost = [], [], []
         for index in self._own(encodes):
             found = self._read(encodes[index])
             if found is None:
-                made[total + index] = 1
+                lost.append(total + index)
                 if not self._divided:
                     continue
                 found = np.zeros(self._shape(encodes[index].grid), np.uint8)  # ranks that encode together run alike
-            pixels.append(self._device.upload(found))
-            grids.append(encodes[index].grid)
+            items.append((found, encodes[index].grid))
             places.append(slice(int(begins[index]), int(begins[index + 1])))
-        if pixels:
-            rows, begin = self._tower.forward(pixels, grids), 0
+        with self._stream() as taken:
+            # a row more for each item: it travels with the others, and says whether there are any
+            made = self._made(items, places, total + len(encodes))
+            for row in lost:
+                made[row] = 1
+        self._group.all_reduce(made[total:] if self._divided else made)
+        # in the order of the steps: rows of those before may have to read what the pages hold till now
+        self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
+        are_lost = made[total:, 0] > 0
+        taken()
+        return are_lost
+
+    def _stream(self) -> AbstractContextManager[Callable[[], None]]:
+        """The stream of the tower: beside the step before, unless ranks encode together: sums are in its order."""
+        return nullcontext(lambda: None) if self._divided else self._device.encode_stream()
+
+    def _made(self, items: Sequence[tuple[Pixels, Grid]], places: Sequence[slice], num_rows: int) -> torch.Tensor:
+        """Queue the tower -> [num_rows, width]: each item's rows at its place, zeros elsewhere."""
+        made = self.memory.rows.new_zeros((num_rows, self.memory.rows.shape[1]))
+        if items:
+            pixels = [self._device.upload(one) for one, _ in items]
+            rows, begin = self._tower.forward(pixels, [grid for _, grid in items]), 0
             for place in places:
                 end = begin + place.stop - place.start
                 made[place] = rows[begin:end]
                 begin = end
-        self._group.all_reduce(made[total:] if self._divided else made)
-        self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
-        return made[total:, 0] > 0
+        return made
 
     def _own(self, encodes: Sequence[Encode]) -> Sequence[int]:
         """Numbers of the items that this rank encodes."""
@@ -118,8 +134,11 @@ class MediaEncoder:
             side = max(1, math.isqrt(most_patches) // self.merge) * self.merge
         else:
             count = max(1, most_patches // side**2)
-        blank = self._device.upload(np.zeros((1, side * self._patch, side * self._patch, 3), np.uint8))
-        self._tower.forward([blank] * count, [(1, side, side)] * count)
+        blank = np.zeros((1, side * self._patch, side * self._patch, 3), np.uint8)
+        num_rows = (side // self.merge) ** 2
+        places = [slice(one * num_rows, (one + 1) * num_rows) for one in range(count)]
+        with self._stream():
+            self._made([(blank, (1, side, side))] * count, places, count * num_rows)
 
     def _read(self, encode: Encode) -> Pixels | None:
         """The item's pixels; None, and a line in the log, where they are not there."""
