@@ -18,6 +18,7 @@ SCRIPT = Script(
     "bench_parts",
     (
         [Part("ceilings", 20.0)],
+        [Part("tower", 15.0)],
         [Part("latencies", 110.0, START_CASE_SECONDS)],
         [Part("throughput", 190.0, START_CASE_SECONDS)],
         [Part("transformers", 60.0, 90.0)],

@@ -30,6 +30,11 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             return _engine(part, report, given, bench)
         case "transformers":
             return iter([Case(bench.comparison.name, partial(_peer, report, given, bench))])
+        case "tower":
+            import tower_rows
+
+            images = workloads.SMALL_IMAGES if given.device == "cpu" else workloads.IMAGES
+            return tower_rows.tower(report, given, images)
         case "kernels":
             return _kernels(report, given)
     raise ValueError(f"part: {part!r} is unknown")

@@ -56,10 +56,10 @@ CALLS = (
     Call(
         (
             f"make gpu-check ARGS='--seconds 210 --triton-cache {CACHE} --parts PART ...'  # what call 1 failed",
-            f"make gpu-bench ARGS='--seconds 240 --triton-cache {CACHE} --parts ceilings kernels'",
+            f"make gpu-bench ARGS='--seconds 240 --triton-cache {CACHE} --parts ceilings tower kernels'",
         ),
         470.0,
-        ("bench: kernels",),
+        ("bench: tower", "bench: kernels"),
         (WHEELS, CACHE),
         "Write the rows of RESULTS.md and commit them with the JSON files.",
     ),

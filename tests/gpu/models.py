@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,12 @@ SMALL: dict[str, Any] = {
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "torch_dtype": "float32",
     "tie_word_embeddings": True, "hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0,
 }  # fmt: skip
+QWEN3_VL_PROCESSOR: dict[str, Any] = {
+    "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16, "temporal_patch_size": 2, "merge_size": 2,
+    "size": {"shortest_edge": 65_536, "longest_edge": 16_777_216},
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+}  # fmt: skip
+TESTS = Path(__file__).parents[1]
 
 
 def write(folder: Path, config: dict[str, Any], **changes: Any) -> Path:
@@ -56,6 +63,30 @@ def _alphabet() -> list[str]:
 def byte_token(character: str) -> int:
     """The token of a printable byte."""
     return 1 + _alphabet().index(character)
+
+
+def write_seeing(folder: Path, small: bool, **text: Any) -> Path:
+    """A folder that loads with `load_format="dummy"`: Qwen3-VL-8B's shape, or with the same rules a small one. It has
+    what frontends need as well. `text`: fields of the decoder's config."""
+    sys.path.append(str(TESTS))
+    import tiny_qwen3_vl
+    from tiny_qwen_vl import CORPUS, IMAGE, SPECIAL, TEMPLATE, VIDEO, VOCABULARY
+    from tiny_tokenizer import write_tokenizer
+
+    folder.mkdir(parents=True)
+    tokenizer = write_tokenizer(folder, [*SPECIAL, IMAGE, VIDEO], TEMPLATE, CORPUS, VOCABULARY)
+    config = json.loads((TESTS / "published" / "Qwen3-VL-8B" / "config.json").read_text())
+    if small:
+        config["text_config"] = {**tiny_qwen3_vl.TEXT, "max_position_embeddings": 8192, "dtype": "float32"}
+        config["vision_config"] = tiny_qwen3_vl.VISION
+    config["text_config"] |= text
+    config |= {name: tokenizer.token_to_id(word) for name, word in (
+        ("image_token_id", IMAGE), ("video_token_id", VIDEO),
+        ("vision_start_token_id", SPECIAL[3]), ("vision_end_token_id", SPECIAL[4]),
+    )}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "preprocessor_config.json").write_text(json.dumps(QWEN3_VL_PROCESSOR))
+    return folder
 
 
 def write_random(folder: Path, config: dict[str, Any], seed: int) -> Path:

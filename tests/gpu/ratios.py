@@ -14,12 +14,15 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     bench = workloads.of(device, device == STAND_IN)
     engine = summary.figures("latencies", "throughput")
     engine |= _slope(bench, engine)
+    encoded = summary.figures("tower")
     kernels = {name: row for name, row in summary.figures("kernels").items() if isinstance(row, dict)}
     peer = summary.figures("transformers").get("transformers")
     found = _targets(bench, engine)
     ceilings = summary.figures("ceilings").get("ceilings")
     if ceilings and "dtype" in engine:
         _floors(bench, engine, ceilings, found)
+    if ceilings:
+        found |= _encoding(encoded, ceilings)
     compared = engine.get(f"throughput_{bench.comparison.name}")
     if compared and peer:
         rate = compared["output_tokens_per_s"] / peer["output_tokens_per_s"]
@@ -29,7 +32,7 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
             row.pop("met", None)
     _show(kernels, found)
     return {"engine": engine, "kernels": list(kernels.values()), "transformers": peer, "ceilings": ceilings,
-            "ratios": found}  # fmt: skip
+            "tower": encoded, "ratios": found}  # fmt: skip
 
 
 def _row(measured: float, target: float, met: bool) -> dict[str, float]:
@@ -77,6 +80,19 @@ def _floors(
     for name, limit in limits.items():
         if name in engine:
             found.setdefault(name, {"measured": engine[name]})["share_of_limit"] = limit / engine[name]
+
+
+def _encoding(encoded: dict[str, Any], ceilings: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Share of the rate of a large product that towers reach."""
+    found = {}
+    for name, row in encoded.items():
+        if "flops_per_s" in row:
+            share = row["flops_per_s"] / ceilings["flops_per_second"]
+            target = workloads.IMAGES.target
+            found[f"{name}: of the product's rate"] = _row(share, target, share >= target) | {
+                "ms": row["ms"], "images_per_s": row["images_per_s"],
+            }  # fmt: skip
+    return found
 
 
 def _show(kernels: dict[str, dict[str, Any]], found: dict[str, dict[str, float]]) -> None:

@@ -39,6 +39,23 @@ class Bench:
     """Milliseconds for each further token of context."""
 
 
+@dataclass(frozen=True)
+class Images:
+    """Of one size, for the tower."""
+
+    grid: tuple[int, int, int]
+    count: int
+    target: float
+    """Share of the rate of a large product."""
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid[1] * self.grid[2]
+
+
+IMAGES = Images((1, 46, 82), 16, 0.5)
+"""1312 x 736 pixels"""
+SMALL_IMAGES = Images((1, 6, 10), 3, 0.5)
 H200 = Bench(
     config=models.LLAMA_8B,
     options={"device": "cuda", "max_model_len": 20_000, "max_num_seqs": 512, "max_num_batched_tokens": 2048},

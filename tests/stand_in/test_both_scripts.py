@@ -15,7 +15,7 @@ KINDS = ("check", "bench")
 PARTS = {
     "check": ("tiny", "layers", "linears", "decode", "prefill", "sampling", "encoder", "forms", "vision",
               "runner", "transformers", "group", "engine", "specialized"),
-    "bench": ("ceilings", "latencies", "throughput", "transformers", "kernels"),
+    "bench": ("ceilings", "tower", "latencies", "throughput", "transformers", "kernels"),
 }  # fmt: skip
 PLANNED = [(kind, part) for kind in KINDS for part in ("facts", *PARTS[kind])]
 
