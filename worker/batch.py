@@ -33,6 +33,8 @@ class ForwardBatch:
     """By KV group, where its layers write and what they read."""
     adapters: torch.Tensor | None = None
     """int32 [R], or None when no adapter is loaded: layers then do not even ask"""
+    token_types: torch.Tensor | None = None
+    """int64 [T]: 1 for a token of a pair's second text; None: all are 0, or the model has no types"""
 
 
 class Embedded(NamedTuple):

@@ -10,7 +10,7 @@ from quire.worker.media.media_inputs import MediaInputs
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.grammar_masks import GrammarMatchers
 from quire.worker.sampling.head import Head
-from quire.worker.sampling.pooler import Pooler
+from quire.worker.sampling.pooler import Classifying, Pooler
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.specs.spec import Spec
 from quire.worker.step.graphs import CapturedSteps, Graphs, decode_buckets, mixed_buckets
@@ -50,7 +50,8 @@ def build_runner(
     graphs = Graphs(device) if spec.whole_prompts else captured_steps(config, device)
     output: Pooler | Sampler
     if spec.pooling is not None:
-        output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch)
+        head = cast(Classifying, model).classifier
+        output = Pooler(spec.pooling, config.max_num_seqs, spec.hidden_size, device.torch, head)
     else:
         matchers = GrammarMatchers(
             Path(config.tokenizer or config.model), spec.vocab_size, spec.eos_token_ids, config.max_num_seqs, device

@@ -9,7 +9,7 @@ MOST_THREADS = 1024
 ENCODER_TYPES = ("bert", "roberta", "xlm-roberta")
 """`model_type` of the models that read a whole prompt in one step, so that a step must hold the longest."""
 KVDtype = Literal["auto", "bfloat16", "float16", "fp8", "int8"]
-AskedTask = Literal["auto", "generate", "embed"]
+AskedTask = Literal["auto", "generate", "embed", "classify", "score", "reward"]
 TowerMode = Literal["data", "weights"]
 PrefillBody = Literal["auto", "plain", "specialized"]
 Quantization = Literal[

@@ -165,8 +165,9 @@ def _stated(spec: Spec) -> dict[str, Any]:
         "vocab_size": spec.vocab_size,
         "eos_token_ids": spec.eos_token_ids,
         "architecture": spec.architecture,
-        "task": "generate" if spec.pooling is None else "embed",
-        "embedding_size": 0 if spec.pooling is None else spec.hidden_size,
+        "task": "generate" if spec.pooling is None else "embed" if spec.head is None else spec.head.task,
+        "embedding_size": 0 if spec.pooling is None or spec.head is not None else spec.hidden_size,
+        "head": None if spec.head is None else spec.head.facts,
         "whole_prompts": spec.whole_prompts,
         "shares_prefixes": not spec.whole_prompts and spec.pooling != "mean",
     }

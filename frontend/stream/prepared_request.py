@@ -46,6 +46,8 @@ class PreparedRequest:
     task: Task = "generate"
     media: tuple[Media, ...] = ()
     """Items that stand in the prompt beside text; their files are there until the request has ended."""
+    second_text: int = 0
+    """Index of the prompt's first token of type 1, the second text of a pair; 0: it has none."""
 
     @property
     def step_bytes(self) -> int:
@@ -77,6 +79,7 @@ class PreparedRequest:
             task=self.task,
             accepted=accepted,
             media=self.media,
+            second_text=self.second_text,
         )
 
     def output(self, index: int, tokenizer: TextTokenizer) -> OutputBuffer:

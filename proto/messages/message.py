@@ -11,7 +11,8 @@ EngineState = Literal["starting", "ready", "draining", "recovering", "failed"]
 PeerRole = Literal["frontend", "supervisor"]
 
 
-Task = Literal["generate", "embed"]
+Task = Literal["generate", "embed", "classify", "score", "reward"]
+"""All but the first answer a prompt with one vector: an embedding, or the numbers that a head gives its labels."""
 
 
 AbortReason = Literal["client", "stop_string", "slow_reader"]

@@ -40,6 +40,8 @@ class Admit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """0 is the base model."""
     spans: tuple[MediaSpan, ...] = ()
     """Places of all items in the prompt, in order: the positions of the tokens behind them follow from these."""
+    second_text: int = 0
+    """See `Submit`."""
 
 
 class StepPlan(WireMessage, frozen=True):
@@ -160,7 +162,7 @@ class StepResult(WireMessage, frozen=True):
     Rows of plans behind this one that are bound to them mean nothing, either; no rank need know.
     """
     embeddings: tuple[bytes, ...] = ()
-    """Vectors of an `embed` model: float32 [embedding_size] per sampling row; the token ids are 0 and mean nothing."""
+    """Vectors of a model that makes them: float32 [vector_size] per sampling row; token ids are 0 and mean nothing."""
     device_seconds: float = 0.0
     """Time in which its device worked on this step and on none before."""
     host_seconds: float = 0.0

@@ -7,12 +7,13 @@ One output of a request (n > 1) is (request number, output index).
 
 import msgspec
 
+from quire.proto.messages.heads import HeadFacts
 from quire.proto.messages.introspection import Answer, Question
 from quire.proto.messages.media import Media, MediaFacts
 from quire.proto.messages.message import AbortReason, EngineState, PeerRole, Task, Usage, WireMessage
 from quire.proto.messages.params import FinishReason, SamplingParams
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 """Raised with every change of any message; a mismatch at HELLO is refused naming both."""
 
 
@@ -44,7 +45,7 @@ class Submit(WireMessage, frozen=True):
     finished_outputs: tuple[int, ...] = ()
     """Indexes of outputs that had ended already when the request was resubmitted."""
     task: Task = "generate"
-    """`embed`: the answer is one vector; of `params` nothing matters then."""
+    """All but `generate`: the answer is one vector; of `params` nothing matters then."""
     accepted: bool = False
     """A resubmission of what a scheduler took, and did not refuse, before it died or was out of reach.
 
@@ -53,6 +54,8 @@ class Submit(WireMessage, frozen=True):
     """
     media: tuple[Media, ...] = ()
     """Items whose places the prompt holds, in its order; their spans do not overlap."""
+    second_text: int = 0
+    """Index of the first token of a pair's second text, from which on tokens are of type 1; 0: all are of type 0."""
 
 
 class Abort(WireMessage, frozen=True):
@@ -118,7 +121,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     adapters: tuple[str, ...] = ()
     task: Task = "generate"
     embedding_size: int = 0
-    """Width of the vectors of an `embed` model; 0 for `generate`."""
+    """Width of the vectors of an `embed` model; 0 for others."""
     whole_prompts: bool = False
     """A prompt cannot be split over steps and shares no prefix: the model reads it in both directions."""
     kv_dtype: str = ""
@@ -130,6 +133,18 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, array_like=True, for
     """Equal beginnings of prompts may be computed once; not where a vector needs every token's hidden state."""
     media: MediaFacts | None = None
     """None: the model reads text alone, or was started so."""
+    head: HeadFacts | None = None
+    """None for `generate` and `embed`."""
+
+    @property
+    def makes_vectors(self) -> bool:
+        """True where a prompt is answered with one vector."""
+        return self.task != "generate"
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers of a prompt's vector; 0 for `generate`."""
+        return self.embedding_size if self.head is None else len(self.head.labels)
 
     @property
     def block_size(self) -> int:
@@ -224,11 +239,11 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class EmbeddingVector(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The vector of one request of an `embed` model; its `Finish` ("stop", no tokens) is in the same message."""
+    """The vector of one request of a model that makes them; its `Finish` ("stop", no tokens) is in the same message."""
 
     number: int
     vector: bytes
-    """float32 [embedding_size], pooled, not normalised."""
+    """float32 [vector_size]: pooled and not normalised, or the head's raw numbers."""
 
 
 class Outputs(WireMessage, frozen=True):

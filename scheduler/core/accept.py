@@ -68,7 +68,7 @@ def accept(group_epoch: Epoch, plan: PlannedStep, result: StepResult) -> Accepte
             accepted.stuck.append(running.at(int(plan.slots[row])))
             alive[row] = False
     live = alive[rows]
-    if group_epoch.facts.task == "embed":
+    if group_epoch.facts.makes_vectors:
         _take_vectors(group_epoch, slots, live, result.embeddings, accepted)
     elif counts is None:
         _append(group_epoch, slots[live], tokens[live], accepted)
@@ -162,9 +162,9 @@ def _columns(plan: PlannedStep, result: StepResult, num_samples: int) -> tuple[I
 
 
 def _check_vectors(plan: PlannedStep, result: StepResult, num_samples: int, facts: ModelFacts) -> None:
-    expected = [4 * facts.embedding_size] * num_samples if facts.task == "embed" else []
+    expected = [4 * facts.vector_size] * num_samples if facts.makes_vectors else []
     if [len(vector) for vector in result.embeddings] != expected:
-        sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.embedding_size} numbers"
+        sizes = f"{len(result.embeddings)} vectors, not {len(expected)} of {facts.vector_size} numbers"
         raise ResultError(f"step {plan.step}: {sizes}")
 
 

@@ -23,7 +23,7 @@ MIN_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
 
 VECTOR = SamplingParams(temperature=0.0, max_tokens=1)
-"""Parameters of a prompt that is embedded: it ends when its last token has run, as if it sampled one."""
+"""Parameters of a prompt whose answer is a vector: it ends when its last token has run, as if it sampled one."""
 
 
 class Refusal(Exception):
@@ -60,17 +60,17 @@ def check_queue(waiting: Waiting, num_prompt: int, config: SchedulerConfig) -> N
 
 def fit_task(submit: Submit, facts: ModelFacts) -> Submit:
     """The request as the model's task runs it. Raises `Refusal` (UNSUPPORTED) when the request is for another task."""
-    if submit.task == facts.task == "embed":
+    if submit.task == facts.task and facts.makes_vectors:
         if submit.n > 1:
             raise _invalid("n", f"must be 1: a prompt has one vector, got {submit.n}")
         return msgspec.structs.replace(submit, params=VECTOR, resumed=())
     if submit.task == facts.task:
         return submit
-    if facts.task == "embed":
+    if submit.task == "generate" and facts.task == "embed":
         message = f"{facts.architecture} makes vectors here and generates nothing; ask it for embeddings, or send this "
         raise Refusal("UNSUPPORTED", "", f"{message}to an engine that serves a generating model")
-    message = f"{facts.architecture} generates here; ask an engine with an embedding model"
-    raise Refusal("UNSUPPORTED", "", f"{message}, or one started with --task embed")
+    message = f"{facts.architecture} serves the task {facts.task} here; send this to an engine with a model for it"
+    raise Refusal("UNSUPPORTED", "", f"{message}, or one started with --task {submit.task}")
 
 
 def check_form(submit: Submit, config: SchedulerConfig) -> None:
@@ -98,6 +98,8 @@ def read_prompt(submit: Submit) -> Int32:
     prompt = _tokens("prompt_token_ids", submit.prompt)
     if not len(prompt):
         raise Refusal("EMPTY_PROMPT", "prompt_token_ids", "is empty; give at least one token")
+    if not 0 <= submit.second_text < len(prompt):
+        raise _invalid("second_text", f"must be in [0, {len(prompt)}), got {submit.second_text}")
     return prompt
 
 
@@ -108,7 +110,7 @@ def check_model(
     if adapter and adapter not in facts.adapters:
         known = ", ".join(facts.adapters) or "none"
         raise Refusal("UNKNOWN_ADAPTER", "adapter", f"{adapter!r} is not loaded; loaded are: {known}")
-    if facts.task == "embed":
+    if facts.makes_vectors:
         _check_embedded(len(prompt), facts, config.max_num_batched_tokens)
     else:
         _check_generated(len(prompt), params.max_tokens, facts)
@@ -133,7 +135,7 @@ def _check_generated(num_prompt: int, max_tokens: int, facts: ModelFacts) -> Non
 
 
 def _check_embedded(num_prompt: int, facts: ModelFacts, most_step_tokens: int) -> None:
-    """Check a prompt that is embedded. Nothing is sampled, so it may fill the context."""
+    """Check a prompt whose answer is a vector. Nothing is sampled, so it may fill the context."""
     if num_prompt > facts.max_model_len:
         message = (
             f"{num_prompt} tokens are more than the context length {facts.max_model_len}; shorten the text or set "

@@ -113,7 +113,7 @@ class Gate:
         if running.num_slots - running.num_active < 2 or needed > memory.available:
             return False
         # What enters now decodes in the next steps: the first in line, run whole, must still fit beside it.
-        decodes = self.takes_whole and self._group_epoch.facts.task != "embed"
+        decodes = self.takes_whole and not self._group_epoch.facts.makes_vectors
         return not decodes or first.num_known + len(self._plan.admits) + 1 <= self._budget
 
     def enter(self, sequence: Sequence, budget: int, others: Iterable[Sequence]) -> int:
@@ -261,4 +261,5 @@ class Gate:
             tables=tuple(ints(table) for table in sequence.tables),
             adapter=self._group_epoch.adapters[request.adapter] if request.adapter else 0,
             spans=tuple(item.span for item in request.media),
+            second_text=request.second_text,
         )

@@ -56,6 +56,7 @@ class LiveRequests:
             adapter=submit.adapter,
             placeholders=placeholders(submit.media),
             media=submit.media,
+            second_text=submit.second_text,
         )
         self.registry.add(request)
         self.deadlines.add(request)

@@ -59,6 +59,7 @@ class Request:
         "priority",
         "prompt",
         "quiet_params",
+        "second_text",
         "sequences",
         "stop_ids",
     )
@@ -79,6 +80,7 @@ class Request:
         adapter: str = "",
         placeholders: tuple[Placeholders, ...] = (),
         media: tuple[Media, ...] = (),
+        second_text: int = 0,
     ) -> None:
         self.frontend = frontend
         self.number = number
@@ -100,6 +102,8 @@ class Request:
         """Stretches of the prompt whose tokens stand for something else; part of the identity of their blocks."""
         self.media = media
         """Items to encode, one for each of `placeholders`."""
+        self.second_text = second_text
+        """Index of the prompt's first token of type 1; 0: it has none."""
         self.sequences: list[Sequence] = []
         self.num_live = 0
         self.num_waiting = 0

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from quire.proto.messages import introspection, media, message, plans, requests
+from quire.proto.messages import heads, introspection, media, message, plans, requests
 from quire.proto.messages.params import SamplingParams, Structured
 from quire.proto.transport.wire import ints
 
@@ -49,6 +49,7 @@ FACTS = requests.ModelFacts(
     quantization="int8",
     num_ranks=2,
     media=media.MediaFacts(("image",), 4, 64, 128),
+    head=heads.HeadFacts(("no", "yes"), "softmax"),
 )
 LIMITS = requests.Limits(
     max_num_seqs=256,
@@ -80,6 +81,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         "embed",
         True,
         (media.Media(SPAN, bytes(32), "0-a", 6144),),
+        2,
     ),
     requests.Abort((3, 4), "stop_string", 1),
     requests.AbortLabels(5, ("a", "b")),
@@ -135,7 +137,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         ints([1, 5]),
         b"\x01\x00",
         ints([0, 0]),
-        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, GUIDED, (ints([9, 10]),), 1, (SPAN,)),),
+        (plans.Admit(2, ints([1, 2, 3]), 3, 1, 1, GUIDED, (ints([9, 10]),), 1, (SPAN,), 2),),
         ints([4]),
         (ints([1, 2, 3]),),
         ints([5, 6]),

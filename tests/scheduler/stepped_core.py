@@ -197,12 +197,12 @@ class Engine:
 
     @property
     def embeds(self):
-        return self.facts.task == "embed"
+        return self.facts.makes_vectors
 
     def vector(self, admit):
         """The vector that the stand-in model makes of a prompt: its first token and its length."""
         tokens = unpack(admit.tokens)
-        return np.array([tokens[0], len(tokens)] + [0] * (self.facts.embedding_size - 2), np.float32).tobytes()
+        return np.resize(np.array([tokens[0], len(tokens), 0], np.float32), self.facts.vector_size).tobytes()
 
     def _apply(self, plan):
         """Apply the plan as a worker does; refuse what a worker would."""

@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
+from quire.proto.messages.heads import HeadFacts
 from quire.proto.messages.requests import ModelFacts
+from quire.proto.transport.wire import unpack
 from quire.scheduler.errors import ResultError
 
 FACTS = ModelFacts(
@@ -108,9 +110,31 @@ def test_a_model_does_its_own_task_only(encoder, engine):
     assert encoder.finishes[1, 0].error == "UNSUPPORTED"
     assert "ask it for embeddings" in encoder.finishes[1, 0].message
     generator = engine()
-    generator.submit(1, 4, task="embed")
-    assert generator.finishes[1, 0].error == "UNSUPPORTED"
-    assert "--task embed" in generator.finishes[1, 0].message
+    for number, task in ((1, "embed"), (2, "score")):
+        generator.submit(number, 4, task=task)
+        assert generator.finishes[number, 0].error == "UNSUPPORTED"
+        assert f"--task {task}" in generator.finishes[number, 0].message
+
+
+def test_a_head_answers_with_a_number_for_each_label_and_sees_where_a_second_text_begins(engine):
+    head = HeadFacts(("no", "yes"), "softmax")
+    classifier = engine(facts=msgspec.structs.replace(FACTS, task="classify", embedding_size=0, head=head))
+    classifier.submit(1, 8, task="classify", second_text=5)
+    classifier.submit(2, 4, task="classify")
+    plan = classifier.plan()
+    assert [(len(unpack(admit.tokens)), admit.second_text) for admit in plan.message.admits] == [(8, 5), (4, 0)]
+    classifier.settle()
+    assert classifier.vectors == {1: [10, 8], 2: [10, 4]}
+    classifier.start()  # a new group is told again
+    classifier.submit(3, 8, task="classify", second_text=7)
+    assert [admit.second_text for admit in classifier.plan().message.admits] == [7]
+
+
+@pytest.mark.parametrize("second_text", [-1, 8])
+def test_a_second_text_begins_within_the_prompt(second_text, encoder):
+    encoder.submit(1, 8, task="embed", second_text=second_text)
+    finish = encoder.finishes[1, 0]
+    assert (finish.error, finish.field) == ("INVALID_PARAMETER", "second_text")
 
 
 def test_after_the_workers_death_a_prompt_is_run_again(encoder):

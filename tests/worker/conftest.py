@@ -56,14 +56,25 @@ class Scribe:
         return taken
 
     def admit(
-        self, slot, tokens, params=GREEDY, *, num_prompt=None, computed=0, output=0, blocks=None, adapter=0, spans=()
+        self,
+        slot,
+        tokens,
+        params=GREEDY,
+        *,
+        num_prompt=None,
+        computed=0,
+        output=0,
+        blocks=None,
+        adapter=0,
+        spans=(),
+        second_text=0,
     ):
         self.known[slot], self.computed[slot] = len(tokens), computed
         self.tables[slot] = self.blocks(-(-len(tokens) // self.block_size)) if blocks is None else list(blocks)
         prompt = len(tokens) if num_prompt is None else num_prompt
         tables = (ints(self.tables[slot]),)
         self._pending["admits"].append(
-            Admit(slot, ints(tokens), prompt, computed, output, params, tables, adapter, spans)
+            Admit(slot, ints(tokens), prompt, computed, output, params, tables, adapter, spans, second_text)
         )
 
     def release(self, slot):

@@ -12,6 +12,7 @@ from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.layers.rotary import Rotary, Rotation
 from quire.worker.memory.kv_cache import KVCache, LayerCache
+from quire.worker.models.classifier import Classifier
 from quire.worker.models.vision.build import build_tower
 from quire.worker.specs.spec import LayerSpec, ModelSpec
 
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, a stack of blocks, a last norm, and the head, which an embedding model does without."""
+    """Embedding, a stack of blocks, a last norm, and the head: of tokens, or of labels; an embedding model has neither."""
 
     def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
         super().__init__()
@@ -71,6 +72,7 @@ class Decoder(nn.Module):
         self.head: Vocabulary | None = None
         if has_head and not tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
+        self.classifier = None if spec.head is None else Classifier(spec.head, context, spec.hidden_size)
         self.vision = None if spec.vision is None else build_tower(spec.vision, context.at("vision"))
         self._deepened = 0 if spec.vision is None else spec.vision.num_deepened
         """Layers, from the first on, behind which items' rows have something to add."""

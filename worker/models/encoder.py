@@ -10,6 +10,7 @@ from quire.worker.layers.embedding import Table, Vocabulary
 from quire.worker.layers.mlp import MLP
 from quire.worker.layers.norm import LayerNorm
 from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.classifier import Classifier
 from quire.worker.specs.encoder_spec import EncoderSpec
 
 
@@ -43,10 +44,14 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(
             EncoderBlock(context.at(f"blocks.{layer}"), spec) for layer in range(spec.num_layers)
         )
+        self.classifier = None if spec.head is None else Classifier(spec.head, context, spec.hidden_size)
 
     def forward(self, batch: ForwardBatch, cache: KVCache, embedded: Embedded | None = None) -> torch.Tensor:
-        """Run the step's whole prompts -> hidden states [T, hidden]. Nothing is cached. Every token is of type 0."""
-        x: torch.Tensor = self.embedding.embed(batch.token_ids, embedded) + self.token_types.stored("weight")[0]
+        """Run the step's whole prompts -> hidden states [T, hidden]. Nothing is cached."""
+        types = self.token_types.stored("weight")[0]
+        if batch.token_types is not None and self.spec.num_token_types > 1:
+            types = self.token_types(batch.token_types)
+        x: torch.Tensor = self.embedding.embed(batch.token_ids, embedded) + types
         x = self.norm(x, self.positions(batch.positions[0] + self.spec.first_position))
         for block in self.blocks:
             x = block(x, batch)

@@ -24,7 +24,7 @@ class StepOutput(NamedTuple):
     counts: torch.Tensor | None = None
     """int64 [S]: leading `token_ids` that count, in a step with drafts"""
     vectors: torch.Tensor | None = None
-    """float32 [S, hidden], not normalised"""
+    """float32 [S, hidden], not normalised, or [S, labels]"""
     scored: tuple[Scored, ...] = ()
 
 

@@ -1,8 +1,8 @@
-"""Pools the hidden states of a step: one vector for each prompt that ends in it."""
+"""Pools the hidden states of a step: one vector for each prompt that ends in it, or what a head makes of that."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -34,13 +34,31 @@ class PoolingMetadata:
     """float32 [S]: tokens of the whole prompt"""
 
 
+LabelHead = Callable[[torch.Tensor], torch.Tensor]
+"""float32 [S, hidden] -> float32 [S, labels]"""
+
+
+class Classifying(Protocol):
+    """A model as what pools its states sees it."""
+
+    @property
+    def classifier(self) -> LabelHead | None: ...
+
+
 class Pooler:
-    """The output form of a model that embeds: vectors."""
+    """The output form of a model that makes vectors."""
 
     def __init__(
-        self, pooling: Literal["cls", "mean", "last"], num_slots: int, hidden_size: int, device: torch.device
+        self,
+        pooling: Literal["cls", "mean", "last"],
+        num_slots: int,
+        hidden_size: int,
+        device: torch.device,
+        head: LabelHead | None = None,
     ) -> None:
+        """Without a head the pooled states are the answer."""
         self._pooling = pooling
+        self._head = head
         rows = num_slots if pooling == "mean" else 0
         self._sums = zeros((rows, hidden_size), torch.float32, device)
         """Sums of the hidden states of each slot's prompt so far: a long prompt comes in chunks."""
@@ -65,6 +83,8 @@ class Pooler:
             vectors = self._means(metadata, hidden[: metadata.num_tokens].float())
         else:
             vectors = hidden.index_select(0, metadata.picked).float()
+        if self._head is not None:
+            vectors = self._head(vectors)
         output = StepOutput(vectors.isfinite().all(-1), vectors=vectors)
         stored()
         return output

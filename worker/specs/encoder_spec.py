@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quire.worker.fields import DtypeName, Gate
+from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.spec import LayerKV
 
@@ -27,6 +28,7 @@ class EncoderSpec:
     dtype: DtypeName
     """Dtype of the checkpoint, as its config says."""
     pooling: Pooling
+    head: HeadSpec | None = None
 
     @property
     def max_model_len(self) -> int:

@@ -98,7 +98,11 @@ class Fit:
 
     @property
     def task(self) -> str:
-        return "generate" if self.spec.pooling is None else f"embed, {self.spec.pooling} pooling"
+        if self.spec.pooling is None:
+            return "generate"
+        if (head := self.spec.head) is not None:
+            return f"{head.task}, {len(head.labels)} label{'s' if len(head.labels) > 1 else ''}"
+        return f"embed, {self.spec.pooling} pooling"
 
 
 def resolved_dtype(wanted: Dtype, checkpoint: DtypeName, place: Place) -> DtypeName:

@@ -11,6 +11,7 @@ from quire.worker.config import AskedTask, TowerMode, WorkerConfig
 from quire.worker.fields import Config, dtype_name, flag, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import bert, internvl, llama, mistral3, qwen2_5_vl, qwen2_vl, qwen3_vl
+from quire.worker.specs.head_spec import HEAD_TASKS, HeadShape, read_head
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
 from quire.worker.weights.header import stored_dtype, stores
@@ -29,6 +30,8 @@ class Architecture:
     """Pattern of tensors that only who reads images needs; empty: all are needed."""
     head: str = ""
     """Pattern of a head which, where it is stored, is not tied, whatever config.json says; empty: config.json says."""
+    classifier: HeadShape | None = None
+    """Shape of its head for labels; None: it has none."""
 
 
 GENERATORS: Final = ("ForCausalLM", "ForConditionalGeneration")
@@ -64,6 +67,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "RobertaForMaskedLM": Architecture(bert.read_roberta, bert.NAMES),
         "XLMRobertaModel": Architecture(bert.read_roberta, bert.NAMES),
         "XLMRobertaForMaskedLM": Architecture(bert.read_roberta, bert.NAMES),
+        "BertForSequenceClassification": Architecture(
+            bert.read_bert, bert.CLASSIFIER_NAMES, classifier=bert.CLASSIFIER
+        ),
+        "RobertaForSequenceClassification": Architecture(
+            bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
+        ),
+        "XLMRobertaForSequenceClassification": Architecture(
+            bert.read_roberta, bert.ROBERTA_CLASSIFIER_NAMES, classifier=bert.ROBERTA_CLASSIFIER
+        ),
     }
 )
 
@@ -78,10 +90,10 @@ def read_spec(
     """The model in `model_dir`, from config.json and its neighbours; ModelError says what cannot be served.
 
     A dtype that config.json leaves out is that of the weights; CheckpointError where they do not read.
-    Task "auto" embeds with every model that cannot generate, and with one that brings the files of
-    sentence-transformers; such a decoder pools its last token unless they say otherwise. `language_only`: a model that
-    reads images becomes one of text alone. `max_model_len`: tokens of the longest context; 0: those of the model.
-    `tower_mode`: how ranks share the work of its tower.
+    Task "auto" takes a head of labels where there is one; it embeds with every other model that cannot generate, and
+    with one that brings the files of sentence-transformers; such a decoder pools its last token unless they say
+    otherwise. `language_only`: a model that reads images becomes one of text alone. `max_model_len`: tokens of the
+    longest context; 0: those of the model. `tower_mode`: how ranks share the work of its tower.
     """
     config = read_config(model_dir)
     text = config.get("text_config")
@@ -104,6 +116,10 @@ def read_spec(
         raise ModelError("task", f"{spec.architecture} has no head to generate with; use task embed, or auto")
     if can_generate and (task == "generate" or (task == "auto" and not (model_dir / MODULES).exists())):
         return spec
+    shape = ARCHITECTURES[spec.architecture].classifier
+    if task in HEAD_TASKS or (task == "auto" and shape is not None):
+        head = read_head(config, spec.architecture, shape, task)
+        return replace(spec, head=head, pooling="cls" if isinstance(spec, EncoderSpec) else "last")
     if isinstance(spec, EncoderSpec):
         return replace(spec, pooling=read_pooling(model_dir, spec.pooling))
     pooling = read_pooling(model_dir, "last")
@@ -166,6 +182,8 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
         names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
     if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:
         names = names.ignoring(architecture.tower)
+    if architecture.classifier is not None and spec.head is None:
+        names = names.ignoring(architecture.classifier.tensors)
     return names
 
 

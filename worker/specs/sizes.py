@@ -69,6 +69,7 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
         matrices[HEAD] = vocabulary
     others = sum(other for _, other in layers) + spec.hidden_size
     others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
+    others += 0 if spec.head is None else spec.head.num_elements(spec.hidden_size)
     return Sizes(matrices, vocabulary, others, is_tied, padding * spec.hidden_size)
 
 
@@ -178,6 +179,7 @@ def _encoder(spec: EncoderSpec, group_size: int) -> Sizes:
     matrices |= {"attention.output": (hidden, share), "mlp.up": (inner, hidden), "mlp.down": (hidden, inner)}
     others = 3 * share + hidden + inner + hidden + 4 * hidden
     tables = (spec.num_positions + spec.num_token_types) * hidden
+    tables += 0 if spec.head is None else spec.head.num_elements(hidden)
     vocabulary = (-(-spec.vocab_size // group_size), hidden)
     blocks = {f"blocks.{n}.{path}": size for n in range(spec.num_layers) for path, size in matrices.items()}
     return Sizes(blocks, vocabulary, spec.num_layers * others + tables + 2 * hidden)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quire.worker.fields import DtypeName, Gate
+from quire.worker.specs.head_spec import HeadSpec
 from quire.worker.specs.pooling import Pooling
 from quire.worker.specs.rope import RopeSpec
 from quire.worker.specs.vision_spec import VisionSpec
@@ -47,7 +48,12 @@ class Spec(Protocol):
 
     @property
     def pooling(self) -> Pooling | None:
-        """Pooling by which an embedding model makes one vector of a prompt; None: it generates, with an output head."""
+        """Pooling by which a model makes one vector of a prompt; None: it generates, with an output head."""
+        ...
+
+    @property
+    def head(self) -> HeadSpec | None:
+        """The head that makes numbers of labels out of that vector; None: it is the answer itself, an embedding."""
         ...
 
     @property
@@ -136,6 +142,7 @@ class ModelSpec:
     dtype: DtypeName
     eos_token_ids: tuple[int, ...]
     pooling: Pooling | None = None
+    head: HeadSpec | None = None
     vision: VisionSpec | None = None
     """The tower that makes rows of images; None: it reads text alone."""
 

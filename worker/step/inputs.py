@@ -95,8 +95,15 @@ class Inputs:
         """Queue positions int64 [P, n] of the step's tokens from `begin` on, in place of what `fill` made."""
         self._positions[:, begin : begin + positions.shape[1]].copy_(positions)
 
-    def batch(self, bucket: Bucket, query_lens: tuple[int, ...], seq_lens: tuple[int, ...]) -> ForwardBatch:
-        """The batch that the layers read. The lengths are the host's, one for each row of the bucket."""
+    def batch(
+        self,
+        bucket: Bucket,
+        query_lens: tuple[int, ...],
+        seq_lens: tuple[int, ...],
+        token_types: torch.Tensor | None = None,
+    ) -> ForwardBatch:
+        """The batch that the layers read. The lengths are the host's, one for each row of the bucket; the types int64
+        [T]."""
         num_decodes = num_leading_ones(query_lens)
         groups = []
         for group in self._groups:
@@ -112,9 +119,8 @@ class Inputs:
                 schedules=group.schedules(bucket.num_rows),
             )
             groups.append(GroupBatch(step.slot_mapping, rows))
-        return ForwardBatch(
-            self._token_ids[: bucket.num_tokens], self._positions[:, : bucket.num_tokens], tuple(groups)
-        )
+        token_ids, positions = self._token_ids[: bucket.num_tokens], self._positions[:, : bucket.num_tokens]
+        return ForwardBatch(token_ids, positions, tuple(groups), token_types=token_types)
 
     def _views(self, bucket: Bucket, group: GroupInputs) -> StepInputs:
         tokens, rows, _ = bucket

@@ -125,6 +125,8 @@ class Runner:
         rows = self._slot_table.rows(plan, self._max_tokens)
         num_rows = len(rows.slots)
         media = self._step_media(plan, rows)
+        types = self._slot_table.token_types.of_rows(rows.slots, rows.computed, rows.counts)
+        token_types = None if types is None else self._upload.put(types)
         # the graphs have recorded steps whose embeddings are looked up
         bucket = self._graphs.fitting(rows.num_tokens, num_rows) if media.embedded is None else None
         self._upload.put_rows((rows.slots, rows.left, rows.counts), bucket.num_rows if bucket else num_rows)
@@ -137,7 +139,7 @@ class Runner:
         lost = None if self._media is None else self._media.run(plan, media)
         if not num_rows:
             return self._in_flight(plan, rows, no_output(), lost, metadata, start, begun, prepared)
-        hidden = self._eager(rows, media) if bucket is None else self._graphs.replay(bucket)
+        hidden = self._eager(rows, media, token_types) if bucket is None else self._graphs.replay(bucket)
         with self._device.side_stream() as stored:
             output = self._output.run(metadata, hidden, stored)
             return self._in_flight(plan, rows, output, lost, metadata, start, begun, prepared)
@@ -214,13 +216,13 @@ class Runner:
         scored = tuple(Scored(type(s.scores)(*fetch(s.scores)), s.spans) for s in output.scored)
         return StepOutput(finite, token_ids, counts, vectors, scored)
 
-    def _eager(self, rows: StepRows, media: StepMedia) -> torch.Tensor:
+    def _eager(self, rows: StepRows, media: StepMedia, token_types: torch.Tensor | None) -> torch.Tensor:
         bucket = Bucket(rows.num_tokens, len(rows.slots))
         self._inputs.fill(bucket)
         for begin, positions in media.positions:
             self._inputs.place(begin, positions)
         lengths = tuple((rows.computed + rows.counts).tolist())
-        batch = self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths)
+        batch = self._inputs.batch(bucket, tuple(rows.counts.tolist()), lengths, token_types)
         return self._model.forward(batch, self._cache, media.embedded)
 
     def _padding(self, bucket: Bucket) -> torch.Tensor:

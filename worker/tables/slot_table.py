@@ -19,6 +19,7 @@ from quire.proto.messages.plans import Admit, StepPlan
 from quire.proto.transport.wire import Int32, WireError, unpack
 from quire.worker.device.host_memory import zeros
 from quire.worker.tables.sampling_table import Columns, SamplingTable
+from quire.worker.tables.token_types import TokenTypes
 from quire.worker.tables.upload import Upload
 
 Int64 = npt.NDArray[np.int64]
@@ -114,6 +115,7 @@ class SlotTable:
         """Drafts in flight: so many of both counts may be taken back."""
         self.num_admissions = np.zeros(num_slots, dtype=np.int64)
         self.num_prompt = np.zeros(num_slots, dtype=np.int64)
+        self.token_types = TokenTypes(num_slots)
         self.num_table_blocks = [np.zeros(num_slots, dtype=np.int64) for _ in block_sizes]
         """By KV group."""
 
@@ -243,6 +245,8 @@ class SlotTable:
         for blocks, table in zip(tables, self.block_tables, strict=True):
             self._check_blocks(blocks, where)
             _require(len(blocks) <= table.shape[1], where, f"has {table.shape[1]} blocks at most")
+        _require(0 <= admit.second_text < len(tokens), where, "has a second text within its tokens")
+        self.token_types.admit(slot, admit.second_text)
         self.live[slot] = True
         self.num_admissions[slot] += 1
         self.num_tokens[slot] = len(tokens)

@@ -1,9 +1,11 @@
 """BERT, RoBERTa and XLM-RoBERTa: encoders that differ in where their positions begin."""
 
+from dataclasses import replace
 from typing import Final
 
 from quire.worker.fields import Config, activation, checkpoint_dtype, flag, integer, num_layers, number, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
+from quire.worker.specs.head_spec import HeadShape
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -41,6 +43,26 @@ NAMES: Final = NameMap(
 )
 """Names with one prefix or none. The oldest checkpoints call a norm's parameters gamma and beta. Heads for training and
 the pooler, which no embedding model uses, are left out."""
+CLASSIFIER_NAMES: Final = replace(
+    NAMES,
+    rules=(
+        *NAMES.rules,
+        NameRule(r"(?:\w+\.)?pooler\.dense" + _LEARNED, "classifier.dense.{tensor}"),
+        NameRule(r"classifier" + _LEARNED, "classifier.output.{tensor}"),
+    ),
+    ignored=tuple(name for name in NAMES.ignored if "pooler" not in name),
+)
+CLASSIFIER: Final = HeadShape(dense=True, bias=True, tensors=r"(?:\w+\.)?pooler\..*|classifier\..*")
+"""BERT classifies the state of its first token behind its pooler."""
+ROBERTA_CLASSIFIER_NAMES: Final = replace(
+    NAMES,
+    rules=(
+        *NAMES.rules,
+        NameRule(r"classifier\.dense" + _LEARNED, "classifier.dense.{tensor}"),
+        NameRule(r"classifier\.out_proj" + _LEARNED, "classifier.output.{tensor}"),
+    ),
+)
+ROBERTA_CLASSIFIER: Final = HeadShape(dense=True, bias=True, tensors=r"classifier\..*")
 
 
 def read_bert(config: Config, generation: Config) -> EncoderSpec:

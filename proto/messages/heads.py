@@ -1,0 +1,15 @@
+"""The head of a model that answers a prompt with numbers of labels: a classifier, a reranker, a reward model."""
+
+from typing import Literal
+
+import msgspec
+
+Activation = Literal["none", "sigmoid", "softmax"]
+
+
+class HeadFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Facts of the head. A prompt's vector holds a raw number for each label, in their order."""
+
+    labels: tuple[str, ...]
+    activation: Activation
+    """Function that makes the answer of the raw numbers, unless a request says otherwise."""

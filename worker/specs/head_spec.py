@@ -1,0 +1,116 @@
+"""The spec of a head that gives labels numbers: what config.json says of a classifier, a reranker or a reward model."""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from quire.proto.messages.heads import Activation, HeadFacts
+from quire.worker.config import AskedTask
+from quire.worker.fields import Config, shown
+from quire.worker.weights.parts import ModelError
+
+HeadTask = Literal["classify", "score", "reward"]
+HEAD_TASKS: Final[tuple[str, ...]] = get_args(HeadTask)
+MOST_LABELS: Final = 16_384
+LONGEST_LABEL: Final = 256
+_BY_PROBLEM: Final[dict[str, Activation]] = {
+    "regression": "none",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+_BY_CLASS: Final[dict[str, Activation]] = {"Identity": "none", "Sigmoid": "sigmoid"}
+"""Names of torch's modules, as sentence-transformers writes them down for a cross-encoder."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """The layers of a head, which the architecture says."""
+
+    dense: bool
+    """A layer [hidden, hidden] and a tanh stand before the projection to the labels."""
+    bias: bool
+    tensors: str
+    """Pattern of its tensors in a checkpoint, for who does without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSpec:
+    """A head that makes a number for each label of one token's hidden state."""
+
+    task: HeadTask
+    labels: tuple[str, ...]
+    activation: Activation
+    dense: bool
+    bias: bool
+
+    @property
+    def facts(self) -> HeadFacts:
+        return HeadFacts(self.labels, self.activation)
+
+    def num_elements(self, hidden: int) -> int:
+        """Parameters of the head."""
+        rows = len(self.labels) + (hidden if self.dense else 0)
+        return rows * (hidden + self.bias)
+
+
+def read_head(config: Config, architecture: str, shape: HeadShape | None, asked: AskedTask) -> HeadSpec:
+    """The head of the architecture for a task; auto: to score where there is one label, else to classify.
+
+    Raises ModelError for a task that its head does not serve.
+    """
+    if shape is None:
+        remedy = "use embed, whose vectors score and rank, too" if asked == "score" else "use embed, generate or auto"
+        raise ModelError("task", f"{architecture} has no head for {asked}; {remedy}")
+    labels = read_labels(config)
+    task: HeadTask = "score" if len(labels) == 1 else "classify"
+    if asked in ("classify", "score", "reward"):
+        task = asked
+    if task == "score" and len(labels) > 1:
+        raise ModelError("task", f"a score is one number, and {architecture} has {len(labels)} labels; use classify")
+    return HeadSpec(
+        task=task, labels=labels, activation=_activation(config, task, labels), dense=shape.dense, bias=shape.bias
+    )
+
+
+def read_labels(config: Config) -> tuple[str, ...]:
+    """The names of the labels, as transformers counts and calls them. Raises ModelError."""
+    stated, number = config.get("id2label"), config.get("num_labels")
+    if stated is None:
+        number = 2 if number is None else number
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_LABELS:
+            raise ModelError("num_labels", f"must be an integer in [1, {MOST_LABELS}], got {shown(number)}")
+        return tuple(f"LABEL_{index}" for index in range(number))
+    if not isinstance(stated, dict) or not 1 <= len(stated) <= MOST_LABELS:
+        raise ModelError("id2label", f"must map the numbers of 1 to {MOST_LABELS} labels to their names")
+    names = [stated.get(str(index)) for index in range(len(stated))]
+    for index, name in enumerate(names):
+        if not isinstance(name, str | int) or len(str(name)) > LONGEST_LABEL:
+            raise ModelError(
+                "id2label", f"must name label {index} in up to {LONGEST_LABEL} characters, got {shown(name)}"
+            )
+    return tuple(map(str, names))
+
+
+def _activation(config: Config, task: HeadTask, labels: tuple[str, ...]) -> Activation:
+    """Rewards are raw; a score follows sentence-transformers, a classification the problem it was trained for."""
+    if task == "reward":
+        return "none"
+    if task == "score":
+        return _of_cross_encoder(config)
+    problem = config.get("problem_type")
+    if problem is not None and problem not in _BY_PROBLEM:
+        raise ModelError("problem_type", f"{shown(problem)} is not supported; supported: {', '.join(_BY_PROBLEM)}")
+    if problem in ("regression", "multi_label_classification"):
+        return _BY_PROBLEM[problem]
+    return "softmax" if len(labels) > 1 else "sigmoid"
+
+
+def _of_cross_encoder(config: Config) -> Activation:
+    section: Any = config.get("sentence_transformers")
+    stated = section.get("activation_fn") if isinstance(section, dict) else None
+    stated = config.get("sbert_ce_default_activation_function") if stated is None else stated
+    if stated is None:
+        return "sigmoid"
+    found = _BY_CLASS.get(str(stated).rpartition(".")[2])
+    if found is None:
+        raise ModelError("activation_fn", f"{shown(stated)} is not supported; supported: {', '.join(_BY_CLASS)}")
+    return found
