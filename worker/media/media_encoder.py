@@ -62,7 +62,8 @@ class MediaEncoder:
         self.kinds = ("image", "video") if vision.takes_videos else ("image",)
 
     def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
-        """Queue the work -> bool [encodes]: items whose file was lost on some rank; their rows mean nothing.
+        """Queue the work -> bool [encodes] of the host, which mean something once a mark made later has passed: items
+        whose file was lost on some rank; their rows mean nothing.
 
         Raises `PlanError` for pages that do not fit.
         """
@@ -90,7 +91,7 @@ class MediaEncoder:
         self._group.all_reduce(made[total:] if self._divided else made)
         # in the order of the steps: rows of those before may have to read what the pages hold till now
         self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
-        are_lost = made[total:, 0] > 0
+        (are_lost,) = self._device.fetch((made[total:, 0] > 0,))
         taken()
         return are_lost
 

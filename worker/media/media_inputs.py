@@ -57,7 +57,7 @@ class MediaInputs:
         return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, moved)
 
     def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
-        """Queue the encodes and the shifts -> bool [encodes]: items that are lost; None: the plan has none."""
+        """Queue the encodes and the shifts -> see `MediaEncoder.encode`; None: the plan has none."""
         if media.shifts is not None:
             assert self._shifts is not None
             slots, values = media.shifts

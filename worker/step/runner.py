@@ -41,7 +41,10 @@ class Media(Protocol):
         ...
 
     def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
-        """Queue what makes them -> bool [encodes]: items that were lost; None: the plan encodes none."""
+        """Queue what makes them -> bool [encodes] of the host, by the step's mark: items that were lost.
+
+        None: the plan encodes none.
+        """
         ...
 
 
@@ -200,7 +203,6 @@ class Runner:
         """Queue the way back to the host."""
         self._slot_table.advance(rows)
         output = self._fetched(output)
-        lost = None if lost is None else self._device.fetch((lost,))[0]
         ended = time.perf_counter()
         mark = self._device.mark(start, ended - prepared)
         host_seconds = (ended if start is not None else prepared) - begun
