@@ -30,11 +30,12 @@ def rope_store_kv_reference(
     """Write the step's keys and values to the cache, in place, and return its queries as [K, T, G, D].
 
     qkv [T, (H + 2K) * D] holds H query heads, K key heads, K value heads; query head k * G + g belongs to key-value
-    head k. With weights [D] (both or none) each query and key head is RMS-normalised first. cos, sin float32
-    [T, half] turn the pairs (i, i + half) of a head in float32; elements from 2 * half on stay (partial rotary).
-    keys, values [num_blocks, block_size, K, D] take token t at `slot_mapping[t]` = block * block_size + offset, int64
-    [T], no two alike; a token of padding has a negative one, and nothing is written for it. A cache of float8_e4m3fn
-    needs scales, float32 [K], and holds `clamp(x / scale, -448, 448)`; one of int8 makes the rows of int8_rows.py.
+    head k. With weights [D] (both or none) each query and key head is first normalised by kernels/linear/norm.py. cos,
+    sin float32 [T, half] turn the pairs (i, i + half) of a head in float32; elements from 2 * half on stay (partial
+    rotary). keys, values [num_blocks, block_size, K, D] take token t at `slot_mapping[t]` = block * block_size +
+    offset, int64 [T], no two alike; a token of padding has a negative one, and nothing is written for it. A cache of
+    float8_e4m3fn needs scales, float32 [K], and holds `clamp(x / scale, -448, 448)`; one of int8 makes the rows of
+    int8_rows.py.
     """
     num_tokens, num_kv_heads, head_dim = qkv.shape[0], keys.shape[2], head_dim_of(keys)
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
@@ -97,10 +98,10 @@ def _check(
         raise ValueError(f"cos: rotates {2 * cos.shape[1]} elements of a head that has {head_dim}")
     check_tensor("slot_mapping", slot_mapping, (num_tokens,), (torch.int64,), device)
     check_contiguous(qkv=qkv, cos=cos, sin=sin, keys=keys, values=values, slot_mapping=slot_mapping)
-    _check_pair("query_weight", query_weight, "key_weight", key_weight, head_dim, qkv.dtype, device)
+    _check_pair("query_weight", query_weight, "key_weight", key_weight, head_dim, (qkv.dtype, torch.float32), device)
     if query_weight is not None and eps <= 0.0:
         raise ValueError(f"eps: must be positive, got {eps}")
-    _check_pair("key_scale", key_scale, "value_scale", value_scale, num_kv_heads, torch.float32, device)
+    _check_pair("key_scale", key_scale, "value_scale", value_scale, num_kv_heads, (torch.float32,), device)
     if (key_scale is not None) != (keys.dtype == torch.float8_e4m3fn):
         raise ValueError(f"key_scale: goes with a cache of float8_e4m3fn and with no other, the cache is {keys.dtype}")
 
@@ -111,7 +112,7 @@ def _check_pair(
     second_name: str,
     second: torch.Tensor | None,
     size: int,
-    dtype: torch.dtype,
+    dtypes: tuple[torch.dtype, ...],
     device: torch.device,
 ) -> None:
     """Two vectors that come together or not at all."""
@@ -120,8 +121,8 @@ def _check_pair(
     if first is None or second is None:
         missing, given = (first_name, second_name) if first is None else (second_name, first_name)
         raise ValueError(f"{missing}: must be given with {given}, or neither")
-    check_tensor(first_name, first, (size,), (dtype,), device)
-    check_tensor(second_name, second, (size,), (dtype,), device)
+    check_tensor(first_name, first, (size,), dtypes, device)
+    check_tensor(second_name, second, (size,), (first.dtype,), device)
     check_contiguous(**{first_name: first, second_name: second})
 
 

@@ -1,8 +1,10 @@
-"""Norm of the heads, rotary positions, KV write and query layout for CPUs: each token's row is read once."""
+"""Norm of the heads, rotary positions, KV write and query layout for CPUs: each token's row is read once. Gains in
+float32 beside activations in 16 bits are left to the reference."""
 
 import torch
 
 from quire.kernels.attention.int8_rows import head_dim_of
+from quire.kernels.attention.rope_store_kv import rope_store_kv_reference
 from quire.kernels.cpu.native import address, dtype_code, native
 
 
@@ -20,6 +22,9 @@ def rope_store_kv(
     value_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """See kernels/attention/rope_store_kv.py."""
+    if query_weight is not None and query_weight.dtype != qkv.dtype:
+        given = (cos, sin, keys, values, slot_mapping, query_weight, key_weight, eps, key_scale, value_scale)
+        return rope_store_kv_reference(qkv, *given)
     num_tokens, width = qkv.shape
     kv_heads, head_dim = keys.shape[2], head_dim_of(keys)
     groups = (width // head_dim - 2 * kv_heads) // kv_heads

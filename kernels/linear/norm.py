@@ -9,11 +9,12 @@ from quire.kernels.dispatch import Operation
 def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`x / sqrt(mean(x^2) + eps) * weight` over the last dimension: x [..., D], weight [D] -> [..., D].
 
-    The mean is taken in float32; the product with the weight in x's dtype, as the published models were trained.
+    The mean is taken in float32; the product with the weight in x's dtype, as the published models were trained. With a
+    weight in float32 beside x in 16 bits it is taken in float32, too, and rounded once.
     """
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * normed.to(x.dtype)
+    return (weight * normed.to(weight.dtype)).to(x.dtype)
 
 
 def add_rms_norm_reference(
@@ -46,7 +47,7 @@ def check_residual_norm(x: torch.Tensor, residual: torch.Tensor | None, norm_wei
 
 def _check_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     check_tensor("x", x, (*x.shape[:-1], weight.shape[-1]), FLOATS, x.device)
-    check_tensor("weight", weight, (x.shape[-1],), (x.dtype,), x.device)
+    check_tensor("weight", weight, (x.shape[-1],), (x.dtype, torch.float32), x.device)
     check_contiguous(x=x, weight=weight)
     if eps <= 0.0:
         raise ValueError(f"eps: must be positive, got {eps}")

@@ -41,6 +41,16 @@ def test_rms_norm_of_half_precision_does_not_overflow():
     close(rms_norm(x, torch.ones(8, dtype=torch.float16), 1e-5), torch.ones((1, 8), dtype=torch.float64))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rms_norm_by_gains_of_float32_is_rounded_once(dtype):
+    x, residual = torch.randn((2, 5, 16), generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight = 1 + 0.001 * torch.randn(16, generator=torch.Generator().manual_seed(1))
+    normed, total = add_rms_norm(x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normed, rms_norm(total.float(), weight, 1e-5).to(dtype))
+    assert torch.equal(rms_norm(total, weight, 1e-5), normed)
+
+
 def test_rms_norm_of_heads_works_on_the_last_dimension():
     x = torch.randn((5, 3, 8), generator=torch.Generator().manual_seed(0))
     weight = torch.arange(8.0)

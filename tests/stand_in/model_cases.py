@@ -10,7 +10,7 @@ from quire.proto.messages.params import SamplingParams
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
-from quire.worker.models.decoder import Block
+from quire.worker.models.block import Block
 from quire.worker.start import start
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))

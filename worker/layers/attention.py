@@ -9,51 +9,62 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
-from quire.worker.layers.norm import RMSNorm
+from quire.worker.layers.norm import Norm, RMSNorm, SharedRMSNorm
 from quire.worker.layers.paged_attention import HeadNorm, attend
 from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
+from quire.worker.specs.spec import AttentionSpec, NormSpec
 
 
 class Attention(nn.Module):
-    """`norm_eps`: normalise each query and key head first (None: do not)."""
+    """The attention of one layer, as its spec says; `norm`: that of queries and keys, where the spec has one."""
 
-    def __init__(
-        self,
-        context: BuildContext,
-        hidden: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        rule: AttentionRule,
-        *,
-        qkv_bias: bool,
-        output_bias: bool,
-        norm_eps: float | None,
-    ) -> None:
+    def __init__(self, context: BuildContext, hidden: int, spec: AttentionSpec, norm: NormSpec) -> None:
         super().__init__()
-        self.qkv = QKVLinear(context.at("qkv"), hidden, num_heads, num_kv_heads, head_dim, qkv_bias)
-        self.output = RowLinear(context.at("output"), num_heads * head_dim, hidden, "num_attention_heads", output_bias)
-        self.query_norm = None if norm_eps is None else RMSNorm(context, head_dim, norm_eps)
-        self.key_norm = None if norm_eps is None else RMSNorm(context, head_dim, norm_eps)
-        self.rule = rule
+        self.group = context.group
+        self.qkv = QKVLinear(context.at("qkv"), hidden, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.qkv_bias)
+        inputs = spec.num_heads * spec.head_dim
+        self.output = RowLinear(context.at("output"), inputs, hidden, "num_attention_heads", spec.output_bias)
+        self.query_norm: RMSNorm | SharedRMSNorm | None = None
+        self.key_norm: RMSNorm | SharedRMSNorm | None = None
+        if spec.qk_norm == "head":
+            from_one = norm.kind == "rms_from_one"
+            self.query_norm = RMSNorm(context, spec.head_dim, norm.eps, from_one=from_one)
+            self.key_norm = RMSNorm(context, spec.head_dim, norm.eps, from_one=from_one)
+        elif spec.qk_norm == "whole":
+            self.query_norm = SharedRMSNorm(context, self.qkv.outputs["q"], norm.eps)
+            self.key_norm = SharedRMSNorm(context, self.qkv.outputs["k"], norm.eps)
+        self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap)
 
     def forward(
         self,
         x: torch.Tensor,
         residual: torch.Tensor | None,
-        norm: RMSNorm,
+        norm: Norm | None,
         rotation: Rotation,
         batch: ForwardBatch,
         cache: LayerCache,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x and residual [T, hidden] -> attention of the norm of their sum, and the sum, both [T, hidden]."""
+        """x and residual [T, hidden] -> attention of the norm of their sum, and the sum, both [T, hidden].
+
+        Without a residual the sum is x; without a norm attention is over the sum itself.
+        """
         qkv, total = self.qkv.normed(x, residual, norm, batch)
         heads = None
-        if self.query_norm is not None and self.key_norm is not None:
+        if isinstance(self.query_norm, RMSNorm) and isinstance(self.key_norm, RMSNorm):
             heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
+        elif isinstance(self.query_norm, SharedRMSNorm) and isinstance(self.key_norm, SharedRMSNorm):
+            qkv = self._normed(qkv, self.query_norm, self.key_norm)
         out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule), batch)
         return out, total
+
+    def _normed(self, qkv: torch.Tensor, query_norm: SharedRMSNorm, key_norm: SharedRMSNorm) -> torch.Tensor:
+        """The products of all heads together, queries and keys each normalised over those of all ranks."""
+        queries, keys, values = qkv.split_with_sizes((query_norm.size, key_norm.size, key_norm.size), dim=1)
+        of_rank = torch.cat((query_norm.squares(queries), key_norm.squares(keys)), dim=1)
+        # every rank holds equally many of either, so the mean of their means is that of all
+        squares = self.group.all_reduce(of_rank) / self.group.size
+        return torch.cat((query_norm.scaled(queries, squares[:, :1]), key_norm.scaled(keys, squares[:, 1:]), values), 1)
 
 
 class EncoderAttention(nn.Module):

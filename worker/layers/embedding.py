@@ -15,15 +15,26 @@ class Vocabulary(ShardedModule):
     """One matrix [vocab_size, hidden]. Ranks hold equally many rows; the last ones may hold padding, even only that."""
 
     def __init__(
-        self, context: BuildContext, vocab_size: int, hidden: int, *, looked_up: bool = True, multiplied: bool = True
+        self,
+        context: BuildContext,
+        vocab_size: int,
+        hidden: int,
+        *,
+        looked_up: bool = True,
+        multiplied: bool = True,
+        scale: float = 1.0,
     ) -> None:
-        """`looked_up`: an input embedding; `multiplied`: an output head. A tied one is both."""
+        """`looked_up`: an input embedding; `multiplied`: an output head. A tied one is both.
+
+        `scale`: what is looked up is multiplied by it.
+        """
         super().__init__()
         self.scheme = context.scheme
         self.looked_up, self.multiplied = looked_up, multiplied
         self.in_form = self.scheme.looks_up or not looked_up
         """The scheme stores it; else it is dense, and so is what is looked up."""
         self.hidden, self.dtype = hidden, context.dtype
+        self.factor = scale
         self.group = context.group
         self.vocab_size = vocab_size
         is_tied = looked_up and multiplied
@@ -51,6 +62,8 @@ class Vocabulary(ShardedModule):
     def embed(self, token_ids: torch.Tensor, embedded: Embedded | None = None) -> torch.Tensor:
         """int64 [T] -> [T, hidden], with `embedded` in place of what it has a row for."""
         looked_up = self.group.all_reduce(self._rows(token_ids))
+        if self.factor != 1.0:
+            looked_up = looked_up * self.factor
         return looked_up if embedded is None else embedded.put_into(looked_up)
 
     def _rows(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,8 @@ import torch
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
-from quire.worker.layers.norm import RMSNorm
+from quire.worker.layers.norm import Norm
 from quire.worker.quant.apart import merged
-from quire.worker.quant.scheme import norm_product_gate
 from quire.worker.weights.parts import Slice, consecutive, kv_head_share, whole
 from quire.worker.weights.shard import ShardedModule
 
@@ -49,15 +48,23 @@ class Linear(ShardedModule):
         self,
         x: torch.Tensor,
         residual: torch.Tensor | None,
-        norm: RMSNorm,
+        norm: Norm | None,
         batch: ForwardBatch,
         gate: Gate | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The layer over `norm(x + residual)`, then the gated activation if asked for, and `x + residual`."""
-        weight, eps = norm.stored("weight"), norm.eps
-        if self.delta is None:
-            return self.scheme.apply_normed(self, x, residual, weight, eps, self.bias, gate)
-        return norm_product_gate(lambda normed: self(normed, batch), x, residual, weight, eps, gate)
+        """The layer over `norm(x + residual)`, then the gated activation if asked for, and `x + residual`.
+
+        Without a norm the layer is over the sum itself.
+        """
+        if norm is not None and norm.joins and self.delta is None:
+            return self.scheme.apply_normed(self, x, residual, norm.stored("weight"), norm.eps, self.bias, gate)
+        if norm is None:
+            total = x if residual is None else residual + x
+            wide = self(total, batch)
+        else:
+            normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
+            wide = self(normed, batch)
+        return (wide if gate is None else gated_activation(wide, gate)), total
 
 
 class ReplicatedLinear(Linear):
@@ -99,6 +106,7 @@ class QKVLinear(Linear):
         kv_heads = kv_head_share(num_kv_heads, context.group.rank, context.group.size)
         outputs = [(name, _scaled(share, head_dim)) for name, share in (("q", heads), ("k", kv_heads), ("v", kv_heads))]
         super().__init__(context, tuple(outputs), whole(hidden), bias)
+        self.outputs = dict(outputs)
         self.num_heads = heads.length
         self.num_kv_heads = kv_heads.length
         self.head_dim = head_dim

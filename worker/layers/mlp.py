@@ -7,7 +7,7 @@ from quire.kernels.linear.activation import Gate, activation
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import ColumnLinear, MergedLinear, RowLinear
-from quire.worker.layers.norm import RMSNorm
+from quire.worker.layers.norm import Norm
 
 
 class GatedMLP(nn.Module):
@@ -21,9 +21,12 @@ class GatedMLP(nn.Module):
         self.down = RowLinear(context.at("down"), intermediate, hidden, axis, bias)
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor, norm: RMSNorm, batch: ForwardBatch
+        self, x: torch.Tensor, residual: torch.Tensor | None, norm: Norm | None, batch: ForwardBatch
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x and residual [T, hidden] -> the block over the norm of their sum, and the sum, both [T, hidden]."""
+        """x and residual [T, hidden] -> the block over the norm of their sum, and the sum, both [T, hidden].
+
+        Without a residual the sum is x; without a norm the block is over the sum itself.
+        """
         if self.down.scheme.joins_gate(x.device.type):
             wide, total = self.gate_up.normed(x, residual, norm, batch)
             return self.down.gated(wide, self.kind, batch), total

@@ -1,20 +1,57 @@
 """Normalisation with learned parameters: by the root mean square, or by mean and variance."""
 
+from typing import Protocol
+
 import torch
 
 from quire.kernels.linear.layer_norm import layer_norm
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
 from quire.worker.build_context import BuildContext
-from quire.worker.weights.parts import Part, whole
+from quire.worker.specs.spec import NormSpec
+from quire.worker.weights.parts import Part, Slice, whole
 from quire.worker.weights.shard import ShardedModule
 
 
+class Norm(Protocol):
+    """A norm before a layer or behind it."""
+
+    joins: bool
+    """A product behind it may compute it, by `weight` and `eps` as `rms_norm` does."""
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, size] -> the same shape"""
+        ...
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of the sum, the sum)"""
+        ...
+
+    def stored(self, name: str) -> torch.Tensor: ...
+
+
+def build_norm(context: BuildContext, size: int, spec: NormSpec) -> "RMSNorm | CentredNorm":
+    """The norm of a decoder that a spec describes."""
+    if spec.kind == "layer":
+        return CentredNorm(context, size, spec.eps)
+    return RMSNorm(context, size, spec.eps, from_one=spec.kind == "rms_from_one")
+
+
 class RMSNorm(ShardedModule):
-    def __init__(self, context: BuildContext, size: int, eps: float) -> None:
+    """`from_one`: the checkpoint holds what gains differ from 1 by; they are kept in float32."""
+
+    def __init__(self, context: BuildContext, size: int, eps: float, *, from_one: bool = False) -> None:
         super().__init__()
         self.eps = eps
+        self.from_one = from_one
+        dtype = torch.float32 if from_one else context.dtype
+        self.joins = dtype == context.dtype
         self.weight: torch.Tensor
-        self.declare("weight", context.dtype, (Part("", (whole(size),)),))
+        self.declare("weight", dtype, (Part("", (whole(size),)),))
+
+    def finish(self) -> None:
+        if self.from_one:
+            self.stored("weight").add_(1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] -> the same shape"""
@@ -23,6 +60,47 @@ class RMSNorm(ShardedModule):
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm of the sum, the sum)"""
         return add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class SharedRMSNorm(ShardedModule):
+    """RMS norm over an axis of which each rank holds a share, or several ranks the same: a rank's part of it."""
+
+    def __init__(self, context: BuildContext, share: Slice, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.size = share.length
+        self.declare("weight", context.dtype, (Part("", (share,)),))
+
+    def squares(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of this rank's part of x: [T, share] -> float32 [T, 1]"""
+        return x.float().square().mean(-1, keepdim=True)
+
+    def scaled(self, x: torch.Tensor, mean_square: torch.Tensor) -> torch.Tensor:
+        """[T, share], and the mean square of the whole rows, float32 [T, 1] -> [T, share]"""
+        return self.stored("weight") * (x.float() * torch.rsqrt(mean_square + self.eps)).to(x.dtype)
+
+
+class CentredNorm(ShardedModule):
+    """Layer norm with a gain and no bias."""
+
+    joins = False
+
+    def __init__(self, context: BuildContext, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.declare("weight", context.dtype, (Part("", (whole(size),)),))
+
+    def finish(self) -> None:
+        self._no_bias = torch.zeros_like(self.stored("weight"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, size] -> the same shape"""
+        return layer_norm(x, None, self.stored("weight"), self._no_bias, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm of the sum, the sum)"""
+        total = residual + x
+        return self(total), total
 
 
 class LayerNorm(ShardedModule):

@@ -1,57 +1,20 @@
 """The decoder-only transformer: one definition for every architecture a ModelSpec can describe."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
-from quire.kernels.attention.attention import AttentionRule
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.build_context import BuildContext
-from quire.worker.layers.attention import Attention
 from quire.worker.layers.embedding import Vocabulary
-from quire.worker.layers.mlp import GatedMLP
-from quire.worker.layers.norm import RMSNorm
-from quire.worker.layers.rotary import Rotary, Rotation
-from quire.worker.memory.kv_cache import KVCache, LayerCache
+from quire.worker.layers.norm import build_norm
+from quire.worker.layers.rotary import Rotary
+from quire.worker.memory.kv_cache import KVCache
+from quire.worker.models.block import Block
 from quire.worker.models.classifier import Classifier
 from quire.worker.models.vision.build import build_tower
-from quire.worker.specs.spec import LayerSpec, ModelSpec
-
-
-class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm. The residual sum travels apart, so each norm adds to it."""
-
-    def __init__(self, context: BuildContext, hidden: int, norm_eps: float, layer: LayerSpec) -> None:
-        super().__init__()
-        attention, feed_forward = layer.attention, layer.feed_forward
-        self.attention_norm = RMSNorm(context, hidden, norm_eps)
-        self.attention = Attention(
-            context.at("attention"),
-            hidden,
-            attention.num_heads,
-            attention.num_kv_heads,
-            attention.head_dim,
-            AttentionRule(attention.head_dim**-0.5, attention.window),
-            qkv_bias=attention.qkv_bias,
-            output_bias=attention.output_bias,
-            norm_eps=norm_eps if attention.qk_norm else None,
-        )
-        self.mlp_norm = RMSNorm(context, hidden, norm_eps)
-        self.mlp = GatedMLP(
-            context.at("mlp"), hidden, feed_forward.intermediate_size, feed_forward.bias, feed_forward.activation
-        )
-
-    def forward(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        rotation: Rotation,
-        batch: ForwardBatch,
-        cache: LayerCache,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(x, residual) -> (x, residual), both [T, hidden]; the hidden state between blocks is their sum."""
-        x, residual = self.attention(x, residual, self.attention_norm, rotation, batch, cache)
-        x, residual = self.mlp(x, residual, self.mlp_norm, batch)
-        return x, residual
+from quire.worker.specs.spec import ModelSpec
 
 
 class Decoder(nn.Module):
@@ -62,13 +25,19 @@ class Decoder(nn.Module):
         self.spec = spec
         has_head, tied = spec.pooling is None, spec.tied_embeddings
         self.embedding = Vocabulary(
-            context.at("embedding"), spec.vocab_size, spec.hidden_size, multiplied=tied and has_head
+            context.at("embedding"),
+            spec.vocab_size,
+            spec.hidden_size,
+            multiplied=tied and has_head,
+            scale=_rounded(spec.embedding_scale, context.dtype) / spec.residual_scale,
         )
+        # the residual sum is kept divided by what is added to it is multiplied by: norms, but for eps, do not notice
+        norm = replace(spec.norm, eps=spec.norm.eps / spec.residual_scale**2)
         self.blocks = nn.ModuleList(
-            Block(context.at(f"blocks.{number}"), spec.hidden_size, spec.norm_eps, layer)
+            Block(context.at(f"blocks.{number}"), spec.hidden_size, norm, spec.norm, layer)
             for number, layer in enumerate(spec.layers)
         )
-        self.norm = RMSNorm(context, spec.hidden_size, spec.norm_eps)
+        self.norm = build_norm(context, spec.hidden_size, norm)
         self.head: Vocabulary | None = None
         if has_head and not tied:
             self.head = Vocabulary(context.at("head"), spec.vocab_size, spec.hidden_size, looked_up=False)
@@ -93,10 +62,16 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Rows of `forward`'s result, [S, hidden] -> [S, vocab_size]: complete and equal on every rank."""
-        return self._vocabulary.logits(hidden)
+        logits, cap = self._vocabulary.logits(hidden), self.spec.logit_cap
+        if self.spec.logit_scale != 1.0:
+            logits = logits * self.spec.logit_scale
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def best(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The likeliest tokens of such rows, int64 [S], and whether each row's logits are finite, bool [S]."""
+        """The likeliest tokens of such rows, int64 [S], and whether each row's logits are finite, bool [S].
+
+        Neither their scale nor their cap changes which is the likeliest.
+        """
         return self._vocabulary.best(hidden)
 
     @property
@@ -107,3 +82,7 @@ class Decoder(nn.Module):
     def weight_bytes(self) -> int:
         """Memory of this rank's weights."""
         return sum(parameter.nbytes for parameter in self.parameters())
+
+
+def _rounded(scale: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(scale, dtype=dtype))

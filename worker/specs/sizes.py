@@ -9,11 +9,13 @@ from typing import Final
 from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Groups
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.spec import LayerSpec, ModelSpec
+from quire.worker.specs.spec import NORMS_OF_BLOCK, LayerSpec, ModelSpec
 from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
 HEAD: Final = "head"
 """Path in the model."""
+WIDE: Final = 4
+"""Bytes of a number in float32."""
 BY_INPUTS: Final = (".output", ".down")
 """Ends of the paths of layers whose inputs are divided among ranks; the outputs of all others are."""
 
@@ -28,6 +30,8 @@ class Sizes:
     embedding: Shape
     others: int
     """Elements of everything else: tables, norms, biases, a tower."""
+    wide: int = 0
+    """Those among them that are float32, whatever the model's dtype."""
     is_tied: bool = False
     """The embedding is the output head, too: a quantization on the fly may pack it."""
     padding: int = 0
@@ -50,7 +54,7 @@ class Sizes:
     def bytes_by_form(self, item_bytes: int, plan: Plan) -> dict[Form, int]:
         """Memory of the weights in each form; all that is no matrix is dense. What is tied is held once."""
         found = plan.num_bytes({**self.matrices, EMBEDDING: self.embedding}, item_bytes)
-        found[DENSE] = found.get(DENSE, 0) + self.others * item_bytes
+        found[DENSE] = found.get(DENSE, 0) + (self.others - self.wide) * item_bytes + self.wide * WIDE
         return found
 
 
@@ -70,7 +74,10 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     others = sum(other for _, other in layers) + spec.hidden_size
     others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
     others += 0 if spec.head is None else spec.head.num_elements(spec.hidden_size)
-    return Sizes(matrices, vocabulary, others, is_tied, padding * spec.hidden_size)
+    wide = 0
+    if spec.norm.kind == "rms_from_one":
+        wide = sum(_gains(layer, spec.hidden_size, group_size) for layer in spec.layers) + spec.hidden_size
+    return Sizes(matrices, vocabulary, others, wide, is_tied, padding * spec.hidden_size)
 
 
 def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:
@@ -164,12 +171,23 @@ def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Sh
         "mlp.gate_up.up": (inner, hidden),
         "mlp.down": (hidden, inner),
     }
-    others = 2 * hidden
+    others = _gains(layer, hidden, group_size)
     others += queries + 2 * keys if attention.qkv_bias else 0
     others += hidden if attention.output_bias else 0
-    others += 2 * attention.head_dim if attention.qk_norm else 0
     others += 2 * inner + hidden if feed_forward.bias else 0
     return matrices, others
+
+
+def _gains(layer: LayerSpec, hidden: int, group_size: int) -> int:
+    """Elements of the layer's norms."""
+    attention = layer.attention
+    found = NORMS_OF_BLOCK[layer.norms] * hidden
+    if attention.qk_norm == "head":
+        return found + 2 * attention.head_dim
+    if attention.qk_norm == "whole":
+        heads = attention.num_heads // group_size + kv_head_share(attention.num_kv_heads, 0, group_size).length
+        return found + heads * attention.head_dim
+    return found
 
 
 def _encoder(spec: EncoderSpec, group_size: int) -> Sizes:

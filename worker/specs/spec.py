@@ -1,7 +1,7 @@
 """Specs: a config.json read into one frozen value; a decoder's says, layer by layer, what differs between them."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 from quire.worker.fields import DtypeName, Gate
 from quire.worker.specs.head_spec import HeadSpec
@@ -74,6 +74,23 @@ class Spec(Protocol):
         ...
 
 
+NormKind = Literal["rms", "rms_from_one", "layer"]
+"""By the root mean square, with gains as they are stored or stored as what they differ from 1 by; by mean and variance,
+without a bias."""
+NormPlaces = Literal["before", "after", "both", "parallel"]
+"""Places of a block's norms: before each of its parts, behind them, or both; or one before both, which then are
+parallel."""
+NORMS_OF_BLOCK: Final[dict[NormPlaces, int]] = {"before": 2, "after": 2, "both": 4, "parallel": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """A norm over the hidden state, or over queries and keys."""
+
+    eps: float
+    kind: NormKind = "rms"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
     """Attention of one layer, with queries grouped around key-value heads."""
@@ -87,8 +104,16 @@ class AttentionSpec:
     """A token sees itself and the `window - 1` before it; None: the whole context."""
     qkv_bias: bool = False
     output_bias: bool = False
-    qk_norm: bool = False
-    """Each query and key head is normalised before it is rotated."""
+    qk_norm: Literal["", "head", "whole"] = ""
+    """Queries and keys are normalised before they are rotated: each head, or all heads together."""
+    score_scale: float | None = None
+    """Factor of the products of queries and keys; None: head_dim ** -0.5."""
+    soft_cap: float | None = None
+    """Scores become `soft_cap * tanh(score / soft_cap)`."""
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5 if self.score_scale is None else self.score_scale
 
     def kv(self, group_size: int) -> LayerKV:
         """Cached part of the layer on each of `group_size` ranks: all hold equally many key-value heads.
@@ -115,6 +140,7 @@ class LayerSpec:
 
     attention: AttentionSpec
     feed_forward: FeedForwardSpec
+    norms: NormPlaces = "before"
 
     def turned_by(self, pair_axes: tuple[int, ...]) -> "LayerSpec":
         """The same, but for the axes of a position by which its rope's pairs turn."""
@@ -136,7 +162,7 @@ class ModelSpec:
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    norm_eps: float
+    norm: NormSpec
     tied_embeddings: bool
     max_model_len: int
     dtype: DtypeName
@@ -145,6 +171,13 @@ class ModelSpec:
     head: HeadSpec | None = None
     vision: VisionSpec | None = None
     """The tower that makes rows of images; None: it reads text alone."""
+    embedding_scale: float = 1.0
+    """Factor of the embeddings of tokens, in the model's dtype."""
+    residual_scale: float = 1.0
+    """Factor of what the parts of every block add."""
+    logit_scale: float = 1.0
+    logit_cap: float | None = None
+    """Logits become `logit_cap * tanh(logit / logit_cap)`."""
 
     @property
     def whole_prompts(self) -> bool:

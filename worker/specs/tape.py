@@ -33,6 +33,8 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         return "torch multiplies the queries by their positions"
     if any(layer.attention.output_bias or layer.feed_forward.bias for layer in spec.layers):
         return "torch adds the biases of outputs"
+    if reason := _untaped_model(spec, dtype):
+        return reason
     size = config.tensor_parallel_size
     matrices = sizes.count(spec, 1 if sizes.indivisible(spec, size) else size).matrices
     return (
@@ -40,6 +42,21 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         or _untaped_part(plan, matrices)
         or (_untaped_dense(spec, dtype, size) if _has_dense(plan, matrices) else "")
     )
+
+
+def _untaped_model(spec: ModelSpec, dtype: str) -> str:
+    """A reason that norms and factors give; empty: there is none."""
+    if spec.norm.kind == "layer":
+        return "norms by mean and variance are torch's"
+    if spec.norm.kind == "rms_from_one" and dtype != "float32":
+        return f"torch normalises {dtype} by gains of float32"
+    if any(layer.norms not in ("before", "both") for layer in spec.layers):
+        return "torch adds the residual where no norm follows"
+    if any(layer.attention.qk_norm == "whole" for layer in spec.layers):
+        return "torch normalises queries and keys over all heads"
+    if spec.embedding_scale != 1 or spec.residual_scale != 1:
+        return "torch multiplies the embeddings"
+    return ""
 
 
 def _has_dense(plan: Plan, paths: Iterable[str]) -> bool:

@@ -28,8 +28,8 @@ def _wide(pointer, column, inside):
 
 @triton.jit
 def _normed(x, factor, weight, column, inside, DTYPE: tl.constexpr):
-    """The norm of x: both factors of the product with the weight, and the product, are rounded to the model's type."""
-    product = (x * factor).to(DTYPE).to(tl.float32) * _wide(weight, column, inside)
+    """The norm of x: both factors of the product are rounded to the weight's type, and it to the model's."""
+    product = (x * factor).to(weight.dtype.element_ty).to(tl.float32) * _wide(weight, column, inside)
     return product.to(DTYPE).to(tl.float32)
 
 

@@ -26,8 +26,8 @@ def _read(x, residual, place, inside):
 
 @triton.jit
 def _normed(value, factor, weight):
-    """The product with the weight is that of two numbers of the model's type, rounded once."""
-    return (value.to(tl.float32) * factor).to(value.dtype).to(tl.float32) * weight.to(tl.float32)
+    """The product with the weight is that of two numbers of the weight's type, rounded once."""
+    return (value.to(tl.float32) * factor).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["num_rows"])

@@ -49,7 +49,7 @@ class FakeExperts(nn.Module):
 
 @pytest.fixture
 def decoder(monkeypatch, tiny_checkpoint):
-    monkeypatch.setattr("quire.worker.models.decoder.GatedMLP", FakeExperts)
+    monkeypatch.setattr("quire.worker.models.block.GatedMLP", FakeExperts)
     folder = tiny_checkpoint()
     context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
     return load_model(folder, read_spec(folder), context, "dummy").model

@@ -170,7 +170,7 @@ def assert_alike(spec, model):
         assert (spec.norm_eps, spec.first_position) == (theirs.layer_norm_eps, first)
         assert spec.num_positions == theirs.max_position_embeddings
         return
-    assert (spec.norm_eps, spec.tied_embeddings) == (theirs.rms_norm_eps, theirs.tie_word_embeddings)
+    assert (spec.norm.eps, spec.tied_embeddings) == (theirs.rms_norm_eps, theirs.tie_word_embeddings)
     layers = model.model.layers if hasattr(model, "model") else model.layers
     of_all = (transformers.MistralConfig, transformers.Ministral3Config)
     everywhere = theirs.sliding_window if isinstance(theirs, of_all) else None

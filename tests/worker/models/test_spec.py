@@ -10,7 +10,7 @@ import torch
 from quire.worker.memory.kv_layout import kv_layout
 from quire.worker.specs.registry import ARCHITECTURES, parse_spec, read_spec
 from quire.worker.specs.rope import RopeSpec
-from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec
+from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from quire.worker.weights.parts import ModelError
 
 DECODERS = [name for name in ARCHITECTURES if name.endswith("ForCausalLM")]
@@ -44,8 +44,8 @@ def test_what_a_config_leaves_out_takes_the_published_default():
     rope = RopeSpec("default", 10000.0, 16, 256)
     attention = AttentionSpec(num_heads=4, num_kv_heads=4, head_dim=16, rope=rope)
     assert spec.layers == (LayerSpec(attention=attention, feed_forward=FeedForwardSpec(intermediate_size=96)),) * 4
-    assert (attention.qkv_bias, attention.output_bias, attention.qk_norm, attention.window) == (False,) * 3 + (None,)
-    assert (spec.norm_eps, spec.dtype, spec.tied_embeddings) == (1e-6, "float32", False)
+    assert (attention.qkv_bias, attention.output_bias, attention.qk_norm, attention.window) == (False, False, "", None)
+    assert (spec.norm, spec.dtype, spec.tied_embeddings) == (NormSpec(1e-6), "float32", False)
     assert (spec.max_model_len, spec.eos_token_ids) == (256, ())
 
 
@@ -57,13 +57,13 @@ def test_a_config_written_by_transformers_reads_as_transformers_reads_it(archite
     spec, config = read_spec(folder), AutoConfig.from_pretrained(folder)
     assert spec.architecture == architecture
     assert (spec.hidden_size, spec.vocab_size, len(spec.layers)) == (64, 320, 2)
-    assert spec.norm_eps == config.rms_norm_eps
+    assert spec.norm.eps == config.rms_norm_eps
     assert spec.eos_token_ids == (0,)
     for attention, feed_forward in ((layer.attention, layer.feed_forward) for layer in spec.layers):
         assert feed_forward.intermediate_size == 96
         assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (4, 2, 32)
         assert attention.rope.theta == config.rope_parameters["rope_theta"]
-        assert attention.qk_norm == (architecture == "Qwen3ForCausalLM")
+        assert attention.qk_norm == ("head" if architecture == "Qwen3ForCausalLM" else "")
         assert attention.qkv_bias == (architecture == "Qwen2ForCausalLM")
 
 

@@ -16,7 +16,7 @@ from quire.worker.fields import (
     token_ids,
 )
 from quire.worker.specs.rope import max_model_len, read_rope, rope_parameters
-from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
+from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
@@ -124,7 +124,7 @@ def read_qwen2(config: Config, generation: Config) -> ModelSpec:
 def read_qwen3(config: Config, generation: Config) -> ModelSpec:
     config = {**QWEN3_DEFAULTS, **config}
     bias = flag(config, "attention_bias", False)
-    attention = replace(_attention(config), qk_norm=True, qkv_bias=bias, output_bias=bias)
+    attention = replace(_attention(config), qk_norm="head", qkv_bias=bias, output_bias=bias)
     return _decoder(config, generation, attention, _feed_forward(config), _windows_of_some(config))
 
 
@@ -142,7 +142,7 @@ def _decoder(
         vocab_size=integer(config, "vocab_size"),
         hidden_size=integer(config, "hidden_size"),
         layers=tuple(layers),
-        norm_eps=number(config, "rms_norm_eps", 1e-6),
+        norm=NormSpec(number(config, "rms_norm_eps", 1e-6)),
         tied_embeddings=flag(config, "tie_word_embeddings", False),
         max_model_len=max_model_len(attention.rope, integer(config, "max_position_embeddings")),
         dtype=checkpoint_dtype(config),

@@ -202,7 +202,7 @@ def _read_vision(config: Config, text: ModelSpec, *, last: int, **of_projector: 
         activation=ungated_activation(config, "gelu", "projector_hidden_act"),
         norm_eps=1e-5,
         num_run=_num_run(config, last, sizes["num_blocks"]),
-        projector_eps=text.norm_eps,
+        projector_eps=text.norm.eps,
         **of_projector,
     )
 

@@ -26,11 +26,15 @@ def randn(*shape, seed, dtype):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(DTYPES), st.integers(0, 9), st.sampled_from([1, 3, 16, 33, 80, 128, 1024, 2560]), st.integers(0, 99)
+    st.sampled_from(DTYPES),
+    st.booleans(),
+    st.integers(0, 9),
+    st.sampled_from([1, 3, 16, 33, 80, 128, 1024, 2560]),
+    st.integers(0, 99),
 )
-def test_norm_and_sum_equal_the_reference(dtype, num_rows, size, seed):
+def test_norm_and_sum_equal_the_reference(dtype, wide_gains, num_rows, size, seed):
     x, residual = randn(2, num_rows, size, seed=seed, dtype=dtype)
-    weight = randn(size, seed=seed + 1, dtype=dtype)
+    weight = randn(size, seed=seed + 1, dtype=torch.float32 if wide_gains else dtype)
     close(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5))
     normed, total = add_rms_norm(x, residual, weight, 1e-5)
     expected, expected_total = add_rms_norm_reference(x, residual, weight, 1e-5)
