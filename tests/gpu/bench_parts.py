@@ -35,6 +35,11 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
 
             images = workloads.SMALL_IMAGES if given.device == "cpu" else workloads.IMAGES
             return tower_rows.tower(report, given, images)
+        case "cameras" | "cameras_fp8":
+            import camera_rows
+
+            form = "fp8" if part.endswith("fp8") else "auto"
+            return camera_rows.cameras(report, given, workloads.cameras_of(given.device, given.stands_in), form)
         case "kernels":
             return _kernels(report, given)
     raise ValueError(f"part: {part!r} is unknown")

@@ -14,7 +14,7 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     bench = workloads.of(device, device == STAND_IN)
     engine = summary.figures("latencies", "throughput")
     engine |= _slope(bench, engine)
-    encoded = summary.figures("tower")
+    encoded, served = summary.figures("tower"), summary.figures("cameras", "cameras_fp8")
     kernels = {name: row for name, row in summary.figures("kernels").items() if isinstance(row, dict)}
     peer = summary.figures("transformers").get("transformers")
     found = _targets(bench, engine)
@@ -30,9 +30,9 @@ def ratios(summary: Summary, device: str) -> dict[str, Any]:
     if not summary.compares:
         for row in found.values():
             row.pop("met", None)
-    _show(kernels, found)
+    _show(kernels, found | _served(served))
     return {"engine": engine, "kernels": list(kernels.values()), "transformers": peer, "ceilings": ceilings,
-            "tower": encoded, "ratios": found}  # fmt: skip
+            "tower": encoded, "cameras": served, "ratios": found}  # fmt: skip
 
 
 def _row(measured: float, target: float, met: bool) -> dict[str, float]:
@@ -93,6 +93,14 @@ def _encoding(encoded: dict[str, Any], ceilings: dict[str, float]) -> dict[str, 
                 "ms": row["ms"], "images_per_s": row["images_per_s"],
             }  # fmt: skip
     return found
+
+
+def _served(served: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The numbers of each run of a server, for the console."""
+    runs = {name: row for name, row in served.items() if isinstance(row, dict)}
+    return {
+        name: {key: value for key, value in row.items() if isinstance(value, int | float)} for name, row in runs.items()
+    }
 
 
 def _show(kernels: dict[str, dict[str, Any]], found: dict[str, dict[str, float]]) -> None:

@@ -105,7 +105,7 @@ def test_a_launch_that_raises_costs_its_own_case_alone(tmp_path: Path, monkeypat
 
 def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
-    parts = ("ceilings", "tower", "latencies", "throughput")
+    parts = ("ceilings", "tower", "latencies", "throughput", "cameras")
     done = run("bench.py", "--device", "cpu", "--parts", *parts, "--out", str(out))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     document = json.loads(out.read_text())
@@ -118,6 +118,7 @@ def test_an_engine_is_measured_on_the_cpu(tmp_path: Path) -> None:
     assert not engine["throughput_32/400"]["complete"]
     assert engine["throughput_16/8"]["complete"]
     assert engine["throughput_20/20"]["idle_share"] < 1
+    assert document["cameras"]["auto: 2 cameras"]["completed"] == 4
     assert document["tower"]["files_3"]["flops"] == document["tower"]["tower_1"]["flops"] * 3
     assert [line["part"] for line in lines(out.with_suffix(".jsonl"))][:3] == ["facts", "facts", "ceilings"]
 

@@ -53,9 +53,48 @@ class Images:
         return self.grid[1] * self.grid[2]
 
 
+@dataclass(frozen=True)
+class Cameras:
+    options: dict[str, object]
+    """Of `quire serve`."""
+    text: dict[str, object]
+    """Fields of the decoder's config."""
+    image_size: str
+    closed: tuple[str, ...]
+    """Of `quire bench serve`: the most that the server answers."""
+    preset: tuple[str, ...]
+    """Of the same: cameras."""
+    num_cameras: int
+    interval: float
+    """Seconds between frames, where nothing was measured."""
+    vocab_size: int = 101
+    """Ids of special tokens and of printable characters, of which texts are made: others would come back as more."""
+
+
 IMAGES = Images((1, 46, 82), 16, 0.5)
 """1312 x 736 pixels"""
 SMALL_IMAGES = Images((1, 6, 10), 3, 0.5)
+SLO = "--slo", "ttft=200ms,itl=30ms"
+CAMERAS = Cameras(
+    options={"frontends": 2, "media_processes": 5, "max_model_len": 12_288, "max_num_batched_tokens": 4096},
+    text={},
+    image_size="1280x720",
+    closed=("--images", "1", "--shared-prefix", "1500", "--input-len", "32", "--output-len", "64",
+            "--concurrency", "64", "--num-prompts", "256", *SLO),
+    preset=("--preset", "eva", "--frames", "2", *SLO),
+    num_cameras=100,
+    interval=10.0,
+)  # fmt: skip
+SMALL_CAMERAS = Cameras(
+    options={"max_model_len": 4096, "max_num_seqs": 16, "kv_cache_memory_bytes": 256 << 20, "num_threads": 1},
+    text={"vocab_size": 151_936},
+    image_size="96x64",
+    closed=("--images", "1", "--shared-prefix", "40", "--input-len", "8", "--output-len", "4",
+            "--concurrency", "2", "--num-prompts", "4", *SLO),
+    preset=("--preset", "eva", "--cameras", "2", "--shared-prefix", "40", "--output-len", "4", "--frames", "2", *SLO),
+    num_cameras=2,
+    interval=1.0,
+)  # fmt: skip
 H200 = Bench(
     config=models.LLAMA_8B,
     options={"device": "cuda", "max_model_len": 20_000, "max_num_seqs": 512, "max_num_batched_tokens": 2048},
@@ -108,6 +147,16 @@ def of(device: str, stands_in: bool) -> Bench:
         throughput=tuple(_short(load) for load in H200.throughput),
         comparison=_short(H200.comparison),
     )
+
+
+def cameras_of(device: str, stands_in: bool) -> Cameras:
+    """A stand-in has the GPU's shapes with few layers, and the small one's requests."""
+    if device == "cpu":
+        return SMALL_CAMERAS
+    if not stands_in:
+        return CAMERAS
+    options = {**CAMERAS.options, "frontends": 1, "media_processes": 1, "max_num_seqs": 16}
+    return replace(SMALL_CAMERAS, options=options, text={"num_hidden_layers": 3})
 
 
 def _short(load: Throughput) -> Throughput:
