@@ -166,6 +166,8 @@ class StepResult(WireMessage, frozen=True):
     device_seconds: float = 0.0
     """Time in which its device worked on this step and on none before."""
     host_seconds: float = 0.0
+    encode_seconds: float = 0.0
+    """Time in which its device made rows of the plan's items; on a GPU beside the step before."""
 
 
 class StepAck(WireMessage, frozen=True):

@@ -61,6 +61,9 @@ SCHEDULER_FAMILIES: Final[dict[str, Family]] = {
     "step_seconds": Family("histogram", "From a step's turn on the device to its result."),
     "step_decodes": Family("histogram", "Decode rows of a step."),
     "step_tokens": Family("histogram", "Tokens of a step."),
+    "media_encode_seconds": Family(
+        "histogram", "Rows of one step's images, made by the rank that answers; on a GPU beside the step before."
+    ),
     "queue_seconds": Family("histogram", "From an output's arrival to its first slot."),
     "startup_phase_seconds": Family("gauge", "Start-up phases of the living worker group.", ("phase", "rank")),
     "device_memory_bytes": Family(

@@ -16,7 +16,7 @@ PREFILL_RATE_MEMORY = 0.95
 
 
 class StepLog:
-    """Records, sums and histograms of the steps. A step adds one record and three observations, whatever its size."""
+    """Records, sums and histograms of the steps. A step adds a record and four observations at most."""
 
     def __init__(self) -> None:
         self.num_steps = 0
@@ -25,6 +25,7 @@ class StepLog:
         self.step_seconds = Histogram(STEP_SECONDS)
         self.step_decodes = Histogram(BATCH)
         self.step_tokens = Histogram(BATCH)
+        self.encode_seconds = Histogram(STEP_SECONDS)
         self._records: deque[StepRecord] = deque(maxlen=MAX_RECORDS)
         self._result_at = 0.0
         self._preemptions_logged = 0
@@ -64,6 +65,8 @@ class StepLog:
         self.step_seconds.add(seconds)
         self.step_decodes.add(plan.num_decodes)
         self.step_tokens.add(plan.num_decodes + plan.num_draft_tokens + plan.num_prefill_tokens)
+        if plan.encodes:
+            self.encode_seconds.add(result.encode_seconds)
         if plan.num_prefill_tokens:
             self._prefill_tokens = PREFILL_RATE_MEMORY * self._prefill_tokens + plan.num_prefill_tokens
             self._prefill_seconds = PREFILL_RATE_MEMORY * self._prefill_seconds + seconds

@@ -88,6 +88,7 @@ def distributions(view: View) -> tuple[Distribution, ...]:
         step_log.step_seconds.distribution("step_seconds"),
         step_log.step_decodes.distribution("step_decodes"),
         step_log.step_tokens.distribution("step_tokens"),
+        step_log.encode_seconds.distribution("media_encode_seconds"),
         view.counters.queue_seconds.distribution("queue_seconds"),
     )
 

@@ -69,9 +69,9 @@ def _encoded(runner: Runner, seen: Seen, picked: int | None = None) -> list[torc
     """Rows of each item, or of the picked one alone, out of encoder memory: [tokens, row] on the host."""
     encoder, encodes = runner._media._encoder, seen.encodes if picked is None else seen.encodes[picked : picked + 1]
     encoder.memory.rows.zero_()
-    lost = encoder.encode(encodes)
+    encoded = encoder.encode(encodes)
     runner._device.synchronize()
-    if lost.any():
+    if encoded.lost.any():
         raise RuntimeError("the pixels of an item were not found")
     found = []
     for one in encodes:

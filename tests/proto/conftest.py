@@ -160,6 +160,7 @@ EXAMPLES: tuple[msgspec.Struct, ...] = (
         (b"\0\0\x80?",),
         0.5,
         0.25,
+        0.125,
     ),
     plans.StepAck(2, 1, 7, 0.5),
     plans.WorkerFailed(2, 1, 7, "out of memory"),

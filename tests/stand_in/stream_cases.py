@@ -23,7 +23,7 @@ from quire.proto.transport.wire import ints
 from quire.worker.config import WorkerConfig
 from quire.worker.device.device import Device
 from quire.worker.device.parallel import Groups
-from quire.worker.media.media_encoder import MediaEncoder
+from quire.worker.media.media_encoder import Encoded, MediaEncoder
 from quire.worker.start import start
 from quire.worker.step.runner import InFlight
 
@@ -60,13 +60,13 @@ def untaken(device: Device) -> None:
     device._rows_taken = torch.cuda.Event()
 
 
-def written_beside(encoder: MediaEncoder, encodes: Sequence[Encode]) -> torch.Tensor:
+def written_beside(encoder: MediaEncoder, encodes: Sequence[Encode]) -> Encoded:
     """Pages are written while the step before reads them."""
     stream = encoder._device._encode_stream
     with torch.cuda.stream(stream):
-        lost = encode(encoder, encodes)
+        encoded = encode(encoder, encodes)
     torch.cuda.current_stream().wait_stream(stream)
-    return lost
+    return encoded
 
 
 encode = MediaEncoder.encode

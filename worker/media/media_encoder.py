@@ -5,8 +5,10 @@ import logging
 import math
 import os
 import stat
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +18,7 @@ import torch
 
 from quire.proto.messages.media import Encode, media_file, num_patches
 from quire.worker.device.device import Device
+from quire.worker.device.marks import Mark
 from quire.worker.device.parallel import Group
 from quire.worker.media.encoder_memory import EncoderMemory
 from quire.worker.specs.vision_spec import VisionSpec
@@ -33,6 +36,16 @@ class Tower(Protocol):
     def forward(self, pixels: Sequence[torch.Tensor], grids: Sequence[Grid]) -> torch.Tensor:
         """uint8 [frames, rows * patch, columns * patch, 3] each -> [rows of all, width], item after item."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The outcome of a plan's encodes: on the host, once a mark made later has passed."""
+
+    lost: torch.Tensor
+    """bool [encodes]: items whose file was lost on some rank; their rows mean nothing."""
+    mark: Mark
+    """The end of this rank's part, timed from its begin."""
 
 
 class MediaEncoder:
@@ -61,12 +74,8 @@ class MediaEncoder:
         self.most_patches = most_patches
         self.kinds = ("image", "video") if vision.takes_videos else ("image",)
 
-    def encode(self, encodes: Sequence[Encode]) -> torch.Tensor:
-        """Queue the work -> bool [encodes] of the host, which mean something once a mark made later has passed: items
-        whose file was lost on some rank; their rows mean nothing.
-
-        Raises `PlanError` for pages that do not fit.
-        """
+    def encode(self, encodes: Sequence[Encode]) -> Encoded:
+        """Queue the work. Raises `PlanError` for pages that do not fit."""
         counts = [self.num_rows(one.grid) for one in encodes]
         numbers = [
             self.memory.row_numbers(one.pages, count, "encodes") for one, count in zip(encodes, counts, strict=True)
@@ -84,16 +93,18 @@ class MediaEncoder:
             items.append((found, encodes[index].grid))
             places.append(slice(int(begins[index]), int(begins[index + 1])))
         with self._stream() as taken:
+            start, begun = self._device.begin(), time.perf_counter()
             # a row more for each item: it travels with the others, and says whether there are any
             made = self._made(items, places, total + len(encodes))
             for row in lost:
                 made[row] = 1
+            mark = self._device.mark(start, time.perf_counter() - begun)
         self._group.all_reduce(made[total:] if self._divided else made)
         # in the order of the steps: rows of those before may have to read what the pages hold till now
         self.memory.rows.index_copy_(0, self._device.upload(np.concatenate(numbers)), made[:total])
         (are_lost,) = self._device.fetch((made[total:, 0] > 0,))
         taken()
-        return are_lost
+        return Encoded(are_lost, mark)
 
     def _stream(self) -> AbstractContextManager[Callable[[], None]]:
         """The stream of the tower: beside the step before, unless ranks encode together: sums are in its order."""

@@ -7,7 +7,7 @@ import torch
 
 from quire.proto.messages.plans import StepPlan
 from quire.worker.batch import Embedded
-from quire.worker.media.media_encoder import MediaEncoder
+from quire.worker.media.media_encoder import Encoded, MediaEncoder
 from quire.worker.media.span_table import SpanTable
 from quire.worker.tables.slot_table import StepRows
 from quire.worker.tables.upload import Upload
@@ -56,8 +56,8 @@ class MediaInputs:
         positions = () if self._shifts is None else tuple((one.begin, upload.put(one.positions)) for one in chunks)
         return StepMedia(Embedded(upload.put(source), self._encoder.memory.rows), positions, moved)
 
-    def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
-        """Queue the encodes and the shifts -> see `MediaEncoder.encode`; None: the plan has none."""
+    def run(self, plan: StepPlan, media: StepMedia) -> Encoded | None:
+        """Queue the encodes, None where the plan has none, and the shifts."""
         if media.shifts is not None:
             assert self._shifts is not None
             slots, values = media.shifts

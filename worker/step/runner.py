@@ -15,6 +15,7 @@ from quire.proto.transport.wire import Int32, WireError, ints, unpack
 from quire.worker.batch import Embedded, ForwardBatch
 from quire.worker.device.device import Device
 from quire.worker.device.marks import Mark, Start
+from quire.worker.media.media_encoder import Encoded
 from quire.worker.media.media_inputs import NO_MEDIA, StepMedia
 from quire.worker.memory.kv_cache import KVCache
 from quire.worker.sampling.logprobs import Scored, assemble
@@ -40,11 +41,8 @@ class Media(Protocol):
         """Apply the plan: embeddings and positions that its rows have by their items. Raises `PlanError`."""
         ...
 
-    def run(self, plan: StepPlan, media: StepMedia) -> torch.Tensor | None:
-        """Queue what makes them -> bool [encodes] of the host, by the step's mark: items that were lost.
-
-        None: the plan encodes none.
-        """
+    def run(self, plan: StepPlan, media: StepMedia) -> Encoded | None:
+        """Queue what makes them; None: the plan encodes none."""
         ...
 
 
@@ -58,8 +56,8 @@ class InFlight:
     output: StepOutput
     stuck: tuple[int, ...]
     """Rows of the plan whose grammar allowed no token"""
-    lost: torch.Tensor | None
-    """bool [encodes]: items of the plan whose file was not there; None: it encodes none."""
+    encoded: Encoded | None
+    """None: the plan encodes none."""
     mark: Mark
     host_seconds: float
 
@@ -139,13 +137,13 @@ class Runner:
         self._upload.send()
         self._slot_table.write(changes)
         self._copy_blocks(copies)
-        lost = None if self._media is None else self._media.run(plan, media)
+        encoded = None if self._media is None else self._media.run(plan, media)
         if not num_rows:
-            return self._in_flight(plan, rows, no_output(), lost, metadata, start, begun, prepared)
+            return self._in_flight(plan, rows, no_output(), encoded, metadata, start, begun, prepared)
         hidden = self._eager(rows, media, token_types) if bucket is None else self._graphs.replay(bucket)
         with self._device.side_stream() as stored:
             output = self._output.run(metadata, hidden, stored)
-            return self._in_flight(plan, rows, output, lost, metadata, start, begun, prepared)
+            return self._in_flight(plan, rows, output, encoded, metadata, start, begun, prepared)
 
     def collect(self, step: InFlight) -> StepResult:
         """Wait for the step and read its output."""
@@ -159,6 +157,11 @@ class Runner:
         for scored in output.scored:
             logprobs += assemble(scored, bad_rows)
         token_ids: Int32 = np.zeros(len(finite), np.int32) if output.token_ids is None else output.token_ids.numpy()
+        lost: tuple[int, ...] = ()
+        encode_seconds = 0.0
+        if step.encoded is not None:
+            lost = tuple(np.flatnonzero(step.encoded.lost.numpy()).tolist())
+            encode_seconds = step.encoded.mark.wait()
         counts = b""
         if output.counts is not None:
             drawn = output.counts.numpy()
@@ -171,11 +174,12 @@ class Runner:
             counts,
             bad_rows=tuple(sorted(bad_rows)),
             stuck_rows=step.stuck,
-            lost_encodes=() if step.lost is None else tuple(np.flatnonzero(step.lost.numpy()).tolist()),
+            lost_encodes=lost,
             logprobs=tuple(logprobs),
             embeddings=() if output.vectors is None else tuple(vector.tobytes() for vector in output.vectors.numpy()),
             device_seconds=device_seconds,
             host_seconds=step.host_seconds + time.perf_counter() - begun,
+            encode_seconds=encode_seconds,
         )
 
     def close(self) -> None:
@@ -194,7 +198,7 @@ class Runner:
         plan: StepPlan,
         rows: StepRows,
         output: StepOutput,
-        lost: torch.Tensor | None,
+        encoded: Encoded | None,
         metadata: object,
         start: Start,
         begun: float,
@@ -208,7 +212,7 @@ class Runner:
         host_seconds = (ended if start is not None else prepared) - begun
         stuck = self._output.on_launched(metadata, output, mark)
         stuck_rows = tuple(rows.sampling[list(stuck)].tolist()) if stuck else ()
-        return InFlight(plan.epoch, plan.step, rows, output, stuck_rows, lost, mark, host_seconds)
+        return InFlight(plan.epoch, plan.step, rows, output, stuck_rows, encoded, mark, host_seconds)
 
     def _fetched(self, output: StepOutput) -> StepOutput:
         fetch = self._device.fetch

@@ -5,7 +5,9 @@ import pytest
 
 from quire.proto.messages.introspection import ExplainQuery
 from quire.proto.messages.media import NO_VIDEO, Media, MediaFacts, MediaSpan
-from quire.proto.transport.wire import unpack
+from quire.proto.messages.plans import StepResult
+from quire.proto.transport.wire import ints, unpack
+from quire.scheduler.state.events import StepDone
 
 ROWS = 4
 """Rows of a page."""
@@ -57,6 +59,16 @@ def test_an_image_is_encoded_by_the_plan_that_first_runs_a_token_of_it(seeing):
     assert plans[0].admits[0].spans == spans
     e.settle()
     assert e.reason(1) == "length"
+
+
+def test_seconds_of_encoding_are_those_of_steps_that_encode(seeing):
+    e = seeing()
+    e.submit(1, 40, max_tokens=3, media=(image(20),))
+    plan = e.plan()
+    e.handle(StepDone(StepResult(1, 1, ints(plan.drawn), encode_seconds=0.25)))
+    e.settle()
+    seconds = e.core.step_log.encode_seconds.distribution("media_encode_seconds")
+    assert (seconds.sum, sum(seconds.counts)) == (0.25, 1)
 
 
 def test_an_image_that_was_encoded_is_bound_by_whoever_has_it_next(seeing):

@@ -143,6 +143,12 @@ def test_chunks_may_cut_images_anywhere_and_each_is_encoded_when_its_first_token
     assert decoded(vision, drawn[0], 4) == reference.greedy(case.ids, IMAGES, 4)
 
 
+def test_a_step_says_how_long_it_encoded(vision, case):
+    case.admit(vision.scribe)
+    assert vision.run([(0, len(case.ids))], **case.changes()).encode_seconds > 0
+    assert vision.run([(0, 1)]).encode_seconds == 0
+
+
 def test_texts_beside_it_and_after_it_in_its_slot_are_as_they_were(vision, case, reference):
     text = reference.tokenizer("a quire is a gathering")["input_ids"]
     expected = reference.greedy(text, [], 5)
