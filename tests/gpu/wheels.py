@@ -23,7 +23,7 @@ SERVER = (
     "googleapis-common-protos", "grpcio", "grpcio-health-checking", "grpcio-reflection", "grpcio-status", "httptools",
     "prometheus-client", "protobuf", "starlette", "uvicorn",
 )  # fmt: skip
-"""What `quire serve`, and so the cameras of bench.py, need besides. protobuf is not older than what generated our code."""
+"""What a server, and so the cameras of bench.py, needs besides. protobuf is not older than what generated our code."""
 PYTHON = "3.12"
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(5, 40)] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
 
