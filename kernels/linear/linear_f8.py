@@ -35,7 +35,9 @@ def quantize(x: torch.Tensor, scale: torch.Tensor | None) -> tuple[torch.Tensor,
     """
     wide = x.float()
     largest = wide.abs().amax(1)
-    scales = largest.clamp(min=LEAST_MAGNITUDE) / LARGEST if scale is None else scale.expand(x.shape[0])
+    # by a tensor: a GPU multiplies by one over a number instead, which rounds twice
+    own = largest.clamp(min=LEAST_MAGNITUDE) / torch.full_like(largest, LARGEST)
+    scales = own if scale is None else scale.expand(x.shape[0])
     codes = (wide / scales[:, None]).clamp(-LARGEST, LARGEST).to(F8)
     return codes, torch.where(largest.isfinite(), scales, torch.nan)
 

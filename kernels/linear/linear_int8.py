@@ -33,7 +33,8 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
     wide = x.float()
     largest = wide.abs().amax(1)
-    scale = largest.clamp(min=LEAST_MAGNITUDE) / LARGEST
+    # by a tensor: a GPU multiplies by one over a number instead, which rounds twice
+    scale = largest.clamp(min=LEAST_MAGNITUDE) / torch.full_like(largest, LARGEST)
     integers = torch.where(largest.isfinite()[:, None], (wide / scale[:, None]).round(), 0.0)
     return integers.to(torch.int8), torch.where(largest.isfinite(), scale, torch.nan)
 

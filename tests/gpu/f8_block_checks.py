@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from kernel_checks import DTYPES, EPS, LIMITS
-from quantized_checks import ROUNDED, rounds
+from kernel_checks import DTYPES, EPS
+from quantized_checks import OF_CODES, ROUNDED, rounds
 from report import Case, Report
 from tensors import poisoned, row_error
 
@@ -56,7 +56,7 @@ def _linear_f8_blocks(
             with poisoned():
                 got = linear_f8_blocks(x, packed, scale, offset, way)
             wanted = linear_f8_blocks_reference(x, packed, scale, offset, meant)
-            report.number(f"linear_f8_blocks {way} {dtype}", row_error(got, wanted.double()), LIMITS[dtype], detail)
+            report.number(f"linear_f8_blocks {way} {dtype}", row_error(got, wanted.double()), OF_CODES[dtype], detail)
         for gate, added in ((None, residual), ("silu", None)):
             given = (norm_weight, EPS, packed, scale, None, gate)
             with poisoned():

@@ -25,6 +25,8 @@ from quire.kernels.linear.linear_f8 import (
 )
 
 WAYS: tuple[Activations, ...] = ("token", "static", "none")
+OF_CODES = {**LIMITS, torch.float32: 5e-4}
+"""Sums of products of 8-bit floats keep fewer bits on Hopper than a float32 has: 2.4e-4 was seen."""
 ROUNDED = 0.05
 """Limit of a row's relative error behind a norm: what it rounds otherwise may fall on a neighbouring code."""
 
@@ -55,7 +57,7 @@ def _linear_f8(report: Report, device: torch.device, inputs: int, outputs: int, 
             with poisoned():
                 got = linear_f8(x, packed, scale, offset, way, static)
             wanted = linear_f8_reference(x, packed, scale, offset, meant, meant_scale)
-            report.number(f"linear_f8 {way} {dtype}", row_error(got, wanted.double()), LIMITS[dtype], detail)
+            report.number(f"linear_f8 {way} {dtype}", row_error(got, wanted.double()), OF_CODES[dtype], detail)
         for gate, added in ((None, residual), ("silu", None)):
             if gate and outputs % 2:
                 continue
