@@ -143,7 +143,7 @@ class SlotTable:
             self.sampling.clear(gone.slot)
         for new in changes.admitted:
             self.tokens[new.slot, : new.tokens.shape[0]] = new.tokens
-            self.known[new.slot] = new.tokens.shape[0]
+            self.known[new.slot].fill_(new.tokens.shape[0])  # assigned, it would be a copy that is waited for
             for table, blocks in zip(self.block_tables, new.tables, strict=True):
                 table[new.slot, : blocks.shape[0]] = blocks
             self.sampling.write(new.slot, new.columns)
