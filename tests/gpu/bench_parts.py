@@ -80,6 +80,7 @@ def _engine(part: str, report: Report, given: Given, bench: workloads.Bench) -> 
             name = f"itl_ms_at_{context}"
             run = partial(_figure, report, name, rows, lambda one, context=context: one.step_ms(1, context, 64))
             yield Case(name, run)
+        yield Case("idle_share_alone", partial(_figure, report, "idle_share_alone", rows, lambda one: one.idle_alone()))
         for length in bench.first_tokens:
             name = f"ttft_ms_{length}"
             yield Case(name, partial(_figure, report, name, rows, lambda one, n=length: one.first_token_ms(n)))

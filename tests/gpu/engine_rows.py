@@ -45,6 +45,13 @@ class Rows:
     def first_token_ms(self, length: int) -> float:
         return statistics.median(self._run(self._prompts(1, length), 2)[0][0] * 1e3 for _ in range(3))
 
+    def idle_alone(self) -> float:
+        """Idle share of one sequence's steps."""
+        prompts = self._prompts(1, 100)
+        before = self.running.device_seconds()
+        moments = self._run(prompts, 400)
+        return idle_share(self.running.device_seconds() - before, moments[0][-1])
+
     def throughput(self, load: Throughput) -> dict[str, float]:
         """Output tokens per second, over all or, when time is up, over what came by then."""
         prompts = self._prompts(load.requests, load.input_len)
