@@ -11,21 +11,43 @@ from quire.proto.messages.requests import ModelFacts
 from quire.proto.process.sizes import format_bytes
 
 PROMPT = "def fibonacci(n):"
+MOST_LABELS = 5
+"""Labels that are named."""
+ASKED: dict[str, tuple[str, dict[str, object]]] = {
+    "generate": ("v1/completions", {"prompt": PROMPT, "max_tokens": 64}),
+    "embed": ("v1/embeddings", {"input": PROMPT}),
+    "score": ("v1/rerank", {"query": PROMPT, "documents": ["return fibonacci(n - 1) + fibonacci(n - 2)", "a poem"]}),
+    "classify": ("classify", {"input": PROMPT}),
+    "reward": ("classify", {"input": PROMPT}),
+}
+"""Example of a request for each task."""
 
 
 def engine_summary(facts: ModelFacts) -> list[str]:
     """Model, memory and capacity, as the workers measured them."""
     num_tokens = facts.num_kv_tokens
     name = f"{facts.architecture}, {facts.dtype} on {facts.device}"
+    made = [task_summary(facts)] if facts.makes_vectors else []
     if facts.whole_prompts:
-        vectors = f"embeds: vectors of {facts.embedding_size} numbers, texts of up to {facts.max_model_len} tokens"
-        return [name, f"memory: weights {format_bytes(facts.weight_bytes)}, no KV cache", vectors]
+        return [name, f"memory: weights {format_bytes(facts.weight_bytes)}, no KV cache", *made]
     return [
         name,
+        *made,
         f"memory: weights {format_bytes(facts.weight_bytes)}, KV cache {format_bytes(facts.kv_bytes)}",
         f"KV cache: {facts.num_blocks} blocks of {facts.block_size} tokens, {num_tokens} tokens",
         f"maximum concurrency for {facts.max_model_len} tokens: {num_tokens / facts.max_model_len:.2f}x",
     ]
+
+
+def task_summary(facts: ModelFacts) -> str:
+    """The answer to a text, of a model that does not generate."""
+    longest = f"texts of up to {facts.max_model_len} tokens"
+    if facts.head is None:
+        return f"embeds: vectors of {facts.embedding_size} numbers, {longest}"
+    does = {"classify": "classifies", "score": "scores pairs", "reward": "gives rewards"}[facts.task]
+    labels = ", ".join(facts.head.labels[:MOST_LABELS]) + (", ..." if len(facts.head.labels) > MOST_LABELS else "")
+    count = len(facts.head.labels)
+    return f"{does}: {count} label{'s' if count > 1 else ''} ({labels}), {longest}"
 
 
 def target_of(host: str, port: int) -> str:
@@ -48,12 +70,12 @@ def url_of(frontend: FrontendConfig) -> str:
 
 
 def ready_to_paste(frontend: FrontendConfig, task: str = "generate") -> str:
-    """Examples that ask for the first tokens or the first vector. The reader fills in the names of PEM files."""
+    """Examples that ask for the first tokens, vector or numbers. The reader fills in the names of PEM files."""
     flags, python, curl = _credentials(frontend)
     target = target_of(frontend.host, frontend.grpc_port)
     text = (
         ""
-        if task == "embed"
+        if task != "generate"
         else f"""
 Try it:
 
@@ -69,14 +91,12 @@ or from Python:
 """
     )
     if frontend.http_port >= 0:
-        path, asked = ("embeddings", "input") if task == "embed" else ("completions", "prompt")
-        body: dict[str, object] = {"model": frontend.served_model_names[0], asked: PROMPT}
-        if task != "embed":
-            body["max_tokens"] = 64
+        path, asked = ASKED[task]
+        body = {"model": frontend.served_model_names[0], **asked}
         text += f"""
 Over HTTP, as OpenAI's clients do:
 
-  curl {url_of(frontend)}/v1/{path} -H 'Content-Type: application/json'{curl} -d {shlex.quote(json.dumps(body))}
+  curl {url_of(frontend)}/{path} -H 'Content-Type: application/json'{curl} -d {shlex.quote(json.dumps(body))}
 """
     return text
 

@@ -91,7 +91,8 @@ class ServeOptions:
     ] = ()
 
     task: Annotated[
-        Literal["auto", "generate", "embed"], Flag("model", "what the model is asked for; auto: by the checkpoint")
+        Literal["auto", "generate", "embed", "classify", "score", "reward"],
+        Flag("model", "what the model is asked for; auto: by the checkpoint"),
     ] = "auto"
     tokenizer: Annotated[str, Flag("model", "directory of another tokenizer", "DIR", default="the model's")] = ""
     chat_template: Annotated[

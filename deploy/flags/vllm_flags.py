@@ -148,7 +148,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "optimization-level": VllmFlag("there are no levels; leave it out, or say --enforce-eager", also=("-O",)),
     "revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),
     "root-path": VllmFlag("let the reverse proxy strip the prefix"),
-    "runner": VllmFlag("use --task: pooling is embed", ("auto",)),
+    "runner": VllmFlag("use --task: pooling is embed, classify, score or reward", ("auto",)),
     "speculative-config": VllmFlag(_NO_DRAFTS, also=("-sc",)),
     "structured-outputs-config": VllmFlag("grammars are always compiled by llguidance"),
     "tokenizer-revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),

@@ -78,6 +78,7 @@ class EngineInfo:
             modalities=("text", *(kind for kind in KINDS if model.most_of(kind))),
             max_images=model.most_of("image"),
             max_videos=model.most_of("video"),
+            labels=() if facts is None or facts.head is None else facts.head.labels,
             supports_priority=welcome is not None and welcome.limits.priority_enabled,
         )
 

@@ -13,11 +13,13 @@ from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
 from quire.frontend.limits.byte_budget import current_body
 from quire.frontend.request import validate
-from quire.frontend.request.embeddings import Embedder
 from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.overload import Overload
 from quire.frontend.request.preparer import RequestPreparer
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
+from quire.frontend.request.vectors.embeddings import embed
+from quire.frontend.request.vectors.scores import score
+from quire.frontend.request.vectors.vector_call import Gatherer
 from quire.frontend.stream.parsed_stream import ParsedStream
 from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.scheduler_client import SchedulerClient
@@ -42,7 +44,7 @@ class RequestPipeline:
     ) -> None:
         self._models = models
         self._scheduler = scheduler
-        self._embedder = Embedder(config, observer)
+        self._gatherer = Gatherer(config, observer)
         self._observer = observer
         self.overload = Overload(observer.metrics)
         observer.metrics.num_open = lambda: self.num_open
@@ -115,7 +117,7 @@ class RequestPipeline:
         """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
             model = await self._models.find(request.model)
-            return await self._embedder.embed(model, request, call, names)
+            return await embed(self._gatherer, model, request, call, names)
 
     async def score(
         self, request: ScoreRequest, call: Call, query: str = "query", documents: str = "documents"
@@ -123,7 +125,7 @@ class RequestPipeline:
         """The documents' scores. `query`, `documents`: the fields' names. Raises `ParameterError` or `RequestError`."""
         with self._preparing():
             model = await self._models.find(request.model)
-            return await self._embedder.score(model, request, call, query, documents)
+            return await score(self._gatherer, model, request, call, query, documents)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:

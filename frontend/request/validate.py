@@ -4,9 +4,9 @@ Errors name the field as `quire.proto` does. The scheduler checks again.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quire.frontend.call import Call
 from quire.frontend.config import FrontendConfig
@@ -31,6 +31,15 @@ MAX_REQUEST_ID = 128
 SIDES = ("left", "right")
 DEFAULT_MAX_TOKENS = 16
 """`max_tokens` of a request that is no chat and sets none."""
+
+DOES: Final[Mapping[Task, str]] = {
+    "generate": "generates here; ask it through /v1/chat/completions or /v1/completions",
+    "embed": "makes vectors here and generates nothing; ask it through /v1/embeddings, /v1/score or /v1/rerank",
+    "score": "scores pairs of texts here; ask it through /v1/score or /v1/rerank",
+    "classify": "classifies here; ask it through /classify",
+    "reward": "gives rewards here; ask it through /classify",
+}
+"""The work of a model of each task, and its routes."""
 
 
 class CheckedFields(NamedTuple):
@@ -59,7 +68,7 @@ def before_tokenizing(
     request: GenerateRequest, call: Call, config: FrontendConfig, limits: Limits, facts: ModelFacts
 ) -> CheckedFields:
     """Check what is neither the model's name, the chat nor sampling. Raises `ParameterError` or `RequestError`."""
-    check_task("generate", facts)
+    check_task(("generate",), facts)
     check_labels(request, limits)
     check_stop(request.stop)
     n = 1 if request.n is None else request.n
@@ -91,15 +100,12 @@ def after_tokenizing(
     return params
 
 
-def check_task(task: Task, facts: ModelFacts) -> None:
-    """Raises `RequestError` (UNSUPPORTED) when the model served here does something else."""
-    if facts.task == task:
+def check_task(tasks: Sequence[Task], facts: ModelFacts) -> None:
+    """Raises `RequestError` (UNSUPPORTED) unless the task of the model served here is one of these."""
+    if facts.task in tasks:
         return
-    if task == "embed":
-        message = f"{facts.architecture} generates here; serve an embedding model, or this one with --task embed"
-    else:
-        message = f"{facts.architecture} makes vectors here and generates nothing; ask it for embeddings or scores"
-    raise RequestError("UNSUPPORTED", message, field="model")
+    remedy = f"or serve a model for this, with --task {tasks[0]} where its files do not say so"
+    raise RequestError("UNSUPPORTED", f"{facts.architecture} {DOES[facts.task]}, {remedy}", field="model")
 
 
 def check_adapter(name: str | None, facts: ModelFacts) -> str:

@@ -82,7 +82,7 @@ class Observer:
             metrics.count("client_aborts_total")
             return "CANCELLED"
         if failure is None:
-            if stream.prepared.task == "embed":
+            if stream.prepared.task != "generate":
                 metrics.embedded(len(stream.prepared.prompt))
             else:
                 metrics.observe("request_max_generation_tokens", max(output.num_tokens for output in stream.outputs))

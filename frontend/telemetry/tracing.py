@@ -144,8 +144,9 @@ def _of_answer(stream: RequestStream, ending: RequestEnd) -> dict[str, Any]:
         "quire.num_restarts": sum(one.usage.num_restarts for one in finished),
         "quire.priority": prepared.priority,
     }
-    if prepared.task == "embed":
-        return attributes | {"gen_ai.operation.name": "embeddings"}
+    if prepared.task != "generate":
+        name = "embeddings" if prepared.task == "embed" else prepared.task
+        return attributes | {"gen_ai.operation.name": name}
     attributes |= _of_params(prepared.params)
     if stream.first_token_at:
         attributes["gen_ai.response.time_to_first_chunk"] = stream.first_token_at - ending.arrived

@@ -15,6 +15,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
 from quire.frontend.text.detokenizer import Detokenizer, PieceBytes, TokenBytes, text_of
+from quire.frontend.text.pair_template import PairTemplate
 from quire.frontend.text.placeholder_text import PLACEHOLDER, PlaceholderText
 from quire.frontend.text.special_token_escape import unescaped
 from quire.frontend.text.special_tokens import MAX_ROUNDS, SpecialTokenMatch, SpecialTokens, span, with_model
@@ -62,6 +63,7 @@ class TextTokenizer:
 
         The token for unknown characters is none of them: every text may hold some.
         """
+        self.pairs = PairTemplate.of(self._plain)
         self._num_around = self._plain.num_special_tokens_to_add(False)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.max_token_chars = max(map(len, vocabulary), default=1)

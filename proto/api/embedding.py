@@ -34,10 +34,12 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """A query and documents to compare: the score is the cosine of their vectors."""
+    """A query and documents to compare: by the cosine of their vectors, or by a model that reads both together."""
 
-    query: str
+    query: str | None = None
     documents: Sequence[str] = ()
+    queries: Sequence[str] = ()
+    """One for each document, in place of `query`."""
     request_id: str | None = None
     model: str | None = None
     truncate_prompt_tokens: int | None = None
@@ -45,11 +47,14 @@ class ScoreRequest:
     priority: int | None = None
     timeout_seconds: float | None = None
     max_tokens_per_doc: int | None = None
+    max_tokens_per_query: int | None = None
+    use_activation: bool | None = None
+    """False: the raw number of a model that reads both together. Default: as that model's files say, a sigmoid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """One score in [-1, 1] per document, in their order."""
+    """One score per document, in their order: a cosine in [-1, 1], or as the model's head says."""
 
     request_id: str
     model: str

@@ -68,6 +68,8 @@ class ServerInfo:
     """Most images of one prompt; 0: the model takes none."""
     max_videos: int = 0
     """The same of videos."""
+    labels: Sequence[str] = ()
+    """Names of the labels that the model gives numbers; none for `generate` and `embed`."""
 
 
 @dataclass(frozen=True, slots=True)

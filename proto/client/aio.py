@@ -113,7 +113,7 @@ class AsyncClient:
         return grpc_map.embeddings(await self._call(self._inference.Embed, message, timeout_seconds))
 
     async def score(self, request: api.ScoreRequest, timeout_seconds: float | None = None) -> api.Scores:
-        """Similarity of each document to the query; needs an embedding model."""
+        """Score of each document for the query; needs an embedding model or a cross-encoder."""
         message = grpc_map.score_request_message(request)
         return grpc_map.scores(await self._call(self._inference.Score, message, timeout_seconds))
 

@@ -114,7 +114,7 @@ class Client:
         return grpc_map.embeddings(self._call(self._inference.Embed, message, timeout_seconds))
 
     def score(self, request: api.ScoreRequest, timeout_seconds: float | None = None) -> api.Scores:
-        """Similarity of each document to the query; needs an embedding model."""
+        """Score of each document for the query; needs an embedding model or a cross-encoder."""
         message = grpc_map.score_request_message(request)
         return grpc_map.scores(self._call(self._inference.Score, message, timeout_seconds))
 

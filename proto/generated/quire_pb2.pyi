@@ -469,7 +469,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "kv_dtype", "quantization", "num_ranks", "num_kv_tokens", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser", "modalities", "max_images", "max_videos")
+    __slots__ = ("version", "state", "state_detail", "model_names", "uptime_seconds", "max_model_len", "vocab_size", "eos_token_ids", "architecture", "dtype", "device", "revision", "num_blocks", "block_size", "kv_bytes", "weight_bytes", "adapters", "kv_dtype", "quantization", "num_ranks", "num_kv_tokens", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs", "max_num_queued_tokens", "default_timeout_seconds", "max_timeout_seconds", "default_temperature", "default_top_p", "default_top_k", "default_min_p", "default_repetition_penalty", "supports_chat", "supports_priority", "task", "embedding_size", "tool_parser", "reasoning_parser", "modalities", "max_images", "max_videos", "labels")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STATE_DETAIL_FIELD_NUMBER: _ClassVar[int]
@@ -511,6 +511,7 @@ class GetServerInfoResponse(_message.Message):
     MODALITIES_FIELD_NUMBER: _ClassVar[int]
     MAX_IMAGES_FIELD_NUMBER: _ClassVar[int]
     MAX_VIDEOS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: str
     state_detail: str
@@ -552,7 +553,8 @@ class GetServerInfoResponse(_message.Message):
     modalities: _containers.RepeatedScalarFieldContainer[str]
     max_images: int
     max_videos: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kv_dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., num_ranks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., modalities: _Optional[_Iterable[str]] = ..., max_images: _Optional[int] = ..., max_videos: _Optional[int] = ...) -> None: ...
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[str] = ..., state_detail: _Optional[str] = ..., model_names: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., revision: _Optional[str] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., kv_bytes: _Optional[int] = ..., weight_bytes: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., kv_dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., num_ranks: _Optional[int] = ..., num_kv_tokens: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_num_queued_reqs: _Optional[int] = ..., max_num_queued_tokens: _Optional[int] = ..., default_timeout_seconds: _Optional[float] = ..., max_timeout_seconds: _Optional[float] = ..., default_temperature: _Optional[float] = ..., default_top_p: _Optional[float] = ..., default_top_k: _Optional[int] = ..., default_min_p: _Optional[float] = ..., default_repetition_penalty: _Optional[float] = ..., supports_chat: _Optional[bool] = ..., supports_priority: _Optional[bool] = ..., task: _Optional[str] = ..., embedding_size: _Optional[int] = ..., tool_parser: _Optional[str] = ..., reasoning_parser: _Optional[str] = ..., modalities: _Optional[_Iterable[str]] = ..., max_images: _Optional[int] = ..., max_videos: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -684,7 +686,7 @@ class EmbedResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("query", "documents", "request_id", "model", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side", "max_tokens_per_doc")
+    __slots__ = ("query", "documents", "request_id", "model", "truncate_prompt_tokens", "priority", "timeout_seconds", "truncation_side", "max_tokens_per_doc", "queries", "max_tokens_per_query", "use_activation")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -694,6 +696,9 @@ class ScoreRequest(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_PER_DOC_FIELD_NUMBER: _ClassVar[int]
+    QUERIES_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_PER_QUERY_FIELD_NUMBER: _ClassVar[int]
+    USE_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
     query: str
     documents: _containers.RepeatedScalarFieldContainer[str]
     request_id: str
@@ -703,7 +708,10 @@ class ScoreRequest(_message.Message):
     timeout_seconds: float
     truncation_side: str
     max_tokens_per_doc: int
-    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncation_side: _Optional[str] = ..., max_tokens_per_doc: _Optional[int] = ...) -> None: ...
+    queries: _containers.RepeatedScalarFieldContainer[str]
+    max_tokens_per_query: int
+    use_activation: bool
+    def __init__(self, query: _Optional[str] = ..., documents: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., model: _Optional[str] = ..., truncate_prompt_tokens: _Optional[int] = ..., priority: _Optional[int] = ..., timeout_seconds: _Optional[float] = ..., truncation_side: _Optional[str] = ..., max_tokens_per_doc: _Optional[int] = ..., queries: _Optional[_Iterable[str]] = ..., max_tokens_per_query: _Optional[int] = ..., use_activation: _Optional[bool] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("request_id", "model", "scores", "prompt_tokens")

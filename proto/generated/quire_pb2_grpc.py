@@ -106,7 +106,8 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """How near documents are to a query: the cosine of their vectors. Needs an embedding model.
+        """How near documents are to a query: the cosine of their vectors (task "embed"), or what a model says that reads both
+        together (task "score").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -111,16 +111,16 @@ def embed_request_message(request: api.EmbedRequest) -> pb.EmbedRequest:
 
 
 def score_request(message: pb.ScoreRequest) -> api.ScoreRequest:
-    """The request of a message whose contents were checked. Raises `ParameterError` for a missing query."""
-    if not message.HasField("query"):
-        raise ParameterError("query", "is missing", "EMPTY_PROMPT")
-    return api.ScoreRequest(documents=tuple(message.documents), **set_scalars(message))
+    """The request of a message whose contents were checked."""
+    documents, queries = tuple(message.documents), tuple(message.queries)
+    return api.ScoreRequest(documents=documents, queries=queries, **set_scalars(message))
 
 
 def score_request_message(request: api.ScoreRequest) -> pb.ScoreRequest:
     """Raises `RequestError` for a value its field cannot carry."""
     message = pb.ScoreRequest()
     put_scalars(message, request)
-    with sendable("documents"):
-        message.documents.extend(request.documents)
+    for field in ("documents", "queries"):
+        with sendable(field):
+            getattr(message, field).extend(getattr(request, field))
     return message

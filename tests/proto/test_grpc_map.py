@@ -144,8 +144,6 @@ def test_a_tool_without_a_name_and_an_empty_input_are_refused_by_name():
         grpc_map.generate_request(pb.GenerateRequest(chat=chat))
     with pytest.raises(ParameterError, match=r"inputs\[0\]"):
         grpc_map.embed_request(pb.EmbedRequest(inputs=[pb.EmbedInput()]))
-    with pytest.raises(ParameterError, match="query"):
-        grpc_map.score_request(pb.ScoreRequest())
 
 
 def test_every_field_of_the_contract_is_a_field_of_the_value():

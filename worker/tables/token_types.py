@@ -7,7 +7,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class TokenTypes:
-    """Where the second text of each slot's prompt begins; free of cost until a first pair comes."""
+    """The beginning of the second text in each slot's prompt; free of cost until a first pair comes."""
 
     def __init__(self, num_slots: int) -> None:
         self._num_slots = num_slots

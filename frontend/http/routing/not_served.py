@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from quire.frontend.http.errors import HttpError
 
-_VECTORS = "use /v1/embeddings, /v1/score or /v1/rerank with an embedding model"
+_VECTORS = "use /v1/embeddings with an embedding model; /v1/score and /v1/rerank with that or a reranker"
 _LABELS = "use /v1/completions with `logprob_token_ids`, or with `guided_choice`"
 _FILES = "files are not kept here; `quire run-batch -i FILE -o FILE` runs a file of requests"
 _STATE = "conversations are not kept here; use /v1/responses with previous_response_id"

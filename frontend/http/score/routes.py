@@ -1,12 +1,11 @@
 """POST /score in vLLM's shape, /rerank and /reranking in those of Jina, Cohere and TEI; all also under /v1.
 
-A score is the cosine of two vectors, as vLLM scores with an embedding model.
+A score is the cosine of two vectors, or what a cross-encoder's head says of both texts in one prompt.
 """
 
 import time
 from typing import Any
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,7 +28,7 @@ from quire.frontend.http.score.types import (
     text_of,
     texts_of,
 )
-from quire.proto.api import EmbedRequest, ScoreRequest, Scores
+from quire.proto.api import ScoreRequest, Scores
 from quire.proto.messages.params import ParameterError
 
 RERANK = ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")
@@ -41,9 +40,7 @@ def routes(context: FrontendContext) -> list[Route]:
         body = await read(request, RerankBody)
         query, texts = await beside(request, lambda: _query_and_texts(body))
         field = "documents" if body.texts is None else "texts"
-        asked = ScoreRequest(
-            query=query, documents=texts, max_tokens_per_doc=body.max_tokens_per_doc, **_common(body, request)
-        )
+        asked = ScoreRequest(query=query, documents=texts, **_common(body, request))
         found = await context.pipeline.score(asked, call_of(request), documents=field)
         best = sorted(range(len(texts)), key=lambda index: -found.scores[index])[: body.top_n or None]
         if body.texts is not None:
@@ -59,11 +56,8 @@ def routes(context: FrontendContext) -> list[Route]:
         body = await read(request, ScoreBody)
         names = body.sides()
         left, right = await beside(request, lambda: [texts_of(getattr(body, name), name) for name in names])
-        if len(left) == 1:
-            asked = ScoreRequest(query=left[0], documents=right, **_common(body, request))
-            found = await context.pipeline.score(asked, call_of(request), *names)
-        else:
-            found = await _score_pairs(context, body, request, names, left, right)
+        asked = ScoreRequest(queries=left, documents=right, **_common(body, request))
+        found = await context.pipeline.score(asked, call_of(request), *names)
         data = [ScoreItem(index, value) for index, value in enumerate(found.scores)]
         return json_response(ScoreList(found.request_id, data, found.model, _usage(found), int(time.time())))
 
@@ -85,10 +79,11 @@ def _query_and_texts(body: RerankBody) -> tuple[str, list[str]]:
 
 
 def _common(body: Common, request: Request) -> dict[str, Any]:
-    """The fields that an `EmbedRequest` and a `ScoreRequest` have in common."""
-    cut = body.truncate_prompt_tokens
-    if cut is None and isinstance(body, RerankBody) and body.truncate:
-        cut = -1
+    """The fields of a `ScoreRequest` that both routes have."""
+    cut, activates = body.truncate_prompt_tokens, body.activates
+    if isinstance(body, RerankBody):
+        cut = -1 if cut is None and body.truncate else cut
+        activates = not body.raw_scores if activates is None and body.raw_scores is not None else activates
     return {
         "request_id": request_id(request) if body.request_id is None else body.request_id,
         "model": body.model,
@@ -96,28 +91,11 @@ def _common(body: Common, request: Request) -> dict[str, Any]:
         "truncation_side": body.truncation_side,
         "priority": body.priority,
         "timeout_seconds": body.timeout_seconds,
+        "max_tokens_per_doc": body.max_tokens_per_doc,
+        "max_tokens_per_query": body.max_tokens_per_query,
+        "use_activation": activates,
     }
 
 
 def _usage(found: Scores) -> Usage:
     return Usage(found.prompt_tokens, found.prompt_tokens)
-
-
-async def _score_pairs(
-    context: FrontendContext,
-    body: ScoreBody,
-    request: Request,
-    sides: tuple[str, str],
-    left: list[str],
-    right: list[str],
-) -> Scores:
-    """Each text of one list against its neighbour of the other."""
-    if len(left) != len(right):
-        message = f"must be one text, or as many as {sides[1]}: {len(right)}; got {len(left)}"
-        raise ParameterError(sides[0], message)
-    names = [f"{field}[{index}]" for field in sides for index in range(len(left))]
-    asked = EmbedRequest(inputs=[*left, *right], normalize=True, **_common(body, request))
-    found = await context.pipeline.embed(asked, call_of(request), names)
-    ones, others = np.array(found.vectors, np.float64).reshape(2, len(left), -1)
-    scores = (ones * others).sum(1).clip(-1.0, 1.0).tolist()
-    return Scores(found.request_id, found.model, scores, found.prompt_tokens)

@@ -22,7 +22,7 @@ Texts = str | Document | list[str | Document]
 
 
 class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of both routes. `use_activation` and its older names say nothing about a cosine."""
+    """Fields of both routes. A cosine is what it is: `use_activation` and its other names are for heads."""
 
     model: str | None = None
     user: str | None = None
@@ -37,7 +37,14 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     instruction: None = None
     chat_template: None = None
     mm_processor_kwargs: None = None
-    max_tokens_per_query: None = None
+    max_tokens_per_query: int | None = None
+    max_tokens_per_doc: int | None = None
+
+    @property
+    def activates(self) -> bool | None:
+        """Numbers of a head go through its activation; None: as the model's files say."""
+        given = (one for one in (self.use_activation, self.activation, self.softmax) if one is not None)
+        return next(given, None)
 
 
 class RerankBody(Common, kw_only=True, forbid_unknown_fields=True):
@@ -49,9 +56,8 @@ class RerankBody(Common, kw_only=True, forbid_unknown_fields=True):
     top_n: int | None = None
     return_documents: bool | None = None
     return_text: bool | None = None
-    max_tokens_per_doc: int | None = None
     raw_scores: bool | None = None
-    """Ignored: a cosine is what it is."""
+    """True is `use_activation` false."""
     truncate: bool | None = None
     """True is `truncate_prompt_tokens` -1."""
     rank_fields: None = None

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from quire.frontend.request.defaults import model_normalizes
-from quire.frontend.request.embeddings import MAX_IN_FLIGHT, MAX_INPUTS, normalized
+from quire.frontend.request.vectors.embeddings import normalized
+from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT, MAX_INPUTS
 from quire.frontend.text.encode_jobs import EncodeText, encode_part
 from quire.proto.api import EmbedRequest, GenerateRequest, RequestError, ScoreRequest
 from quire.proto.messages.message import Usage

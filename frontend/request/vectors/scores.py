@@ -1,0 +1,87 @@
+"""Scores of pairs of texts: the cosine of their vectors, or what a head says of both in one prompt."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from quire.frontend.call import Call
+from quire.frontend.request.served_model import ServedModel
+from quire.frontend.request.vectors.activation import activated
+from quire.frontend.request.vectors.embeddings import normalized
+from quire.frontend.request.vectors.vector_call import MAX_INPUTS, Gatherer, VectorCall, check_count
+from quire.frontend.text.pair_template import Pair
+from quire.proto.api import ScoreRequest, Scores
+from quire.proto.messages.params import ParameterError
+
+TASKS = ("embed", "score")
+
+
+async def score(
+    gatherer: Gatherer,
+    model: ServedModel,
+    request: ScoreRequest,
+    call: Call,
+    query: str = "query",
+    documents: str = "documents",
+) -> Scores:
+    """A score for each document. `query`, `documents`: the fields' names. Raises `ParameterError` or `RequestError`."""
+    if (request.query is None) == (not request.queries):
+        raise ParameterError(query, "is missing; set it, or queries, but not both", "EMPTY_PROMPT")
+    queries = request.queries or (request.query or "",)
+    count = len(request.documents)
+    most = MAX_INPUTS - 1 if len(queries) == 1 else MAX_INPUTS // 2
+    check_count(documents, count, most)
+    if len(queries) not in (1, count):
+        raise ParameterError(query, f"must be one text, or as many as {documents}: {count}; got {len(queries)}")
+    for field in ("max_tokens_per_query", "max_tokens_per_doc"):
+        limit = getattr(request, field)
+        if limit is not None and limit < 1:
+            raise ParameterError(field, f"must be at least 1, got {limit}")
+    numbered = [query] if len(queries) == 1 else [f"{query}[{index}]" for index in range(count)]
+    names = [f"{documents}[{index}]" for index in range(count)]
+    shared = gatherer.begin(model, request, call, [*numbered, *names], TASKS)
+    if shared.facts.task == "embed":
+        return await _cosines(gatherer, shared, request, queries)
+    return await _of_pairs(gatherer, shared, request, queries)
+
+
+async def _cosines(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
+    num_queries = len(queries)
+    texts = (*queries, *request.documents)
+
+    async def prompt(index: int) -> Pair:
+        limit = request.max_tokens_per_query if index < num_queries else request.max_tokens_per_doc
+        return Pair(await shared.encode(texts[index], most=limit))
+
+    found = await gatherer.gather(shared, prompt)
+    vectors = [normalized(one.vector).astype(np.float64) for one in found]
+    ones, others = np.stack(vectors[:num_queries]), np.stack(vectors[num_queries:])
+    scores = (ones * others).sum(1).clip(-1.0, 1.0).tolist()
+    return Scores(shared.label, shared.name, scores, sum(one.num_tokens for one in found))
+
+
+async def _of_pairs(gatherer: Gatherer, shared: VectorCall, request: ScoreRequest, queries: Sequence[str]) -> Scores:
+    head, count = shared.facts.head, len(request.documents)
+    assert head is not None
+    named_queries, names = shared.names[:-count], shared.names[-count:]
+    template = shared.model.tokenizer.pairs
+    if shared.keep is not None and shared.keep < template.num_around + 2:
+        least = template.num_around + 2
+        raise ParameterError("truncate_prompt_tokens", f"must be at least {least} for a pair, got {shared.keep}")
+
+    async def encoded(number: int) -> Sequence[int]:
+        limit, field = request.max_tokens_per_query, named_queries[number]
+        return await shared.encode(queries[number], special=False, most=limit, field=field)
+
+    only = await encoded(0) if len(queries) == 1 else None
+
+    async def prompt(index: int) -> Pair:
+        first = await encoded(index) if only is None else only
+        second = await shared.encode(request.documents[index], special=False, most=request.max_tokens_per_doc)
+        return template.join(first, second, shared.keep, keep_last=shared.keep_last)
+
+    found = await gatherer.gather(replace(shared, names=names), prompt)
+    kind = "none" if request.use_activation is False else head.activation
+    scores = [float(activated(one.vector, kind)[0]) for one in found]
+    return Scores(shared.label, shared.name, scores, sum(one.num_tokens for one in found))

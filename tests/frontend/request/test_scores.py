@@ -1,0 +1,120 @@
+"""Scores of a cross-encoder through a whole frontend: pairs are requests of their own, and their head's numbers come
+back through its activation."""
+
+import asyncio
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from quire.frontend.request.vectors.activation import activated
+from quire.proto.api import EmbedRequest, RequestError, ScoreRequest
+from quire.proto.messages.heads import HeadFacts
+from quire.proto.messages.message import Usage
+from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
+from quire.proto.transport.wire import unpack
+
+
+def answer(scheduler, submit):
+    """The raw number of a pair is its length."""
+    finish = Finish(submit.number, 0, "stop", Usage(len(submit.prompt) // 4, 0, 0, 0.0, 0.0, 0.0), 0)
+    raw = np.array([len(submit.prompt) // 4 - 5], np.float32).tobytes()
+    scheduler.send(Outputs(scheduler.epoch, b"", b"", b"", b"", (finish,), (), (EmbeddingVector(submit.number, raw),)))
+
+
+@pytest.fixture
+def scoring(serving):
+    """`scoring(test)`: runs `test(s)` against a frontend whose engine scores pairs."""
+
+    def run(test, activation="sigmoid", **config):
+        async def body():
+            async with serving(**config) as s:
+                head = HeadFacts(("LABEL_0",), activation)
+                fields = {"task": "score", "head": head, "whole_prompts": True, "shares_prefixes": False}
+                s.scheduler.facts = msgspec.structs.replace(s.scheduler.facts, **fields)
+                s.scheduler.script = lambda submit: answer(s.scheduler, submit)
+                s.scheduler.change("ready")
+                await s.until(lambda: s.server.scheduler.welcome.facts.task == "score")
+                await test(s)
+
+        asyncio.run(body())
+
+    return run
+
+
+def sigmoid(number):
+    return 1 / (1 + math.exp(-number))
+
+
+def test_every_pair_is_one_request_and_its_number_goes_through_the_activation(scoring):
+    async def test(s):
+        texts = ["hello world", "stop", ""]
+        lengths = [len(s.server.pipeline._models.default.tokenizer.encode(text)) for text in ("hello", *texts)]
+        asked = ScoreRequest(query="hello", documents=texts, request_id="mine")
+        found = await s.client.score(asked)
+        assert [(submit.task, submit.label) for submit in s.scheduler.submits] == [("score", "mine")] * 3
+        raw = [lengths[0] + length - 5 for length in lengths[1:]]
+        assert found.scores == pytest.approx([sigmoid(number) for number in raw])
+        assert found.prompt_tokens == sum(number + 5 for number in raw)
+        plain = await s.client.score(ScoreRequest(query="hello", documents=texts, use_activation=False))
+        assert list(plain.scores) == raw
+        pairs = await s.client.score(ScoreRequest(queries=texts[:2], documents=texts[:2], use_activation=False))
+        assert list(pairs.scores) == [2 * length - 5 for length in lengths[1:3]]
+
+    scoring(test)
+
+
+def test_long_pairs_are_refused_by_name_or_cut(scoring):
+    async def test(s):
+        long = "hello " * 600
+        with pytest.raises(RequestError, match=r"more than the context of 512; .* truncate_prompt_tokens") as refused:
+            await s.client.score(ScoreRequest(query="hello", documents=["stop", long]))
+        assert (refused.value.reason, refused.value.field) == ("CONTEXT_LENGTH_EXCEEDED", "documents[1]")
+        before = len(s.scheduler.submits)
+        await s.client.score(ScoreRequest(query="hello", documents=[long], truncate_prompt_tokens=-1))
+        await s.client.score(ScoreRequest(query=long, documents=[long], truncate_prompt_tokens=20))
+        await s.client.score(ScoreRequest(query=long, documents=[long], max_tokens_per_doc=5, max_tokens_per_query=7))
+        assert [len(unpack(submit.prompt)) for submit in s.scheduler.submits[before:]] == [512, 20, 12]
+
+    scoring(test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "text"),
+    [
+        ({"query": "a", "documents": []}, "documents", "must hold 1 to 2047 entries, got 0"),
+        ({"query": "a", "documents": ["b"] * 10_000}, "documents", "got 10000; send them in several requests"),
+        ({"documents": ["b"]}, "query", "is missing; set it, or queries, but not both"),
+        ({"query": "a", "queries": ["a"], "documents": ["b"]}, "query", "is missing; set it, or queries"),
+        ({"queries": ["a", "b"], "documents": ["b"] * 3}, "query", "must be one text, or as many as documents: 3"),
+        ({"query": "a", "documents": ["b"], "max_tokens_per_doc": 0}, "max_tokens_per_doc", "at least 1"),
+        ({"query": "a", "documents": ["b"], "max_tokens_per_query": 0}, "max_tokens_per_query", "at least 1"),
+        ({"query": "a", "documents": ["b"], "truncate_prompt_tokens": 1}, "truncate_prompt_tokens", "at least 2"),
+    ],
+)
+def test_a_users_mistake_is_named(fields, field, text, scoring):
+    async def test(s):
+        with pytest.raises(RequestError, match=text) as refused:
+            await s.client.score(ScoreRequest(**fields))
+        assert refused.value.field == field
+        assert not s.scheduler.submits
+
+    scoring(test)
+
+
+def test_a_reranker_says_where_it_is_asked(scoring):
+    async def test(s):
+        with pytest.raises(RequestError, match="scores pairs of texts here; ask it through /v1/score or /v1/rerank"):
+            await s.client.embed(EmbedRequest(inputs=["hello"]))
+        info = await s.client.server_info()
+        assert (info.task, info.embedding_size, tuple(info.labels)) == ("score", 0, ("LABEL_0",))
+
+    scoring(test)
+
+
+def test_activations_do_not_overflow():
+    raw = np.array([-1000.0, 0.0, 1000.0], np.float32)
+    assert activated(raw, "sigmoid").tolist() == [0.0, 0.5, 1.0]
+    assert activated(raw, "softmax").tolist() == [0.0, 0.0, 1.0]
+    assert activated(raw, "none").tolist() == [-1000.0, 0.0, 1000.0]
