@@ -7,6 +7,8 @@ from quire.kernels.attention.rope_angles import rope_angles
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import fill_tile_schedule
+from quire.kernels.experts.experts import experts
+from quire.kernels.experts.route import route
 from quire.kernels.linear.activation import activation, gated_activation
 from quire.kernels.linear.embed_group_words import embed_group_words
 from quire.kernels.linear.embed_groups import embed_groups
@@ -56,6 +58,8 @@ OPERATIONS = (
     rope_store_kv,
     paged_attention,
     gated_activation,
+    route,
+    experts,
     rope_in_place,
     encoder_attention,
     layer_norm,

@@ -79,6 +79,17 @@ def norm_linear(
     return Cost(plain.num_bytes + more * itemsize, plain.num_flops)
 
 
+def route(tokens: int, experts: int, k: int, itemsize: int) -> Cost:
+    """The logits in, an expert (int32) and a weight (float32) of each choice out."""
+    return Cost(tokens * (experts * itemsize + 8 * k))
+
+
+def experts(tokens: int, k: int, reached: int, hidden: int, inner: int, itemsize: int, weight_itemsize: int) -> Cost:
+    """Three matrices of each expert that tokens reach; x in, the sum out, and the choice; three products a choice."""
+    weights = 3 * reached * hidden * inner
+    return Cost(weights * weight_itemsize + tokens * (2 * hidden * itemsize + 8 * k), 6 * tokens * k * hidden * inner)
+
+
 def attention(
     query_lens: Sequence[int],
     seq_lens: Sequence[int],

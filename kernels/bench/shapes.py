@@ -30,6 +30,25 @@ LLAMA_100M = Layer("llama-100m", 768, 12, 4, 64, 2048, 32_000, False, torch.floa
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of one layer."""
+
+    name: str
+    experts: int
+    k: int
+    """Experts of each token."""
+    hidden: int
+    inner: int
+    dtype: torch.dtype
+
+
+QWEN3_30B_A3B = Experts("qwen3-30b-a3b", 128, 8, 2048, 768, torch.bfloat16)
+MIXTRAL_8X7B = Experts("mixtral-8x7b", 8, 2, 4096, 14336, torch.bfloat16)
+A3B_100M = Experts("a3b-100m", 64, 4, 768, 256, torch.float32)
+"""The shape of the first one, scaled down."""
+
+
+@dataclass(frozen=True, slots=True)
 class Attend:
     """A batch of attention: (tokens to run, tokens of the sequence) of each group of equal rows, and how many."""
 
@@ -64,6 +83,8 @@ class Shapes:
     """Tokens of the products that only GPUs have: on words of codes, and behind a gate."""
     block_tokens: tuple[int, ...]
     """Tokens of the products on 8-bit floats in blocks that only GPUs have: the most of ours, and cuBLAS's."""
+    experts: tuple[Experts, ...]
+    expert_tokens: tuple[int, ...]
     attention: tuple[Attend, ...]
     towers: tuple[Tower, ...]
     sampling_rows: tuple[int, ...]
@@ -79,6 +100,8 @@ CUDA = Shapes(
     linear_tokens=(1, 4, 16),
     word_tokens=(1, 16, 32, 64, 512),
     block_tokens=(64, 1024, 4096),
+    experts=(QWEN3_30B_A3B, MIXTRAL_8X7B),
+    expert_tokens=(1, 16, 32, 512, 4096),
     attention=(
         Attend("prefill 4k", ((1, 4096, 4096),)),
         Attend("prefill 8k", ((1, 8192, 8192),)),
@@ -101,6 +124,8 @@ CPU = Shapes(
     linear_tokens=(1, 16, 128),
     word_tokens=(),
     block_tokens=(),
+    experts=(A3B_100M,),
+    expert_tokens=(1, 16, 128),
     attention=(
         Attend("prefill 1k", ((1, 1024, 1024),)),
         Attend("decode 1 x 1k", ((1, 1, 1024),)),

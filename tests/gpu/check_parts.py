@@ -26,6 +26,7 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
 
             return kernel_checks.layers(report, chip.ask(device).torch, small)
         case "linears":
+            import expert_checks
             import f8_block_checks
             import group_checks
             import int8_checks
@@ -33,7 +34,7 @@ def cases(part: str, report: Report, given: Given) -> Iterator[Case]:
             import quantized_checks
 
             rows = kernel_checks.linears, quantized_checks.linears, int8_checks.linears
-            forms = *rows, f8_block_checks.linears, group_checks.groups
+            forms = *rows, f8_block_checks.linears, group_checks.groups, expert_checks.experts_of_layers
             return chain.from_iterable(one(report, chip.ask(device).torch, small) for one in forms)
         case "decode" | "prefill" | "specialized":
             import attention_checks

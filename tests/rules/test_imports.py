@@ -111,13 +111,13 @@ FLOORS = {
     ),
     "kernels": (
         {"bench", "catalog", "cpu", "gpu"},
-        {"attention"},
+        {"attention", "experts"},
         {"linear", "prepare_inputs", "sampling"},
         {"checks", "chips", "dispatch"},
     ),
     "kernels.gpu": (
         {"aot", "tuning"},
-        {"quantized"},
+        {"experts", "quantized"},
         {"attention", "linear", "prepare_inputs", "sampling"},
         {"prefill_switch"},
         {"chip", "tile_table"},

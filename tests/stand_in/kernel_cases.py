@@ -12,6 +12,8 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.experts.experts import experts
+from quire.kernels.experts.route import Routing, route
 from quire.kernels.linear.activation import ACTIVATIONS, GATES, activation, gated_activation
 from quire.kernels.linear.code_tables import Table
 from quire.kernels.linear.embed_group_words import embed_group_words
@@ -50,6 +52,7 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         yield "norms", _norms
         yield "linear", _linear
         yield "groups", _groups
+        yield "experts", _experts
     yield "linear f8", _linear_f8
     yield "linear f8 blocks", _linear_f8_blocks
     yield "linear int8", _linear_int8
@@ -178,6 +181,28 @@ def _groups() -> None:
             x, bias = torch.empty((rows, 4096), dtype=BF16), torch.empty(size_out, dtype=BF16)
             linear_group_words(x, words, scale, offset, bias, bits, unit, table)
             norm_linear_group_words(x, x, x[0], 1e-5, words, scale, offset, None, "silu", bits, unit, table)
+
+
+def _experts() -> None:
+    """Few pairs and sorted ones, of whole layers and of a rank's half; rules of every kind."""
+    for dtype, sizes in ((BF16, (128, 8, 2048, 768)), (F16, (60, 4, 70, 33)), (F32, (8, 2, 256, 48))):
+        count, k, hidden, inner = sizes
+        gate_up = torch.empty((count, 2 * inner, hidden), dtype=dtype)
+        down = torch.empty((count, hidden, inner), dtype=dtype)
+        for rows in (1, 16, 512, 8192) if dtype == BF16 else (1, 16, 17):
+            x, ids = torch.empty((rows, hidden), dtype=dtype), torch.zeros((rows, k), dtype=torch.int32)
+            for first in (0, 7):
+                experts(x, ids, torch.ones((rows, k)), gate_up, down, "silu", first)
+        for kind in GATES:
+            experts(x[:1], ids[:1], torch.ones((1, k)), gate_up, down, kind, 0)
+    bias = torch.zeros(256)
+    for rows in COUNTS:
+        slots = torch.zeros(rows, dtype=torch.int64)
+        for dtype in (BF16, F32):
+            route(torch.zeros((rows, 128), dtype=dtype), None, slots, Routing(128, 8, renormalize=True))
+            route(torch.zeros((rows, 61), dtype=dtype), None, slots, Routing(60, 4))
+        rule = Routing(256, 8, "sigmoid", True, 2.5, num_groups=8, top_groups=4)
+        route(torch.zeros((rows, 256), dtype=F32), bias, slots, rule)
 
 
 def _linear_f8() -> None:

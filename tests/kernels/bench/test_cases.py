@@ -8,7 +8,7 @@ import torch
 from quire.kernels.bench import attention, quantized
 from quire.kernels.bench.__main__ import BenchOptions, cases, measure, run
 from quire.kernels.bench.ceilings import Ceilings
-from quire.kernels.bench.shapes import CPU, CUDA, Attend, Layer, Shapes, Tower
+from quire.kernels.bench.shapes import CPU, CUDA, Attend, Experts, Layer, Shapes, Tower
 
 TINY = Layer("tiny", 32, 4, 2, 8, 48, 160, True, torch.float32)
 SMALL = Shapes(
@@ -17,6 +17,8 @@ SMALL = Shapes(
     linear_tokens=(1, 3),
     word_tokens=(),
     block_tokens=(),
+    experts=(Experts("tiny", 6, 2, 32, 16, torch.float32),),
+    expert_tokens=(1, 5),
     attention=(
         Attend("prefill", ((1, 9, 9),), block_size=4),
         Attend("extend", ((2, 3, 11),), block_size=4),
@@ -87,6 +89,8 @@ def test_shapes_of_the_gpu_cover_both_models_and_all_that_is_asked_of_attention(
         "paged_attention",
         "rope_in_place",
         "encoder_attention",
+        "route",
+        "experts",
         "best",
         "sample",
         "append_tokens",

@@ -35,6 +35,12 @@ def test_a_linear_layer_reads_its_weight_once_whatever_the_tokens() -> None:
     assert cost.linear(3, 8, 4, 4, 1).num_bytes == 8 * 4 + (3 * 8 + 3 * 4) * 4
 
 
+def test_experts_read_the_matrices_that_tokens_reach() -> None:
+    # 3 tokens, 2 experts of each, 5 reached; 8 elements, 4 inside
+    assert cost.experts(3, 2, 5, 8, 4, 2, 1) == Cost(5 * 3 * 8 * 4 + 3 * (2 * 8 * 2 + 2 * 8), 2 * 3 * 2 * 3 * 8 * 4)
+    assert cost.route(3, 6, 2, 2) == Cost(3 * (6 * 2 + 2 * 4 + 2 * 4))
+
+
 def test_a_layer_behind_a_gate_reads_gate_and_up() -> None:
     assert cost.gated_linear(3, 8, 4, 2, 1) == Cost(8 * 4 + (3 * 16 + 3 * 4) * 2, 2 * 3 * 8 * 4)
 

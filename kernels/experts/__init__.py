@@ -1,0 +1,1 @@
+"""Layers of experts: the choice of experts for each token, and their feed-forward blocks."""

@@ -1,0 +1,1 @@
+"""Builds of the kernels of layers of experts."""
