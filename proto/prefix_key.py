@@ -7,13 +7,14 @@ its tokens stand for. Every field has a fixed length or states it, so no two con
 
 import hashlib
 import struct
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
 _stop = attrgetter("stop")
+_PLACE = struct.Struct("<qqQ").pack
 
 NO_PARENT = bytes(32)
 """Parent's key of a root."""
@@ -25,6 +26,9 @@ class Placeholders(NamedTuple):
     start: int
     stop: int
     identity: bytes
+
+
+_NONE = Placeholders(sys.maxsize, sys.maxsize, b"")
 
 
 def root_content(revision: str, group: int, block_size: int, adapter: str, cache_salt: str) -> bytes:
@@ -48,19 +52,24 @@ def block_contents(
     the block within it. `placeholders` are in order and do not overlap.
     """
     width = 4 * block_size
-    starts = range(0, len(tokens) - width + 1, width)
-    contents = (tokens[start : start + width] for start in starts)
-    if not placeholders:
-        return contents
-    offsets = (first * block_size + start // 4 for start in starts)
-    return map(_with_identities, contents, offsets, repeat(block_size), repeat(placeholders))
+    if placeholders:
+        return _with_identities(tokens, block_size, first * block_size, placeholders)
+    return (tokens[start : start + width] for start in range(0, len(tokens) - width + 1, width))
 
 
-def _with_identities(tokens: bytes, offset: int, block_size: int, placeholders: Sequence[Placeholders]) -> bytes:
-    """Content of the block whose first token has the index `offset`."""
-    place = bisect_right(placeholders, offset, key=_stop)  # a prompt may have thousands of them, and of blocks
-    while place < len(placeholders) and placeholders[place].start < offset + block_size:
-        begin, end, identity = placeholders[place]
-        tokens += struct.pack("<qqQ", begin - offset, end - offset, len(identity)) + identity
-        place += 1
-    return tokens
+def _with_identities(
+    tokens: bytes, block_size: int, offset: int, placeholders: Sequence[Placeholders]
+) -> Iterator[bytes]:
+    """Contents of blocks of which the first begins at the sequence's index `offset`."""
+    width = 4 * block_size
+    following = iter(placeholders[bisect_right(placeholders, offset, key=_stop) :])  # there may be thousands
+    begin, stop, identity = next(following, _NONE)
+    for start in range(0, len(tokens) - width + 1, width):
+        content, end = tokens[start : start + width], offset + block_size
+        while begin < end:
+            content += _PLACE(begin - offset, stop - offset, len(identity)) + identity
+            if stop > end:
+                break
+            begin, stop, identity = next(following, _NONE)
+        offset = end
+        yield content

@@ -28,7 +28,7 @@ MAX_SKIPPED = 64
 """Waiting outputs that one step skips because the prompt they share is not there yet."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PartialPrefill:
     """A prompt that may run in this step."""
 
@@ -47,6 +47,8 @@ class Prefill:
         self._running = group_epoch.running
         self._waiting = waiting
         self._gate = gate
+        self._unfinished: set[PartialPrefill] = set()
+        """Those of the priority at hand of which tokens are left."""
 
     def fill(self, under_way: list[Sequence], budget: int) -> list[tuple[int, int]]:
         """Rows (slot, tokens) of at most `budget` tokens for these prompts and those that enter now."""
@@ -60,6 +62,7 @@ class Prefill:
                 break
             parts = by_priority.get(priority, [])
             parts.sort(key=_age)
+            self._unfinished = {part for part in parts if part.left}
             self._by_age(priority, parts, budget)
             self._by_length(priority, parts, budget - sum(part.granted for part in parts))
             rows += [(part.sequence.slot, part.granted) for part in parts if part.granted]
@@ -87,7 +90,7 @@ class Prefill:
                     oldest.was_passed = place == 0
                 enters = allowed > 0 and self._gate.lets_pass(oldest)
                 if is_cut:
-                    enters = enters and self._has_place(oldest, oldest, parts, allowed)
+                    enters = enters and self._has_place(oldest, oldest, allowed)
                 part = self._enter(oldest, allowed, parts) if enters else None
                 if part is None:
                     oldest = None
@@ -106,7 +109,7 @@ class Prefill:
         num_skipped, goes_on = 0, True
         while budget:
             goes_on = goes_on and num_skipped <= MAX_SKIPPED
-            entrant = self._entrant(priority, num_skipped, parts, budget) if goes_on else None
+            entrant = self._entrant(priority, num_skipped, budget) if goes_on else None
             if entrant is not None and (not queue or entrant.num_known < queue[-1].left):
                 part = self._enter(entrant, budget, parts)
                 if part is None:
@@ -121,37 +124,42 @@ class Prefill:
                 return
             budget -= self._grant(part, budget)
 
-    def _entrant(self, priority: int, num_skipped: int, parts: list[PartialPrefill], budget: int) -> Sequence | None:
+    def _entrant(self, priority: int, num_skipped: int, budget: int) -> Sequence | None:
         """The output to enter next: the shortest, where it may pass those before it, else the oldest."""
         if not self._gate.is_open:
             return None
         oldest, shortest = self._waiting.oldest(priority), self._waiting.shortest(priority, num_skipped)
         if oldest is None:
             return None
-        if shortest is not None and self._may_enter(shortest, oldest, parts, budget):
+        if shortest is not None and self._may_enter(shortest, oldest, budget):
             return shortest
         is_new = oldest is not shortest and not self._gate.was_refused(oldest)
-        return oldest if is_new and self._may_enter(oldest, oldest, parts, budget) else None
+        return oldest if is_new and self._may_enter(oldest, oldest, budget) else None
 
-    def _may_enter(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
-        return self._gate.lets_pass(sequence) and self._has_place(sequence, oldest, parts, budget)
+    def _may_enter(self, sequence: Sequence, oldest: Sequence, budget: int) -> bool:
+        return self._gate.lets_pass(sequence) and self._has_place(sequence, oldest, budget)
 
-    def _has_place(self, sequence: Sequence, oldest: Sequence, parts: list[PartialPrefill], budget: int) -> bool:
+    def _has_place(self, sequence: Sequence, oldest: Sequence, budget: int) -> bool:
         """The prompt ends in this step, or is the oldest of the unfinished, or leaves that one a place."""
         if sequence.num_known <= budget and not sequence.request.media:
             return True
-        unfinished = [part.sequence.order for part in parts if part.left]
-        is_led = any(order < oldest.order for order in unfinished)
-        return (sequence is oldest and not is_led) or len(unfinished) + 1 - is_led < self._max_parts
+        is_led = any(part.sequence.order < oldest.order for part in self._unfinished)
+        return (sequence is oldest and not is_led) or len(self._unfinished) + 1 - is_led < self._max_parts
 
     def _enter(self, sequence: Sequence, budget: int, parts: list[PartialPrefill]) -> PartialPrefill | None:
         others = (part.sequence for part in parts if part.left)  # what others have is planned, and found
-        return self._part(sequence) if self._gate.enter(sequence, budget, others) else None
+        if not self._gate.enter(sequence, budget, others):
+            return None
+        part = self._part(sequence)
+        self._unfinished.add(part)
+        return part
 
     def _grant(self, part: PartialPrefill, budget: int) -> int:
         count = self._gate.plan(part.sequence, part.granted, min(budget, part.left))
         part.granted += count
         part.left -= count
+        if not part.left:
+            self._unfinished.discard(part)
         return count
 
     def _part(self, sequence: Sequence) -> PartialPrefill:

@@ -7,8 +7,6 @@ may take pages of those after it in order, which encode again if they must: so t
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from itertools import takewhile
 from operator import attrgetter
 from typing import Final, Literal
 
@@ -144,11 +142,13 @@ class Encoding:
         return self._memory
 
 
-def _touched(request: Request, start: int, stop: int) -> Iterable[int]:
+def _touched(request: Request, start: int, stop: int) -> range:
     """Indexes of the spans with tokens among start..stop-1."""
     spans = request.placeholders
-    first = bisect_right(spans, start, key=_stop)
-    return takewhile(lambda index: spans[index].start < stop, range(first, len(spans)))
+    first = last = bisect_right(spans, start, key=_stop)
+    while last < len(spans) and spans[last].start < stop:
+        last += 1
+    return range(first, last)
 
 
 def _pages(memory: EncoderMemory, key: Key, item: Media) -> int:
