@@ -1,7 +1,7 @@
 """The images of a model's chats: their number, their files, and their places in the prompt."""
 
+import secrets
 import time
-import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -77,7 +77,7 @@ class PromptImages:
             loader = MediaLoader(
                 family,
                 source,
-                folder / f"{config.index}-{uuid.uuid4().hex}",
+                folder / f"{config.index}-{secrets.token_hex(8)}",
                 metrics,
                 num_processes=config.media_processes,
                 max_image_pixels=config.max_image_pixels,

@@ -79,7 +79,7 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     grid: tuple[int, int, int]
     folder: str
     pages: bytes
-    """int32 [pages_for(rows)], in the order of the item's rows."""
+    """int32 [runs, 2]: runs of adjacent pages, the first and how many, in the order of the item's rows."""
 
 
 class Bind(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -92,7 +92,7 @@ class Bind(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     slot: int
     index: int
     pages: bytes
-    """int32 [pages_for(rows)]"""
+    """See `Encode`."""
 
 
 def num_patches(grid: tuple[int, int, int]) -> int:

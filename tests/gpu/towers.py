@@ -83,7 +83,7 @@ def items(run_dir: Path, patch: int, grids: tuple[Grid, ...], seed: int = 0) -> 
         one = random.integers(0, 256, (frames, rows * patch, columns * patch, 3), np.uint8)
         digest, count = random.bytes(32), -(-rows * columns // MERGE**2 // PAGE_ROWS)
         one.tofile(run_dir / MEDIA_FOLDER / media_file(FOLDER, digest))
-        encodes.append(Encode(digest, (frames, rows, columns), FOLDER, ints(range(page, page + count))))
+        encodes.append(Encode(digest, (frames, rows, columns), FOLDER, ints([page, count])))
         pixels.append(one)
         page += count
     return Seen(run_dir, pixels, grids, tuple(encodes))

@@ -46,7 +46,7 @@ class FakeEncoder:
         num_patches = 0
         lost = tuple(number for number, one in enumerate(plan.encodes) if self._is_lost(one.digest, plan.step))
         for number, one in enumerate(plan.encodes):
-            pages = unpack(one.pages).tolist()
+            pages = pages_of(one.pages)
             num_patches += patches_of(one.grid)
             demand(set(pages) <= set(range(len(self._pages))), f"an encode to pages {pages} of {len(self._pages)}")
             demand(len({*pages, *written}) == len(pages) + len(written), f"pages {pages} are encoded to twice")
@@ -89,7 +89,7 @@ class FakeEncoder:
 
     def _bind(self, bind: Bind, slots: dict[int, Slot]) -> None:
         demand(bind.slot in slots, f"bind of empty slot {bind.slot}")
-        slot, pages = slots[bind.slot], unpack(bind.pages).tolist()
+        slot, pages = slots[bind.slot], pages_of(bind.pages)
         demand(0 <= bind.index < len(slot.media), f"{slot.name} has no span {bind.index}")
         item = slot.media[bind.index]
         needed = self.facts.pages_for(item.span.num_encoded)
@@ -97,7 +97,12 @@ class FakeEncoder:
         slot.bound[bind.index] = pages
 
 
+def pages_of(runs: bytes) -> list[int]:
+    """Page by page."""
+    return [page for first, count in unpack(runs, 2).tolist() for page in range(first, first + count)]
+
+
 def in_words(encodes: Iterable[Encode], binds: Iterable[Bind]) -> str:
     """What a plan encodes and binds, for the log."""
-    encoded = [(one.digest.hex()[:4], unpack(one.pages).tolist()) for one in encodes]
-    return f"encodes={encoded} binds={[(one.slot, one.index, unpack(one.pages).tolist()) for one in binds]}"
+    encoded = [(one.digest.hex()[:4], pages_of(one.pages)) for one in encodes]
+    return f"encodes={encoded} binds={[(one.slot, one.index, pages_of(one.pages)) for one in binds]}"

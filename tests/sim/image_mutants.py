@@ -13,7 +13,7 @@ IMAGE_MUTANTS = (
         "            self.encoder_memory.let_go_all(sequence)\n",
         "            pass\n", images=True),
     Mutant("pages of an image that is read are available", 2000, "state/encoder_memory.py",
-        "            self.available -= len(entry.pages)\n",
+        "            self.available -= entry.num_pages\n",
         "", images=True),
     Mutant("an evicted image is still found", 2000, "state/encoder_memory.py",
         "            del self.entries[key]\n",

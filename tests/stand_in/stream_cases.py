@@ -40,7 +40,7 @@ def plans() -> Iterator[StepPlan]:
     for step in range(STEPS):
         slot, span = 1 + step % 2, MediaSpan(2, ROWS, (1, SIDE, SIDE))
         prompt = Admit(slot, ints([7] * 20), 20, 0, 0, GREEDY, (ints(range(8 + 4 * step, 12 + 4 * step)),), 0, (span,))
-        page = ints([0])
+        page = ints([0, 1])
         yield StepPlan(
             1, 2 + step, b"", ints([0, slot]), ints([1, 20]), b"\1\1", admits=(prompt,),
             releases=ints([slot] if step > 1 else []),

@@ -25,15 +25,19 @@ class EncoderMemory:
         return MediaFacts(kinds, tokens_by, PAGE_ROWS, self.num_pages)
 
     def row_numbers(self, pages: bytes, num_tokens: int, where: str) -> Int64:
-        """Row of each token of an item that lies in these pages, int64 [num_tokens]. Raises `PlanError`."""
+        """Row of each token of an item that lies in these pages, int64 [num_tokens]. `pages` as in `Encode`.
+
+        Raises `PlanError`.
+        """
         try:
-            numbers = unpack(pages).astype(np.int64)
+            firsts, counts = unpack(pages, 2).astype(np.int64).T
         except WireError as error:
             raise PlanError(f"{where}: {error}") from error
-        needed = -(-num_tokens // PAGE_ROWS)
-        if len(numbers) != needed or num_tokens < 1:
-            raise PlanError(f"{where}: {len(numbers)} pages for {num_tokens} tokens, which take {needed}")
-        if numbers.min() < 0 or numbers.max() >= self.num_pages:
-            raise PlanError(f"{where}: a page is outside [0, {self.num_pages})")
-        rows: Int64 = (numbers[:, None] * PAGE_ROWS + np.arange(PAGE_ROWS)).ravel()[:num_tokens]
+        needed, total = -(-num_tokens // PAGE_ROWS), int(counts.sum())
+        if total != needed or num_tokens < 1:
+            raise PlanError(f"{where}: {total} pages for {num_tokens} tokens, which take {needed}")
+        if counts.min() < 1 or firsts.min() < 0 or (firsts + counts).max() > self.num_pages:
+            raise PlanError(f"{where}: a run of pages is empty or outside [0, {self.num_pages})")
+        runs = zip(firsts * PAGE_ROWS, (firsts + counts) * PAGE_ROWS, strict=True)
+        rows: Int64 = np.concatenate([np.arange(begin, end) for begin, end in runs])[:num_tokens]
         return rows

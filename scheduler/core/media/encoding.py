@@ -156,7 +156,7 @@ def _pages(memory: EncoderMemory, key: Key, item: Media) -> int:
     entry = memory.entries.get(key)
     if entry is None:
         return memory.facts.pages_for(item.span.num_encoded)
-    return 0 if entry.num_readers else len(entry.pages)
+    return 0 if entry.num_readers else entry.num_pages
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:

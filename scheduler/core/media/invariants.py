@@ -3,12 +3,13 @@
 I15 pages in one place each; I16 who holds entries; I17 what plans encode.
 """
 
+import itertools
 from collections import Counter
 
 from quire.proto.messages.media import num_patches
 from quire.scheduler.config import SchedulerConfig
 from quire.scheduler.errors import InvariantError
-from quire.scheduler.state.encoder_memory import EncoderMemory, key_of
+from quire.scheduler.state.encoder_memory import EncoderEntry, EncoderMemory, key_of
 from quire.scheduler.state.epoch import Epoch
 from quire.scheduler.state.sequence import Sequence
 
@@ -26,7 +27,7 @@ def check_media(config: SchedulerConfig, group_epoch: Epoch, live: list[Sequence
         most = config.max_num_encoder_patches
         fits = total <= most or len(plan.encodes) == 1
         _require("I17", fits, f"plan {plan.step} encodes {total} patches, at most {most} may be")
-        written = [page for entry in plan.encoded for page in entry.pages]
+        written = [page for entry in plan.encoded for page in _pages_of(entry)]
         _require("I17", len(set(written)) == len(written), f"plan {plan.step} encodes two items to one page")
         named = [(encode.digest, encode.grid) for encode in plan.encodes]
         _require("I17", named == [entry.key for entry in plan.encoded], f"plan {plan.step} encodes other items")
@@ -37,11 +38,16 @@ def _require(rule: str, holds: bool, detail: str) -> None:
         raise InvariantError(rule, detail)
 
 
+def _pages_of(entry: EncoderEntry) -> list[int]:
+    return [page for first, count in entry.runs for page in range(first, first + count)]
+
+
 def _pages(memory: EncoderMemory) -> None:
     num_pages = memory.facts.num_pages
     places = Counter(memory.free)
     for entry in memory.entries.values():
-        places.update(entry.pages)
+        places.update(_pages_of(entry))
+        _require("I15", entry.num_pages == len(_pages_of(entry)), f"an entry counts {entry.num_pages} pages")
     _require("I15", set(places) == set(range(num_pages)), f"{len(places)} pages are somewhere, {num_pages} there are")
     _require("I15", len(places) == places.total(), f"{places.total() - len(places)} pages are in two places")
     for key, entry in memory.entries.items():
@@ -49,7 +55,11 @@ def _pages(memory: EncoderMemory) -> None:
         _require("I15", not entry.is_proven or not entry.bound, "a proven entry still names who would lose by it")
     idle = {key for key, entry in memory.entries.items() if not entry.num_readers}
     _require("I15", idle == memory.idle.keys(), f"{len(idle)} entries have no reader, {len(memory.idle)} are idle")
-    available = len(memory.free) + sum(len(entry.pages) for entry in memory.idle.values())
+    _require("I15", len(memory.free) == len([*memory.free]), f"{len(memory.free)} pages are counted as free")
+    runs = memory.free.runs
+    apart = all(sum(one) < other[0] for one, other in itertools.pairwise(runs))
+    _require("I15", apart, f"the runs of free pages are not in order, or touch: {runs[:20]}")
+    available = len(memory.free) + sum(entry.num_pages for entry in memory.idle.values())
     _require("I15", available == memory.available, f"{available} pages are available, counted {memory.available}")
 
 
@@ -76,6 +86,6 @@ def _readers(group_epoch: Epoch, memory: EncoderMemory, live: list[Sequence]) ->
             holds = item.span.start < num_scheduled < item.span.stop
             _require("I16", holds, f"{name}: {num_scheduled} tokens are planned, and it is held")
             num_pages = memory.facts.pages_for(item.span.num_encoded)
-            _require("I16", len(entry.pages) == num_pages, f"{name}: {len(entry.pages)} pages, not {num_pages}")
+            _require("I16", entry.num_pages == num_pages, f"{name}: {entry.num_pages} pages, not {num_pages}")
             bound = entry.is_proven or (slot, int(running.generation[slot])) in entry.bound
             _require("I16", bound, f"{name}: it would not be known as lost")

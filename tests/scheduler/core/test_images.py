@@ -40,7 +40,7 @@ def binds(plan):
 
 
 def pages(bind):
-    return unpack(bind.pages).tolist()
+    return [page for first, count in unpack(bind.pages, 2).tolist() for page in range(first, first + count)]
 
 
 def test_an_image_is_encoded_by_the_plan_that_first_runs_a_token_of_it(seeing):
@@ -335,7 +335,7 @@ def test_row_ends_take_no_rows_of_the_memory(seeing):
     e = seeing(num_pages=4)
     e.submit(1, 40, media=(at(4, MediaSpan(4, 18, (1, 4, 16), num_breaks=2)),))
     plan = e.plan()
-    assert len(unpack(plan.message.encodes[0].pages)) == 4  # of 4 rows each: two of the 18 tokens have none
+    assert len(pages(plan.message.encodes[0])) == 4  # of 4 rows each: two of the 18 tokens have none
     e.settle()
     assert e.reason(1) == "length"
 

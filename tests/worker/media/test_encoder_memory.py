@@ -29,18 +29,21 @@ def folder(tmp_path_factory):
 
 def test_rows_follow_the_pages_in_their_order():
     memory = EncoderMemory(3, 8, torch.float32, torch.device("cpu"))
-    rows = memory.row_numbers(ints([2, 0]), PAGE_ROWS + 2, "binds").tolist()
+    rows = memory.row_numbers(ints([2, 1, 0, 1]), PAGE_ROWS + 2, "binds").tolist()
     assert rows == [*range(2 * PAGE_ROWS, 3 * PAGE_ROWS), 0, 1]
 
 
 @pytest.mark.parametrize(
     ("pages", "tokens", "words"),
     [
-        (ints([0]), PAGE_ROWS + 1, "1 pages for 65 tokens"),
-        (ints([0, 1]), PAGE_ROWS, "2 pages for 64 tokens"),
-        (ints([3]), 1, "outside"),
-        (ints([-1]), 1, "outside"),
-        (b"abc", 1, "binds"),
+        (ints([0, 1]), PAGE_ROWS + 1, "1 pages for 65 tokens"),
+        (ints([0, 2]), PAGE_ROWS, "2 pages for 64 tokens"),
+        (ints([0, 2**31 - 1]), 1, "2147483647 pages for 1 tokens"),
+        (ints([3, 1]), 1, "outside"),
+        (ints([2, 2]), PAGE_ROWS + 1, "outside"),
+        (ints([-1, 1]), 1, "outside"),
+        (ints([0, 3, 1, -2]), 1, "empty"),
+        (ints([0]), 1, "binds"),
         (b"", 0, "0 pages for 0 tokens"),
     ],
 )

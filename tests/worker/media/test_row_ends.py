@@ -59,7 +59,7 @@ class Case:
             digest = hashlib.sha256(pixels).digest()
             (folder / "media/one" / digest.hex()).write_bytes(pixels)
             count = -(-rows * columns // PAGE_ROWS)
-            self.encodes.append(Encode(digest, grid, "one", ints(range(page, page + count))))
+            self.encodes.append(Encode(digest, grid, "one", ints([page, count])))
             self.binds.append(self.encodes[-1].pages)
             page += count
 

@@ -61,7 +61,7 @@ class Case:
         for index, pixels in enumerate(tiles):
             digest = hashlib.sha256(pixels).digest()
             if digest not in pages:
-                pages[digest] = ints([len(pages)])
+                pages[digest] = ints([len(pages), 1])
                 (folder / "media/one" / digest.hex()).write_bytes(pixels)
                 self.encodes.append(Encode(digest, (1, SIDE, SIDE), "one", pages[digest]))
             self.binds.append(Bind(0, index, pages[digest]))
@@ -90,6 +90,6 @@ def test_a_prompt_with_tiles_draws_the_tokens_of_transformers(vision, case, refe
 
 def test_a_tile_of_another_size_stops_the_worker(vision):
     vision.scribe.admit(0, [5, 6, 7])
-    other = Encode(bytes(32), (1, SIDE, 2 * SIDE), "one", ints([0]))
+    other = Encode(bytes(32), (1, SIDE, 2 * SIDE), "one", ints([0, 2]))
     with pytest.raises(PlanError, match=rf"every item has {SIDE} rows and columns of patches, got \(1, 4, 8\)"):
         vision.run([(0, 3)], encodes=(other,))
