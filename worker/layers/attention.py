@@ -10,7 +10,7 @@ from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import QKVLinear, RowLinear
 from quire.worker.layers.norm import Norm, RMSNorm, SharedRMSNorm
-from quire.worker.layers.paged_attention import HeadNorm, attend
+from quire.worker.layers.paged_attention import HeadNorm, Sinks, attend
 from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
 from quire.worker.specs.spec import AttentionSpec, NormSpec
@@ -34,6 +34,7 @@ class Attention(nn.Module):
         elif spec.qk_norm == "whole":
             self.query_norm = SharedRMSNorm(context, self.qkv.outputs["q"], norm.eps)
             self.key_norm = SharedRMSNorm(context, self.qkv.outputs["k"], norm.eps)
+        self.sinks = Sinks(context, spec.num_heads) if spec.sinks else None
         self.rule = AttentionRule(spec.scale, spec.window, spec.soft_cap)
 
     def forward(
@@ -55,7 +56,8 @@ class Attention(nn.Module):
             heads = HeadNorm(self.query_norm.weight, self.key_norm.weight, self.query_norm.eps)
         elif isinstance(self.query_norm, SharedRMSNorm) and isinstance(self.key_norm, SharedRMSNorm):
             qkv = self._normed(qkv, self.query_norm, self.key_norm)
-        out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule), batch)
+        sinks = None if self.sinks is None else self.sinks.stored("logits")
+        out: torch.Tensor = self.output(attend(qkv, rotation, heads, cache, batch, self.rule, sinks), batch)
         return out, total
 
     def _normed(self, qkv: torch.Tensor, query_norm: SharedRMSNorm, key_norm: SharedRMSNorm) -> torch.Tensor:

@@ -7,8 +7,11 @@ import torch
 from quire.kernels.attention.attention import AttentionRule, paged_attention
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.worker.batch import ForwardBatch
+from quire.worker.build_context import BuildContext
 from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
+from quire.worker.weights.parts import Part
+from quire.worker.weights.shard import ShardedModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,15 @@ class HeadNorm:
     eps: float
 
 
+class Sinks(ShardedModule):
+    """A learned logit of each query head, which joins the softmax's denominator and no value: float32 [heads]."""
+
+    def __init__(self, context: BuildContext, num_heads: int) -> None:
+        super().__init__()
+        heads = context.share("num_attention_heads", num_heads)
+        self.declare("logits", torch.float32, (Part("", (heads,)),))
+
+
 def attend(
     qkv: torch.Tensor,
     rotation: Rotation,
@@ -27,8 +39,9 @@ def attend(
     cache: LayerCache,
     batch: ForwardBatch,
     rule: AttentionRule,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """qkv [T, (H + 2K) * D] of the step; rotation: by its positions -> [T, H * D]."""
+    """qkv [T, (H + 2K) * D] of the step; rotation: by its positions; sinks float32 [H] -> [T, H * D]."""
     keys, values, key_scale, value_scale, group = cache
     rows = batch.groups[group]
     query = rope_store_kv(
@@ -46,4 +59,4 @@ def attend(
     )
     if rotation.of_queries is not None:
         query = query * rotation.of_queries.to(query.dtype)[:, None, None]
-    return paged_attention(query, keys, values, rows.attention, rule, None, key_scale, value_scale)
+    return paged_attention(query, keys, values, rows.attention, rule, sinks, key_scale, value_scale)

@@ -74,9 +74,9 @@ def count(spec: ModelSpec | EncoderSpec, group_size: int) -> Sizes:
     others = sum(other for _, other in layers) + spec.hidden_size
     others += 0 if spec.vision is None else spec.vision.rank_elements(group_size)
     others += 0 if spec.head is None else spec.head.num_elements(spec.hidden_size)
-    wide = 0
+    wide = sum(layer.attention.num_heads // group_size for layer in spec.layers if layer.attention.sinks)
     if spec.norm.kind == "rms_from_one":
-        wide = sum(_gains(layer, spec.hidden_size, group_size) for layer in spec.layers) + spec.hidden_size
+        wide += sum(_gains(layer, spec.hidden_size, group_size) for layer in spec.layers) + spec.hidden_size
     return Sizes(matrices, vocabulary, others, wide, is_tied, padding * spec.hidden_size)
 
 
@@ -157,7 +157,7 @@ def _refusal(share: Callable[[], object]) -> ModelError | None:
 
 
 def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Shape], int]:
-    """The layer's matrices, by their paths in it, and the elements of its biases and norms."""
+    """The layer's matrices, by their paths in it, and the elements of its biases, norms and sinks."""
     attention, feed_forward = layer.attention, layer.feed_forward
     queries = attention.num_heads // group_size * attention.head_dim
     keys = kv_head_share(attention.num_kv_heads, 0, group_size).length * attention.head_dim
@@ -174,6 +174,7 @@ def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Sh
     others = _gains(layer, hidden, group_size)
     others += queries + 2 * keys if attention.qkv_bias else 0
     others += hidden if attention.output_bias else 0
+    others += attention.num_heads // group_size if attention.sinks else 0
     others += 2 * inner + hidden if feed_forward.bias else 0
     return matrices, others
 

@@ -110,6 +110,8 @@ class AttentionSpec:
     """Factor of the products of queries and keys; None: head_dim ** -0.5."""
     soft_cap: float | None = None
     """Scores become `soft_cap * tanh(score / soft_cap)`."""
+    sinks: bool = False
+    """Each query head has a logit of its own in the softmax's denominator, so that it may look at nothing."""
 
     @property
     def scale(self) -> float:
