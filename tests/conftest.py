@@ -60,6 +60,7 @@ TINY: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "bos_token_id": 0,
     "eos_token_id": 0,
+    "pad_token_id": None,
     # wide enough that logits differ clearly: an argmax that hangs on the last bit would prove nothing
     "initializer_range": 0.15,
 }
@@ -69,7 +70,22 @@ MODEL_TYPES = {
     "Ministral3ForCausalLM": "ministral3",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Phi3ForCausalLM": "phi3",
+    "Glm4ForCausalLM": "glm4",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo3",
+    "Exaone4ForCausalLM": "exaone4",
+    "CohereForCausalLM": "cohere",
+    "Cohere2ForCausalLM": "cohere2",
+    "SmolLM3ForCausalLM": "smollm3",
+    "GraniteForCausalLM": "granite",
+    "SeedOssForCausalLM": "seed_oss",
+    "Ernie4_5ForCausalLM": "ernie4_5",
 }
+FROM_ONE = ("gemma2", "gemma3_text")
+"""Types whose gains are stored as what they differ from one by."""
 
 
 def is_integration(folder: Path) -> bool:
@@ -127,9 +143,10 @@ def _write_model(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = getattr(transformers, architecture)(config)
+        gain = float(config.model_type not in FROM_ONE)
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # norms and biases: not the ones and zeros that would hide a mistake
-                torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.2)
+                torch.nn.init.normal_(parameter, mean=gain * float("norm" in name), std=0.2)
     model.generation_config.eos_token_id = config.eos_token_id
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
 

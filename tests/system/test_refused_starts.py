@@ -45,10 +45,14 @@ def test_flags_that_cannot_work(quire, tiny_checkpoint, flags, said):
         ((), {"architectures": ["GPT2LMHeadModel"]}, ["architectures: ['GPT2LMHeadModel'] is not supported"]),
         (
             (),
-            {"quantization_config": {"quant_method": "mxfp4"}, "auto_map": {"AutoModel": "x.py"}},
-            ["auto_map: the model brings its own code", "quantization_config: method 'mxfp4' is not supported"],
+            {
+                "quantization_config": {"quant_method": "mxfp4"},
+                "architectures": ["New"],
+                "auto_map": {"AutoModel": "x.py"},
+            },
+            ["architectures: ['New'] is not", "auto_map: the model brings its own code", "quantization_config: method"],
         ),
-        ((), {"rope_scaling": {"rope_type": "longrope"}}, ["rope_type: 'longrope' is not supported"]),
+        ((), {"rope_scaling": {"rope_type": "longrope"}}, ["long_factor: must be a list of 8 numbers"]),
         ((), {"vocab_size": 1 << 33}, ["vocab_size: "]),
         ((), {"vocab_size": 1 << 30}, ["model: its weights take "]),
     ],

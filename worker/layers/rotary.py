@@ -68,8 +68,12 @@ def inverse_frequencies(spec: RopeSpec) -> torch.Tensor:
     """float32 [head_dim / 2] on the CPU: radians per position; those of "dynamic" hold within the original length."""
     exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
     plain = 1.0 / spec.theta**exponents
+    if spec.type == "none":
+        return torch.zeros_like(plain)
     if spec.type == "linear":
         return plain / spec.factor
+    if spec.type == "longrope":
+        return 1.0 / (torch.tensor(spec.factors) * spec.theta**exponents)
     if spec.type == "llama3":
         return _llama3(plain, spec)
     if spec.type == "yarn":

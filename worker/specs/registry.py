@@ -10,7 +10,20 @@ from typing import Any, Final
 from quire.worker.config import AskedTask, TowerMode, WorkerConfig
 from quire.worker.fields import Config, dtype_name, flag, shown
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.families import bert, internvl, llama, mistral3, qwen2_5_vl, qwen2_vl, qwen3_vl
+from quire.worker.specs.families import (
+    bert,
+    cohere,
+    gemma,
+    internvl,
+    llama,
+    llama_kin,
+    mistral3,
+    olmo,
+    phi,
+    qwen2_5_vl,
+    qwen2_vl,
+    qwen3_vl,
+)
 from quire.worker.specs.head_spec import HEAD_TASKS, HeadShape, read_head
 from quire.worker.specs.pooling import MODULES, read_pooling
 from quire.worker.specs.spec import ModelSpec
@@ -43,6 +56,19 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Ministral3ForCausalLM": Architecture(llama.read_ministral3, llama.NAMES),
         "Qwen2ForCausalLM": Architecture(llama.read_qwen2, llama.NAMES),
         "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
+        "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
+        "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
+        "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),
+        "Glm4ForCausalLM": Architecture(phi.read_glm4, phi.GLM4_NAMES),
+        "Olmo2ForCausalLM": Architecture(olmo.read_olmo2, olmo.NAMES),
+        "Olmo3ForCausalLM": Architecture(olmo.read_olmo3, olmo.NAMES),
+        "Exaone4ForCausalLM": Architecture(olmo.read_exaone4, olmo.NAMES),
+        "CohereForCausalLM": Architecture(cohere.read_cohere, cohere.NAMES),
+        "Cohere2ForCausalLM": Architecture(cohere.read_cohere2, cohere.NAMES),
+        "SmolLM3ForCausalLM": Architecture(llama_kin.read_smollm3, llama.NAMES),
+        "GraniteForCausalLM": Architecture(llama_kin.read_granite, llama.NAMES),
+        "SeedOssForCausalLM": Architecture(llama_kin.read_seed_oss, llama.NAMES),
+        "Ernie4_5ForCausalLM": Architecture(llama_kin.read_ernie4_5, llama.NAMES),
         "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
         "Qwen2_5_VLForConditionalGeneration": Architecture(
             qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS
@@ -156,16 +182,16 @@ def _with_stored_head(config: Config, folder: Path) -> Config:
 
 
 def objections(config: Config) -> list[ModelError]:
-    """Errors for all that no reader here can do: the architecture, code of the model's own."""
+    """Errors for all that no reader here can do. Code of a model's own is never run, nor needed for what is known."""
     found = []
     if _architecture(config) not in ARCHITECTURES:
         stated = config.get("architectures")
         found.append(
             ModelError("architectures", f"{shown(stated)} is not supported; supported: {', '.join(ARCHITECTURES)}")
         )
-    if config.get("auto_map") is not None:
-        message = "the model brings its own code, which is never run; use a checkpoint without it"
-        found.append(ModelError("auto_map", message))
+        if config.get("auto_map") is not None:
+            message = "the model brings its own code, which is never run; use a model of a supported architecture"
+            found.append(ModelError("auto_map", message))
     return found
 
 
@@ -178,6 +204,8 @@ def checkpoint_names(spec: AnySpec) -> NameMap:
     """Checkpoint tensor -> parameter. Some checkpoints store a head, or a tower, that the model does without."""
     architecture = ARCHITECTURES[spec.architecture]
     names = architecture.names
+    if isinstance(spec, ModelSpec) and (attention := spec.layers[0].attention).rope.interleaved:
+        names = llama.apart(names, attention)
     if isinstance(spec, ModelSpec) and (spec.tied_embeddings or spec.pooling is not None):
         names = names.ignoring(r"(language_model\.)?lm_head\.\w+")
     if architecture.tower and isinstance(spec, ModelSpec) and spec.vision is None:

@@ -1,7 +1,7 @@
 """The rope part of a config.json, in its old form (rope_theta, rope_scaling) and its new one (rope_parameters)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from quire.worker.fields import Config, counts, flag, integer, number, shown
@@ -14,8 +14,9 @@ AXES = 3
 MAX_PAIRS = 4096
 """Most pairs of one axis: each has a number of its own."""
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
-ROPE_TYPES: tuple[str, ...] = get_args(RopeType)
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "none"]
+ROPE_TYPES: tuple[str, ...] = tuple(name for name in get_args(RopeType) if name != "none")
+"""Types that a config may state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,12 @@ class RopeSpec:
     """yarn: round the borders of its ramp to whole dimensions"""
     query_beta: float = 0.0
     """Ministral 3: queries at position p count 1 + query_beta * ln(1 + floor(p / original_max_position)) times"""
+    factors: tuple[float, ...] = ()
+    """longrope: the wavelength of each pair is so many times as long"""
+    short_factors: tuple[float, ...] = ()
+    """longrope: the same for contexts that are not stretched"""
+    interleaved: bool = False
+    """The checkpoint has the elements of a pair side by side: they are put apart when it is loaded."""
     pair_axes: tuple[int, ...] = ()
     """Axis of the position by which each of the head_dim / 2 pairs turns; empty: positions have one axis."""
 
@@ -50,20 +57,31 @@ class RopeSpec:
     def num_axes(self) -> int:
         return max(self.pair_axes, default=0) + 1
 
+    def within(self, length: int) -> "RopeSpec":
+        """The same for contexts of so many tokens: within the original length nothing grows or is stretched."""
+        if length > self.original_max_position:
+            return self
+        return replace(self, query_beta=0.0, factors=self.short_factors)
 
-def read_rope(config: Config, head_dim: int) -> RopeSpec:
-    """ModelError for an unknown type, a missing factor, or parameters that differ between layers."""
+    @property
+    def unturned(self) -> "RopeSpec":
+        """The rope of layers beside it that have none: it turns nothing."""
+        return RopeSpec("none", self.theta, self.head_dim, self.original_max_position, interleaved=self.interleaved)
+
+
+def read_rope(config: Config, head_dim: int, *, partial: float | None = None, theta: float = DEFAULT_THETA) -> RopeSpec:
+    """ModelError for an unknown type, a missing factor, or parameters that differ between layers.
+
+    `partial`: the part of a head that rotates where none is stated; None: whole heads rotate, whatever is. `theta`: the
+    base where none is stated.
+    """
     stated = rope_parameters(config)
     rope_type = stated.get("rope_type", stated.get("type", "default"))
     if rope_type not in ROPE_TYPES:
         raise ModelError("rope_type", f"{shown(rope_type)} is not supported; supported: {', '.join(ROPE_TYPES)}")
-    partial = stated.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
-        raise ModelError("partial_rotary_factor", f"these architectures rotate whole heads, got {shown(partial)}")
-    if head_dim % 2:
-        raise ModelError("head_dim", f"rotary positions turn pairs, so it must be even, got {head_dim}")
+    head_dim = _rotating(config, stated, head_dim, partial)
     max_position = integer(config, "max_position_embeddings")
-    theta = number(stated, "rope_theta", number(config, "rope_theta", DEFAULT_THETA))
+    theta = number(stated, "rope_theta", number(config, "rope_theta", theta))
     if theta <= 1:
         raise ModelError("rope_theta", f"the base of the angles must be greater than 1, got {theta}")
     common: dict[str, Any] = {"type": cast(RopeType, rope_type), "theta": theta, "head_dim": head_dim}
@@ -78,7 +96,38 @@ def read_rope(config: Config, head_dim: int) -> RopeSpec:
         if high <= low:
             raise ModelError("high_freq_factor", f"must be greater than low_freq_factor = {low}, got {high}")
         return RopeSpec(**common, factor=_factor(stated), low_freq_factor=low, high_freq_factor=high)
-    return _yarn(stated, common)
+    return _longrope(stated, common, max_position) if rope_type == "longrope" else _yarn(stated, common)
+
+
+def _rotating(config: Config, stated: Config, head_dim: int, partial: float | None) -> int:
+    """Elements of a head that rotate."""
+    part = stated.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if partial is None and part not in (None, 1, 1.0):
+        raise ModelError("partial_rotary_factor", f"these architectures rotate whole heads, got {shown(part)}")
+    if partial is not None:
+        part = number({"partial_rotary_factor": part}, "partial_rotary_factor", partial)
+        if part > 1:
+            raise ModelError("partial_rotary_factor", f"must be at most 1, got {part}")
+        head_dim = int(head_dim * part)
+    if head_dim % 2 or not head_dim:
+        raise ModelError("head_dim", f"rotary positions turn pairs, so it must be even, got {head_dim}")
+    return head_dim
+
+
+def of_layer_type(config: Config, kind: str, theta: float) -> Config:
+    """The config as layers of one kind read it, whose rope has a section of its own in `rope_parameters`.
+
+    A rope that is stated in the old form is that of full attention. `theta`: the base of this kind where none is
+    stated. Raises ModelError.
+    """
+    sections, scaling = (config.get(name) or {} for name in ("rope_parameters", "rope_scaling"))
+    is_split = isinstance(sections, dict) and all(isinstance(one or {}, dict) for one in sections.values())
+    if not is_split or not isinstance(scaling, dict):
+        raise ModelError("rope_parameters", f"must be an object for each kind of layer, got {shown(sections)}")
+    own = sections.get(kind) or {}
+    if kind == "full_attention":
+        own, theta = {**own, **scaling}, number(config, "rope_theta", theta)
+    return {**config, "rope_parameters": {"rope_theta": theta, **own}, "rope_scaling": None}
 
 
 def read_pair_axes(config: Config, head_dim: int, sections: tuple[int, ...], *, interleaved: bool) -> tuple[int, ...]:
@@ -120,6 +169,27 @@ def _factor(stated: Config) -> float:
     if not 1.0 <= factor <= MAX_FACTOR:
         raise ModelError("factor", f"the rope factor must be at least 1, and at most {MAX_FACTOR:g}, got {factor}")
     return factor
+
+
+def _longrope(stated: Config, common: dict[str, Any], max_position: int) -> RopeSpec:
+    """LongRoPE (Ding et al., 2024): each pair has a factor of its own, found by search."""
+    original, pairs = common["original_max_position"], common["head_dim"] // 2
+    factor = number(stated, "factor", max_position / original)
+    inferred = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    return RopeSpec(
+        **common,
+        factor=factor,
+        attention_factor=_scale(stated, "attention_factor", inferred),
+        factors=_factors(stated, "long_factor", pairs),
+        short_factors=_factors(stated, "short_factor", pairs),
+    )
+
+
+def _factors(stated: Config, name: str, pairs: int) -> tuple[float, ...]:
+    values = stated.get(name)
+    if not isinstance(values, list) or len(values) != pairs:
+        raise ModelError(name, f"must be a list of {pairs} numbers, one for each pair that turns, got {shown(values)}")
+    return tuple(_scale({name: value}, name) for value in values)
 
 
 def _yarn(stated: Config, common: dict[str, Any]) -> RopeSpec:

@@ -146,13 +146,13 @@ class LayerSpec:
 
     def turned_by(self, pair_axes: tuple[int, ...]) -> "LayerSpec":
         """The same, but for the axes of a position by which its rope's pairs turn."""
-        return self._with_rope(replace(self.attention.rope, pair_axes=pair_axes))
+        return self.with_rope(replace(self.attention.rope, pair_axes=pair_axes))
 
     def growing_by(self, query_beta: float) -> "LayerSpec":
         """The same, but for what queries count by their position."""
-        return self._with_rope(replace(self.attention.rope, query_beta=query_beta))
+        return self.with_rope(replace(self.attention.rope, query_beta=query_beta))
 
-    def _with_rope(self, rope: RopeSpec) -> "LayerSpec":
+    def with_rope(self, rope: RopeSpec) -> "LayerSpec":
         return replace(self, attention=replace(self.attention, rope=rope))
 
 
@@ -197,12 +197,10 @@ class ModelSpec:
         return replace(self, vision=None, layers=tuple(layer.turned_by(()) for layer in self.layers))
 
     def within(self, length: int) -> "ModelSpec":
-        """The same for contexts of so many tokens: queries that grow only beyond them do not grow."""
-        layers = (
-            layer.growing_by(0.0) if length <= layer.attention.rope.original_max_position else layer
-            for layer in self.layers
+        """The same for contexts of so many tokens: what is meant for longer ones is left out."""
+        return replace(
+            self, layers=tuple(layer.with_rope(layer.attention.rope.within(length)) for layer in self.layers)
         )
-        return replace(self, layers=tuple(layers))
 
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer on each of `group_size` ranks. Raises ModelError."""

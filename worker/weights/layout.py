@@ -1,9 +1,11 @@
 """Layouts: where in a stored tensor its parts lie, as a whole, side by side, or in any order of its indices."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from quire.worker.weights.header import CheckpointError
 from quire.worker.weights.parts import Part
 
 Indices = range | list[int]
@@ -34,6 +36,35 @@ def side_by_side(parts: tuple[Part, ...]) -> Stored:
         for start, end in zip((0, *ends), ends, strict=False)
     )
     return Stored((*before, ends[-1], *after), regions)
+
+
+@dataclass(frozen=True, slots=True)
+class PairsApart:
+    """A layout of queries, keys or values whose rotating pairs lie side by side in the checkpoint, (0, 1), (2, 3), …,
+    while the model has the first elements of all pairs of a head, and then the second ones. Scores do not change."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotating: int
+    """Elements of a head that rotate, the first ones."""
+
+    def __call__(self, parts: tuple[Part, ...]) -> Stored:
+        """Raises CheckpointError for rows that are not those of heads: what is stored for many together."""
+        (part,) = parts
+        stored = side_by_side(parts)
+        if part.name == "v":
+            return stored
+        rows, heads = part.full_shape[part.axis], self.num_heads if part.name == "q" else self.num_kv_heads
+        if rows != heads * self.head_dim:
+            raise CheckpointError(
+                f"{part.name}: {heads * self.head_dim} rows have to be put into another order, and something is stored "
+                f"for {rows} groups of them; use a checkpoint that is quantized by rows, or not at all"
+            )
+        within = (*range(0, self.rotating, 2), *range(1, self.rotating, 2), *range(self.rotating, self.head_dim))
+        order = [head * self.head_dim + row for head in range(heads) for row in within]
+        region = stored.regions[0]
+        return Stored(stored.shape, ((*region[: part.axis], order, *region[part.axis + 1 :]),))
 
 
 def share_of(region: Region, part: Part) -> Region:

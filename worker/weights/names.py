@@ -44,6 +44,14 @@ class NameMap:
     linear: tuple[str, ...] = ()
     """Names of the linear layers, with {n} for the number of a block: quantizations call them so."""
 
+    def laid_out(self, target: str, layout: Layout) -> "NameMap":
+        """The same map, but for the layout of tensors that fill one part of `target`."""
+        rules = (
+            replace(rule, layout=layout) if rule.target == target and len(rule.parts) == 1 else rule
+            for rule in self.rules
+        )
+        return replace(self, rules=tuple(rules))
+
     def ignoring(self, *patterns: str) -> "NameMap":
         """The same map, with more names ignored."""
         return replace(self, ignored=(*self.ignored, *patterns))

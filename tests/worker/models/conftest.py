@@ -145,7 +145,11 @@ def reference() -> Callable[..., list[tuple[list[int], list[float]]]]:
     def generate(folder: Path, prompts: list[list[int]], num_tokens: int) -> list[tuple[list[int], list[float]]]:
         import transformers
 
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",  # torch's own attention caps no scores
+        )
         model.generation_config.eos_token_id = None
         rope = getattr(model.config, "rope_parameters", None) or {}
         # the frequencies of a dynamic rope hang on the longest sequence of a batch

@@ -16,6 +16,7 @@ MODELS = {
     "llama": ("LlamaForCausalLM", {"head_dim": 32}),
     "qwen3 tied": ("Qwen3ForCausalLM", {"head_dim": 64, "tie_word_embeddings": True}),
     "mistral with a window, heads of 16": ("MistralForCausalLM", {"sliding_window": 21}),
+    "gemma 3, whose gains are float32": ("Gemma3ForCausalLM", {"head_dim": 32, "query_pre_attn_scalar": 32}),
 }
 
 

@@ -13,6 +13,15 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+SHORT = {"rope_type": "default", "rope_theta": 50.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0],
+}
 MODELS = {
     "llama 2: as many key-value heads as heads": ("LlamaForCausalLM", {"num_key_value_heads": 4}),
     "llama 3: grouped queries, llama3 rope": ("LlamaForCausalLM", {"rope_parameters": LLAMA3_ROPE}),
@@ -62,6 +71,51 @@ MODELS = {
         "Qwen3ForCausalLM",
         {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 16},
     ),
+    "gemma 2: capped scores and logits, every other layer with a window": (
+        "Gemma2ForCausalLM",
+        {"head_dim": 32, "sliding_window": 21, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 5.0}
+        | {"final_logit_softcapping": 10.0, "num_hidden_layers": 3},
+    ),
+    "gemma 3: two ropes, one of them stretched": (
+        "Gemma3ForCausalLM",
+        {"head_dim": 32, "sliding_window": 21, "query_pre_attn_scalar": 24, "num_hidden_layers": 4}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 2}
+        | {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": SHORT}},
+    ),
+    "gemma 3: heads of 256": ("Gemma3ForCausalLM", {"sliding_window_pattern": 2, "sliding_window": 9}),
+    "phi 3: one projection for queries, keys and values": ("Phi3ForCausalLM", {"sliding_window": 21}),
+    "phi 4: longrope beyond the original length, three quarters of a head": (
+        "Phi3ForCausalLM",
+        {"head_dim": 16, "original_max_position_embeddings": 64, "rope_parameters": LONGROPE},
+    ),
+    "glm 4: pairs side by side in half a head, norms on both sides": (
+        "Glm4ForCausalLM",
+        {"head_dim": 32, "rope_parameters": {**SHORT, "partial_rotary_factor": 0.5}},
+    ),
+    "olmo 2: norms behind, and over all heads": ("Olmo2ForCausalLM", {"tie_word_embeddings": True}),
+    "olmo 3: windows": ("Olmo3ForCausalLM", {"sliding_window": 21, "num_hidden_layers": 4}),
+    "exaone 4: no rope without a window": ("Exaone4ForCausalLM", {"sliding_window": 21, "num_hidden_layers": 4}),
+    "exaone 4 without windows": ("Exaone4ForCausalLM", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "cohere: a parallel block": ("CohereForCausalLM", {"attention_bias": True}),
+    "cohere 2: no rope without a window": (
+        "Cohere2ForCausalLM",
+        {"sliding_window": 21, "num_hidden_layers": 4, "layer_norm_eps": 1e-3, "logit_scale": 0.5},
+    ),
+    "smollm 3: every other layer without a rope": (
+        "SmolLM3ForCausalLM",
+        {"no_rope_layer_interval": 2, "num_hidden_layers": 4},
+    ),
+    "smollm 3: windows on the layers without a rope": (
+        "SmolLM3ForCausalLM",
+        {"no_rope_layers": [1, 0, 1], "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 21},
+    ),
+    "granite: four factors": (
+        "GraniteForCausalLM",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 2.0}
+        | {"rms_norm_eps": 1e-2, "attention_bias": True, "mlp_bias": True},
+    ),
+    "seed-oss": ("SeedOssForCausalLM", {"head_dim": 32, "attention_out_bias": True, "mlp_bias": True}),
+    "ernie 4.5": ("Ernie4_5ForCausalLM", {"head_dim": 32, "use_bias": True}),
 }
 
 
@@ -79,7 +133,9 @@ def test_a_batch_of_mixed_lengths_gives_the_tokens_of_transformers(
     folder = tiny_checkpoint(architecture, **config)
     expected = reference(folder, prompts, 64)
     assert len({tuple(tokens[-64:]) for tokens, _ in expected}) == len(prompts)  # no model that always says the same
-    assert_same(greedy(load(folder)).generate(prompts, 64), expected)
+    decoder = load(folder)
+    assert_same(greedy(decoder).generate(prompts, 64), expected)
+    assert_same(greedy(decoder).generate(prompts[-6:], 64, chunk=3), expected[-6:])
 
 
 @pytest.mark.parametrize("window", [None, 21])

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
@@ -34,6 +33,19 @@ LIBRARY = {
     "Ministral3": transformers.Ministral3Config,
     "Qwen2": transformers.Qwen2Config,
     "Qwen3": transformers.Qwen3Config,
+    "Gemma2": transformers.Gemma2Config,
+    "Gemma3": transformers.Gemma3TextConfig,
+    "Phi3": transformers.Phi3Config,
+    "Glm4": transformers.Glm4Config,
+    "Olmo2": transformers.Olmo2Config,
+    "Olmo3": transformers.Olmo3Config,
+    "Exaone4": transformers.Exaone4Config,
+    "Cohere": transformers.CohereConfig,
+    "Cohere2": transformers.Cohere2Config,
+    "SmolLM3": transformers.SmolLM3Config,
+    "Granite": transformers.GraniteConfig,
+    "SeedOss": transformers.SeedOssConfig,
+    "Ernie4_5": transformers.Ernie4_5Config,
     "Bert": transformers.BertConfig,
     "Roberta": transformers.RobertaConfig,
     "XLMRoberta": transformers.XLMRobertaConfig,
@@ -82,12 +94,43 @@ DECODER = {
     "sliding_window": 9,
 }
 WINDOWS = {"use_sliding_window": True, "max_window_layers": 3}
+GEMMA = {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 24,
+    "final_logit_softcapping": 5.0,
+    "attention_bias": True,
+}
 OWN = {
     "Llama": {"attention_bias": True, "mlp_bias": True},
     "Mistral": {},
     "Ministral3": {},
     "Qwen2": WINDOWS,
     "Qwen3": {**WINDOWS, "attention_bias": True},
+    "Gemma2": {**GEMMA, "attn_logit_softcapping": 7.0},
+    "Gemma3": {**GEMMA, "sliding_window_pattern": 3, "rope_theta": 500.0, "rope_local_base_freq": 50.0},
+    "Phi3": {"original_max_position_embeddings": 96},
+    "Glm4": {"attention_bias": False},
+    "Olmo2": {"attention_bias": True},
+    "Olmo3": {
+        "attention_bias": True,
+        "layer_types": ["full_attention", "sliding_attention"] * 2,
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+        "rope_theta": 300.0,
+    },
+    "Exaone4": {"sliding_window_pattern": 3},
+    "Cohere": {"layer_norm_eps": 1e-3, "logit_scale": 0.5, "attention_bias": True},
+    "Cohere2": {"layer_norm_eps": 1e-3, "logit_scale": 0.5, "sliding_window_pattern": 3},
+    "SmolLM3": {"no_rope_layer_interval": 3, "use_sliding_window": True, "attention_bias": True, "mlp_bias": True},
+    "Granite": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.25,
+        "attention_multiplier": 0.1,
+        "logits_scaling": 4.0,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "SeedOss": {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+    "Ernie4_5": {"use_bias": True},
 }
 ENCODER = {
     "vocab_size": 320,
@@ -116,12 +159,20 @@ def family(architecture):
 
 
 DECODERS = [name for name in OF_ONE_PIECE if family(name) in OWN]
+FIRST = [name for name in DECODERS if name.startswith(("Llama", "Mistral", "Ministral", "Qwen"))]
+"""Those whose keys may be null, and mean it."""
 
 
 def full_config(architecture, rope="new"):
     kind = family(architecture)
-    fields = {**DECODER, **OWN[kind], **ROPES[rope]} if kind in OWN else ENCODER
+    fields = {**DECODER, "pad_token_id": None, **OWN[kind], **ROPES[rope]} if kind in OWN else ENCODER
+    if kind in ("Gemma3", "Olmo3"):  # whose sections are those of kinds of layers
+        del fields["rope_parameters"]
     return {"architectures": [architecture], "model_type": LIBRARY[kind].model_type, "dtype": "bfloat16", **fields}
+
+
+EVERYWHERE = (transformers.MistralConfig, transformers.Ministral3Config, transformers.Phi3Config)
+"""Those whose window is that of every layer."""
 
 
 class Shapes:
@@ -170,27 +221,53 @@ def assert_alike(spec, model):
         assert (spec.norm_eps, spec.first_position) == (theirs.layer_norm_eps, first)
         assert spec.num_positions == theirs.max_position_embeddings
         return
-    assert (spec.norm.eps, spec.tied_embeddings) == (theirs.rms_norm_eps, theirs.tie_word_embeddings)
-    layers = model.model.layers if hasattr(model, "model") else model.layers
-    of_all = (transformers.MistralConfig, transformers.Ministral3Config)
-    everywhere = theirs.sliding_window if isinstance(theirs, of_all) else None
-    windows = tuple(getattr(layer.self_attn, "sliding_window", everywhere) for layer in layers)
-    assert tuple(layer.attention.window for layer in spec.layers) == windows
-    head_dim = getattr(theirs, "head_dim", None) or theirs.hidden_size // theirs.num_attention_heads
-    (rope,) = {layer.attention.rope for layer in spec.layers}
-    for layer in spec.layers:
-        assert layer.feed_forward.activation == ACTIVATIONS[theirs.hidden_act]
-        assert (layer.attention.num_heads, layer.attention.head_dim) == (theirs.num_attention_heads, head_dim)
-    assert rope.head_dim == head_dim
-    rotary = LlamaRotaryEmbedding(config=theirs)
-    assert inverse_frequencies(rope).tolist() == pytest.approx(rotary.inv_freq.tolist(), rel=1e-6)
-    assert rope.attention_factor == pytest.approx(rotary.attention_scaling)
-    assert rope.query_beta == theirs.rope_parameters.get("llama_4_scaling_beta", 0.0)
-    assert rope.type == theirs.rope_parameters["rope_type"]
-    if rope.type in ("default", "llama3"):
+    eps = theirs.layer_norm_eps if spec.norm.kind == "layer" else theirs.rms_norm_eps
+    assert (spec.norm.eps, spec.tied_embeddings) == (eps, theirs.tie_word_embeddings)
+    base = model.model if hasattr(model, "model") else model
+    for number, (layer, one) in enumerate(zip(spec.layers, base.layers, strict=True)):
+        assert_layers_alike(layer, one.self_attn, number, base)
+    assert spec.logit_cap == getattr(theirs, "final_logit_softcapping", None)
+    assert spec.logit_scale == getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1.0))
+    assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
+    scale = theirs.hidden_size**0.5 if spec.norm.kind == "rms_from_one" else 1.0
+    assert spec.embedding_scale == getattr(theirs, "embedding_multiplier", scale)
+    if {layer.attention.rope.type for layer in spec.layers} <= {"default", "llama3", "none"}:
         assert spec.max_model_len == theirs.max_position_embeddings
+
+
+def assert_layers_alike(layer, theirs, number, model):
+    """A layer of ours and the attention of the library's."""
+    config, attention = theirs.config, layer.attention
+    everywhere = config.sliding_window if isinstance(config, EVERYWHERE) else None
+    window = getattr(theirs, "sliding_window", everywhere) if getattr(theirs, "is_sliding", True) else None
+    assert (attention.window, attention.scale) == (window, theirs.scaling)
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    assert layer.feed_forward.activation == ACTIVATIONS[activation]
+    assert (attention.num_heads, attention.head_dim) == (config.num_attention_heads, head_dim)
+    assert attention.soft_cap == getattr(config, "attn_logit_softcapping", None)
+    rope = attention.rope
+    if family(type(model).__name__) in ("Exaone4", "Cohere2"):
+        assert (rope.type == "none") == (window is None and config.sliding_window is not None)
+    elif hasattr(theirs, "use_rope"):
+        assert (rope.type == "none") == (not theirs.use_rope)
+    else:
+        assert rope.type != "none"
+    if rope.type == "none":
+        return
+    rotary, stated, of_kind = type(model.rotary_emb)(config=config), config.rope_parameters, ""
+    if "sliding_attention" in stated:
+        kind = config.layer_types[number]
+        stated, of_kind = stated[kind], f"{kind}_"
+    frequencies = getattr(rotary, f"{of_kind}inv_freq")
+    scaling = getattr(rotary, f"{of_kind}attention_scaling")
+    assert rope.head_dim == 2 * len(frequencies)
+    assert inverse_frequencies(rope).tolist() == pytest.approx(frequencies.tolist(), rel=1e-6)
+    assert rope.attention_factor == pytest.approx(scaling)
+    assert rope.query_beta == stated.get("llama_4_scaling_beta", 0.0)
+    assert rope.type == stated["rope_type"]
     if rope.type == "dynamic":
-        assert rope.original_max_position == theirs.max_position_embeddings
+        assert rope.original_max_position == config.max_position_embeddings
 
 
 def compare(config):
@@ -207,7 +284,8 @@ ROWS = [
     (architecture, key)
     for architecture in OF_ONE_PIECE
     for key in ("", *full_config(architecture))
-    if key not in ("architectures", "model_type")  # the library finds its class by the one, we by the other
+    # the library finds its class by one, we by the other; ids of padding are no token of so small a vocabulary
+    if key not in ("architectures", "model_type") and (key != "pad_token_id" or architecture not in DECODERS)
 ]
 
 
@@ -241,13 +319,13 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(architec
 @pytest.mark.parametrize(
     ("architecture", "key", "value"),
     [  # where the library takes it
-        *((name, "num_key_value_heads", None) for name in DECODERS if not name.startswith(("Mistral", "Ministral"))),
-        *((name, "sliding_window", None) for name in DECODERS),
-        *((name, "head_dim", None) for name in DECODERS if not name.startswith(("Qwen", "Ministral"))),
-        *((name, "rope_parameters", None) for name in DECODERS),
-        *((name, "max_window_layers", 0) for name in DECODERS if name.startswith("Qwen")),
-        *((name, "layer_types", None) for name in DECODERS if name.startswith("Qwen")),
-        *((name, "use_sliding_window", False) for name in DECODERS if name.startswith("Qwen")),
+        *((name, "num_key_value_heads", None) for name in FIRST if not name.startswith(("Mistral", "Ministral"))),
+        *((name, "sliding_window", None) for name in FIRST),
+        *((name, "head_dim", None) for name in FIRST if not name.startswith(("Qwen", "Ministral"))),
+        *((name, "rope_parameters", None) for name in FIRST),
+        *((name, "max_window_layers", 0) for name in FIRST if name.startswith("Qwen")),
+        *((name, "layer_types", None) for name in FIRST if name.startswith("Qwen")),
+        *((name, "use_sliding_window", False) for name in FIRST if name.startswith("Qwen")),
     ],
 )
 def test_null_is_not_the_same_as_left_out(architecture, key, value):

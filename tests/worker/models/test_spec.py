@@ -13,7 +13,8 @@ from quire.worker.specs.rope import RopeSpec
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec
 from quire.worker.weights.parts import ModelError
 
-DECODERS = [name for name in ARCHITECTURES if name.endswith("ForCausalLM")]
+DECODERS = [name for name in ARCHITECTURES if name.endswith("ForCausalLM") and name.startswith(("Llama", "M", "Qwen"))]
+"""Those of one reader; test_left_out_keys.py has them all."""
 BASE = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 320,
@@ -169,10 +170,39 @@ def test_the_dtype_is_read_from_either_name(name):
         ({"architectures": ["GPT2LMHeadModel"]}, "architectures", "supported: LlamaForCausalLM, MistralForCausalLM"),
         ({"architectures": []}, "architectures", "supported"),
         ({"architectures": "absent"}, "architectures", "supported"),
-        ({"auto_map": {"AutoModel": "code.Model"}}, "auto_map", "its own code, which is never run"),
         ({"hidden_act": "relu"}, "hidden_act", "supported: silu"),
         ({"dtype": "float8_e4m3fn"}, "dtype", "not supported"),
-        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type", "default, linear, dynamic, llama3, yarn"),
+        (
+            {"rope_scaling": {"type": "new", "factor": 2.0}},
+            "rope_type",
+            "linear, dynamic, llama3, yarn, longrope",
+        ),
+        ({"rope_scaling": {"type": "none"}}, "rope_type", "'none' is not supported"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "long_factor", "list of 8 numbers, one for each pair"),
+        ({"rope_scaling": {"type": "longrope", "long_factor": [0] * 8}}, "long_factor", "positive number, got 0"),
+        ({"architectures": ["CohereForCausalLM"], "use_qk_norm": True}, "use_qk_norm", "layer norms of heads"),
+        ({"architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": 9.0}, "attn_logit_softcapping", "not cap"),
+        (
+            {"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True},
+            "use_bidirectional_attention",
+            "sees those before it",
+        ),
+        (
+            {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": {"rope_theta": 5.0}},
+            "rope_parameters",
+            "for each kind of layer",
+        ),
+        (
+            {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
+            "no_rope_layers",
+            "4 layers, got 2",
+        ),
+        (
+            {"architectures": ["Exaone4ForCausalLM"], "num_key_value_heads": 4, "sliding_window_pattern": "LLG G"},
+            "sliding_window_pattern",
+            'like "LLLG"',
+        ),
+        ({"architectures": ["Glm4ForCausalLM"], "partial_rotary_factor": 1.5}, "partial_rotary_factor", "at most 1"),
         ({"rope_scaling": {"type": "linear"}}, "factor", "got None"),
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor", "at least 1"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "low_freq_factor", "got None"),
@@ -206,6 +236,27 @@ def test_what_cannot_be_served_is_refused_by_its_field(fields, field, message):
     with pytest.raises(ModelError, match=message) as caught:
         spec_of(**fields)
     assert caught.value.field == field
+
+
+def test_code_that_a_known_model_brings_is_left_alone():
+    assert spec_of(auto_map={"AutoModelForCausalLM": "modeling.Llama"}) == spec_of()
+
+
+@pytest.mark.parametrize(("pattern", "full"), [(2, (1, 3)), (4, (3,)), ("LLG", (2,)), ("LG", (1, 3))])
+def test_exaone_says_where_its_layers_have_no_window_in_numbers_or_letters(pattern, full):
+    exaone = {"architectures": ["Exaone4ForCausalLM"], "num_key_value_heads": 4, "sliding_window": 9}
+    spec = spec_of(**exaone, sliding_window_pattern=pattern)
+    assert windows_of(spec) == tuple(None if layer in full else 9 for layer in range(4))
+    assert [layer.attention.rope.type == "none" for layer in spec.layers] == [layer in full for layer in range(4)]
+
+
+@pytest.mark.parametrize(("length", "factors"), [(0, (2.0, 4.0)), (65, (2.0, 4.0)), (64, (1.0, 1.0)), (7, (1.0, 1.0))])
+def test_the_factors_of_longrope_are_those_of_the_longest_context(length, factors, tmp_path):
+    rope = {"rope_type": "longrope", "long_factor": [2.0, 4.0], "short_factor": [1.0, 1.0]}
+    phi = {"architectures": ["Phi3ForCausalLM"], "rope_scaling": rope, "original_max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**BASE, **phi, "head_dim": 4}))
+    (found,) = ropes_of(read_spec(tmp_path, max_model_len=length))
+    assert (found.factors, found.original_max_position) == (factors, 64)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,12 @@ MODELS = [
     # five tokens on four ranks: two each, so one rank holds one of them and the last only padding
     ("MistralForCausalLM", {"vocab_size": 5, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 9}),
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
+    ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
+    ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
+    ("Glm4ForCausalLM", {"head_dim": 32, "num_key_value_heads": 1}),
+    ("Olmo2ForCausalLM", {"num_key_value_heads": 2}),
+    ("Cohere2ForCausalLM", {"sliding_window": 9, "sliding_window_pattern": 2}),
+    ("GraniteForCausalLM", {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.2}),
 ]
 
 
@@ -61,15 +67,19 @@ def ranks(tmp_path_factory, some_prompts, folders):
 
 
 def expected_bytes(folder, size):
-    """Of all ranks together: every tensor once, but norms and row biases `size` times, and repeated KV heads."""
-    kv_heads = json.loads((folder / "config.json").read_text())["num_key_value_heads"]
+    """Of all ranks: every tensor once, but norms, other than those over all heads, and row biases `size` times,
+    and KV heads as often as they are repeated."""
+    config = json.loads((folder / "config.json").read_text())
+    kv_heads, is_whole = config["num_key_value_heads"], config["model_type"] == "olmo2"
     total = 0
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         for name in file.keys():  # noqa: SIM118
-            if "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias")):
-                copies = size
-            elif "k_proj" in name or "v_proj" in name:
+            if "k_proj" in name or "v_proj" in name or (is_whole and "k_norm" in name):
                 copies = max(1, size // kv_heads)
+            elif is_whole and "q_norm" in name:
+                copies = 1
+            elif "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias")):
+                copies = size
             else:
                 copies = 1
             total += copies * file.get_tensor(name).nbytes

@@ -21,6 +21,8 @@ ARCHITECTURES = [
     "Ministral3ForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
+    "Olmo2ForCausalLM",
+    "SmolLM3ForCausalLM",
 ]
 
 

@@ -1,6 +1,6 @@
 """Llama, Mistral, Ministral 3, Qwen2 and Qwen3: decoders that differ in their windows, biases and norms of heads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,36 +15,46 @@ from quire.worker.fields import (
     number,
     token_ids,
 )
-from quire.worker.specs.rope import max_model_len, read_rope, rope_parameters
+from quire.worker.specs.rope import DEFAULT_THETA, max_model_len, read_rope, rope_parameters
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
+from quire.worker.weights.layout import PairsApart
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import ModelError
 
+QKV: Final = "blocks.{n}.attention.qkv.{part}.{tensor}"
+GATE_UP: Final = "blocks.{n}.mlp.gate_up.{part}.{tensor}"
+NORMS_BEFORE: Final = {"input_layernorm": "attention_norm", "post_attention_layernorm": "mlp_norm"}
+"""A checkpoint's names for the norms of a block -> ours."""
 
-def decoder_names(prefix: str, called: str) -> NameMap:
+
+def decoder_names(
+    prefix: str, called: str, norms: Mapping[str, str] = NORMS_BEFORE, fused: tuple[str, ...] = ()
+) -> NameMap:
     """The names of a decoder. `prefix`: pattern of what stands before its tensors; `called`: before its layers, where
-    a quantization calls them."""
+    a quantization calls them; `norms`: the checkpoint's names for those of a block; `fused`: "qkv", "gate_up" where one
+    tensor holds them."""
     layer = rf"{prefix}layers\.(?P<n>\d+)\."
+    attended = ["qkv", "o"] if "qkv" in fused else [*"qkvo"]
+    fed = ["gate_up", "down"] if "gate_up" in fused else ["gate", "up", "down"]
     return NameMap(
         (
             NameRule(rf"{prefix}embed_tokens\.(?P<tensor>\w+)", "embedding.{tensor}"),
             NameRule(rf"{prefix}norm\.weight", "norm.weight"),
             NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
-            NameRule(rf"{layer}input_layernorm\.weight", "blocks.{n}.attention_norm.weight"),
-            NameRule(rf"{layer}post_attention_layernorm\.weight", "blocks.{n}.mlp_norm.weight"),
-            NameRule(
-                rf"{layer}self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.qkv.{part}.{tensor}"
-            ),
+            *(NameRule(rf"{layer}{name}\.weight", f"blocks.{{n}}.{own}.weight") for name, own in norms.items()),
+            NameRule(rf"{layer}self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)", QKV),
+            NameRule(rf"{layer}self_attn\.qkv_proj\.(?P<tensor>\w+)", QKV, ("q", "k", "v")),
             NameRule(rf"{layer}self_attn\.o_proj\.(?P<tensor>\w+)", "blocks.{n}.attention.output.{tensor}"),
             NameRule(rf"{layer}self_attn\.q_norm\.weight", "blocks.{n}.attention.query_norm.weight"),
             NameRule(rf"{layer}self_attn\.k_norm\.weight", "blocks.{n}.attention.key_norm.weight"),
-            NameRule(rf"{layer}mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.gate_up.{part}.{tensor}"),
+            NameRule(rf"{layer}mlp\.(?P<part>gate|up)_proj\.(?P<tensor>\w+)", GATE_UP),
+            NameRule(rf"{layer}mlp\.gate_up_proj\.(?P<tensor>\w+)", GATE_UP, ("gate", "up")),
             NameRule(rf"{layer}mlp\.down_proj\.(?P<tensor>\w+)", "blocks.{n}.mlp.down.{tensor}"),
         ),
         ignored=(rf"{prefix}layers\.\d+\.self_attn\.rotary_emb\.inv_freq", rf"{prefix}rotary_emb\.inv_freq"),
         linear=(
-            *(f"{called}layers.{{n}}.self_attn.{part}_proj" for part in "qkvo"),
-            *(f"{called}layers.{{n}}.mlp.{part}_proj" for part in ("gate", "up", "down")),
+            *(f"{called}layers.{{n}}.self_attn.{part}_proj" for part in attended),
+            *(f"{called}layers.{{n}}.mlp.{part}_proj" for part in fed),
             "lm_head",
         ),
     )
@@ -90,8 +100,8 @@ and null is not left out. The sizes that every published config states have no d
 def read_llama(config: Config, generation: Config) -> ModelSpec:
     config = {**LLAMA_DEFAULTS, **config}
     bias = flag(config, "attention_bias", False)
-    attention = replace(_attention(config), qkv_bias=bias, output_bias=bias)
-    feed_forward = replace(_feed_forward(config), bias=flag(config, "mlp_bias", False))
+    attention = replace(read_attention(config), qkv_bias=bias, output_bias=bias)
+    feed_forward = replace(read_feed_forward(config), bias=flag(config, "mlp_bias", False))
     return _decoder(config, generation, attention, feed_forward, [None] * num_layers(config))
 
 
@@ -99,7 +109,7 @@ def read_mistral(config: Config, generation: Config) -> ModelSpec:
     config = {**MISTRAL_DEFAULTS, **config}
     window = None if config["sliding_window"] is None else integer(config, "sliding_window")
     windows = [window] * num_layers(config)
-    return _decoder(config, generation, _attention(config), _feed_forward(config), windows)
+    return _decoder(config, generation, read_attention(config), read_feed_forward(config), windows)
 
 
 def read_ministral3(config: Config, generation: Config) -> ModelSpec:
@@ -117,15 +127,15 @@ def read_ministral3(config: Config, generation: Config) -> ModelSpec:
 
 def read_qwen2(config: Config, generation: Config) -> ModelSpec:
     config = {**QWEN2_DEFAULTS, **config}
-    attention = replace(_attention(config), qkv_bias=True)
-    return _decoder(config, generation, attention, _feed_forward(config), _windows_of_some(config))
+    attention = replace(read_attention(config), qkv_bias=True)
+    return _decoder(config, generation, attention, read_feed_forward(config), _windows_of_some(config))
 
 
 def read_qwen3(config: Config, generation: Config) -> ModelSpec:
     config = {**QWEN3_DEFAULTS, **config}
     bias = flag(config, "attention_bias", False)
-    attention = replace(_attention(config), qk_norm="head", qkv_bias=bias, output_bias=bias)
-    return _decoder(config, generation, attention, _feed_forward(config), _windows_of_some(config))
+    attention = replace(read_attention(config), qk_norm="head", qkv_bias=bias, output_bias=bias)
+    return _decoder(config, generation, attention, read_feed_forward(config), _windows_of_some(config))
 
 
 def _decoder(
@@ -135,22 +145,33 @@ def _decoder(
     feed_forward: FeedForwardSpec,
     windows: Sequence[int | None],
 ) -> ModelSpec:
-    """A decoder of layers that differ in their windows; `generation` is generation_config.json, empty without one."""
+    """A decoder of layers that differ in their windows."""
     layers = (LayerSpec(attention=replace(attention, window=window), feed_forward=feed_forward) for window in windows)
+    return decoder(config, generation, tuple(layers))
+
+
+def decoder(
+    config: Config, generation: Config, layers: tuple[LayerSpec, ...], norm: NormSpec | None = None
+) -> ModelSpec:
+    """A decoder of these layers; `generation` is generation_config.json, empty without one."""
+    max_position = integer(config, "max_position_embeddings")
     return ModelSpec(
         architecture=config["architectures"][0],
         vocab_size=integer(config, "vocab_size"),
         hidden_size=integer(config, "hidden_size"),
-        layers=tuple(layers),
-        norm=NormSpec(number(config, "rms_norm_eps", 1e-6)),
+        layers=layers,
+        norm=norm or NormSpec(number(config, "rms_norm_eps", 1e-6)),
         tied_embeddings=flag(config, "tie_word_embeddings", False),
-        max_model_len=max_model_len(attention.rope, integer(config, "max_position_embeddings")),
+        max_model_len=max(max_model_len(layer.attention.rope, max_position) for layer in layers),
         dtype=checkpoint_dtype(config),
         eos_token_ids=token_ids(generation, "eos_token_id") or token_ids(config, "eos_token_id"),
     )
 
 
-def _attention(config: Config) -> AttentionSpec:
+def read_attention(
+    config: Config, *, partial: float | None = None, theta: float = DEFAULT_THETA, interleaved: bool = False
+) -> AttentionSpec:
+    """Attention whose heads and rope a config states; see `read_rope`. `interleaved`: pairs lie side by side."""
     hidden, num_heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     num_kv_heads = integer(config, "num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -160,15 +181,21 @@ def _attention(config: Config) -> AttentionSpec:
             "num_attention_heads", f"{num_heads} do not divide hidden_size {hidden}, and no head_dim is set"
         )
     head_dim = integer(config, "head_dim", hidden // num_heads)
-    return AttentionSpec(
-        num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, rope=read_rope(config, head_dim)
-    )
+    rope = replace(read_rope(config, head_dim, partial=partial, theta=theta), interleaved=interleaved)
+    return AttentionSpec(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, rope=rope)
 
 
-def _feed_forward(config: Config) -> FeedForwardSpec:
+def read_feed_forward(config: Config) -> FeedForwardSpec:
+    """The gated feed-forward block that a config states."""
     return FeedForwardSpec(
         intermediate_size=integer(config, "intermediate_size"), activation=activation(config, "silu")
     )
+
+
+def apart(names: NameMap, attention: AttentionSpec) -> NameMap:
+    """The names of a checkpoint whose rotating pairs lie side by side."""
+    sizes = (attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.rope.head_dim)
+    return names.laid_out(QKV, PairsApart(*sizes))
 
 
 def _windows_of_some(config: Config) -> Sequence[int | None]:
@@ -177,11 +204,19 @@ def _windows_of_some(config: Config) -> Sequence[int | None]:
     if not flag(config, "use_sliding_window", False) or config["sliding_window"] is None:
         return [None] * num
     window = integer(config, "sliding_window")
-    types = config.get("layer_types")
-    if types is None:
+    if config.get("layer_types") is None:
         first = count(config, "max_window_layers")
-        types = ["sliding_attention" if layer >= first else "full_attention" for layer in range(num)]
+        return [window if layer >= first else None for layer in range(num)]
+    return [window if slides else None for slides in read_sliding(config, 0)]
+
+
+def read_sliding(config: Config, period: int) -> list[bool]:
+    """The layers that have a window: as `layer_types` says, else all but every `period`-th; 0: then none. Raises
+    ModelError."""
+    num, types = num_layers(config), config.get("layer_types")
+    if types is None:
+        return [bool(period and (layer + 1) % period) for layer in range(num)]
     known = ("sliding_attention", "full_attention")
     if not isinstance(types, list) or len(types) != num or any(kind not in known for kind in types):
         raise ModelError("layer_types", f"must state full_attention or sliding_attention for each of {num} layers")
-    return [window if kind == "sliding_attention" else None for kind in types]
+    return [kind == "sliding_attention" for kind in types]
