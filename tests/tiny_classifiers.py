@@ -57,6 +57,11 @@ KINDS = {
         unigram,
         {"type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     ),
+    "Qwen3ForSequenceClassification": (
+        transformers.Qwen3Config,
+        wordpiece,
+        {"num_key_value_heads": 2, "head_dim": 16, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0},
+    ),
 }
 
 
@@ -87,7 +92,7 @@ def logits(folder, pairs, most=None):
         cut = {} if most is None else {"truncation": "longest_first", "max_length": most}
         # lists: an empty second text beside a text alone would count as none
         inputs = tokenizer(*([text] for text in texts), return_tensors="pt", return_token_type_ids=True, **cut)
-        if model.config.type_vocab_size < 2:
+        if getattr(model.config, "type_vocab_size", 0) < 2:
             del inputs["token_type_ids"]
         with torch.inference_mode():
             found.append(model(**inputs).logits[0])

@@ -84,6 +84,12 @@ class InferenceServicer(quire_pb2_grpc.InferenceServicer):
         score = await self._read(grpc_map.score_request, request)
         return grpc_map.scores_message(await self._pipeline.score(score, _call(context)))
 
+    async def Classify(self, request: pb.ClassifyRequest, context: Context) -> bytes:
+        found = await self._pipeline.classify(await self._read(grpc_map.classify_request, request), _call(context))
+        return await self._answers.run(
+            LARGE_BYTES, lambda _: grpc_map.classifications_message(found).SerializeToString()
+        )
+
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> bytes:
         text: str | api.Chat | None = None
         if request.HasField("text"):

@@ -17,6 +17,7 @@ from quire.frontend.request.model_lookup import ModelLookup
 from quire.frontend.request.overload import Overload
 from quire.frontend.request.preparer import RequestPreparer
 from quire.frontend.request.prompt_tokenizer import PromptTokenizer
+from quire.frontend.request.vectors.classes import classify
 from quire.frontend.request.vectors.embeddings import embed
 from quire.frontend.request.vectors.scores import score
 from quire.frontend.request.vectors.vector_call import Gatherer
@@ -25,7 +26,18 @@ from quire.frontend.stream.request_stream import RequestStream
 from quire.frontend.stream.scheduler_client import SchedulerClient
 from quire.frontend.telemetry.observer import Observer
 from quire.frontend.text.encode_threads import EncodeThreads
-from quire.proto.api import Chat, Embeddings, EmbedRequest, GenerateRequest, RequestError, ScoreRequest, Scores, Tokens
+from quire.proto.api import (
+    Chat,
+    Classifications,
+    ClassifyRequest,
+    Embeddings,
+    EmbedRequest,
+    GenerateRequest,
+    RequestError,
+    ScoreRequest,
+    Scores,
+    Tokens,
+)
 
 MAX_PREPARING = 4096
 """Most requests that are rendered, tokenized or embedded at once: the scheduler bounds only what was submitted."""
@@ -126,6 +138,12 @@ class RequestPipeline:
         with self._preparing():
             model = await self._models.find(request.model)
             return await score(self._gatherer, model, request, call, query, documents)
+
+    async def classify(self, request: ClassifyRequest, call: Call, names: Sequence[str] = ()) -> Classifications:
+        """Numbers of the inputs' labels. `names`: the inputs' fields. Raises `ParameterError` or `RequestError`."""
+        with self._preparing():
+            model = await self._models.find(request.model)
+            return await classify(self._gatherer, model, request, call, names)
 
     @contextmanager
     def _preparing(self) -> Iterator[None]:

@@ -10,6 +10,8 @@ from quire.proto.api.chat import Tool as Tool
 from quire.proto.api.chat import ToolCall as ToolCall
 from quire.proto.api.chat import ToolCallDelta as ToolCallDelta
 from quire.proto.api.chat import VideoPart as VideoPart
+from quire.proto.api.embedding import Classifications as Classifications
+from quire.proto.api.embedding import ClassifyRequest as ClassifyRequest
 from quire.proto.api.embedding import Embeddings as Embeddings
 from quire.proto.api.embedding import EmbedRequest as EmbedRequest
 from quire.proto.api.embedding import ScoreRequest as ScoreRequest

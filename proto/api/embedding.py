@@ -60,3 +60,35 @@ class Scores:
     model: str
     scores: Sequence[float]
     prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyRequest:
+    """Texts or token ids to give labels."""
+
+    inputs: Sequence[str | Sequence[int]] = ()
+    request_id: str | None = None
+    model: str | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+    use_activation: bool | None = None
+    """False: the raw numbers of the model's head. Default: as its files say, softmax, sigmoid or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classifications:
+    """A number for each label of each input, in their order."""
+
+    request_id: str
+    model: str
+    labels: Sequence[str]
+    probs: Sequence[Sequence[float]]
+    prompt_tokens: int
+
+    @property
+    def best(self) -> Sequence[str]:
+        """The label of each input whose number is the greatest, the first of equal ones."""
+        return [self.labels[max(range(len(numbers)), key=numbers.__getitem__)] for numbers in self.probs]

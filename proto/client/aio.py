@@ -117,6 +117,11 @@ class AsyncClient:
         message = grpc_map.score_request_message(request)
         return grpc_map.scores(await self._call(self._inference.Score, message, timeout_seconds))
 
+    async def classify(self, request: api.ClassifyRequest, timeout_seconds: float | None = None) -> api.Classifications:
+        """Numbers of labels for each input; needs a model with a head for them."""
+        message = grpc_map.classify_request_message(request)
+        return grpc_map.classifications(await self._call(self._inference.Classify, message, timeout_seconds))
+
     async def explain(self, request_id: str) -> api.Explained:
         """History of a live or lately ended request: why it waits, or how it went."""
         return grpc_map.explanation(

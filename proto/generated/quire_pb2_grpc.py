@@ -66,6 +66,11 @@ class InferenceStub:
                 request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreResponse.FromString,
                 _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/quire.v1.Inference/Classify',
+                request_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -113,6 +118,13 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Classify(self, request, context):
+        """Numbers of labels; needs a model with a head for them (task "classify", "score" or "reward").
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +157,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreRequest.FromString,
                     response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=quire_dot_proto_dot_generated_dot_quire__pb2.ClassifyRequest.FromString,
+                    response_serializer=quire_dot_proto_dot_generated_dot_quire__pb2.ClassifyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +327,33 @@ class Inference:
             '/quire.v1.Inference/Score',
             quire_dot_proto_dot_generated_dot_quire__pb2.ScoreRequest.SerializeToString,
             quire_dot_proto_dot_generated_dot_quire__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.v1.Inference/Classify',
+            quire_dot_proto_dot_generated_dot_quire__pb2.ClassifyRequest.SerializeToString,
+            quire_dot_proto_dot_generated_dot_quire__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

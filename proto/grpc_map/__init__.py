@@ -40,6 +40,12 @@ from quire.proto.grpc_map.engine import (
     status_message as status_message,
 )
 from quire.proto.grpc_map.events import (
+    classifications as classifications,
+)
+from quire.proto.grpc_map.events import (
+    classifications_message as classifications_message,
+)
+from quire.proto.grpc_map.events import (
     embeddings as embeddings,
 )
 from quire.proto.grpc_map.events import (
@@ -68,6 +74,12 @@ from quire.proto.grpc_map.events import (
 )
 from quire.proto.grpc_map.events import (
     tokens_bytes as tokens_bytes,
+)
+from quire.proto.grpc_map.requests import (
+    classify_request as classify_request,
+)
+from quire.proto.grpc_map.requests import (
+    classify_request_message as classify_request_message,
 )
 from quire.proto.grpc_map.requests import (
     embed_request as embed_request,

@@ -198,3 +198,20 @@ def scores_message(value: api.Scores) -> pb.ScoreResponse:
 
 def scores(message: pb.ScoreResponse) -> api.Scores:
     return read(api.Scores, message)
+
+
+def classifications_message(value: api.Classifications) -> pb.ClassifyResponse:
+    """For servers; the inverse of `classifications`."""
+    return pb.ClassifyResponse(
+        request_id=value.request_id,
+        model=value.model,
+        labels=value.labels,
+        probs=[pb.LabelNumbers(values=numbers) for numbers in value.probs],
+        prompt_tokens=value.prompt_tokens,
+    )
+
+
+def classifications(message: pb.ClassifyResponse) -> api.Classifications:
+    """For clients; the inverse of `classifications_message`."""
+    probs = [tuple(numbers.values) for numbers in message.probs]
+    return api.Classifications(message.request_id, message.model, tuple(message.labels), probs, message.prompt_tokens)

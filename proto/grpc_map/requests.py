@@ -88,26 +88,47 @@ def generate_request_message(request: api.GenerateRequest) -> pb.GenerateRequest
 
 def embed_request(message: pb.EmbedRequest) -> api.EmbedRequest:
     """The request of a message whose contents were checked. Raises `ParameterError` for empty inputs."""
-    inputs: list[str | Sequence[int]] = []
-    for index, one in enumerate(message.inputs):
-        kind = one.WhichOneof("input")
-        if kind is None:
-            raise ParameterError(f"inputs[{index}]", "is empty; set text or token_ids", "EMPTY_PROMPT")
-        inputs.append(one.text if kind == "text" else token_column(one.token_ids.ids))
-    return api.EmbedRequest(inputs=inputs, **set_scalars(message))
+    return api.EmbedRequest(inputs=_inputs(message), **set_scalars(message))
 
 
 def embed_request_message(request: api.EmbedRequest) -> pb.EmbedRequest:
     """Raises `RequestError` for a value its field cannot carry."""
     message = pb.EmbedRequest()
     put_scalars(message, request)
+    _put_inputs(message, request)
+    return message
+
+
+def classify_request(message: pb.ClassifyRequest) -> api.ClassifyRequest:
+    """The request of a message whose contents were checked. Raises `ParameterError` for empty inputs."""
+    return api.ClassifyRequest(inputs=_inputs(message), **set_scalars(message))
+
+
+def classify_request_message(request: api.ClassifyRequest) -> pb.ClassifyRequest:
+    """Raises `RequestError` for a value its field cannot carry."""
+    message = pb.ClassifyRequest()
+    put_scalars(message, request)
+    _put_inputs(message, request)
+    return message
+
+
+def _inputs(message: pb.EmbedRequest | pb.ClassifyRequest) -> list[str | Sequence[int]]:
+    inputs: list[str | Sequence[int]] = []
+    for index, one in enumerate(message.inputs):
+        kind = one.WhichOneof("input")
+        if kind is None:
+            raise ParameterError(f"inputs[{index}]", "is empty; set text or token_ids", "EMPTY_PROMPT")
+        inputs.append(one.text if kind == "text" else token_column(one.token_ids.ids))
+    return inputs
+
+
+def _put_inputs(message: pb.EmbedRequest | pb.ClassifyRequest, request: api.EmbedRequest | api.ClassifyRequest) -> None:
     with sendable("inputs"):
         for one in request.inputs:
             if isinstance(one, str):
                 message.inputs.add(text=one)
             else:
                 message.inputs.add(token_ids=pb.TokenIds(ids=one))
-    return message
 
 
 def score_request(message: pb.ScoreRequest) -> api.ScoreRequest:

@@ -41,6 +41,7 @@ def test_services_and_methods_are_the_promised_ones():
         "Inference.Stream stream",
         "Inference.Tokenize",
         "Inference.Detokenize",
+        "Inference.Classify",
         "Inference.Embed",
         "Inference.Score",
         "Control.GetServerInfo",

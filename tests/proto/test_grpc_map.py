@@ -98,6 +98,15 @@ def test_embed_requests_survive_the_way_through_protobuf(values):
 
 
 @settings(max_examples=50, deadline=None)
+@given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ClassifyRequest)}))
+def test_classify_requests_survive_the_way_through_protobuf(values):
+    request = api.ClassifyRequest(**values)
+    message = pb.ClassifyRequest.FromString(grpc_map.classify_request_message(request).SerializeToString())
+    got = grpc_map.classify_request(message)
+    assert dataclasses.replace(got, inputs=[plain(one) for one in got.inputs]) == request
+
+
+@settings(max_examples=50, deadline=None)
 @given(st.fixed_dictionaries({field.name: strategy(field) for field in dataclasses.fields(api.ScoreRequest)}))
 def test_score_requests_survive_the_way_through_protobuf(values):
     request = api.ScoreRequest(**values)
@@ -112,6 +121,10 @@ def test_vectors_and_scores_survive_the_way_through_protobuf():
     scores = api.Scores("id", "m", (0.25, -1.0), 7)
     sent = grpc_map.scores_message(scores).SerializeToString()
     assert grpc_map.scores(pb.ScoreResponse.FromString(sent)) == scores
+    found = api.Classifications("id", "m", ("no", "yes"), [(0.25, 0.75), (1.0, 0.0)], 7)
+    sent = grpc_map.classifications_message(found).SerializeToString()
+    assert grpc_map.classifications(pb.ClassifyResponse.FromString(sent)) == found
+    assert found.best == ["yes", "no"]
 
 
 def test_an_explanation_survives_the_way_through_protobuf(examples):

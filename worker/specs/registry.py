@@ -87,6 +87,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "MistralModel": Architecture(llama.read_mistral, llama.NAMES),
         "Qwen2Model": Architecture(llama.read_qwen2, llama.NAMES),
         "Qwen3Model": Architecture(llama.read_qwen3, llama.NAMES),
+        "LlamaForSequenceClassification": Architecture(llama.read_llama, llama.NAMES, classifier=llama.CLASSIFIER),
+        "MistralForSequenceClassification": Architecture(llama.read_mistral, llama.NAMES, classifier=llama.CLASSIFIER),
+        "Ministral3ForSequenceClassification": Architecture(
+            llama.read_ministral3, llama.NAMES, classifier=llama.CLASSIFIER
+        ),
+        "Qwen2ForSequenceClassification": Architecture(llama.read_qwen2, llama.NAMES, classifier=llama.CLASSIFIER),
+        "Qwen3ForSequenceClassification": Architecture(llama.read_qwen3, llama.NAMES, classifier=llama.CLASSIFIER),
         "BertModel": Architecture(bert.read_bert, bert.NAMES),
         "BertForMaskedLM": Architecture(bert.read_bert, bert.NAMES),
         "RobertaModel": Architecture(bert.read_roberta, bert.NAMES),

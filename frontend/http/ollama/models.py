@@ -96,7 +96,12 @@ def _details(info: ServerInfo) -> Json:
 
 def _family(info: ServerInfo) -> str:
     """`llama` for LlamaForCausalLM."""
-    return info.architecture.removesuffix("ForCausalLM").removesuffix("Model").lower()
+    return (
+        info.architecture.removesuffix("ForCausalLM")
+        .removesuffix("ForSequenceClassification")
+        .removesuffix("Model")
+        .lower()
+    )
 
 
 def _shown(info: ServerInfo, template: str, started: str) -> Json:
@@ -105,6 +110,8 @@ def _shown(info: ServerInfo, template: str, started: str) -> Json:
     if info.task == "embed":
         capabilities = ["embedding"]
         facts[f"{family}.embedding_length"] = info.embedding_size
+    elif info.task != "generate":
+        capabilities = []
     else:
         spoken = {"tools": info.tool_parser, "thinking": info.reasoning_parser, "vision": "image" in info.modalities}
         capabilities = ["completion", *(name for name, parser in spoken.items() if parser)]

@@ -11,10 +11,9 @@ from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
 from quire.frontend.http.answer import json_answer, json_list
-from quire.frontend.http.body import beside, read
-from quire.frontend.http.call import call_of, request_id
+from quire.frontend.http.body import read
+from quire.frontend.http.call import call_of
 from quire.frontend.http.decoding.ignored import note
-from quire.frontend.http.fields.conversation import renamed
 from quire.frontend.http.openai.embedding_formats import MAX_DESCRIBED, places, vector_bytes
 from quire.frontend.http.openai.embedding_types import EmbeddingItem, EmbeddingList, EmbeddingsBody, EmbeddingUsage
 from quire.frontend.limits.work_pool import LARGE_BYTES
@@ -23,40 +22,19 @@ from quire.proto.messages.params import ParameterError
 
 MANY_NUMBERS = 4096
 """More take more than a millisecond to write."""
-NAMES = {"chat$": "messages", r"chat\.template_kwargs": "chat_template_kwargs"}
 
 
 def routes(context: FrontendContext) -> list[Route]:
     async def embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsBody)
-        chat = await beside(request, body.chat)
-        if chat is None:
-            inputs, names = await beside(request, body.inputs)
-        else:
-            with renamed(NAMES):
-                rendered = await context.pipeline.tokenize(chat, body.model)
-            inputs, names = [rendered.token_ids], ["messages"]
+        fields, names = await body.asked(context, request)
         if body.encoding_format == "float" and body.embed_dtype != "float32":
             note(f"embed_dtype={body.embed_dtype}")  # numbers of JSON have no type
-        if body.encoding_format == "bytes" and len(inputs) > MAX_DESCRIBED:
-            message = f"describes at most {MAX_DESCRIBED} vectors in its header, got {len(inputs)}; use 'bytes_only'"
+        if body.encoding_format == "bytes" and len(names) > MAX_DESCRIBED:
+            message = f"describes at most {MAX_DESCRIBED} vectors in its header, got {len(names)}; use 'bytes_only'"
             raise ParameterError("encoding_format", message)
-        found = await context.pipeline.embed(
-            EmbedRequest(
-                inputs=inputs,
-                request_id=request_id(request) if body.request_id is None else body.request_id,
-                model=body.model,
-                dimensions=body.dimensions,
-                normalize=body.normalize,
-                add_special_tokens=body.add_special_tokens if chat is None else None,
-                truncate_prompt_tokens=body.truncate_prompt_tokens,
-                truncation_side=body.truncation_side,
-                priority=body.priority,
-                timeout_seconds=body.timeout_seconds,
-            ),
-            call_of(request),
-            names,
-        )
+        asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
+        found = await context.pipeline.embed(asked, call_of(request), names)
         # a million numbers take a while, in which the loop must beat
         is_large = sum(map(len, found.vectors)) > MANY_NUMBERS
         if body.encoding_format in ("bytes", "bytes_only"):

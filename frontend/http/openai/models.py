@@ -36,6 +36,10 @@ class ModelCard(msgspec.Struct, kw_only=True):
     max_images: int
     """Most images of one prompt."""
     max_videos: int
+    task: str | None
+    """The work it does: generate, embed, classify, score or reward."""
+    labels: Sequence[str]
+    """Names of the labels that it gives numbers."""
     warnings: tuple[str, ...]
     """The points in which this model does less than its users may expect, such as calls that nobody parses."""
 
@@ -62,6 +66,8 @@ def routes(context: FrontendContext) -> list[Route]:
             input_modalities=info.modalities,
             max_images=info.max_images,
             max_videos=info.max_videos,
+            task=info.task if info.architecture else None,
+            labels=info.labels,
             warnings=context.engine_info.warnings,
         )
 

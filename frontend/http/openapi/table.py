@@ -18,6 +18,7 @@ from quire.frontend.http.openai.completion_types import Completion, CompletionRe
 from quire.frontend.http.openai.embedding_types import EmbeddingList, EmbeddingsBody
 from quire.frontend.http.openai.models import ModelCard, ModelList
 from quire.frontend.http.openai.responses.types import InputTokensRequest, ResponseRequest
+from quire.frontend.http.score.classify import CLASSIFY, ClassifyBody, ClassList
 from quire.frontend.http.score.types import RankedByText, Ranking, RerankBody, ScoreBody, ScoreList
 
 EVENTS = "text/event-stream"
@@ -81,6 +82,7 @@ ROUTES = {
     "/v1/embeddings": Words("Vectors of texts, token ids or a chat", EmbeddingsBody, EmbeddingList),
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),
+    **dict.fromkeys(CLASSIFY, Words("Numbers of labels, in vLLM's shape", ClassifyBody, ClassList)),
     "/props": Words("Facts of the server, in llama-server's shape"),
     "/slots": Words("Running outputs, in llama-server's shape; needs the admin key"),
     "/slots/{slot}": Words("Refused: slots are not saved, restored or erased"),

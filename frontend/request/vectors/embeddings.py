@@ -2,14 +2,12 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from quire.frontend.call import Call
 from quire.frontend.request.served_model import ServedModel
-from quire.frontend.request.vectors.vector_call import Gatherer, Vector, check_count
-from quire.frontend.text.pair_template import Pair
+from quire.frontend.request.vectors.vector_call import Gatherer, Vector, check_inputs, prompts
 from quire.proto.api import Embeddings, EmbedRequest
 from quire.proto.messages.params import ParameterError
 
@@ -18,23 +16,15 @@ async def embed(
     gatherer: Gatherer, model: ServedModel, request: EmbedRequest, call: Call, names: Sequence[str] = ()
 ) -> Embeddings:
     """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""
-    check_count(names[0].partition("[")[0] if names else "inputs", len(request.inputs))
-    names = names or [f"inputs[{index}]" for index in range(len(request.inputs))]
+    names = check_inputs(request.inputs, request.add_special_tokens, names)
     shared = gatherer.begin(model, request, call, names, ("embed",))
-    size, special = request.dimensions, request.add_special_tokens
-    if special is not None and not all(isinstance(one, str) for one in request.inputs):
-        raise ParameterError("add_special_tokens", "applies to texts only; leave it unset")
-    shared = replace(shared, request=replace(shared.request, add_special_tokens=special))
+    size = request.dimensions
     if size is not None and not 1 <= size <= shared.facts.embedding_size:
         width = shared.facts.embedding_size
         raise ParameterError("dimensions", f"must be in [1, {width}], the width of this model's vectors; got {size}")
     # a vector that was cut has another length
     normalize = (model.normalizes or size is not None) if request.normalize is None else request.normalize
-
-    async def prompt(index: int) -> Pair:
-        return Pair(await shared.encode(request.inputs[index], special is not False))
-
-    found = await gatherer.gather(shared, prompt)
+    found = await gatherer.gather(shared, prompts(shared, request.inputs, request.add_special_tokens))
     vectors = [one.vector[:size] for one in found]
     if normalize:
         vectors = [normalized(vector) for vector in vectors]

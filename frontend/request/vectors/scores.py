@@ -12,9 +12,10 @@ from quire.frontend.request.vectors.embeddings import normalized
 from quire.frontend.request.vectors.vector_call import MAX_INPUTS, Gatherer, VectorCall, check_count
 from quire.frontend.text.pair_template import Pair
 from quire.proto.api import ScoreRequest, Scores
+from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError
 
-TASKS = ("embed", "score")
+TASKS: tuple[Task, ...] = ("embed", "score")
 
 
 async def score(

@@ -219,3 +219,24 @@ def check_count(field: str, count: int, most: int = MAX_INPUTS) -> None:
         remedy = "; send them in several requests" if count else ""
         reason = "INVALID_PARAMETER" if count else "EMPTY_PROMPT"
         raise ParameterError(field, f"must hold 1 to {most} entries, got {count}{remedy}", reason)
+
+
+def check_inputs(
+    inputs: Sequence[str | Sequence[int]], add_special_tokens: bool | None, names: Sequence[str]
+) -> Sequence[str]:
+    """The fields of the inputs: `names`, or those that gRPC has. Raises `ParameterError`."""
+    check_count(names[0].partition("[")[0] if names else "inputs", len(inputs))
+    if add_special_tokens is not None and not all(isinstance(one, str) for one in inputs):
+        raise ParameterError("add_special_tokens", "applies to texts only; leave it unset")
+    return names or [f"inputs[{index}]" for index in range(len(inputs))]
+
+
+def prompts(
+    shared: VectorCall, inputs: Sequence[str | Sequence[int]], add_special_tokens: bool | None
+) -> Callable[[int], Awaitable[Pair]]:
+    """The function that makes the prompt of an input, by its number."""
+
+    async def prompt(index: int) -> Pair:
+        return Pair(await shared.encode(inputs[index], add_special_tokens is not False))
+
+    return prompt

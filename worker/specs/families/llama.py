@@ -15,6 +15,7 @@ from quire.worker.fields import (
     number,
     token_ids,
 )
+from quire.worker.specs.head_spec import HeadShape
 from quire.worker.specs.rope import DEFAULT_THETA, max_model_len, read_rope, rope_parameters
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
 from quire.worker.weights.layout import PairsApart
@@ -41,6 +42,7 @@ def decoder_names(
             NameRule(rf"{prefix}embed_tokens\.(?P<tensor>\w+)", "embedding.{tensor}"),
             NameRule(rf"{prefix}norm\.weight", "norm.weight"),
             NameRule(r"lm_head\.(?P<tensor>\w+)", "head.{tensor}"),
+            NameRule(r"score\.weight", "classifier.output.weight"),
             *(NameRule(rf"{layer}{name}\.weight", f"blocks.{{n}}.{own}.weight") for name, own in norms.items()),
             NameRule(rf"{layer}self_attn\.(?P<part>[qkv])_proj\.(?P<tensor>\w+)", QKV),
             NameRule(rf"{layer}self_attn\.qkv_proj\.(?P<tensor>\w+)", QKV, ("q", "k", "v")),
@@ -62,6 +64,7 @@ def decoder_names(
 
 NAMES: Final = decoder_names(r"(model\.)?", "model.")
 """A checkpoint of the model without its head leaves out the prefix."""
+CLASSIFIER: Final = HeadShape(dense=False, bias=False, tensors=r"score\.weight")
 
 LLAMA_DEFAULTS: Final[Config] = {"max_position_embeddings": 2048}
 MISTRAL_DEFAULTS: Final[Config] = {

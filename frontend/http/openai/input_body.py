@@ -1,0 +1,109 @@
+"""The input of what answers texts with numbers: texts, token ids or a chat, in the shapes of OpenAI and vLLM."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from quire.frontend.context import FrontendContext
+from quire.frontend.http.body import beside
+from quire.frontend.http.call import request_id
+from quire.frontend.http.fields.conversation import renamed, template_kwargs
+from quire.frontend.http.openai.chat_fields import ChatTurn
+from quire.proto.api import Chat
+from quire.proto.messages.params import ParameterError
+from quire.proto.token_column import token_column
+
+NAMES = {"chat$": "messages", r"chat\.template_kwargs": "chat_template_kwargs"}
+
+
+class InputText(msgspec.Struct, forbid_unknown_fields=True):
+    """A text as an object, as Jina's and SGLang's clients send it."""
+
+    text: str
+    image: None = None
+    instruction: None = None
+
+
+class InputBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`input` or `messages`."""
+
+    model: str | None = None
+    user: str | None = None
+    request_id: str | None = None
+    input: str | InputText | list[str | int | list[int] | InputText] | None = None
+    messages: list[ChatTurn] | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
+    priority: int | None = None
+    timeout_seconds: float | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: None = None
+    mm_processor_kwargs: None = None
+
+    def chat(self) -> Chat | None:
+        """The chat that is embedded as one text; None for `input`. Raises `ParameterError`."""
+        if (self.input is None) == (self.messages is None):
+            raise ParameterError("input", "is missing; set it, or messages, but not both", "EMPTY_PROMPT")
+        if self.messages is None:
+            for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+                if getattr(self, field) is not None:
+                    raise ParameterError(field, "applies to messages only; leave it unset")
+            return None
+        if self.add_special_tokens:
+            raise ParameterError("add_special_tokens", "applies to input only; a template writes its own")
+        messages = [turn.message(f"messages[{index}]") for index, turn in enumerate(self.messages)]
+        for index, message in enumerate(messages):
+            if message.media:
+                wrong = "holds an image or a video, and vectors are made of text alone here; leave it out"
+                raise ParameterError(f"messages[{index}].content", wrong, "UNSUPPORTED")
+        kwargs = template_kwargs(self.chat_template_kwargs)
+        return Chat(messages, bool(self.add_generation_prompt), self.continue_final_message, template_kwargs=kwargs)
+
+    def inputs(self) -> tuple[list[str | Sequence[int]], list[str]]:
+        """The inputs and their names. Raises `ParameterError` for none, and for token ids among texts."""
+        given = self.input
+        if isinstance(given, str | InputText):
+            return [given if isinstance(given, str) else given.text], ["input"]
+        if not given:
+            raise ParameterError("input", "is empty; give at least one text", "EMPTY_PROMPT")
+        if all(isinstance(one, int) for one in given):
+            return [token_column([one for one in given if isinstance(one, int)])], ["input"]
+        inputs: list[str | Sequence[int]] = []
+        for index, one in enumerate(given):
+            if isinstance(one, int):
+                message = "is a token id among texts; give a text, texts, token ids, or lists of token ids"
+                raise ParameterError(f"input[{index}]", message)
+            if isinstance(one, list):
+                inputs.append(token_column(one))
+            else:
+                inputs.append(one if isinstance(one, str) else one.text)
+        return inputs, [f"input[{index}]" for index in range(len(inputs))]
+
+    async def asked(self, context: FrontendContext, request: Request) -> tuple[dict[str, Any], list[str]]:
+        """The fields of the pipeline's request that are the input and what is done with it, and the inputs' names.
+
+        Raises `ParameterError` or `RequestError`.
+        """
+        chat = await beside(request, self.chat)
+        if chat is None:
+            inputs, names = await beside(request, self.inputs)
+        else:
+            with renamed(NAMES):
+                rendered = await context.pipeline.tokenize(chat, self.model)
+            inputs, names = [rendered.token_ids], ["messages"]
+        fields = {
+            "inputs": inputs,
+            "request_id": request_id(request) if self.request_id is None else self.request_id,
+            "model": self.model,
+            "add_special_tokens": self.add_special_tokens if chat is None else None,
+            "truncate_prompt_tokens": self.truncate_prompt_tokens,
+            "truncation_side": self.truncation_side,
+            "priority": self.priority,
+            "timeout_seconds": self.timeout_seconds,
+        }
+        return fields, names

@@ -1,0 +1,74 @@
+"""POST /classify in vLLM's shape; also under /v1."""
+
+import time
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.context import FrontendContext
+from quire.frontend.http.answer import json_answer
+from quire.frontend.http.body import read
+from quire.frontend.http.call import call_of
+from quire.frontend.http.openai.input_body import InputBody
+from quire.frontend.http.score.types import Usage
+from quire.proto.api import Classifications, ClassifyRequest
+
+CLASSIFY = ("/classify", "/v1/classify")
+MANY_NUMBERS = 4096
+"""More take more than a millisecond to write."""
+
+
+class ClassifyBody(InputBody, kw_only=True, forbid_unknown_fields=True):
+    """`input` or `messages`."""
+
+    use_activation: bool | None = None
+    activation: bool | None = None
+    softmax: bool | None = None
+
+    @property
+    def activates(self) -> bool | None:
+        """Numbers go through the model's activation; None: as its files say."""
+        given = (one for one in (self.use_activation, self.activation, self.softmax) if one is not None)
+        return next(given, None)
+
+
+class ClassItem(msgspec.Struct):
+    """Numbers of the labels, and the name of the greatest one's."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class ClassList(msgspec.Struct):
+    id: str
+    data: list[ClassItem]
+    model: str
+    usage: Usage
+    created: int
+    object: str = "list"
+
+
+def routes(context: FrontendContext) -> list[Route]:
+    async def classify(request: Request) -> Response:
+        body = await read(request, ClassifyBody)
+        fields, names = await body.asked(context, request)
+        asked = ClassifyRequest(use_activation=body.activates, **fields)
+        found = await context.pipeline.classify(asked, call_of(request), names)
+        # a million numbers take a while, in which the loop must beat
+        is_large = len(found.probs) * len(found.labels) > MANY_NUMBERS
+        return await json_answer(context.answers, is_large, lambda: _answer(found))
+
+    return [Route(path, classify, methods=["POST"]) for path in CLASSIFY]
+
+
+def _answer(found: Classifications) -> ClassList:
+    data = [
+        ClassItem(index, label, list(probs), len(found.labels))
+        for index, (label, probs) in enumerate(zip(found.best, found.probs, strict=True))
+    ]
+    usage = Usage(found.prompt_tokens, found.prompt_tokens)
+    return ClassList(found.request_id, data, found.model, usage, int(time.time()))
