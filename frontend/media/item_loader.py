@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -39,8 +40,8 @@ class Owner:
     tenant: str
     """The API key's name."""
     cache_salt: str
-    family: MediaFamily
-    """The model's, with the settings of the request."""
+    families: Mapping[MediaKind, MediaFamily]
+    """The model's, with the settings of the request for each kind of its parts."""
 
 
 class ItemLoader:
@@ -65,7 +66,7 @@ class ItemLoader:
             message = f"uuid has {len(part.uuid)} characters; at most {MAX_UUID_CHARS} are allowed"
             raise ParameterError(field, message)
         kind = kind_of(part)
-        settings = DecodeSettings(owner.family, owner.cache_salt, kind)
+        settings = DecodeSettings(owner.families[kind], owner.cache_salt, kind)
         name = _name(settings, owner.tenant, part.uuid)
         if not (part.url or part.data or (isinstance(part, VideoPart) and part.frames)):
             return self._kept(part.uuid, name, kind, field)

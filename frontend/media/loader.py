@@ -1,13 +1,13 @@
 """The images and videos of requests: loaded into the store, and kept there until their requests end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quire.frontend.media.decode.decode_pool import RETRY_SECONDS, DecodePool
 from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.item_loader import BytesSource, ItemLoader, Owner
-from quire.frontend.media.kind import MediaPart
+from quire.frontend.media.kind import MediaKind, MediaPart
 from quire.frontend.media.store import MediaStore, StoredMedia, StoredPart, StoreFull, stored_cost, total_cost
 from quire.frontend.metrics.metrics import Metrics
 from quire.proto.api import RequestError
@@ -82,18 +82,18 @@ class MediaLoader:
         cache_salt: str,
         seconds: float,
         max_tokens: int | None = None,
-        family: MediaFamily | None = None,
+        families: Mapping[MediaKind, MediaFamily] = {},
     ) -> LoadedMedia:
         """The images and videos of a request; `fields` name its parts. What fails leaves no reference behind.
 
         `max_tokens`: most of all of them together. What exceeds it, or has more items than a prompt may have, ends the
         work on those that follow: an image of some bytes may take a second to decode, and a name of a few stand for
-        hundreds of items. `family`: the model's, with settings of the request.
+        hundreds of items. `families`: the model's with settings of the request, by the kind of part they are for.
 
         Raises `ParameterError` on the field of a part that cannot be taken, and `RequestError`: DEADLINE after
         `seconds`, QUEUE_FULL where there is no room now.
         """
-        owner = Owner(tenant, cache_salt, family or self.family)
+        owner = Owner(tenant, cache_salt, {"image": self.family, "video": self.family, **families})
         now = asyncio.get_running_loop().time
         until = now() + seconds
         loaded: dict[int, StoredPart] = {}

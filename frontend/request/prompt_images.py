@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quire.frontend.config import FrontendConfig
 from quire.frontend.media.expand import expand, placeholders, spell
-from quire.frontend.media.families.table import MediaFamily, read_family, video_rules
+from quire.frontend.media.families.table import MediaFamily, of_request, read_family, video_rules
 from quire.frontend.media.kind import MediaKind, MediaPart, kind_of
 from quire.frontend.media.loader import LoadedMedia, MediaLoader
 from quire.frontend.media.source import Sources, VideoBytes
@@ -126,42 +126,45 @@ class PromptImages:
         """
         parts = [part for message in chat.messages for part in message.media]
         kinds = Counter(map(kind_of, parts))
-        family = self._family(chat, kinds)
+        family, families = self._loader.family, self._families(chat, kinds)
         if family.spells or kinds["video"]:
             for kind, (place, _) in placeholders(family).items():
                 _check_places(text.count(place), kinds, kind)
-            loaded = await self._load(chat, parts, family, owner, owner.context)
+            loaded = await self._load(chat, parts, families, owner, owner.context)
             ids = await encode(spell(text, family, loaded.parts))
         else:
             ids = await encode(text)
             _check_places(ids.count(family.placeholder_id), kinds, "image")
             num_others = len(ids) - len(parts)
             room = None if owner.context is None else owner.context - num_others
-            loaded = await self._load(chat, parts, family, owner, room)
+            loaded = await self._load(chat, parts, families, owner, room)
         return expand(ids, family, loaded.parts, "chat.messages")
 
-    def _family(self, chat: Chat, kinds: Mapping[MediaKind, int]) -> MediaFamily:
-        """The model's, with the settings of a request. Raises `ParameterError`."""
+    def _families(self, chat: Chat, kinds: Mapping[MediaKind, int]) -> dict[MediaKind, MediaFamily]:
+        """The model's, with the settings of a request for each kind of its parts. Raises `ParameterError`."""
         own = self._loader.family
         stated = {name: value for name, value in asdict(chat.media_settings).items() if value is not None}
+        if not stated:
+            return {}
         try:
-            family = own.with_settings(stated) if stated else own
+            families = {kind: of_request(own, stated, kind) for kind in kinds}
         except ValueError as error:
             name = next((name for name in stated if str(error).startswith(f"{name}: ")), next(iter(stated)))
             message = str(error).removeprefix(f"{name}: ")
             raise ParameterError(f"chat.media_settings.{name}", message) from error
-        videos, own_videos = video_rules(family), video_rules(own)
-        most = [(family.max_bytes, own.max_bytes)] if kinds["image"] else []
-        if kinds["video"] and videos is not None and own_videos is not None:
-            most.append((videos.max_pixels, own_videos.max_pixels))
-        if any(asked > allowed for asked, allowed in most):
+        if any(_most(family, kind) > _most(own, kind) for kind, family in families.items()):
             name = "max_pixels" if "max_pixels" in stated else "min_pixels"
             message = "asks for more pixels than this server takes (--mm-processor-kwargs); lower it"
             raise ParameterError(f"chat.media_settings.{name}", message)
-        return family
+        return families
 
     async def _load(
-        self, chat: Chat, parts: Sequence[MediaPart], family: MediaFamily, owner: ImageOwner, max_tokens: int | None
+        self,
+        chat: Chat,
+        parts: Sequence[MediaPart],
+        families: Mapping[MediaKind, MediaFamily],
+        owner: ImageOwner,
+        max_tokens: int | None,
     ) -> LoadedMedia:
         """See `MediaLoader.load`. The files go with the owner's."""
         with self._metrics.timed("media_load_seconds"):
@@ -172,7 +175,7 @@ class PromptImages:
                 cache_salt=owner.cache_salt,
                 seconds=owner.deadline - time.monotonic(),
                 max_tokens=max_tokens,
-                family=family,
+                families=families,
             )
         owner.files.callback(loaded.release)
         for part in parts:
@@ -183,6 +186,12 @@ class PromptImages:
         store = self._loader.store
         yield Figure("media_store_bytes", store.num_bytes)
         yield Figure("media_store_used_bytes", store.num_used_bytes)
+
+
+def _most(family: MediaFamily, kind: MediaKind) -> int:
+    """The most that a part of this kind may be: bytes of an image, pixels of a video."""
+    rules = video_rules(family)
+    return family.max_bytes if kind == "image" else 0 if rules is None else rules.max_pixels
 
 
 def _check_places(num_places: int, kinds: Mapping[MediaKind, int], kind: MediaKind) -> None:

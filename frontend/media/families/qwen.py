@@ -4,7 +4,7 @@ Sizes and tokens are those of transformers' `Qwen2VLImageProcessorPil`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -14,6 +14,7 @@ from quire.frontend.media.families.processor_files import ProcessorFiles, check_
 from quire.frontend.media.families.qwen_size import MAX_ASPECT, check_aspect, rounded_size
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos, read_videos
 from quire.frontend.media.families.view import View
+from quire.frontend.media.kind import MediaKind
 
 CHANNELS = 3
 BICUBIC = 3
@@ -98,10 +99,12 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
     def spelled(self, num_items: int) -> str:
         return self.placeholder * num_items
 
-    def with_settings(self, settings: Mapping[str, Any]) -> "QwenImages":
+    def with_settings(
+        self, settings: Mapping[str, Any], kinds: Collection[MediaKind] = ("image", "video")
+    ) -> "QwenImages":
         """The family as settings name it: `min_pixels`, `max_pixels`, or `size`, of images and videos alike.
 
-        And `fps` or `num_frames` of videos. Raises `ValueError`.
+        And `fps` or `num_frames` of videos. `kinds`: those whose settings change. Raises `ValueError`.
         """
         names = [*BOUNDS, "size", *(("fps", "num_frames") if self.videos is not None else ())]
         for name in settings:
@@ -110,8 +113,9 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
         size = settings.get("size")
         if isinstance(size, Mapping) and not set(size) <= set(BOUNDS.values()):
             raise wrong_size(size)
-        videos = None if self.videos is None else msgspec.to_builtins(self.videos.with_settings(settings))
-        changes = changed_bounds(settings, self.min_pixels) | {"videos": videos}
+        changes: dict[str, Any] = changed_bounds(settings, self.min_pixels) if "image" in kinds else {}
+        if self.videos is not None and "video" in kinds:
+            changes["videos"] = msgspec.to_builtins(self.videos.with_settings(settings))
         return msgspec.convert(msgspec.to_builtins(self) | changes, QwenImages)
 
 

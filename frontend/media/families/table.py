@@ -17,12 +17,15 @@ from quire.frontend.media.families import internvl, pixtral, qwen
 from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
+from quire.frontend.media.kind import MediaKind
 
 MediaFamily = qwen.QwenImages | internvl.InternImages | pixtral.PixtralImages
 """A family by any of its rows: the union of their structs."""
 VideoRules = Qwen2Videos | Qwen3Videos | InternVideos
 """The settings of a family for videos."""
 
+OF_VIDEOS = ("fps", "num_frames")
+"""Settings of a request that are those of videos alone."""
 READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
     "GotOcr2ImageProcessor": internvl.read,
@@ -61,6 +64,18 @@ def read_family(
             except ValueError as error:
                 raise ValueError(f"{field}: {error}") from error
     return family
+
+
+def of_request(family: MediaFamily, settings: Mapping[str, Any], kind: MediaKind) -> MediaFamily:
+    """The family by which the parts of this kind are read of a request with these settings.
+
+    Those of the other kind are as they were, and settings that only they have count for nothing. Raises `ValueError`.
+    """
+    if isinstance(family, qwen.QwenImages):
+        return family.with_settings(settings, (kind,))
+    if kind == "image" and video_rules(family) is not None:
+        settings = {name: value for name, value in settings.items() if name not in OF_VIDEOS}
+    return family.with_settings(settings)
 
 
 def video_rules(family: MediaFamily) -> VideoRules | None:

@@ -70,8 +70,9 @@ class Loading:
         ]
         fields = [f"part[{number}]" for number in range(len(parts))]
         owner = {"tenant": "key", "cache_salt": ""} | owner
+        families = {"image": family, "video": family}
         return await self.loader.load(
-            parts, fields=fields, seconds=seconds, max_tokens=max_tokens, family=family, **owner
+            parts, fields=fields, seconds=seconds, max_tokens=max_tokens, families=families, **owner
         )
 
     async def failure(self, *images: bytes | str | ImagePart | VideoPart, **options: object) -> tuple[str, str]:

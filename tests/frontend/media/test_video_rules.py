@@ -17,7 +17,7 @@ from video_oracle import Oracle
 
 from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
-from quire.frontend.media.families.table import read_family
+from quire.frontend.media.families.table import of_request, read_family
 from quire.frontend.media.refused import MediaRefused
 from quire.proto.messages.media import NO_VIDEO
 from quire.scheduler.core.media.admission import MAX_ELAPSED
@@ -194,6 +194,18 @@ def test_what_cannot_be_followed_is_refused(model: Model, changes: dict, said: s
     model.write(preprocessor_config=IMAGES | {"image_mean": [0.5] * 3}, video_preprocessor_config=VIDEOS | changes)
     with pytest.raises(ValueError, match=said):
         _ = model.videos
+
+
+def test_settings_of_a_request_change_the_kind_that_they_are_for(model: Model) -> None:
+    family = msgspec.structs.replace(read_family(model.folder), max_pixels=100_000)
+    most = family.max_pixels + 1
+    of_images, of_videos = (of_request(family, {"max_pixels": 70_000, "fps": 4}, kind) for kind in ("image", "video"))
+    assert (of_images.max_pixels, of_images.videos) == (70_000, family.videos)
+    assert (of_videos.videos.max_pixels, of_videos.videos.fps) == (70_000, 4)
+    assert msgspec.structs.replace(of_videos, videos=family.videos) == family
+    with pytest.raises(ValueError, match=f"min_pixels: {most} exceeds"):
+        of_request(family, {"min_pixels": most}, "image")
+    assert of_request(family, {"min_pixels": most}, "video").videos.min_pixels == most
 
 
 def test_settings_of_a_server_or_a_request_go_before_the_models(model: Model) -> None:

@@ -224,6 +224,20 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("settings", [{"fps": 5e-324}, {"num_frames": 1 << 40}])
+def test_settings_of_videos_are_nothing_to_a_request_with_images_alone(watching, settings):
+    """They are neither checked, nor part of the name by which an image is found again."""
+
+    async def main():
+        async with watching() as s:
+            answers(s)
+            await s.client.generate(request(ImagePart(data=png(), uuid="cat")))
+            asked = chat(ImagePart(uuid="cat"), **settings)
+            await s.client.generate(GenerateRequest(input=asked, max_tokens=1))
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_watched_is_refused_by_name(watching, name):
     config, asked, field, reason, words = REFUSED[name]
