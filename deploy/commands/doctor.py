@@ -180,6 +180,7 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
             "dtype": needs.precision,
             "quantization": quantization_in_words(needs),
             "steps": needs.steps,
+            **({"rope": needs.rope} if needs.rope else {}),
             "context length": str(needs.spec.max_model_len),
             "memory": memory_in_words(needs, config),
         }

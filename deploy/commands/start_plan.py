@@ -33,6 +33,8 @@ def plan(composed: Composed, run_dir: RunDir) -> Iterator[str]:
     if needs.quantization != "none":
         yield f"quantization: {quantization_in_words(needs)}"
     yield f"steps: {needs.steps}"
+    if needs.rope:
+        yield in_flags(f"rope: {needs.rope}", FLAGS)
     if place_of(composed.worker).is_gpu:
         yield from doubts(composed.worker.tensor_parallel_size)
     yield addresses(composed.frontend, "will listen")

@@ -97,6 +97,11 @@ class Fit:
         return " and ".join((self.precision, *others))
 
     @property
+    def rope(self) -> str:
+        """The choice of a rope that hangs on the longest context; empty for others."""
+        return "" if isinstance(self.spec, EncoderSpec) else self.spec.layers[0].attention.rope.choice
+
+    @property
     def task(self) -> str:
         if self.spec.pooling is None:
             return "generate"

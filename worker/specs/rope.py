@@ -64,6 +64,16 @@ class RopeSpec:
         return replace(self, query_beta=0.0, factors=self.short_factors)
 
     @property
+    def choice(self) -> str:
+        """The factors that were chosen by the longest context, in words; empty where there was no choice."""
+        if not self.factors:
+            return ""
+        original = self.original_max_position
+        if self.factors == self.short_factors:
+            return f"longrope, its factors for contexts within {original} tokens"
+        return f"longrope, its factors for contexts beyond {original} tokens; max_model_len {original} takes the others"
+
+    @property
     def unturned(self) -> "RopeSpec":
         """The rope of layers beside it that have none: it turns nothing."""
         return RopeSpec("none", self.theta, self.head_dim, self.original_max_position, interleaved=self.interleaved)

@@ -108,6 +108,14 @@ def test_of_a_published_model_that_is_not_served_doctor_says_what_is_not(capsys,
     assert [line.split(": ")[1] for line in refused] == names
 
 
+def test_doctor_says_which_factors_of_longrope_the_longest_context_takes(capsys) -> None:
+    phi = ["doctor", str(PUBLISHED / "Phi-3-mini-128k"), "--device", "cpu", "--device-memory", "64GiB"]
+    for flags, said in (([], "beyond 4096 tokens; "), (["--max-model-len", "4096"], "within 4096 tokens")):
+        assert main([*phi, *flags]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "longrope" in line)
+        assert f"its factors for contexts {said}" in line
+
+
 def test_doctor_and_the_plan_of_a_start_name_the_forms_of_a_quantized_model_with_their_bytes(capsys) -> None:
     fp8 = str(PUBLISHED / "Qwen3-8B-FP8")
     on_cpu = ["--device", "cpu", "--dtype", "bfloat16"]

@@ -1,0 +1,58 @@
+"""Real workers with a tiny model of each family: the tokens of transformers, by a tape where one is promised."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from quire.worker.config import WorkerConfig
+from quire.worker.quant.plan import NO_PLAN
+from quire.worker.specs.registry import read_spec
+from quire.worker.specs.tape import untaped
+
+pytestmark = pytest.mark.integration
+
+PROMPT = list(range(40, 61))
+SHAPE = {"head_dim": 16, "num_hidden_layers": 4}
+FAMILIES = {
+    "Gemma2ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 3.0},
+    "Gemma3ForCausalLM": {"sliding_window": 9, "query_pre_attn_scalar": 24, "sliding_window_pattern": 2},
+    "Phi3ForCausalLM": {"sliding_window": 9},
+    "Glm4ForCausalLM": {},
+    "Olmo2ForCausalLM": {},
+    "Olmo3ForCausalLM": {"sliding_window": 9},
+    "Exaone4ForCausalLM": {"sliding_window": 9},
+    "CohereForCausalLM": {},
+    "Cohere2ForCausalLM": {"sliding_window": 9},
+    "SmolLM3ForCausalLM": {"no_rope_layer_interval": 2},
+    "GraniteForCausalLM": {"embedding_multiplier": 3.0, "residual_multiplier": 0.25, "attention_multiplier": 0.2},
+    "SeedOssForCausalLM": {},
+    "Ernie4_5ForCausalLM": {},
+}
+NUM_TOKENS = 7
+
+
+def reference(folder: Path) -> list[int]:
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    made = network.generate(
+        torch.tensor([PROMPT]), max_new_tokens=NUM_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    return made[0, len(PROMPT) :].tolist()
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_a_worker_draws_the_tokens_of_transformers(architecture, group, scribe, tiny_checkpoint):
+    folder = tiny_checkpoint(architecture, **SHAPE, **FAMILIES[architecture])
+    workers, writer = group(model=str(folder), dtype="float32"), scribe(8)
+    workers.join()
+    writer.admit(0, PROMPT)
+    drawn = []
+    for rows in ([(0, 10)], [(0, 11)], *([(0, 1)] for _ in range(NUM_TOKENS - 1))):
+        drawn += np.frombuffer(workers.step(writer.plan(rows)[1]).token_ids, dtype=np.int32).tolist()
+    assert drawn == reference(folder)
+    reason = untaped(WorkerConfig(model=str(folder)), read_spec(folder), "float32", NO_PLAN)
+    assert ("one tape of" in workers.log.read_text()) == (not reason)
+    assert workers.stop() == [0]
