@@ -8,8 +8,9 @@ import functools
 import torch
 from torch.nn.functional import linear as torch_linear
 
-from quire.kernels.gpu.linear.skinny_linear import Norm, skinny_linear
-from quire.kernels.gpu.linear.tiles import CUBLAS, MOST_TOKENS, linear_shape_key, skinny_tiles
+from quire.kernels.gpu.linear.norm_before import Norm
+from quire.kernels.gpu.linear.tiles import CUBLAS, MOST_TOKENS, linear_shape_key, vector_tiles
+from quire.kernels.gpu.linear.vector_linear import vector_linear
 from quire.kernels.gpu.tile_table import Tiles, tile
 from quire.kernels.linear.activation import Gate, gated_activation
 from quire.kernels.linear.norm import add_rms_norm, rms_norm
@@ -17,7 +18,7 @@ from quire.kernels.linear.norm import add_rms_norm, rms_norm
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """See `kernels/linear/linear.py`."""
-    return linear_by(x, weight, bias, None, _tiles(x, weight, None))
+    return linear_by(x, weight, bias, _tiles(x, weight, None))
 
 
 def norm_linear(
@@ -33,14 +34,9 @@ def norm_linear(
     return norm_linear_by(x, residual, norm_weight, eps, weight, bias, gate, _tiles(x, weight, gate, "norm_linear"))
 
 
-def linear_by(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, gate: Gate | None, tiles: Tiles
-) -> torch.Tensor:
-    """`linear` and the gated activation by given tiles: cuBLAS or our kernel."""
-    if not tiles["cublas"]:
-        return skinny_linear(x, weight, bias, gate, tiles)
-    wide = torch_linear(x, weight, bias)
-    return wide if gate is None else gated_activation(wide, gate)
+def linear_by(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tiles: Tiles) -> torch.Tensor:
+    """`linear` by given tiles: cuBLAS or our kernel."""
+    return torch_linear(x, weight, bias) if tiles["cublas"] else vector_linear(x, weight, bias, None, tiles)
 
 
 def norm_linear_by(
@@ -58,12 +54,13 @@ def norm_linear_by(
     if not tiles["cublas"] and x.dtype != torch.float16:
         total = x if residual is None else x.new_empty(x.shape)
         norm = Norm(residual, norm_weight, eps, total)
-        return skinny_linear(x, weight, bias, gate, tiles, norm), total
+        return vector_linear(x, weight, bias, gate, tiles, norm), total
     if residual is None:
         normed, total = rms_norm(x, norm_weight, eps), x
     else:
         normed, total = add_rms_norm(x, residual, norm_weight, eps)
-    return linear_by(normed, weight, bias, gate, tiles), total
+    wide = linear_by(normed, weight, bias, tiles)
+    return wide if gate is None else gated_activation(wide, gate), total
 
 
 def _tiles(x: torch.Tensor, weight: torch.Tensor, gate: Gate | None, operation: str = "linear") -> Tiles:
@@ -76,6 +73,6 @@ def _tiles(x: torch.Tensor, weight: torch.Tensor, gate: Gate | None, operation: 
 def tiles_for(
     operation: str, num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype, is_gated: bool
 ) -> Tiles:
-    """The tiles of a layer of at most 16 tokens, by the device's table; looked up once."""
+    """The tiles of a layer of at most 4 tokens, by the device's table; looked up once."""
     shape = linear_shape_key(num_tokens, size_in, size_out, dtype, is_gated)
-    return tile(operation, shape, skinny_tiles(num_tokens, size_in, size_out))
+    return tile(operation, shape, vector_tiles(num_tokens, operation == "norm_linear"))

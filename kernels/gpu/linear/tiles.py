@@ -13,11 +13,11 @@ WIDEST_NORM = 8192
 """Elements of a row that fit the registers of a program; longer rows are read twice."""
 NORM_TILE = 1024
 """Elements of a program's rows together, where rows are short."""
-MOST_TOKENS = 16
-"""Rows of one matrix instruction, and of the partial sums of a split layer."""
+MOST_TOKENS = 4
+"""Of a layer without matrix instructions: with more tokens vector instructions take longer than the weights."""
 ADD_BLOCK = 256
 """Columns of a program that adds the parts of a split layer."""
-CUBLAS: Tiles = {"cublas": 1}
+CUBLAS: Tiles = {"cublas": 1, "block_o": 0, "block_i": 0, "num_warps": 0}
 """The layer is left to cuBLAS."""
 
 
@@ -32,20 +32,15 @@ def norm_tiles(size: int) -> Tiles:
     return {"rows": max(1, NORM_TILE // block), "num_warps": min(16, max(4, block // 512))}
 
 
-def skinny_tiles(num_tokens: int, size_in: int, size_out: int) -> Tiles:
-    """Tiles for at least 128 programs where the layer allows, each with some 40 KB of half-precision weights under way.
+def vector_tiles(num_tokens: int, is_normed: bool) -> Tiles:
+    """Tiles with which each thread has 64 or 128 bytes of weights under way.
 
-    Many programs are small, so that some four share a multiprocessor and all run at once.
+    As measured on an H200: of three and four tokens the norm, which every program takes anew, costs more than launches
+    of its own beside cuBLAS.
     """
-    least = 16 if num_tokens <= 8 else 32  # a row of weights costs as many bytes of x as there are tokens
-    block_o = next((rows for rows in (64, 32) if rows >= least and size_out >= 128 * rows), least)
-    programs = triton.cdiv(size_out, block_o)
-    block_i, warps, stages = (min(8192 // block_o, 256), 8, 4) if programs <= 256 else (4096 // block_o, 4, 5)
-    parts = 1
-    while programs * parts < 128 and size_in >= 16 * block_i * parts:
-        parts *= 2
-    sizes = {"block_o": block_o, "block_i": block_i, "parts": parts, "num_warps": warps, "num_stages": stages}
-    return {"cublas": 0, **sizes}
+    if num_tokens > 2:
+        return CUBLAS if is_normed else {"cublas": 0, "block_o": 8, "block_i": 1024, "num_warps": 4}
+    return {"cublas": 0, "block_o": 4, "block_i": 2048 if num_tokens == 1 else 1024, "num_warps": 4}
 
 
 def linear_shape_key(num_tokens: int, size_in: int, size_out: int, dtype: torch.dtype, is_gated: bool) -> str:

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.kernels.gpu.linear.skinny_linear import add_parts_kernel
+from quire.kernels.gpu.linear.add_parts import add_parts_kernel
 from quire.kernels.gpu.linear.tiles import ADD_BLOCK
 from quire.kernels.gpu.quantized.group_codes import dequantized, of_unit, slice_numbers, superblock_units
 from quire.kernels.gpu.quantized.group_tiles import (
@@ -242,13 +242,9 @@ def _few_tokens(
     if is_apart:
         add_parts_kernel[(num_tokens, triton.cdiv(out.shape[1], ADD_BLOCK))](
             sums,
-            None,
             bias,
             out,
-            size_in,
             size_out,
-            0.0,
-            NORM=False,
             GATE=gate,
             PARTS=parts,
             ROWS=rows,

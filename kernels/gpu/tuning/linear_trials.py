@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from quire.kernels.gpu.linear.linear import linear_by, norm_linear_by
-from quire.kernels.gpu.linear.tiles import CUBLAS, linear_shape_key, skinny_tiles
+from quire.kernels.gpu.linear.tiles import CUBLAS, linear_shape_key, vector_tiles
 from quire.kernels.gpu.tile_table import Tiles
 from quire.kernels.gpu.tuning.trial import Trial
 from quire.kernels.linear.activation import Gate
@@ -23,36 +23,37 @@ _LAYERS: tuple[tuple[str, int, int, Gate | None], ...] = (
 )
 """Operation, input and output size, gate: the layers and heads of Llama-3.1-8B and Qwen3-8B."""
 
-# Rows and columns of a tile, parts, warps, stages: all within the 99 KB of shared memory of the smallest chip.
 _CANDIDATES = (
-    (64, 64, 1, 4, 4),
-    (64, 64, 1, 4, 6),
-    (64, 64, 2, 4, 5),
-    (64, 64, 4, 4, 5),
-    (64, 128, 1, 8, 4),
-    (64, 128, 2, 8, 4),
-    (128, 64, 1, 4, 4),
-    (32, 128, 1, 4, 4),
-    (32, 128, 1, 4, 6),
-    (32, 128, 2, 4, 6),
-    (32, 256, 1, 8, 4),
-    (32, 256, 2, 8, 4),
-    (16, 128, 1, 4, 6),
-    (16, 256, 1, 4, 4),
-    (16, 256, 2, 8, 4),
+    (4, 1024, 4),
+    (8, 1024, 4),
+    (8, 512, 2),
+    (16, 512, 2),
+    (4, 2048, 4),
+    (8, 2048, 8),
+    (2, 1024, 4),
+    (2, 2048, 4),
+    (4, 512, 2),
+    (1, 2048, 4),
+    (16, 256, 1),
+    (8, 256, 1),
 )
+"""Rows and columns of a tile, and warps."""
 
 
 def trials() -> Iterator[Trial]:
-    """Every layer at 1, 4, 8 and 16 tokens in bfloat16."""
-    names = ("block_o", "block_i", "parts", "num_warps", "num_stages")
+    """Every layer at 1, 2 and 4 tokens in bfloat16."""
+    names = ("block_o", "block_i", "num_warps")
     ours = tuple({"cublas": 0, **dict(zip(names, sizes, strict=True))} for sizes in _CANDIDATES)
     for operation, size_in, size_out, gate in _LAYERS:
-        for num_tokens in (1, 4, 8, 16):
+        for num_tokens in (1, 2, 4):
             yield Trial(
                 operation,
                 linear_shape_key(num_tokens, size_in, size_out, torch.bfloat16, gate is not None),
-                (skinny_tiles(num_tokens, size_in, size_out), *ours, CUBLAS),
+                tuple(
+                    {
+                        str(one): one for one in (vector_tiles(num_tokens, operation == "norm_linear"), *ours, CUBLAS)
+                    }.values()
+                ),
                 2 * (size_in * size_out + num_tokens * (size_in + size_out)),
                 functools.partial(prepare, operation, num_tokens, size_in, size_out, gate),
             )
@@ -70,5 +71,5 @@ def prepare(
     x, residual, norm_weight = random(num_tokens, size_in), random(num_tokens, size_in), random(size_in)
     weight = random(size_out, size_in)
     if operation == "linear":
-        return lambda tiles: linear_by(x, weight, None, gate, tiles)
+        return lambda tiles: linear_by(x, weight, None, tiles)
     return lambda tiles: norm_linear_by(x, residual, norm_weight, 1e-5, weight, None, gate, tiles)
