@@ -48,6 +48,15 @@ def names(few: bool, stands_in: bool) -> Sequence[str]:
     return found[::3] if few else found
 
 
+def left_alone(name: str) -> set[str]:
+    """Weights of one of STORED that its tool left as floats."""
+    from safetensors import safe_open
+
+    with safe_open(TESTS / "worker/quant/checkpoints" / name / "model.safetensors", "pt") as file:
+        floats = {key for key in file.keys() if file.get_slice(key).get_dtype() in ("F32", "F16", "BF16")}  # noqa: SIM118 no mapping
+    return {key for key in floats if key.endswith(".weight")}
+
+
 def quantized(name: str, folder: Path, small: bool) -> Quantized:
     """One of `names`; what has to be made for it is made in `folder`. `small`: no layer is wide."""
     if name in STORED:
