@@ -83,6 +83,10 @@ MODEL_TYPES = {
     "GraniteForCausalLM": "granite",
     "SeedOssForCausalLM": "seed_oss",
     "Ernie4_5ForCausalLM": "ernie4_5",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "OlmoeForCausalLM": "olmoe",
 }
 FROM_ONE = ("gemma2", "gemma3_text")
 """Types whose gains are stored as what they differ from one by."""

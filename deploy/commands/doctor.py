@@ -177,6 +177,7 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
             "architecture": needs.spec.architecture,
             "task": needs.task,
             "parameters": f"{format_count(needs.num_parameters)} ({needs.num_parameters})",
+            "experts": needs.experts,
             "dtype": needs.precision,
             "quantization": quantization_in_words(needs),
             "steps": needs.steps,
@@ -186,6 +187,8 @@ def _model(needs: Fit | None, config: WorkerConfig, place: Place, directory: Pat
         }
     if needs is not None and needs.quantization == "none":
         del lines["quantization"]
+    if needs is not None and not needs.experts:
+        del lines["experts"]
     if needs is not None and needs.kv_tokens is not None and place.memory is not None:
         shown, length = format_bytes(max(0, needs.kv_bytes or 0)), needs.max_model_len
         if not config.max_model_len and 0 < needs.kv_tokens < length:

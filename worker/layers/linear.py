@@ -120,8 +120,12 @@ class RowLinear(Linear):
         self.group = context.group
 
     def forward(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        return self._of_all_ranks(self.share(x, batch))
+
+    def share(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """This rank's part of the sum, without the bias."""
         out = self.scheme.apply(self, x, None)
-        return self._of_all_ranks(out if self.delta is None else out + self.delta(x, batch))
+        return out if self.delta is None else out + self.delta(x, batch)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """The layer outside of a step, to which nothing is added."""

@@ -34,6 +34,11 @@ class GatedMLP(nn.Module):
         out: torch.Tensor = self.down(gated, batch)
         return out, total
 
+    def share(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """This rank's part of the block over x, [T, hidden], which are to be added."""
+        gated, _ = self.gate_up.normed(x, None, None, batch, self.kind)
+        return self.down.share(gated, batch)
+
 
 class MLP(nn.Module):
     """`down(kind(up(x)))`, with biases."""

@@ -10,17 +10,19 @@ from torch import nn
 from quire.worker.batch import ForwardBatch
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.attention import Attention
+from quire.worker.layers.experts import RoutedMLP
 from quire.worker.layers.mlp import GatedMLP
 from quire.worker.layers.norm import build_norm
 from quire.worker.layers.rotary import Rotation
 from quire.worker.memory.kv_cache import LayerCache
-from quire.worker.specs.spec import FeedForwardSpec, LayerSpec, NormSpec
+from quire.worker.specs.spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 
 FEED_FORWARDS: Final[Mapping[type, Callable[[BuildContext, int, Any], nn.Module]]] = MappingProxyType(
     {
         FeedForwardSpec: lambda context, hidden, spec: GatedMLP(
             context, hidden, spec.intermediate_size, spec.bias, spec.activation
-        )
+        ),
+        ExpertsSpec: RoutedMLP,
     }
 )
 """Kind of a layer's feed-forward -> what builds it of (context, hidden size, spec).

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.proto.process.sizes import format_bytes
+from quire.proto.process.sizes import format_bytes, format_count
 from quire.worker.config import Dtype, KVDtype, WorkerConfig
 from quire.worker.fields import ITEM_BYTES, DtypeName
 from quire.worker.quant.form import DENSE, Form
@@ -89,6 +89,16 @@ class Fit:
     def precision(self) -> str:
         """The type, and what multiplies it."""
         return f"{self.dtype} by {self.products}" if self.products else self.dtype
+
+    @property
+    def experts(self) -> str:
+        """The experts of its layers; empty: there are none."""
+        if isinstance(self.spec, EncoderSpec) or not self.spec.experts:
+            return ""
+        counts = dict.fromkeys(f"{one.num_experts}, {one.top_k} for each token" for one in self.spec.experts)
+        met = self.num_parameters - sum(one.num_idle(self.spec.hidden_size) for one in self.spec.experts)
+        layers = f"{len(self.spec.experts)} of {len(self.spec.layers)} layers"
+        return f"{' or '.join(counts)}, in {layers}; a token meets {format_count(met)} parameters"
 
     @property
     def weight_types(self) -> str:

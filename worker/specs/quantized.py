@@ -61,6 +61,7 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
     counted = sizes.count(spec, 1)
     try:
         stated = read_stated(folder, read_config(folder))
+        _refuse_quantized_experts(spec, stated, config)
         headers = None if stated is None or config.load_format == "dummy" else _headers(folder)
         names = checkpoint_names(spec)
         layers = (
@@ -78,6 +79,19 @@ def read_plan(config: WorkerConfig, spec: AnySpec) -> Plan:
         if error.field == ASKED:
             raise
         raise ModelError(f"{folder}: {error.field}", error.message) from error
+
+
+def _refuse_quantized_experts(spec: AnySpec, stated: Stated | None, config: WorkerConfig) -> None:
+    """Raises ModelError."""
+    if isinstance(spec, EncoderSpec) or not spec.experts:
+        return
+    if stated is not None:
+        remedy = "use the checkpoint that is not quantized"
+        raise ModelError(FIELD, f"{stated.method} packs experts, whose products take 16 or 32 bits; {remedy}")
+    if config.quantization != "none":
+        raise ModelError(
+            ASKED, f"{config.quantization} packs no experts, whose products take 16 or 32 bits; leave it out"
+        )
 
 
 def _refuse_quantized_tower(layers: Mapping[str, tuple[str, ...]], headers: Headers) -> None:

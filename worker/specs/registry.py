@@ -13,6 +13,7 @@ from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.families import (
     bert,
     cohere,
+    experts,
     gemma,
     internvl,
     llama,
@@ -69,6 +70,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "GraniteForCausalLM": Architecture(llama_kin.read_granite, llama.NAMES),
         "SeedOssForCausalLM": Architecture(llama_kin.read_seed_oss, llama.NAMES),
         "Ernie4_5ForCausalLM": Architecture(llama_kin.read_ernie4_5, llama.NAMES),
+        "MixtralForCausalLM": Architecture(experts.read_mixtral, experts.NAMES),
+        "Qwen2MoeForCausalLM": Architecture(experts.read_qwen2_moe, experts.NAMES),
+        "Qwen3MoeForCausalLM": Architecture(experts.read_qwen3_moe, experts.NAMES),
+        "OlmoeForCausalLM": Architecture(experts.read_olmoe, experts.NAMES),
         "Qwen2VLForConditionalGeneration": Architecture(qwen2_vl.read_qwen2_vl, qwen2_vl.NAMES, qwen2_vl.TOWER_TENSORS),
         "Qwen2_5_VLForConditionalGeneration": Architecture(
             qwen2_5_vl.read_qwen2_5_vl, qwen2_5_vl.NAMES, qwen2_vl.TOWER_TENSORS

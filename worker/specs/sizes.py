@@ -9,13 +9,15 @@ from typing import Final
 from quire.worker.quant.form import BLOCK, DENSE, STEP, UNIT, F8Blocks, Form, Groups
 from quire.worker.quant.plan import EMBEDDING, Plan, Shape
 from quire.worker.specs.encoder_spec import EncoderSpec
-from quire.worker.specs.spec import NORMS_OF_BLOCK, LayerSpec, ModelSpec
+from quire.worker.specs.spec import NORMS_OF_BLOCK, ExpertsSpec, LayerSpec, ModelSpec
 from quire.worker.weights.parts import STORED, ModelError, Slice, even, kv_head_share, vocabulary_share
 
 HEAD: Final = "head"
 """Path in the model."""
 WIDE: Final = 4
 """Bytes of a number in float32."""
+GATED: Final = ("gate_up.gate", "gate_up.up", "down")
+"""Matrices of a gated feed-forward."""
 BY_INPUTS: Final = (".output", ".down")
 """Ends of the paths of layers whose inputs are divided among ranks; the outputs of all others are."""
 
@@ -86,10 +88,11 @@ def biased(spec: ModelSpec | EncoderSpec) -> frozenset[str]:
         return frozenset(count(spec, 1).matrices)
     found: set[str] = set()
     for number, layer in enumerate(spec.layers):
-        attention, mlp = f"blocks.{number}.attention", f"blocks.{number}.mlp"
+        attention = f"blocks.{number}.attention"
         found |= {f"{attention}.qkv.{name}" for name in "qkv" if layer.attention.qkv_bias}
         found |= {f"{attention}.output"} if layer.attention.output_bias else set()
-        found |= {f"{mlp}.{name}" for name in ("gate_up.gate", "gate_up.up", "down") if layer.feed_forward.bias}
+        if layer.dense is not None and layer.dense[1].bias:
+            found |= {f"blocks.{number}.{layer.dense[0]}.{name}" for name in GATED}
     return frozenset(found)
 
 
@@ -100,7 +103,7 @@ def indivisible(spec: ModelSpec | EncoderSpec, group_size: int) -> list[ModelErr
         kv_heads = set()
     else:
         axes = {("num_attention_heads", layer.attention.num_heads) for layer in spec.layers}
-        axes |= {("intermediate_size", layer.feed_forward.intermediate_size) for layer in spec.layers}
+        axes |= {axis for layer in spec.layers for axis in _inner_axes(layer)}
         kv_heads = {layer.attention.num_kv_heads for layer in spec.layers}
     found = [_refusal(partial(even, axis, full, 0, group_size)) for axis, full in sorted(axes)]
     found += [_refusal(partial(kv_head_share, heads, 0, group_size)) for heads in sorted(kv_heads)]
@@ -132,7 +135,7 @@ def _shares(spec: ModelSpec | EncoderSpec, group_size: int) -> Iterator[tuple[st
     """The paths that are divided among ranks, and the first one's share: of outputs, or of inputs."""
     if isinstance(spec, EncoderSpec):
         heads, inner = even("hidden_size", spec.hidden_size, 0, group_size), spec.intermediate_size
-        shapes = [(heads, heads, inner)] * spec.num_layers
+        shapes = [(heads, heads, inner, "mlp")] * spec.num_layers
     else:
         shapes = []
         for layer in spec.layers:
@@ -140,12 +143,15 @@ def _shares(spec: ModelSpec | EncoderSpec, group_size: int) -> Iterator[tuple[st
             queries = even("num_attention_heads", attention.num_heads * size, 0, group_size)
             heads = kv_head_share(attention.num_kv_heads, 0, group_size)
             keys = Slice(heads.full * size, heads.start * size, heads.stop * size)
-            shapes.append((queries, keys, layer.feed_forward.intermediate_size))
-    for number, (queries, keys, inner) in enumerate(shapes):
+            path, inner = "mlp", 0
+            if layer.dense is not None:
+                path, inner = layer.dense[0], layer.dense[1].intermediate_size
+            shapes.append((queries, keys, inner, path))
+    for number, (queries, keys, inner, path) in enumerate(shapes):
         attended = {"qkv.q": queries, "qkv.k": keys, "qkv.v": keys, "output": queries}
         yield from ((f"blocks.{number}.attention.{name}", share) for name, share in attended.items())
         wide = even("intermediate_size", inner, 0, group_size)
-        yield from ((f"blocks.{number}.mlp.{name}", wide) for name in ("gate_up.gate", "gate_up.up", "up", "down"))
+        yield from ((f"blocks.{number}.{path}.{name}", wide) for name in (*GATED, "up"))
 
 
 def _refusal(share: Callable[[], object]) -> ModelError | None:
@@ -158,25 +164,41 @@ def _refusal(share: Callable[[], object]) -> ModelError | None:
 
 def _layer(layer: LayerSpec, hidden: int, group_size: int) -> tuple[dict[str, Shape], int]:
     """The layer's matrices, by their paths in it, and the elements of its biases, norms and sinks."""
-    attention, feed_forward = layer.attention, layer.feed_forward
+    attention = layer.attention
     queries = attention.num_heads // group_size * attention.head_dim
     keys = kv_head_share(attention.num_kv_heads, 0, group_size).length * attention.head_dim
-    inner = feed_forward.intermediate_size // group_size
     matrices = {
         "attention.qkv.q": (queries, hidden),
         "attention.qkv.k": (keys, hidden),
         "attention.qkv.v": (keys, hidden),
         "attention.output": (hidden, queries),
-        "mlp.gate_up.gate": (inner, hidden),
-        "mlp.gate_up.up": (inner, hidden),
-        "mlp.down": (hidden, inner),
     }
     others = _gains(layer, hidden, group_size)
     others += queries + 2 * keys if attention.qkv_bias else 0
     others += hidden if attention.output_bias else 0
     others += attention.num_heads // group_size if attention.sinks else 0
-    others += 2 * inner + hidden if feed_forward.bias else 0
+    if isinstance(layer.feed_forward, ExpertsSpec):
+        others += layer.feed_forward.num_elements(hidden, group_size)
+    if layer.dense is not None:
+        path, dense = layer.dense
+        inner = dense.intermediate_size // group_size
+        matrices |= dict(zip((f"{path}.{name}" for name in GATED), _gated(hidden, inner), strict=True))
+        others += 2 * inner + hidden if dense.bias else 0
     return matrices, others
+
+
+def _gated(hidden: int, inner: int) -> tuple[Shape, Shape, Shape]:
+    """Shapes of the matrices of a gated feed-forward."""
+    return (inner, hidden), (inner, hidden), (hidden, inner)
+
+
+def _inner_axes(layer: LayerSpec) -> Iterator[tuple[str, int]]:
+    """The inner axes of a layer's feed-forward, by their names in config.json, which ranks divide."""
+    if isinstance(layer.feed_forward, ExpertsSpec):
+        yield layer.feed_forward.axis, layer.feed_forward.intermediate_size
+    if layer.dense is not None:
+        is_shared = isinstance(layer.feed_forward, ExpertsSpec)
+        yield "shared_expert_intermediate_size" if is_shared else "intermediate_size", layer.dense[1].intermediate_size
 
 
 def _gains(layer: LayerSpec, hidden: int, group_size: int) -> int:

@@ -137,12 +137,50 @@ class FeedForwardSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsSpec:
+    """Gated blocks of which a router chooses a few for each token, by the softmax of its logits."""
+
+    num_experts: int
+    top_k: int
+    """Experts of each token."""
+    intermediate_size: int
+    """Inner size of each expert, of which every rank holds a share."""
+    axis: str
+    """Its name in config.json."""
+    activation: Gate = "silu"
+    renormalize: bool = False
+    """The weights of the chosen are divided by their sum."""
+    shared: FeedForwardSpec | None = None
+    """One more expert, which takes all tokens, times the sigmoid of a logit of its own."""
+
+    @property
+    def num_logits(self) -> int:
+        """Outputs of the router."""
+        return self.num_experts + (self.shared is not None)
+
+    def num_idle(self, hidden: int) -> int:
+        """Elements of the experts that a token is not sent to."""
+        return 3 * (self.num_experts - self.top_k) * hidden * self.intermediate_size
+
+    def num_elements(self, hidden: int, group_size: int) -> int:
+        """Elements of router and experts on each of so many ranks, without the expert of all tokens."""
+        return self.num_logits * hidden + 3 * self.num_experts * hidden * (self.intermediate_size // group_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """One block of a decoder."""
 
     attention: AttentionSpec
-    feed_forward: FeedForwardSpec
+    feed_forward: FeedForwardSpec | ExpertsSpec
     norms: NormPlaces = "before"
+
+    @property
+    def dense(self) -> tuple[str, FeedForwardSpec] | None:
+        """Path in the layer of the feed-forward that every token goes through, and what it is; None: there is none."""
+        if isinstance(self.feed_forward, FeedForwardSpec):
+            return "mlp", self.feed_forward
+        return None if self.feed_forward.shared is None else ("mlp.shared", self.feed_forward.shared)
 
     def turned_by(self, pair_axes: tuple[int, ...]) -> "LayerSpec":
         """The same, but for the axes of a position by which its rope's pairs turn."""
@@ -201,6 +239,11 @@ class ModelSpec:
         return replace(
             self, layers=tuple(layer.with_rope(layer.attention.rope.within(length)) for layer in self.layers)
         )
+
+    @property
+    def experts(self) -> tuple[ExpertsSpec, ...]:
+        """Those of each layer that has some."""
+        return tuple(layer.feed_forward for layer in self.layers if isinstance(layer.feed_forward, ExpertsSpec))
 
     def kv_layers(self, group_size: int) -> tuple[LayerKV, ...]:
         """Cached part of each layer on each of `group_size` ranks. Raises ModelError."""

@@ -31,7 +31,7 @@ def untaped(config: WorkerConfig, spec: AnySpec, dtype: str, plan: Plan) -> str:
         return "torch computes the angles of a dynamic rope"
     if any(layer.attention.rope.query_beta for layer in spec.layers):
         return "torch multiplies the queries by their positions"
-    if any(layer.attention.output_bias or layer.feed_forward.bias for layer in spec.layers):
+    if any(layer.attention.output_bias or (layer.dense is not None and layer.dense[1].bias) for layer in spec.layers):
         return "torch adds the biases of outputs"
     if reason := _untaped_model(spec, dtype):
         return reason
@@ -54,6 +54,8 @@ def _untaped_model(spec: ModelSpec, dtype: str) -> str:
         return "torch adds the residual where no norm follows"
     if any(layer.attention.qk_norm == "whole" for layer in spec.layers):
         return "torch normalises queries and keys over all heads"
+    if spec.experts:
+        return "torch multiplies the experts"
     if spec.embedding_scale != 1 or spec.residual_scale != 1:
         return "torch multiplies the embeddings"
     return ""
@@ -92,7 +94,7 @@ def _untaped_dense(spec: ModelSpec, dtype: str, size: int) -> str:
     if dtype == "float16":
         return "products of float16 are oneDNN's"
     for layer in spec.layers:
-        attention, inner = layer.attention, layer.feed_forward.intermediate_size // size
+        attention, inner = layer.attention, layer.dense[1].intermediate_size // size if layer.dense is not None else 0
         heads = attention.num_heads // size * attention.head_dim
         qkv = heads + 2 * max(1, attention.num_kv_heads // size) * attention.head_dim
         inputs = (spec.hidden_size, heads, inner) if dtype == "bfloat16" else ()

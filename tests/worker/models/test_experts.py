@@ -1,61 +1,65 @@
-"""A feed-forward block sees the batch: fake experts leave the rows of padding alone, and serve all others."""
+"""Models of experts, token for token against transformers: whole, in chunks, padded, with experts that stand idle."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import pad
 
 from quire.worker.build_context import BuildContext
+from quire.worker.config import WorkerConfig
 from quire.worker.device.parallel import SingleGroup
-from quire.worker.layers.linear import ReplicatedLinear
-from quire.worker.layers.mlp import GatedMLP
-from quire.worker.models.build import load_model
+from quire.worker.models.build import build_model, load_model
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
-from quire.worker.specs.registry import read_spec
+from quire.worker.specs.fit import fit
+from quire.worker.specs.needs import Place
+from quire.worker.specs.registry import parse_spec, read_spec
+from quire.worker.weights.parts import ModelError
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+from expert_models import MODELS, seen_experts
 
 PADDING = 5
-NUM_EXPERTS = 3
 
 
-class FakeExperts(nn.Module):
-    """The gated block of the likeliest expert for each token. Mixtures of experts replace it.
-
-    It counts the rows that each expert serves, which is what decides how an expert layer splits its work.
-    """
-
-    def __init__(self, context, hidden, intermediate, bias, kind):
-        super().__init__()
-        self.router = ReplicatedLinear(context.at("router"), hidden, NUM_EXPERTS)
-        self.experts = nn.ModuleList(
-            GatedMLP(context.at(f"experts.{number}"), hidden, intermediate, bias, kind) for number in range(NUM_EXPERTS)
-        )
-        self.served = [0] * NUM_EXPERTS
-
-    def forward(self, x, residual, norm, batch):
-        normed, total = norm.add(x, residual)
-        rows = (batch.groups[0].slot_mapping >= 0).nonzero().squeeze(1)
-        chosen = self.router(normed[rows], batch).argmax(-1)
-        out = torch.full_like(x, torch.nan)
-        for number, expert in enumerate(self.experts):
-            own = rows[chosen == number]
-            self.served[number] += len(own)
-            if len(own):
-                out[own] = expert(x[own], residual[own], norm, batch)[0]
-        return out, total
+@pytest.fixture(params=MODELS)
+def folder(request, tiny_checkpoint):
+    architecture, config = MODELS[request.param]
+    return tiny_checkpoint(architecture, **config)
 
 
-@pytest.fixture
-def decoder(monkeypatch, tiny_checkpoint):
-    monkeypatch.setattr("quire.worker.models.block.GatedMLP", FakeExperts)
-    folder = tiny_checkpoint()
-    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
-    return load_model(folder, read_spec(folder), context, "dummy").model
+def same(rows, expected):
+    for row, (tokens, logprobs) in zip(rows, expected, strict=True):
+        assert row.tokens == tokens
+        assert row.logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
-def test_experts_serve_every_token_once_and_no_row_of_padding(decoder, greedy, prompts):
+def test_batches_and_chunks_give_the_tokens_of_transformers(folder, load, greedy, reference, prompts):
+    some = prompts[::3]
+    decoder = load(folder)
+    expected = reference(folder, some, 24)
+    assert len({tuple(tokens[-24:]) for tokens, _ in expected}) == len(some)  # no model that always says the same
+    with seen_experts(decoder) as seen:
+        same(greedy(decoder).generate(some, 24), expected)
+    assert all(len(chosen) > 2 for chosen in seen)
+    for chunk in (1, 3, 5):
+        same(greedy(decoder).generate(some, 24, chunk=chunk), expected)
+
+
+def test_a_sequence_that_starts_on_anothers_cached_blocks_goes_on_alike(folder, load, greedy, reference, prompts):
+    engine, prompt = greedy(load(folder)), prompts[-1]
+    (first,) = engine.generate([prompt], 8)
+    second = type(first)(list(prompt), 40, first.blocks[:5])
+    while len(second.tokens) < len(first.tokens):
+        engine.step([(second, min(3, len(second.tokens) - second.num_computed))])
+    same([second], reference(folder, [prompt], 8))
+
+
+def test_padding_reaches_no_expert_and_changes_nothing(folder, load, greedy, prompts):
     class Padded(greedy):
         """Each step has rows behind its last token, as a captured step has."""
 
@@ -67,13 +71,109 @@ def test_experts_serve_every_token_once_and_no_row_of_padding(decoder, greedy, p
             group = replace(group, slot_mapping=pad(group.slot_mapping, (0, PADDING), value=-1))
             return replace(batch, **columns, groups=(group,))
 
-    plain = greedy(decoder).generate(prompts[:4], 6)
-    num_tokens = sum(row.num_computed for row in plain)
-    experts = [block.mlp for block in decoder.blocks]
-    served = [one.served.copy() for one in experts]
-    assert [sum(counts) for counts in served] == [num_tokens] * len(experts)
-    assert all(sum(count > 0 for count in counts) > 1 for counts in served)
-
-    padded = Padded(decoder).generate(prompts[:4], 6)
+    decoder = load(folder)
+    with seen_experts(decoder) as plainly:
+        plain = greedy(decoder).generate(prompts[:4], 6)
+    with seen_experts(decoder) as padded_seen:
+        padded = Padded(decoder).generate(prompts[:4], 6)
     assert [row.tokens for row in padded] == [row.tokens for row in plain]
-    assert [one.served for one in experts] == [[2 * count for count in counts] for counts in served]
+    assert padded_seen == plainly
+
+
+def test_experts_that_no_token_reaches_may_hold_anything(folder, load, greedy, reference, prompts):
+    """An expert that is not chosen is never read: its weights are NaN here."""
+    decoder = load(folder)
+    expected = reference(folder, prompts[:1], 4)
+    with seen_experts(decoder) as seen:
+        greedy(decoder).generate(prompts[:1], 4)
+    layers = [block.mlp for block in decoder.blocks if hasattr(block.mlp, "experts")]
+    idle = 0
+    for layer, chosen in zip(layers, seen, strict=True):
+        for expert in set(range(layer.routing.num_experts)) - chosen.keys():
+            layer.experts.stored("gate_up")[expert] = torch.nan
+            layer.experts.stored("down")[expert] = torch.nan
+            idle += 1
+    assert idle
+    same(greedy(decoder).generate(prompts[:1], 4), expected)
+
+
+def built(config, size=1):
+    class FirstRank(SingleGroup):
+        def __init__(self):
+            self.size = size
+
+    context = BuildContext(FirstRank(), torch.device("meta"), torch.float32, everywhere(DenseScheme()))
+    return build_model(parse_spec(config, {}), context)
+
+
+def test_dummy_weights_serve_too(folder, greedy, prompts):
+    context = BuildContext(SingleGroup(), torch.device("cpu"), torch.float32, everywhere(DenseScheme()))
+    decoder = load_model(folder, read_spec(folder), context, "dummy").model
+    (row,) = greedy(decoder).generate(prompts[:1], 4)
+    assert len(row.tokens) == len(prompts[0]) + 4
+
+
+QWEN3 = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "intermediate_size": 96,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
+
+
+def kinds(config):
+    return ["dense" if layer.dense else "experts" for layer in parse_spec({**QWEN3, **config}, {}).layers]
+
+
+def test_experts_stand_where_the_config_says():
+    assert kinds({"decoder_sparse_step": 2}) == ["dense", "experts"] * 2
+    assert kinds({"mlp_only_layers": [0, 3]}) == ["dense", "experts", "experts", "dense"]
+    assert kinds({}) == ["experts"] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_experts_per_tok": 7}, "num_experts_per_tok"),
+        ({"num_experts": 0}, "num_experts"),
+        ({"mlp_only_layers": "first"}, "mlp_only_layers"),
+        ({"architectures": ["OlmoeForCausalLM"], "intermediate_size": 24, "clip_qkv": 8.0}, "clip_qkv"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_its_name(changes, field):
+    with pytest.raises(ModelError) as caught:
+        parse_spec({**QWEN3, **changes}, {})
+    assert caught.value.field == field
+
+
+def test_an_inner_axis_that_ranks_cannot_share_is_named_as_the_config_has_it():
+    with pytest.raises(ModelError, match="moe_intermediate_size: 24 cannot be divided among 16 ranks"):
+        built({**QWEN3, "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 4}, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "stated", "refusal"),
+    [
+        ({"quantization": "fp8"}, None, "quantization: fp8 packs no experts"),
+        ({}, {"quant_method": "fp8", "weight_block_size": [128, 128]}, "quantization_config: fp8 packs experts"),
+    ],
+)
+def test_quantized_experts_are_refused_by_name(options, stated, refusal, tiny_checkpoint, tmp_path):
+    import json
+    import shutil
+
+    architecture, config = MODELS["mixtral"]
+    shutil.copytree(tiny_checkpoint(architecture, **config), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    if stated is not None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": stated}))
+    needs, refusals = fit(WorkerConfig(model=str(path.parent), **options), Place(False, None))
+    assert needs is None
+    assert len(refusals) == 1
+    assert refusal in refusals[0]

@@ -22,6 +22,7 @@ from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
 from quire.worker.specs.encoder_spec import EncoderSpec
 from quire.worker.specs.registry import ARCHITECTURES, checkpoint_names, parse_spec, read_spec
+from quire.worker.specs.spec import ExpertsSpec
 from quire.worker.weights.load import match
 from quire.worker.weights.parts import ModelError
 
@@ -46,6 +47,10 @@ LIBRARY = {
     "Granite": transformers.GraniteConfig,
     "SeedOss": transformers.SeedOssConfig,
     "Ernie4_5": transformers.Ernie4_5Config,
+    "Mixtral": transformers.MixtralConfig,
+    "Qwen2Moe": transformers.Qwen2MoeConfig,
+    "Qwen3Moe": transformers.Qwen3MoeConfig,
+    "Olmoe": transformers.OlmoeConfig,
     "Bert": transformers.BertConfig,
     "Roberta": transformers.RobertaConfig,
     "XLMRoberta": transformers.XLMRobertaConfig,
@@ -100,6 +105,14 @@ GEMMA = {
     "final_logit_softcapping": 5.0,
     "attention_bias": True,
 }
+SPARSE = {
+    "num_experts": 10,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 2,
+    "mlp_only_layers": [3],
+}
 OWN = {
     "Llama": {"attention_bias": True, "mlp_bias": True},
     "Mistral": {},
@@ -131,6 +144,16 @@ OWN = {
     },
     "SeedOss": {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
     "Ernie4_5": {"use_bias": True},
+    "Mixtral": {"num_local_experts": 7, "num_experts_per_tok": 3},
+    "Qwen2Moe": {**WINDOWS, **SPARSE, "shared_expert_intermediate_size": 40, "qkv_bias": False},
+    "Qwen3Moe": {**WINDOWS, **SPARSE, "attention_bias": True},
+    "Olmoe": {
+        "attention_bias": True,
+        "head_dim": 8,
+        "num_experts": 10,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": True,
+    },
 }
 ENCODER = {
     "vocab_size": 320,
@@ -171,8 +194,25 @@ def full_config(architecture, rope="new"):
     return {"architectures": [architecture], "model_type": LIBRARY[kind].model_type, "dtype": "bfloat16", **fields}
 
 
-EVERYWHERE = (transformers.MistralConfig, transformers.Ministral3Config, transformers.Phi3Config)
+EVERYWHERE = (
+    transformers.MistralConfig,
+    transformers.Ministral3Config,
+    transformers.Phi3Config,
+    transformers.MixtralConfig,
+)
 """Those whose window is that of every layer."""
+
+
+def apart(name, shape):
+    """A tensor's name and shape, or those of each expert's, as the library saves what it holds in one."""
+    path, _, last = name.rpartition(".")
+    if not path.endswith(".experts"):
+        return [(name, shape)]
+    count, *matrix = shape
+    parts = {"down_proj": tuple(matrix)}
+    if last == "gate_up_proj":
+        parts = dict.fromkeys(("gate_proj", "up_proj"), (matrix[0] // 2, matrix[1]))
+    return [(f"{path}.{e}.{part}.weight", size) for e in range(count) for part, size in parts.items()]
 
 
 class Shapes:
@@ -181,7 +221,8 @@ class Shapes:
     folder = "the library's model"
 
     def __init__(self, model):
-        self._shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        shapes = ((name, tuple(tensor.shape)) for name, tensor in model.state_dict().items())
+        self._shapes = {name: shape for one in shapes for name, shape in apart(*one)}
 
     def names(self):
         return tuple(self._shapes)
@@ -226,6 +267,9 @@ def assert_alike(spec, model):
     base = model.model if hasattr(model, "model") else model
     for number, (layer, one) in enumerate(zip(spec.layers, base.layers, strict=True)):
         assert_layers_alike(layer, one.self_attn, number, base)
+        if isinstance(layer.feed_forward, ExpertsSpec):
+            stated = one.mlp.gate.top_k, getattr(one.mlp.gate, "norm_topk_prob", True)
+            assert (layer.feed_forward.top_k, layer.feed_forward.renormalize) == stated
     assert spec.logit_cap == getattr(theirs, "final_logit_softcapping", None)
     assert spec.logit_scale == getattr(theirs, "logit_scale", 1 / getattr(theirs, "logits_scaling", 1.0))
     assert spec.residual_scale == getattr(theirs, "residual_multiplier", 1.0)
@@ -319,7 +363,11 @@ def test_every_spelling_of_rope_without_each_of_its_keys_means_the_same(architec
 @pytest.mark.parametrize(
     ("architecture", "key", "value"),
     [  # where the library takes it
-        *((name, "num_key_value_heads", None) for name in FIRST if not name.startswith(("Mistral", "Ministral"))),
+        *(
+            (name, "num_key_value_heads", None)
+            for name in FIRST
+            if "Moe" not in name and not name.startswith(("Mistral", "Ministral"))
+        ),
         *((name, "sliding_window", None) for name in FIRST),
         *((name, "head_dim", None) for name in FIRST if not name.startswith(("Qwen", "Ministral"))),
         *((name, "rope_parameters", None) for name in FIRST),

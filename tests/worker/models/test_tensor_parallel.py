@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+
+import expert_models
+
 pytestmark = pytest.mark.integration
 
 PROGRAM = Path(__file__).with_name("tensor_parallel_rank.py")
@@ -25,6 +29,8 @@ MODELS = [
     ("Qwen3ForCausalLM", {"tie_word_embeddings": True, "head_dim": 32}),
     # five tokens on four ranks: two each, so one rank holds one of them and the last only padding
     ("MistralForCausalLM", {"vocab_size": 5, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 9}),
+    ("MixtralForCausalLM", {"num_local_experts": 5}),
+    expert_models.MODELS["qwen2 moe: a shared expert"],
     ("Ministral3ForCausalLM", {"rope_parameters": GROWING, "head_dim": 16, "num_key_value_heads": 2}),
     ("Gemma3ForCausalLM", {"head_dim": 32, "sliding_window": 9, "sliding_window_pattern": 2}),
     ("Phi3ForCausalLM", {"num_key_value_heads": 4}),
@@ -66,8 +72,11 @@ def ranks(tmp_path_factory, some_prompts, folders):
     return [json.loads(output) for output in outputs]
 
 
+ROUTERS = "block_sparse_moe.gate.weight", "mlp.gate.weight", "shared_expert_gate.weight"
+
+
 def expected_bytes(folder, size):
-    """Of all ranks: every tensor once, but norms, other than those over all heads, and row biases `size` times,
+    """Of all ranks: every tensor once, but norms, other than those over all heads, routers and row biases `size` times,
     and KV heads as often as they are repeated."""
     config = json.loads((folder / "config.json").read_text())
     kv_heads, is_whole = config["num_key_value_heads"], config["model_type"] == "olmo2"
@@ -78,7 +87,7 @@ def expected_bytes(folder, size):
                 copies = max(1, size // kv_heads)
             elif is_whole and "q_norm" in name:
                 copies = 1
-            elif "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias")):
+            elif "norm" in name or name.endswith(("o_proj.bias", "down_proj.bias", *ROUTERS)):
                 copies = size
             else:
                 copies = 1

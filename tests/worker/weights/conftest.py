@@ -6,6 +6,7 @@ import torch
 from quire.worker.build_context import BuildContext
 from quire.worker.device.parallel import SingleGroup
 from quire.worker.layers.embedding import Vocabulary
+from quire.worker.layers.experts import Experts, Router
 from quire.worker.layers.linear import Linear
 from quire.worker.quant.dense import DenseScheme
 from quire.worker.quant.scheme import everywhere
@@ -34,7 +35,7 @@ def together(decoders):
 @pytest.fixture(autouse=True)
 def as_filled(monkeypatch):
     """Layers keep their parameters as the loader filled them, so that these can be looked at."""
-    for layer in (Linear, Vocabulary):
+    for layer in (Linear, Vocabulary, Experts, Router):
         monkeypatch.setattr(layer, "finish", lambda self: None)
 
 

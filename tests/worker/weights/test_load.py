@@ -23,6 +23,7 @@ ARCHITECTURES = [
     "Qwen3ForCausalLM",
     "Olmo2ForCausalLM",
     "SmolLM3ForCausalLM",
+    "MixtralForCausalLM",
 ]
 
 

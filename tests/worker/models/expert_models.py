@@ -1,0 +1,51 @@
+"""Tiny models of experts, each with its family's trait: odd counts, and inner sizes that differ from all others."""
+
+from collections import Counter
+from contextlib import contextmanager
+
+MODELS = {
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 48}),
+    "qwen2 moe: a shared expert": (
+        "Qwen2MoeForCausalLM",
+        {
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
+    "qwen3 moe: renormalised, a dense layer": (
+        "Qwen3MoeForCausalLM",
+        {
+            "num_experts": 16,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "head_dim": 32,
+            "num_hidden_layers": 3,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "olmoe: norms over all heads": (
+        "OlmoeForCausalLM",
+        {"num_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32},
+    ),
+}
+
+
+@contextmanager
+def seen_experts(decoder):
+    """A count for each layer of experts: which the tokens of the steps within were sent to."""
+    layers = [block.mlp for block in decoder.blocks if hasattr(block.mlp, "experts")]
+    seen = [Counter() for _ in layers]
+    hooks = [
+        layer.experts.register_forward_pre_hook(lambda _, inputs, own=own: own.update(inputs[1].flatten().tolist()))
+        for layer, own in zip(layers, seen, strict=True)
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for own in seen:
+            own.pop(-1, None)

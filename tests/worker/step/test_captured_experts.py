@@ -1,0 +1,43 @@
+"""Layers of experts on the path of a GPU: Triton forms in the interpreter, padded buckets, recorded steps run again."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # collected in importlib mode, yet they share modules
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from expert_models import MODELS
+from recording import BLOCK, gpu_runner
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("captured", [True, False], ids=["captured", "eager"])
+@pytest.mark.parametrize("name", ["qwen2 moe: a shared expert", "qwen3 moe: renormalised, a dense layer"])
+def test_recorded_steps_of_experts_draw_what_transformers_draws(name, captured, as_on_a_gpu, drive, tiny_checkpoint):
+    """Mixed steps, whose tokens are sorted by expert, then decodes alone, each pair of which reads its own."""
+    import transformers
+
+    architecture, config = MODELS[name]
+    folder = tiny_checkpoint(architecture, **config)
+    driver = drive(gpu_runner(folder, captured), BLOCK)
+    prompts = [np.random.default_rng(n).integers(1, 320, length).tolist() for n, length in enumerate((5, 13))]
+    drawn = [[], []]
+    for slot, prompt in enumerate(prompts):
+        driver.scribe.admit(slot, prompt)
+    for rows in ([(0, 5), (1, 11)], [(0, 1), (1, 2)], *[[(0, 1), (1, 1)]] * 3):
+        tokens = iter(driver.draw(rows))
+        for slot, count in sorted(rows, key=lambda row: row[1] > 1):
+            if count != 11:
+                drawn[slot].append(next(tokens))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for prompt, tokens in zip(prompts, drawn, strict=True):
+        out = reference.generate(
+            torch.tensor([prompt]), max_new_tokens=len(tokens), min_new_tokens=len(tokens), do_sample=False,
+            eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        assert out[0, len(prompt) :].tolist() == tokens

@@ -1,0 +1,90 @@
+"""A feed-forward block of experts: a router sends each token to a few of them, and all tokens may have one besides."""
+
+import torch
+from torch import nn
+
+from quire.kernels.experts.experts import experts
+from quire.kernels.experts.pack import pack_experts
+from quire.kernels.experts.route import Routing, route
+from quire.kernels.linear.linear import linear
+from quire.kernels.linear.pack import pack
+from quire.worker.batch import ForwardBatch
+from quire.worker.build_context import BuildContext
+from quire.worker.layers.mlp import GatedMLP
+from quire.worker.layers.norm import Norm
+from quire.worker.specs.spec import ExpertsSpec
+from quire.worker.weights.parts import Part, consecutive, whole
+from quire.worker.weights.shard import ShardedModule
+
+
+class Router(ShardedModule):
+    """A logit for each expert, and one more for what the expert of all tokens counts; every rank has it whole."""
+
+    def __init__(self, context: BuildContext, hidden: int, num_experts: int, *, is_shared: bool) -> None:
+        super().__init__()
+        outputs = (("experts", whole(num_experts)), *((("shared", whole(1)),) if is_shared else ()))
+        self.declare("weight", context.dtype, consecutive(outputs, whole(hidden)))
+
+    def finish(self) -> None:
+        self.register_parameter("weight", nn.Parameter(pack(self.stored("weight")), requires_grad=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> logits [T, experts, and one more where there is one for all tokens]"""
+        return linear(x, self.stored("weight"), None)
+
+
+class Experts(ShardedModule):
+    """The gated blocks of all experts; a rank holds its share of the inner axis of every one."""
+
+    def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
+        super().__init__()
+        self.kind = spec.activation
+        share, every = context.share(spec.axis, spec.intermediate_size), whole(hidden)
+        halves = (("gate", 0), ("up", share.length))
+        numbers = range(spec.num_experts)
+        wide = (Part(f"{n}.{name}", (share, every), 0, offset, (n,)) for n in numbers for name, offset in halves)
+        self.declare("gate_up", context.dtype, tuple(wide), (spec.num_experts, 2 * share.length, hidden))
+        down = (Part(f"{n}.down", (every, share), index=(n,)) for n in numbers)
+        self.declare("down", context.dtype, tuple(down), (spec.num_experts, hidden, share.length))
+
+    def finish(self) -> None:
+        for name, packed in zip(
+            ("gate_up", "down"), pack_experts(self.stored("gate_up"), self.stored("down")), strict=True
+        ):
+            self.register_parameter(name, nn.Parameter(packed, requires_grad=False))
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x [T, hidden], the experts of each token and what they count, [T, k] -> this rank's share of their sum."""
+        return experts(x, ids, weights, self.stored("gate_up"), self.stored("down"), self.kind, 0)
+
+
+class RoutedMLP(nn.Module):
+    """The weighted sum of each token's experts, and of the one that all tokens have, where there is one."""
+
+    def __init__(self, context: BuildContext, hidden: int, spec: ExpertsSpec) -> None:
+        super().__init__()
+        self.group = context.group
+        self.routing = Routing(spec.num_experts, spec.top_k, renormalize=spec.renormalize)
+        self.router = Router(context.at("router"), hidden, spec.num_experts, is_shared=spec.shared is not None)
+        self.experts = Experts(context.at("experts"), hidden, spec)
+        self.shared: GatedMLP | None = None
+        if (one := spec.shared) is not None:
+            self.shared = GatedMLP(context.at("shared"), hidden, one.intermediate_size, one.bias, one.activation)
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None, norm: Norm | None, batch: ForwardBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """x and residual [T, hidden] -> the block over the norm of their sum, and the sum, both [T, hidden].
+
+        Without a residual the sum is x; without a norm the block is over the sum itself. Padding gets zeros.
+        """
+        if norm is None:
+            normed = total = x if residual is None else residual + x
+        else:
+            normed, total = (norm(x), x) if residual is None else norm.add(x, residual)
+        logits = self.router(normed)
+        ids, weights = route(logits, None, batch.groups[0].slot_mapping, self.routing)
+        out = self.experts(normed, ids, weights)
+        if self.shared is not None:
+            out = out + torch.sigmoid(logits[:, self.routing.num_experts :]) * self.shared.share(normed, batch)
+        return self.group.all_reduce(out), total
