@@ -38,9 +38,9 @@ def experts_reference(
     here = (ids >= first) & (ids < first + len(plain_up))
     wide = torch.promote_types(x.dtype, torch.float32)
     total = x.new_zeros(x.shape, dtype=wide)
-    for place in range(ids.shape[1]):
-        share = weights[:, place, None] * results[:, place].to(wide)
-        total = torch.where(here[:, place, None], total + share, total)
+    for j in range(ids.shape[1]):
+        share = weights[:, j, None] * results[:, j].to(wide)
+        total = torch.where(here[:, j, None], total + share, total)
     return total.to(x.dtype)
 
 

@@ -51,7 +51,7 @@ def route_reference(
     choice = scores if bias is None else scores + bias
     choice = choice.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if routing.num_groups > 1:
-        grouped = choice.unflatten(1, (routing.num_groups, routing.num_experts // routing.num_groups))
+        grouped = choice.view(len(choice), routing.num_groups, routing.num_experts // routing.num_groups)
         groups = grouped.topk(2, -1).values.sum(-1)
         chosen = _best(groups, routing.top_groups)
         left = torch.ones_like(groups, dtype=torch.bool).scatter_(1, chosen, torch.zeros_like(chosen, dtype=torch.bool))

@@ -1,6 +1,6 @@
 """Ahead-of-time builds of `quire.kernels.gpu.experts.route`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from quire.kernels.gpu.aot.build import Build
 from quire.kernels.gpu.experts.route import route_kernel
@@ -14,7 +14,7 @@ def builds(capability: int) -> Iterator[Build]:
     yield _build("sigmoids of 256 in groups", 256, _SIGMOIDS, groups=8)
 
 
-def _build(name: str, experts: int, rule: dict[str, object], groups: int = 1) -> Build:
+def _build(name: str, experts: int, rule: Mapping[str, object], groups: int = 1) -> Build:
     tensors = {"logits": "*bf16", "bias": "*fp32", "slots": "*i64", "ids": "*i32", "weights": "*fp32"}
     tensors = {key: kind for key, kind in tensors.items() if key not in rule}
     sizes = {"EXPERTS": experts, "BLOCK": experts, "K": 8, "K_BLOCK": 8}
