@@ -35,7 +35,7 @@ def build_media(
     with refusing(device, "encoder memory", "encoder"):
         memory = EncoderMemory(pages, vision.row_size, dtype, device.torch)
     folder = Path(config.run_dir) / MEDIA_FOLDER
-    most_patches = max(config.max_num_encoder_patches, largest * vision.merge_size**2)
+    most_patches = max(config.max_num_encoder_patches, vision.patches_of(largest))
     return MediaEncoder(model.vision, memory, group, device, folder, vision, most_patches)
 
 

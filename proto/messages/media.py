@@ -12,6 +12,12 @@ MAX_ITEMS = 2048
 MEDIA_FOLDER = "media"
 """Folder of the run directory; each frontend has one of its own in it, which begins with its index and a hyphen."""
 
+Grid = tuple[int, ...]
+"""Frames in an item's file, and rows and columns of its patches; a row of the item stands for each square of them, row
+after row. Where that is not so, numbers follow, none negative, by which the model's tower lays out its rows."""
+PLAIN = 3
+"""Length of a grid behind which no such numbers stand."""
+
 
 class MediaSpan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """The tokens `start` .. `start + num_tokens - 1` of a prompt, which hold the places of one item's rows.
@@ -22,8 +28,7 @@ class MediaSpan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     start: int
     num_tokens: int
-    grid: tuple[int, int, int]
-    """Frames in the item's file, and rows and columns of its patches. Tokens stand row after row."""
+    grid: Grid
     num_breaks: int = 0
     """Tokens that have no row of the item: none, or one behind each row of its tokens."""
     elapsed: int = NO_VIDEO
@@ -76,7 +81,7 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """Make the rows of one item and write them to these pages, between the rows of the plan before and of this one."""
 
     digest: bytes
-    grid: tuple[int, int, int]
+    grid: Grid
     folder: str
     pages: bytes
     """int32 [runs, 2]: runs of adjacent pages, the first and how many, in the order of the item's rows."""
@@ -95,10 +100,9 @@ class Bind(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """See `Encode`."""
 
 
-def num_patches(grid: tuple[int, int, int]) -> int:
+def num_patches(grid: Grid) -> int:
     """Patches of an item: its frames are one in time."""
-    _, rows, columns = grid
-    return rows * columns
+    return grid[1] * grid[2]
 
 
 def media_file(folder: str, digest: bytes) -> str:

@@ -10,10 +10,10 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from quire.proto.messages.media import Media, MediaFacts
+from quire.proto.messages.media import Grid, Media, MediaFacts
 from quire.scheduler.state.sequence import Sequence
 
-Key = tuple[bytes, tuple[int, int, int]]
+Key = tuple[bytes, Grid]
 """Digest and grid of an item: no frontend's mistake makes an item as large as another of its digest."""
 
 

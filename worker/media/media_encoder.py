@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from quire.proto.messages.media import Encode, media_file, num_patches
+from quire.proto.messages.media import PLAIN, Encode, Grid, media_file, num_patches
 from quire.worker.device.device import Device
 from quire.worker.device.marks import Mark
 from quire.worker.device.parallel import Group
@@ -26,7 +26,6 @@ from quire.worker.tables.slot_table import PlanError
 
 _log = logging.getLogger(__name__)
 
-Grid = tuple[int, int, int]
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -67,9 +66,8 @@ class MediaEncoder:
         self._device = device
         self._folder = folder
         self._patch = vision.patch_size
-        self._frames = vision.temporal_patch_size
-        self._side = vision.tile_side
         self._divided = vision.divided
+        self.vision = vision
         self.merge = vision.merge_size
         self.most_patches = most_patches
         self.kinds = ("image", "video") if vision.takes_videos else ("image",)
@@ -130,18 +128,14 @@ class MediaEncoder:
 
     def num_rows(self, grid: Grid) -> int:
         """Raises `PlanError` for a grid that the tower does not take."""
-        frames, rows, columns = grid
-        if frames not in (1, self._frames):
-            raise PlanError(f"encodes: an item has 1 or {self._frames} frames, got {grid}")
-        if min(rows, columns) < self.merge or rows % self.merge or columns % self.merge:
-            raise PlanError(f"encodes: a grid is of whole squares of {self.merge} patches, got {grid}")
-        if self._side is not None and (rows, columns) != (self._side, self._side):
-            raise PlanError(f"encodes: every item has {self._side} rows and columns of patches, got {grid}")
-        return rows * columns // self.merge**2
+        try:
+            return self.vision.num_rows(grid)
+        except ValueError as error:
+            raise PlanError(f"encodes: {error}") from error
 
     def encode_blank(self, most_patches: int) -> None:
         """Encode one blank item of nearly so many patches, or as many as there may be of one size, and forget them."""
-        side, count = self._side, 1
+        side, count = self.vision.tile_side, 1
         if side is None:
             side = max(1, math.isqrt(most_patches) // self.merge) * self.merge
         else:
@@ -173,7 +167,7 @@ class MediaEncoder:
 
     def _shape(self, grid: Grid) -> tuple[int, int, int, int]:
         """The shape of an item's pixels."""
-        frames, rows, columns = grid
+        frames, rows, columns = grid[:PLAIN]
         return frames, rows * self._patch, columns * self._patch, 3
 
 

@@ -35,7 +35,7 @@ class MediaInputs:
         """`shifts` int64 [slots]: what `prepare_inputs` adds to an index for its position; None: nothing."""
         self._encoder = encoder
         self._shifts = shifts
-        self._table = SpanTable(encoder.memory, encoder.merge)
+        self._table = SpanTable(encoder.memory, encoder.vision)
 
     def prepare(self, plan: StepPlan, rows: StepRows, upload: Upload) -> StepMedia:
         """Apply the plan, and find the rows' media. Raises `PlanError`."""

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.proto.messages.media import NO_VIDEO, MediaSpan
+from quire.proto.messages.media import NO_VIDEO, Grid, MediaSpan
 from quire.proto.messages.plans import StepPlan
 from quire.proto.transport.wire import unpack
 from quire.worker.media.encoder_memory import EncoderMemory
 from quire.worker.media.spans import Spans
+from quire.worker.specs.vision_spec import VisionSpec
 from quire.worker.tables.slot_table import Int64, PlanError, StepRows
 
 
@@ -27,9 +28,9 @@ class Chunk:
 class SpanTable:
     """Kept by plan deltas. A slot is watched until all its spans are computed, and then costs nothing more."""
 
-    def __init__(self, memory: EncoderMemory, merge: int) -> None:
+    def __init__(self, memory: EncoderMemory, vision: VisionSpec) -> None:
         self._memory = memory
-        self._merge = merge
+        self._vision = vision
         self._spans: dict[int, Spans] = {}
         self._rows: dict[tuple[int, int], Int64] = {}
         """(slot, number of the span) -> rows of its tokens."""
@@ -44,8 +45,8 @@ class SpanTable:
                 cleared[slot] = 0
         for admit in plan.admits:
             if admit.spans:
-                _check(admit.spans, admit.num_prompt, self._merge, f"admits: slot {admit.slot}")
-                self._spans[admit.slot] = Spans(admit.spans, self._merge)
+                _check(admit.spans, admit.num_prompt, self._vision, f"admits: slot {admit.slot}")
+                self._spans[admit.slot] = Spans(admit.spans, self._vision.merge_size)
                 self._watched.add(admit.slot)
         for bind in plan.binds:
             where = f"binds: slot {bind.slot}, span {bind.index}"
@@ -97,15 +98,17 @@ class SpanTable:
         self._watched.discard(slot)
 
 
-def _check(spans: tuple[MediaSpan, ...], num_prompt: int, merge: int, where: str) -> None:
-    stop, before = 0, (0, 0, 0)
+def _check(spans: tuple[MediaSpan, ...], num_prompt: int, vision: VisionSpec, where: str) -> None:
+    stop = 0
+    before: Grid = (0, 0, 0)
     for span in spans:
-        _, rows, columns = span.grid
         if span.start < stop or span.stop > num_prompt:
             raise PlanError(f"{where}: spans lie behind each other in the prompt of {num_prompt} tokens")
-        if rows < merge or columns < merge or rows % merge or columns % merge:
-            raise PlanError(f"{where}: a grid is of whole squares of {merge} patches, got {span.grid}")
-        if span.num_encoded * merge * merge != rows * columns or span.num_breaks not in (0, rows // merge):
+        try:
+            num_rows = vision.num_rows(span.grid)
+        except ValueError as error:
+            raise PlanError(f"{where}: {error}") from error
+        if span.num_encoded != num_rows or span.num_breaks not in (0, span.grid[1] // vision.merge_size):
             raise PlanError(f"{where}: {span.num_tokens} tokens, {span.num_breaks} breaks for a grid of {span.grid}")
         if span.elapsed != NO_VIDEO and (span.elapsed < 0 or span.start != stop or span.grid[1:] != before[1:]):
             raise PlanError(f"{where}: an item of a video follows another of its size, got {span}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.proto.messages.media import NO_VIDEO, MediaSpan
+from quire.proto.messages.media import NO_VIDEO, PLAIN, MediaSpan
 from quire.worker.tables.slot_table import Int64
 
 NUM_AXES = 3
@@ -31,7 +31,7 @@ class Spans:
         for span in self.spans:
             begins = span.elapsed == NO_VIDEO
             self._origins.append(span.start + self._shifts[-1] if begins else self._origins[-1])
-            extent = max(max(span.grid[1:]) // merge, span.elapsed + 1)
+            extent = max(max(span.grid[1:PLAIN]) // merge, span.elapsed + 1)
             self._shifts.append(self._origins[-1] + extent - span.stop)
 
     @property

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final
 
+from quire.proto.messages.media import PLAIN, Grid
 from quire.worker.fields import Activation, Config
 from quire.worker.weights.parts import ModelError
 
@@ -79,6 +80,20 @@ class VisionSpec(ABC):
     def shared_elements(self) -> int:
         """Those among them of which each rank has a share where the tower is divided."""
 
+    def num_rows(self, grid: Grid) -> int:
+        """Rows of an item. Raises `ValueError` for a grid that the tower does not take."""
+        if len(grid) != PLAIN:
+            raise ValueError(f"a grid is of frames, rows and columns, got {grid}")
+        frames, rows, columns = grid
+        if frames not in (1, self.temporal_patch_size):
+            raise ValueError(f"an item has 1 or {self.temporal_patch_size} frames, got {grid}")
+        merge, side = self.merge_size, self.tile_side
+        if min(rows, columns) < merge or rows % merge or columns % merge:
+            raise ValueError(f"a grid is of whole squares of {merge} patches, got {grid}")
+        if side is not None and (rows, columns) != (side, side):
+            raise ValueError(f"every item has {side} rows and columns of patches, got {grid}")
+        return rows * columns // merge**2
+
     def rank_elements(self, group_size: int) -> int:
         """Elements on each of so many ranks."""
         apart = self.shared_elements // group_size if self.divided else self.shared_elements
@@ -100,6 +115,10 @@ class VisionSpec(ABC):
     def processor_sizes(self) -> dict[str, int]:
         """Sizes that the files of the image processor must not state otherwise, by the names they have there."""
         return {"patch_size": self.patch_size}
+
+    def patches_of(self, num_rows: int) -> int:
+        """Most patches of an item with so many rows."""
+        return num_rows * self.merge_size**2
 
     @abstractmethod
     def largest_item(self, processor: Config) -> int:

@@ -5,7 +5,7 @@ import re
 import struct
 from collections.abc import Iterable
 
-from quire.proto.messages.media import DIGEST_BYTES, MAX_ITEMS, NO_VIDEO, Media, MediaFacts, MediaSpan
+from quire.proto.messages.media import DIGEST_BYTES, MAX_ITEMS, NO_VIDEO, PLAIN, Media, MediaFacts, MediaSpan
 from quire.proto.messages.requests import ModelFacts
 from quire.proto.prefix_key import Placeholders
 from quire.scheduler.config import SchedulerConfig
@@ -67,11 +67,12 @@ def _check_item(number: int, item: Media, facts: MediaFacts) -> None:
     span = item.span
     grid = span.grid
     side = math.isqrt(facts.tokens_by)
-    if (
-        min(grid) < 1
-        or span.num_breaks * side not in (0, grid[1])
-        or span.num_encoded * facts.tokens_by != span.num_patches
-    ):
+    if len(grid) < PLAIN or min(grid[:PLAIN]) < 1 or min(grid) < 0:
+        raise _invalid(f"item {number} has the grid {list(grid)}, which is none of frames, rows and columns")
+    places = span.num_encoded * facts.tokens_by
+    # a tower that lays its rows out itself makes fewer of them, and at most one more behind each row of patches
+    fits = places == span.num_patches if len(grid) == PLAIN else places <= span.num_patches + grid[1]
+    if span.num_breaks * side not in (0, grid[1]) or not fits:
         by = f"{span.num_breaks} breaks, but a token stands for {facts.tokens_by} patches"
         raise _invalid(f"item {number} has {span.num_tokens} tokens, the grid {list(grid)} and {by}")
     if grid[0] > 1 and "video" not in facts.kinds:

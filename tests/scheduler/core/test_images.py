@@ -307,6 +307,9 @@ REFUSED = [
     ((msgspec.structs.replace(image(4), span=MediaSpan(4, 4, (2, 4, 4))),), "UNSUPPORTED", "2 frames"),
     ((at(4, MediaSpan(4, 6, (1, 4, 4), num_breaks=1)),), "INVALID_PARAMETER", "1 breaks"),
     ((at(4, MediaSpan(4, 2, (1, 4, 4), num_breaks=-2)),), "INVALID_PARAMETER", "-2 breaks"),
+    ((at(4, MediaSpan(4, 6, (1, 4, 4, 7))),), "INVALID_PARAMETER", "item 0 has 6 tokens"),
+    ((at(4, MediaSpan(4, 4, (1, 4, 4, -1))),), "INVALID_PARAMETER", "which is none of frames, rows and columns"),
+    ((at(4, MediaSpan(4, 4, (1, 16))),), "INVALID_PARAMETER", "which is none of frames, rows and columns"),
     ((at(4, MediaSpan(4, 4, (1, 4, 4), elapsed=1)),), "INVALID_PARAMETER", "item 0 has elapsed 1"),
     (video(0, 2, -2), "INVALID_PARAMETER", "item 2 has elapsed -2"),
     (video(0, 2, 1), "INVALID_PARAMETER", "item 2 has elapsed 1"),
@@ -336,6 +339,16 @@ def test_row_ends_take_no_rows_of_the_memory(seeing):
     e.submit(1, 40, media=(at(4, MediaSpan(4, 18, (1, 4, 16), num_breaks=2)),))
     plan = e.plan()
     assert len(pages(plan.message.encodes[0])) == 4  # of 4 rows each: two of the 18 tokens have none
+    e.settle()
+    assert e.reason(1) == "length"
+
+
+def test_an_item_that_is_laid_out_otherwise_has_as_many_rows_as_tokens_and_is_another_item(seeing):
+    e = seeing(num_pages=4)
+    first, second = (MediaSpan(start, 5, (1, 4, 16, number)) for start, number in ((4, 0), (9, 1)))
+    e.submit(1, 40, media=(at(4, first), at(9, second)))
+    encodes = e.plan().message.encodes
+    assert [(encode.grid, len(unpack(encode.pages))) for encode in encodes] == [(first.grid, 2), (second.grid, 2)]
     e.settle()
     assert e.reason(1) == "length"
 

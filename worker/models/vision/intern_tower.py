@@ -8,13 +8,14 @@ from torch import nn
 
 from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.linear.activation import activation
+from quire.proto.messages.media import Grid
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Table
 from quire.worker.layers.linear import MergedLinear, ReplicatedLinear, RowLinear
 from quire.worker.layers.norm import LayerNorm, RMSNorm
 from quire.worker.models.vision.block import HEADS, Norm, PlainMLP, Runs, runs
 from quire.worker.models.vision.patches import PatchEmbedding
-from quire.worker.models.vision.positions import Grid, places
+from quire.worker.models.vision.positions import places
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.families.internvl import PROJECTOR_EPS, QK_EPS, InternVisionSpec
 from quire.worker.weights.parts import Part, whole

@@ -10,12 +10,13 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_angles import rope_angles
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.linear.activation import activation, gated_activation
+from quire.proto.messages.media import Grid
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.linear import MergedLinear, ReplicatedLinear, RowLinear
 from quire.worker.layers.norm import RMSNorm
 from quire.worker.models.vision.block import HEADS, INNER, Runs, runs
 from quire.worker.models.vision.patches import PatchEmbedding
-from quire.worker.models.vision.positions import Grid, Places, places
+from quire.worker.models.vision.positions import Places, places
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.families.mistral3 import PixtralSpec
 

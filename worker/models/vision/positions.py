@@ -6,11 +6,9 @@ from typing import NamedTuple
 import torch
 
 from quire.kernels.attention.rope_angles import rope_angles
+from quire.proto.messages.media import Grid
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.embedding import Table
-
-Grid = tuple[int, int, int]
-"""Frames of an item, and rows and columns of its patches, which span all frames."""
 
 
 class Places(NamedTuple):

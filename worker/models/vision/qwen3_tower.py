@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from quire.proto.messages.media import Grid
 from quire.worker.build_context import BuildContext
 from quire.worker.layers.norm import LayerNorm
 from quire.worker.models.vision.block import PlainMLP, TowerBlock, runs
 from quire.worker.models.vision.merger import Merger
 from quire.worker.models.vision.patches import PatchEmbedding
-from quire.worker.models.vision.positions import Grid, PatchRotary, PositionGrid, places
+from quire.worker.models.vision.positions import PatchRotary, PositionGrid, places
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.families.qwen3_vl import Qwen3VisionSpec
 

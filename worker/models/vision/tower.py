@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from quire.proto.messages.media import Grid
 from quire.worker.models.vision.patches import PatchEmbedding
-from quire.worker.models.vision.positions import Grid
 from quire.worker.specs.normalization import Normalization
 from quire.worker.specs.vision_spec import CHANNELS, VisionSpec
 
@@ -31,11 +31,11 @@ class Tower(nn.Module, ABC):
         row is the token's embedding, and then what is added to it behind each of the decoder's first layers.
         """
         size = self.spec.patch_size
-        for item, (frames, rows, columns) in zip(pixels, grids, strict=True):
+        for item, (frames, rows, columns, *_) in zip(pixels, grids, strict=True):
             assert frames in (1, self.spec.temporal_patch_size)
             assert item.shape == (frames, rows * size, columns * size, CHANNELS)
         return self.rows(self.patches(pixels), grids)
 
     @abstractmethod
     def rows(self, x: torch.Tensor, grids: Sequence[Grid]) -> torch.Tensor:
-        """Embedded patches [T, hidden], those of a merged square together -> [T / merge², row_size]."""
+        """Embedded patches [T, hidden], those of a merged square together -> [rows of all items, row_size]."""

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from quire.proto.messages.media import Grid
 from quire.worker.models.vision.block import Runs
-from quire.worker.models.vision.positions import Grid
 
 
 class Windows(NamedTuple):
