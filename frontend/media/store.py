@@ -21,6 +21,7 @@ from pathlib import Path
 
 from quire.frontend.media.kind import MediaKind
 from quire.frontend.metrics.metrics import Metrics
+from quire.proto.messages.media import Grid
 
 PAGE_BYTES = 4096
 ENTRY_BYTES = 2 * PAGE_BYTES
@@ -51,8 +52,7 @@ class StoredMedia:
 
     digest: bytes
     """SHA-256, 32 bytes, over all that its rows depend on."""
-    grid: tuple[int, int, int]
-    """Frames in the file, and rows and columns of patches."""
+    grid: Grid
     num_tokens: int
     folder: str
     """Name of the folder where its file is; see `media_file`."""

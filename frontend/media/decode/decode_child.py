@@ -30,8 +30,10 @@ from quire.frontend.media.decode.decode_job import (
 from quire.frontend.media.decode.image import FORMATS, decode, set_limits
 from quire.frontend.media.decode.video import VideoItems, open_video
 from quire.frontend.media.families.table import MediaFamily, video_rules
+from quire.frontend.media.families.view import View
 from quire.frontend.media.refused import MediaRefused
 from quire.frontend.sandbox.child import serve
+from quire.proto.messages.media import Grid
 
 MAX_ERROR = 200
 """Characters of Pillow's message that an answer repeats."""
@@ -96,19 +98,22 @@ def answer(payload: bytes, setup: DecodeSetup) -> Answer:
     return refusal
 
 
-def image_items(image: Image.Image, family: MediaFamily) -> Iterator[tuple[tuple[int, int, int], bytes]]:
+def image_items(image: Image.Image, family: MediaFamily) -> Iterator[tuple[Grid, bytes]]:
     """Grid and pixels, uint8 [rows * patch, columns * patch, 3], of each item of an image. Raises `MediaRefused`."""
     resized = image
     size: tuple[int, int] | None = None
-    for view in family.views(image.height, image.width):
-        if view.size != size:
-            size = height, width = view.size
-            resized = image.resize((width, height), Image.Resampling.BICUBIC)
-        item = resized if view.shape == size else resized.crop(view.box)
-        yield family.grid(*view.shape), item.tobytes()
+    for item in family.items(image.height, image.width):
+        seen: list[bytes] = []
+        for view in item.views:
+            if view.size != size:
+                size = height, width = view.size
+                resized = image.resize((width, height), Image.Resampling.BICUBIC)
+            is_whole = view == View.whole(*size)
+            seen.append((resized if is_whole else resized.crop(view.box)).tobytes())
+        yield item.grid, b"".join(seen) if len(seen) > 1 else seen[0]
 
 
-def digest(settings: DecodeSettings, grid: tuple[int, int, int], pixels: bytes) -> bytes:
+def digest(settings: DecodeSettings, grid: Grid, pixels: bytes) -> bytes:
     """SHA-256 over all that the rows of an item depend on, and whose they are."""
     family = settings.family
     head = ("image", family.kind, family.patch, family.merge, settings.cache_salt, grid)

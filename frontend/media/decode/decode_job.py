@@ -4,6 +4,7 @@ import msgspec
 
 from quire.frontend.media.families.table import MediaFamily
 from quire.frontend.media.kind import MediaKind
+from quire.proto.messages.media import Grid
 
 
 class DecodeSetup(msgspec.Struct, frozen=True):
@@ -22,7 +23,7 @@ class DecodedItem(msgspec.Struct, frozen=True):
 
     digest: bytes
     """SHA-256, 32 bytes, over family, patch, `cache_salt`, grid and pixels."""
-    grid: tuple[int, int, int]
+    grid: Grid
     num_bytes: int
 
 

@@ -12,7 +12,7 @@ from quire.frontend.media.decode.video_file import FileFrames
 from quire.frontend.media.families.qwen_video import UNKNOWN_FPS
 from quire.frontend.media.families.table import VideoRules
 from quire.frontend.media.refused import MediaRefused
-from quire.proto.messages.media import MAX_ITEMS
+from quire.proto.messages.media import MAX_ITEMS, Grid
 
 CHANNELS = 3
 
@@ -44,7 +44,7 @@ class VideoItems:
         self.seconds = rules.seconds(self.indices, frames.num_frames, fps)
         """The time of each item."""
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, int, int], bytes]]:
+    def __iter__(self) -> Iterator[tuple[Grid, bytes]]:
         """Grid and pixels of each item, uint8 [frames, rows * patch, columns * patch, 3]. Raises `MediaRefused`."""
         height, width = self._size
         step = self._rules.frames_per_item
@@ -53,11 +53,13 @@ class VideoItems:
             if len(group) > 1:  # one alone is repeated by the tower
                 group += group[-1:] * (step - len(group))
             pixels = b"".join(self._resized(index) for index in group)
-            yield self._rules.grid(len(group), height, width), pixels
+            is_last = start + step >= len(self.indices)
+            yield self._rules.grid(len(group), height, width, is_last=is_last), pixels
 
     def _resized(self, index: int) -> bytes:
         height, width = self._size
-        return self._frames.frame(index).resize((width, height), Image.Resampling.BICUBIC).tobytes()
+        frame, patch = self._frames.frame(index).resize((width, height), Image.Resampling.BICUBIC), self._rules.patch
+        return frame.crop((0, 0, width // patch * patch, height // patch * patch)).tobytes()
 
 
 def open_video(data: bytes, frame_sizes: Sequence[int], max_pixels: int) -> Frames:

@@ -12,7 +12,8 @@ import msgspec
 
 from quire.frontend.media.families.intern_video import TILE, InternVideos, read_videos
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
-from quire.frontend.media.families.view import View
+from quire.frontend.media.families.view import Item, View, each_alone
+from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BICUBIC = 3
@@ -89,15 +90,19 @@ class InternImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         ]
         return (*tiles, whole)
 
-    def grid(self, height: int, width: int) -> tuple[int, int, int]:
+    def items(self, height: int, width: int) -> tuple[Item, ...]:
+        """The items of an image of so many pixels, a view each."""
+        return each_alone(self.views(height, width), self.grid)
+
+    def grid(self, height: int, width: int) -> Grid:
         """Frames, rows and columns of patches of an item of so many pixels."""
         return 1, height // self.patch, width // self.patch
 
-    def num_tokens(self, grid: tuple[int, int, int]) -> int:
+    def num_tokens(self, grid: Grid) -> int:
         _, rows, columns = grid
         return rows * columns // self.merge**2
 
-    def num_breaks(self, grid: tuple[int, int, int]) -> int:
+    def num_breaks(self, grid: Grid) -> int:
         return 0
 
     def spelled(self, num_items: int) -> str:

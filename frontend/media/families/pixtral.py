@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
-from quire.frontend.media.families.view import View
+from quire.frontend.media.families.view import Item, View, each_alone
 from quire.frontend.media.refused import MediaRefused
+from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BICUBIC = 3
@@ -85,15 +86,19 @@ class PixtralImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         """The one item of an image of so many pixels: all of it. Raises `MediaRefused`."""
         return (View.whole(*self.size(height, width)),)
 
-    def grid(self, height: int, width: int) -> tuple[int, int, int]:
+    def items(self, height: int, width: int) -> tuple[Item, ...]:
+        """The items of an image of so many pixels, a view each. Raises `MediaRefused`."""
+        return each_alone(self.views(height, width), self.grid)
+
+    def grid(self, height: int, width: int) -> Grid:
         """Frames, rows and columns of patches of an item of so many pixels."""
         return 1, height // self.patch, width // self.patch
 
-    def num_tokens(self, grid: tuple[int, int, int]) -> int:
+    def num_tokens(self, grid: Grid) -> int:
         _, rows, columns = grid
         return rows // self.merge * (columns // self.merge + 1)
 
-    def num_breaks(self, grid: tuple[int, int, int]) -> int:
+    def num_breaks(self, grid: Grid) -> int:
         return grid[1] // self.merge
 
     def spelled(self, num_items: int) -> str:

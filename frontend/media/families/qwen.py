@@ -13,8 +13,9 @@ from quire.frontend.media.families.bounds import BOUNDS, changed_bounds, stated_
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed
 from quire.frontend.media.families.qwen_size import MAX_ASPECT, check_aspect, rounded_size
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos, read_videos
-from quire.frontend.media.families.view import View
+from quire.frontend.media.families.view import Item, View, each_alone
 from quire.frontend.media.kind import MediaKind
+from quire.proto.messages.media import Grid
 
 CHANNELS = 3
 BICUBIC = 3
@@ -84,16 +85,20 @@ class QwenImages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="q
         """The one item of an image of so many pixels: all of it. Raises `MediaRefused`."""
         return (View.whole(*self.size(height, width)),)
 
-    def grid(self, height: int, width: int) -> tuple[int, int, int]:
+    def items(self, height: int, width: int) -> tuple[Item, ...]:
+        """The items of an image of so many pixels, a view each. Raises `MediaRefused`."""
+        return each_alone(self.views(height, width), self.grid)
+
+    def grid(self, height: int, width: int) -> Grid:
         """Frames, rows and columns of patches of an item of so many pixels."""
         return 1, height // self.patch, width // self.patch
 
-    def num_tokens(self, grid: tuple[int, int, int]) -> int:
+    def num_tokens(self, grid: Grid) -> int:
         """Tokens of an item: frames of one item are one in time."""
         _, rows, columns = grid
         return rows * columns // self.merge**2
 
-    def num_breaks(self, grid: tuple[int, int, int]) -> int:
+    def num_breaks(self, grid: Grid) -> int:
         return 0
 
     def spelled(self, num_items: int) -> str:

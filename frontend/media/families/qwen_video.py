@@ -16,7 +16,7 @@ from quire.frontend.media.families.bounds import changed_bounds, stated_bounds
 from quire.frontend.media.families.frame_rate import MAX_RATE, check_duration, check_fps
 from quire.frontend.media.families.processor_files import ProcessorFiles, check_fixed, processor_name
 from quire.frontend.media.families.qwen_size import check_aspect, rounded_size
-from quire.proto.messages.media import NO_VIDEO
+from quire.proto.messages.media import NO_VIDEO, Grid
 
 UNKNOWN_FPS = 24.0
 """Frames a second of a video that does not say it, as in transformers."""
@@ -99,7 +99,7 @@ class QwenVideos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def elapsed(self, seconds: Sequence[float]) -> list[int]:
         """`MediaSpan.elapsed` of items of these times."""
 
-    def grid(self, num_frames: int, height: int, width: int) -> tuple[int, int, int]:
+    def grid(self, num_frames: int, height: int, width: int, *, is_last: bool = False) -> Grid:
         """The grid of an item of so many frames of this size."""
         return num_frames, height // self.patch, width // self.patch
 

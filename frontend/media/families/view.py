@@ -1,15 +1,18 @@
-"""An item of an image: what a tower encodes at once."""
+"""An image's items, and the views of it that stand in their files."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from quire.proto.messages.media import Grid
 
 
 class View(NamedTuple):
-    """One item: the image is resized as a whole, and a box of that is the item."""
+    """A part of an image: the image is resized as a whole, and a box of that is the view."""
 
     size: tuple[int, int]
     """Height and width to which the image is resized."""
     box: tuple[int, int, int, int]
-    """Left, upper, right and lower edge of the item within it."""
+    """Left, upper, right and lower edge of the view within it; what is outside of it is black."""
 
     @classmethod
     def whole(cls, height: int, width: int) -> "View":
@@ -18,6 +21,19 @@ class View(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the item."""
+        """Height and width of the view."""
         left, upper, right, lower = self.box
         return lower - upper, right - left
+
+
+class Item(NamedTuple):
+    """The unit that a tower encodes at once."""
+
+    grid: Grid
+    views: tuple[View, ...]
+    """Its pixels: one below the other, all of one width."""
+
+
+def each_alone(views: Sequence[View], grid: Callable[[int, int], Grid]) -> tuple[Item, ...]:
+    """Items of one view each; `grid`: from its height and width."""
+    return tuple(Item(grid(*view.shape), (view,)) for view in views)

@@ -32,7 +32,7 @@ from quire.frontend.media.decode.decode_job import (
 )
 from quire.frontend.media.decode.image import MAX_TEXT_BYTES, set_limits
 from quire.frontend.media.families.qwen import QwenImages
-from quire.frontend.media.families.view import View
+from quire.frontend.media.families.view import Item, View, each_alone
 
 FAMILY = QwenImages(placeholder_id=9, patch=16, merge=2, min_pixels=4 * 32 * 32, max_pixels=64 * 32 * 32)
 MEAN, STD = (0.5, 0.4, 0.6), (0.5, 0.6, 0.7)
@@ -276,8 +276,8 @@ class Tiles:
         halves = (View((32, 64), (left, 0, left + 32, 32)) for left in (0, 32))
         return (*halves, View.whole(16, 32))
 
-    def grid(self, height: int, width: int) -> tuple[int, int, int]:
-        return 1, height // 16, width // 16
+    def items(self, height: int, width: int) -> tuple[Item, ...]:
+        return each_alone(self.views(height, width), lambda height, width: (1, height // 16, width // 16))
 
 
 def test_an_image_may_be_several_items() -> None:
