@@ -71,16 +71,47 @@ def check_source(source: str) -> frozenset[str]:
 def prepare(setup: bytes) -> Callable[[bytes], bytes]:
     """`setup`: JSON {name: source}. What it returns takes JSON {"template": name, "variables": {...}}."""
     made = environment()
-    templates = {name: made.from_string(source) for name, source in json.loads(setup).items()}
+    sources: dict[str, str] = json.loads(setup)
+    templates = {name: made.from_string(source) for name, source in sources.items()}
+    in_parts = {name for name, source in sources.items() if takes_parts_alone(made.parse(source))}
 
     def answer(payload: bytes) -> bytes:
         job: dict[str, Any] = json.loads(payload)
+        name, variables = job["template"], job["variables"]
+        if name in in_parts:
+            variables["messages"] = [_in_parts(message) for message in variables["messages"]]
         try:
-            return RENDERED + _rendered(templates[job["template"]], job["variables"])
+            return RENDERED + _rendered(templates[name], variables)
         except Exception as error:  # whatever a template does costs its own request
             return REFUSED + _first_line(error).encode(errors="replace")
 
     return answer
+
+
+def takes_parts_alone(tree: jinja2.nodes.Template) -> bool:
+    """True for a template that goes through the parts of contents, and never asks whether one is a text."""
+    loops = [node.iter for node in tree.find_all(jinja2.nodes.For)]
+    knows_texts = any(node.name == "string" for node in tree.find_all(jinja2.nodes.Test))
+    return not knows_texts and any(map(_is_content, loops))
+
+
+def _is_content(node: jinja2.nodes.Node | None) -> bool:
+    """`message.content` in any spelling, and what filters leave of it."""
+    while isinstance(node, jinja2.nodes.Filter):
+        node = node.node
+    if isinstance(node, jinja2.nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, jinja2.nodes.Getitem):
+        return isinstance(node.arg, jinja2.nodes.Const) and node.arg.value == "content"
+    return isinstance(node, jinja2.nodes.Name) and node.name == "content"
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """The same message, its text a part; an empty one is none."""
+    content = message["content"]
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}] if content else []}
 
 
 def _rendered(template: jinja2.Template, variables: dict[str, Any]) -> bytes:

@@ -252,3 +252,38 @@ def test_parts_are_rendered_as_one_text_and_no_special_token_is_made_of_two():
     first, second = (in_process(made(CHATML), chat) for chat in chats)
     assert first == second
     assert "<|end|>" not in first[0]
+
+
+PARTS = (
+    "{% for m in messages %}<|turn|>{{ m['role'] }} "
+    "{% for c in m['content'] | selectattr('type', 'equalto', 'image') %}"
+    "<image>{% endfor %}{% for c in m['content'] | selectattr('type', 'equalto', 'text') %}{% generation %}"
+    "{{ '\n' + c['text'] }}{% endgeneration %}{% endfor %}<|end|>{% endfor %}"
+)
+"""As LLaVA's, which know contents of parts alone."""
+
+
+def test_a_template_that_goes_through_parts_is_given_texts_as_parts():
+    talk = (
+        ChatMessage("user", "hi"),
+        ChatMessage("assistant", ""),
+        ChatMessage("user", [TextPart("a"), TextPart("b")]),
+    )
+    assert render(PARTS, *talk) == "<|turn|>user \nhi<|end|><|turn|>assistant <|end|><|turn|>user \nab<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("loop", "shown"),
+    [
+        ("{% for c in m.content %}{{ c.text }}{% endfor %}", "hi"),
+        ("{% for c in m.content | reverse %}{{ c.text }}{% endfor %}", "hi"),
+        ("{% set content = m.content %}{% for c in content %}{{ c.text }}{% endfor %}", "hi"),
+        (
+            "{% if m.content is string %}[{{ m.content }}]{% else %}{% for c in m.content %}-{% endfor %}{% endif %}",
+            "[hi]",
+        ),
+        ("{{ m.content }}", "hi"),
+    ],
+)
+def test_one_that_asks_for_texts_is_given_texts(loop, shown):
+    assert render("{% for m in messages %}" + loop + "{% endfor %}") == shown
