@@ -18,6 +18,7 @@ from quire.worker.specs.families import (
     internvl,
     llama,
     llama_kin,
+    llava_onevision,
     mistral3,
     olmo,
     phi,
@@ -81,6 +82,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Qwen3VLForConditionalGeneration": Architecture(qwen3_vl.read_qwen3_vl, qwen3_vl.NAMES, qwen3_vl.TOWER_TENSORS),
         "InternVLForConditionalGeneration": Architecture(
             internvl.read_internvl, internvl.NAMES, internvl.TOWER_TENSORS, internvl.HEAD
+        ),
+        "LlavaOnevisionForConditionalGeneration": Architecture(
+            llava_onevision.read_llava_onevision, llava_onevision.NAMES, llava_onevision.TOWER_TENSORS
         ),
         "Mistral3ForConditionalGeneration": Architecture(
             mistral3.read_mistral3, mistral3.NAMES, mistral3.TOWER_TENSORS, mistral3.HEAD

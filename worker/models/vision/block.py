@@ -79,10 +79,14 @@ class TowerBlock(nn.Module):
         self.mlp = mlp
         self.num_heads, self.scale = context.share(HEADS, spec.num_heads).length, spec.head_dim**-0.5
 
-    def forward(self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], within: Runs) -> torch.Tensor:
-        """[T, hidden] -> [T, hidden]; `within`: the runs of patches that see each other."""
+    def forward(
+        self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor] | None, within: Runs
+    ) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]; `rotation`: None where heads do not turn; `within`: the runs of patches that see
+        each other."""
         qkv = self.qkv.product(self.attention_norm(x))
-        rope_in_place(qkv, *rotation, self.num_heads)
+        if rotation is not None:
+            rope_in_place(qkv, *rotation, self.num_heads)
         x = x + self.output.product(encoder_attention(qkv, *within, self.num_heads, self.scale))
         made: torch.Tensor = x + self.mlp(self.mlp_norm(x))
         return made

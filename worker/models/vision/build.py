@@ -2,11 +2,13 @@
 
 from quire.worker.build_context import BuildContext
 from quire.worker.models.vision.intern_tower import InternTower
+from quire.worker.models.vision.onevision_tower import OneVisionTower
 from quire.worker.models.vision.pixtral import PixtralTower
 from quire.worker.models.vision.qwen2_tower import Qwen2Tower, Qwen25Tower
 from quire.worker.models.vision.qwen3_tower import Qwen3Tower
 from quire.worker.models.vision.tower import Tower
 from quire.worker.specs.families.internvl import InternVisionSpec
+from quire.worker.specs.families.llava_onevision import OneVisionSpec
 from quire.worker.specs.families.mistral3 import PixtralSpec
 from quire.worker.specs.families.qwen2_5_vl import Qwen25VisionSpec
 from quire.worker.specs.families.qwen2_vl import Qwen2VisionSpec
@@ -30,4 +32,6 @@ def build_tower(spec: VisionSpec, context: BuildContext) -> Tower:
             return PixtralTower(spec, context)
         case InternVisionSpec():
             return InternTower(spec, context)
+        case OneVisionSpec():
+            return OneVisionTower(spec, context)
     raise AssertionError(f"no tower has a spec of {type(spec).__name__}")

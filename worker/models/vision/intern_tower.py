@@ -17,17 +17,8 @@ from quire.worker.models.vision.block import HEADS, Norm, PlainMLP, Runs, runs
 from quire.worker.models.vision.patches import PatchEmbedding
 from quire.worker.models.vision.positions import places
 from quire.worker.models.vision.tower import Tower
+from quire.worker.models.vision.vector import Vector
 from quire.worker.specs.families.internvl import PROJECTOR_EPS, QK_EPS, InternVisionSpec
-from quire.worker.weights.parts import Part, whole
-from quire.worker.weights.shard import ShardedModule
-
-
-class Vector(ShardedModule):
-    """Learned numbers [size], whole on every rank."""
-
-    def __init__(self, context: BuildContext, size: int) -> None:
-        super().__init__()
-        self.declare("weight", context.dtype, (Part("", (whole(size),)),))
 
 
 class InternBlock(nn.Module):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny_internvl
 import tiny_mistral3
+import tiny_onevision
 import torch
 from seen_images import picture, pixels_of
 
@@ -21,7 +22,7 @@ from quire.worker.specs.needs import Place
 from quire.worker.specs.registry import read_spec
 
 CPU = torch.device("cpu")
-FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "Mistral3")
+FAMILIES = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "InternVL", "LlavaOnevision", "Mistral3")
 
 
 class Meeting:
@@ -50,7 +51,7 @@ class Member:
 @pytest.fixture(scope="module")
 def folder_of(seeing_checkpoint, tmp_path_factory):
     def make(family):
-        others = {"InternVL": tiny_internvl, "Mistral3": tiny_mistral3}
+        others = {"InternVL": tiny_internvl, "LlavaOnevision": tiny_onevision, "Mistral3": tiny_mistral3}
         if family in others:
             return others[family].write_checkpoint(tmp_path_factory.mktemp(family))
         return seeing_checkpoint(family)
