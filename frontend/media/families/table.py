@@ -3,7 +3,7 @@
 A family is a tagged struct of a model's settings that says of an image:
 
 - `placeholder`: what stands for it in a rendered chat; `placeholder_id`: the token that stands for each of its rows;
-- `views`: its items, by its height and width; `grid`, `num_tokens`, `num_breaks` of one of them;
+- `items`: by its height and width; `num_tokens`, `num_breaks` of one, by its grid;
 - `row_ends`: the tokens behind an item's rows and behind its last row, where it has breaks;
 - `max_items`, `max_tokens`, `max_bytes`: what no image exceeds, with all its items;
 - `spells`: whether a text of its own stands for its items, and `spelled`: that text, with a `placeholder_id` for each.
@@ -13,15 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.frontend.media.families import internvl, pixtral, qwen
+from quire.frontend.media.families import internvl, llava_onevision, pixtral, qwen
 from quire.frontend.media.families.intern_video import InternVideos
+from quire.frontend.media.families.onevision_video import OneVisionVideos
 from quire.frontend.media.families.processor_files import ProcessorFiles
 from quire.frontend.media.families.qwen_video import Qwen2Videos, Qwen3Videos
 from quire.frontend.media.kind import MediaKind
 
-MediaFamily = qwen.QwenImages | internvl.InternImages | pixtral.PixtralImages
+MediaFamily = qwen.QwenImages | internvl.InternImages | llava_onevision.OneVisionImages | pixtral.PixtralImages
 """A family by any of its rows: the union of their structs."""
-VideoRules = Qwen2Videos | Qwen3Videos | InternVideos
+VideoRules = Qwen2Videos | Qwen3Videos | InternVideos | OneVisionVideos
 """The settings of a family for videos."""
 
 OF_VIDEOS = ("fps", "num_frames")
@@ -29,6 +30,7 @@ OF_VIDEOS = ("fps", "num_frames")
 READERS: dict[str, Callable[[ProcessorFiles], MediaFamily | None]] = {
     "Qwen2VLImageProcessor": qwen.read,
     "GotOcr2ImageProcessor": internvl.read,
+    "LlavaOnevisionImageProcessor": llava_onevision.read,
     "PixtralImageProcessor": pixtral.read,
 }
 """`image_processor_type` -> the reader of the family."""
@@ -80,4 +82,5 @@ def of_request(family: MediaFamily, settings: Mapping[str, Any], kind: MediaKind
 
 def video_rules(family: MediaFamily) -> VideoRules | None:
     """The settings of a model's videos; None: it takes none."""
-    return family.videos if isinstance(family, qwen.QwenImages | internvl.InternImages) else None
+    watching = qwen.QwenImages | internvl.InternImages | llava_onevision.OneVisionImages
+    return family.videos if isinstance(family, watching) else None

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # collected in importlib mod
 
 import tiny_internvl
 import tiny_mistral3
+import tiny_onevision
 from PIL import Image
 
 from quire.proto.messages.media import MediaFacts
@@ -30,8 +31,9 @@ ASKED = [
     [
         (tiny_mistral3.write_checkpoint, "is no setting of this model's images; the server may set size, their sides"),
         (tiny_internvl.write_checkpoint, "is no setting of this model's images; it has min_patches, max_patches"),
+        (tiny_onevision.write_checkpoint, "is no setting of this model's images; it has image_grid_pinpoints, fps"),
     ],
-    ids=["Mistral 3", "InternVL"],
+    ids=["Mistral 3", "InternVL", "LLaVA-OneVision"],
 )
 def test_bounds_of_pixels_are_refused_by_a_model_that_has_none(web, tmp_path, write, remedy):
     folder = tmp_path / "model"
