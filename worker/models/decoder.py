@@ -18,7 +18,7 @@ from quire.worker.specs.spec import ModelSpec
 
 
 class Decoder(nn.Module):
-    """Embedding, a stack of blocks, a last norm, and the head: of tokens, or of labels; an embedding model has neither."""
+    """Embedding, a stack of blocks, a last norm, and a head of tokens or of labels; an embedding model has neither."""
 
     def __init__(self, spec: ModelSpec, context: BuildContext) -> None:
         super().__init__()

@@ -45,6 +45,8 @@ class Architecture:
     """Pattern of tensors that only who reads images needs; empty: all are needed."""
     head: str = ""
     """Pattern of a head which, where it is stored, is not tied, whatever config.json says; empty: config.json says."""
+    text_alone: bool = False
+    """It has a tower that is not read: it is served where that is asked for."""
     classifier: HeadShape | None = None
     """Shape of its head for labels; None: it has none."""
 
@@ -60,6 +62,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "Qwen3ForCausalLM": Architecture(llama.read_qwen3, llama.NAMES),
         "Gemma2ForCausalLM": Architecture(gemma.read_gemma2, gemma.NAMES),
         "Gemma3ForCausalLM": Architecture(gemma.read_gemma3, gemma.NAMES),
+        "Gemma3ForConditionalGeneration": Architecture(
+            gemma.read_wrapped_gemma3, gemma.WRAPPED_NAMES, gemma.TOWER_TENSORS, text_alone=True
+        ),
         "Phi3ForCausalLM": Architecture(phi.read_phi3, phi.NAMES),
         "Glm4ForCausalLM": Architecture(phi.read_glm4, phi.GLM4_NAMES),
         "Olmo2ForCausalLM": Architecture(olmo.read_olmo2, olmo.NAMES),
@@ -147,6 +152,9 @@ def read_spec(
         spec = parse_spec(_with_stored_head(config, model_dir), generation)
     except ModelError as error:  # which folder's; a field of its config.json is no field of ours
         raise ModelError(f"{model_dir}: {error.field}", error.message) from error
+    if ARCHITECTURES[spec.architecture].text_alone and not language_only:
+        message = f"images of {spec.architecture} are not read; set language_model_only to serve its text"
+        raise ModelError("architectures", message)
     if language_only and isinstance(spec, ModelSpec):
         spec = spec.text_alone
     if tower_mode == "weights" and isinstance(spec, ModelSpec) and spec.vision is not None:

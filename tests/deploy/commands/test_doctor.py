@@ -95,7 +95,6 @@ def test_what_would_make_it_fit_is_named_in_flags(capsys, eight_b: Path) -> None
     ("model", "names"),
     [
         ("Llama-4-Scout-17B-16E", ["architectures"]),
-        ("gemma-3-27b", ["architectures"]),
         ("Mixtral-8x7B", ["architectures"]),
         ("Qwen3-30B-A3B", ["architectures"]),
         ("gpt-oss-20b", ["architectures", "quantization_config"]),
@@ -106,6 +105,14 @@ def test_of_a_published_model_that_is_not_served_doctor_says_what_is_not(capsys,
     assert main(["doctor", str(PUBLISHED / model), "--device-memory", "80GiB"]) == 1
     refused = capsys.readouterr().out.partition("refused:\n")[2].splitlines()
     assert [line.split(": ")[1] for line in refused] == names
+
+
+def test_doctor_says_how_the_text_of_a_model_is_served_whose_images_are_not_read(capsys) -> None:
+    gemma = ["doctor", str(PUBLISHED / "gemma-3-27b"), "--device-memory", "80GiB"]
+    assert main(gemma) == 1
+    assert "are not read; set --language-model-only to serve its text" in capsys.readouterr().out
+    assert main([*gemma, "--language-model-only"]) == 0
+    assert "27.0 B (27009346304)" in capsys.readouterr().out
 
 
 def test_doctor_says_which_factors_of_longrope_the_longest_context_takes(capsys) -> None:

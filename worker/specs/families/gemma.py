@@ -1,14 +1,15 @@
-"""Gemma 2 and 3, text: norms before and behind every part with gains around one, scaled embeddings, windows; Gemma 2
-caps scores and logits, Gemma 3 has norms of heads and two ropes."""
+"""Gemma 2 and 3, whose images are not read: norms before and behind every part, gains around one, scaled embeddings,
+windows; Gemma 2 caps scores and logits, Gemma 3 has norms of heads and two ropes."""
 
 import math
 from dataclasses import replace
 from typing import Final
 
-from quire.worker.fields import Config, activation, flag, integer, number
+from quire.worker.fields import Config, activation, dtype_name, flag, inside, integer, number, section
 from quire.worker.specs.families.llama import decoder, decoder_names, read_attention, read_sliding
 from quire.worker.specs.rope import of_layer_type
 from quire.worker.specs.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormSpec
+from quire.worker.weights.names import NameRule
 from quire.worker.weights.parts import ModelError
 
 NORMS: Final = {
@@ -18,6 +19,11 @@ NORMS: Final = {
     "post_feedforward_layernorm": "mlp_end_norm",
 }
 NAMES: Final = decoder_names(r"(model\.)?", "model.", NORMS)
+_WRAPPED: Final = decoder_names(r"(language_model\.model|model\.language_model)\.", "model.language_model.", NORMS)
+WRAPPED_NAMES: Final = replace(
+    _WRAPPED, rules=(*_WRAPPED.rules, NameRule(r"language_model\.lm_head\.(?P<tensor>\w+)", "head.{tensor}"))
+)
+TOWER_TENSORS: Final = r"(model\.)?(vision_tower|multi_modal_projector)\..+"
 _DEFAULTS: Final[Config] = {
     "num_key_value_heads": 4,
     "head_dim": 256,
@@ -37,6 +43,8 @@ GEMMA3_DEFAULTS: Final[Config] = {
     "max_position_embeddings": 131_072,
     "sliding_window_pattern": 6,
 }
+WRAPPED_DEFAULTS: Final[Config] = {"vocab_size": 262_208, "num_attention_heads": 8}
+"""Gemma 3 with images leaves them out."""
 FULL_THETA, WINDOW_THETA = 1e6, 1e4
 """Gemma 3's bases where none is stated."""
 
@@ -59,6 +67,18 @@ def read_gemma3(config: Config, generation: Config) -> ModelSpec:
     )
     spec = _decoder(config, generation, [full, sliding], integer(config, "sliding_window_pattern"))
     return replace(spec, max_model_len=integer(config, "max_position_embeddings"))
+
+
+def read_wrapped_gemma3(config: Config, generation: Config) -> ModelSpec:
+    """The text of a model that has a tower."""
+    with inside("text_config"):
+        text = {"eos_token_id": config.get("eos_token_id"), **WRAPPED_DEFAULTS, **section(config, "text_config")}
+        outside = {
+            "architectures": config["architectures"],
+            "dtype": dtype_name(config) or dtype_name(text),
+            "tie_word_embeddings": flag(config, "tie_word_embeddings", True),
+        }
+        return read_gemma3({**text, **outside}, generation)
 
 
 def _attention(config: Config) -> AttentionSpec:

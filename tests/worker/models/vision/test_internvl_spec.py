@@ -118,7 +118,7 @@ def assert_alike(config):
         match(build_model(spec, context_of()), named(library), checkpoint_names(spec))
     text, vision = library.config.text_config, library.config.vision_config
     assert spec.tied_embeddings == library.config.tie_word_embeddings
-    assert (spec.norm_eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
+    assert (spec.norm.eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
     assert (spec.vision.norm_eps, spec.vision.activation) == (vision.layer_norm_eps, ACTIVATIONS[vision.hidden_act])
     assert spec.vision.projector_activation == ACTIVATIONS[library.config.projector_hidden_act]
     assert spec.vision.rms_norm == (vision.norm_type == "rms_norm")

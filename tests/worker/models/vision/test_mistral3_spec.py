@@ -120,7 +120,7 @@ def assert_alike(config):
     attention, feed_forward = spec.layers[0].attention, spec.layers[0].feed_forward
     assert (attention.num_kv_heads, attention.head_dim) == (text.num_key_value_heads, text.head_dim)
     assert attention.window == text.sliding_window
-    assert (spec.norm_eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
+    assert (spec.norm.eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
     names = {"gelu_pytorch_tanh": "gelu_tanh", "silu": "silu", "gelu": "gelu"}
     assert feed_forward.activation == names[text.hidden_act]
     tower = spec.vision

@@ -109,7 +109,7 @@ def assert_alike(family, config):
     match(build_model(spec, context_of()), Shapes(library), checkpoint_names(spec))
     text, vision = library.config.text_config, library.config.vision_config
     assert spec.tied_embeddings == library.config.tie_word_embeddings
-    assert (spec.norm_eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
+    assert (spec.norm.eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
     attention, feed_forward = spec.layers[0].attention, spec.layers[0].feed_forward
     assert attention.num_kv_heads == text.num_key_value_heads
     assert [layer.attention.window for layer in spec.layers] == [

@@ -106,7 +106,7 @@ def assert_alike(config):
     match(build_model(spec, context_of()), Shapes(library), checkpoint_names(spec))
     text, vision = library.config.text_config, library.config.vision_config
     assert spec.tied_embeddings == library.config.tie_word_embeddings
-    assert (spec.norm_eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
+    assert (spec.norm.eps, spec.max_model_len) == (text.rms_norm_eps, text.max_position_embeddings)
     attention, feed_forward = spec.layers[0].attention, spec.layers[0].feed_forward
     assert (attention.num_kv_heads, attention.head_dim) == (text.num_key_value_heads, text.head_dim)
     activations = {"gelu_pytorch_tanh": "gelu_tanh", "silu": "silu"}
@@ -214,7 +214,7 @@ def test_a_section_that_is_none_is_refused(section, value):
 
 @pytest.mark.parametrize(
     "architecture",
-    ["Qwen3VLMoeForConditionalGeneration", "Gemma3ForConditionalGeneration", "Glm4vForConditionalGeneration"],
+    ["Qwen3VLMoeForConditionalGeneration", "Gemma3nForConditionalGeneration", "Glm4vForConditionalGeneration"],
 )
 def test_other_models_of_images_are_refused_by_name(architecture):
     with pytest.raises(ModelError, match=f"'{architecture}'.* is not supported; supported: .*{ARCHITECTURE}"):
