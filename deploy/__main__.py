@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from quire.deploy.bench import commands as bench
-from quire.deploy.commands import doctor, generate, run_batch, serve, top
+from quire.deploy.commands import convert, doctor, generate, run_batch, serve, top
 from quire.deploy.flags.arguments import Parser, UsageError
 from quire.proto.process import exit_codes
 from quire.proto.process.version import version
@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "generate": (generate, "ask a running server and stream the answer"),
     "run-batch": (run_batch, "answer a file of requests"),
     "top": (top, "watch a running server"),
+    "convert": (convert, "make safetensors of pickled weights"),
     "doctor": (doctor, "show device, versions, kernels, and what would be refused"),
 }
 

@@ -138,7 +138,8 @@ def check(directory: Path, load_format: str, tokenizer: Path) -> None:
     elif not list(directory.glob("*.safetensors")):
         if any(list(directory.glob(pattern)) for pattern in _PICKLED):
             raise UsageError(
-                f"MODEL {directory}: the weights are pickled, and pickles run code; convert them to *.safetensors"
+                f"MODEL {directory}: the weights are pickled, and pickles run code; `quire convert DIR OUT` makes "
+                "*.safetensors of pytorch_model.bin"
             )
         raise UsageError(f"MODEL {directory}: no *.safetensors; add them, or use --load-format dummy")
 

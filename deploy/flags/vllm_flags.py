@@ -148,6 +148,7 @@ VLLM_FLAGS: dict[str, VllmFlag] = {
     "optimization-level": VllmFlag("there are no levels; leave it out, or say --enforce-eager", also=("-O",)),
     "revision": VllmFlag("write it behind the hub id, MODEL@REVISION"),
     "root-path": VllmFlag("let the reverse proxy strip the prefix"),
+    "convert": VllmFlag("use --task embed, classify or reward; a head is never made up", ("auto", "none")),
     "runner": VllmFlag("use --task: pooling is embed, classify, score or reward", ("auto",)),
     "speculative-config": VllmFlag(_NO_DRAFTS, also=("-sc",)),
     "structured-outputs-config": VllmFlag("grammars are always compiled by llguidance"),

@@ -225,7 +225,7 @@ def test_a_flag_for_what_is_missing_is_answered_with_one_sentence_about_it(capsy
     assert "did you mean" not in printed
 
 
-@pytest.mark.parametrize("words", ["-y 2", "-d 2", "-p 2", "-xy 1", "--convert none", "--wrong x"])
+@pytest.mark.parametrize("words", ["-y 2", "-d 2", "-p 2", "-xy 1", "--wrong x"])
 def test_a_flag_that_nobody_knows_is_not_taken_for_another(capsys, words: str) -> None:
     with pytest.raises(SystemExit):
         serve("m", *words.split())

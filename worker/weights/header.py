@@ -101,7 +101,7 @@ def checkpoint_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
         if pickled:
             raise CheckpointError(
                 f"{folder}: holds only pickled weights ({', '.join(pickled[:3])}), which could run code and are never "
-                "read; convert them to safetensors, for example with save_pretrained(..., safe_serialization=True)"
+                "read; `quire convert DIR OUT` makes safetensors of pytorch_model.bin"
             )
         raise CheckpointError(f"{folder}: no *.safetensors file found")
     return files, index

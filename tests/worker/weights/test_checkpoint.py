@@ -154,7 +154,7 @@ def test_a_pickle_in_disguise_is_refused_by_its_first_bytes(content, tmp_path):
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth", "model.pt", "model.ckpt", "weights.pkl"])
 def test_a_folder_of_pickles_is_refused_with_a_remedy(name, tmp_path):
     (tmp_path / name).write_bytes(b"anything")
-    with pytest.raises(CheckpointError, match=f"{name}.*convert them to safetensors"):
+    with pytest.raises(CheckpointError, match=f"{name}.*`quire convert DIR OUT`"):
         Checkpoint(tmp_path)
 
 
