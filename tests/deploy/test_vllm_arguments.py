@@ -195,7 +195,7 @@ REFUSED = {
     "-pp 2": "--pipeline-parallel-size: quire has no pipeline parallelism; --tensor-parallel-size shares every layer",
     "-dp 2": "--data-parallel-size: quire has no data parallelism; start one `quire serve` per replica",
     "-dcp 2": "--decode-context-parallel-size: quire shares no context over devices; use --tensor-parallel-size",
-    "-ep": "--enable-expert-parallel: quire serves no mixture of experts yet",
+    "-ep": "--enable-expert-parallel: ranks share the inner axis of every expert",
     "--nnodes 2": "--nnodes: quire runs on one host; start one `quire serve` per host",
     "-r 1": "--node-rank: quire runs on one host",
     "--headless": "--headless: quire runs on one host",
