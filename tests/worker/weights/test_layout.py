@@ -1,7 +1,7 @@
 """Tensors that hold several parts, or one in another order: each rank reads its share of every part, and no more.
 
-The layouts here are doubles: families whose checkpoints fuse or permute replace them (Phi-3's projections, experts of
-gpt-oss, Llama 4 and Granite, rotary pairs of GGUF and DeepSeek, the gated delta net's projections by groups).
+The layouts here are doubles: families whose checkpoints fuse or permute replace them (experts of gpt-oss, Llama 4 and
+Granite, the gated delta net's projections by groups); rotary pairs are those of GLM-4, Cohere and ERNIE 4.5.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from quire.worker.models.build import build_model
 from quire.worker.specs.registry import checkpoint_names, read_spec
 from quire.worker.weights.checkpoint import Checkpoint
 from quire.worker.weights.header import CheckpointError
-from quire.worker.weights.layout import Stored
+from quire.worker.weights.layout import PairsApart, Stored
 from quire.worker.weights.load import fill
 from quire.worker.weights.names import NameMap, NameRule
 from quire.worker.weights.parts import Part, Slice, consecutive, even, whole
@@ -20,7 +20,7 @@ from quire.worker.weights.shard import ShardedModule
 
 CPU = torch.device("cpu")
 LAYER = r"model\.layers\.(?P<n>\d+)\."
-HEAD_DIM, EXPERTS, HIDDEN, INTER = 16, 3, 4, 6
+HEAD_DIM, ROTATING, EXPERTS, HIDDEN, INTER = 16, 12, 3, 4, 6
 
 
 def interleaved(parts):
@@ -28,13 +28,6 @@ def interleaved(parts):
     count, (rows, *others) = len(parts), parts[0].full_shape
     regions = [(range(part, count * rows, count), *map(range, others)) for part in range(count)]
     return Stored((count * rows, *others), tuple(regions))
-
-
-def rotary_pairs(parts):
-    """In each head the two rows that turn together lie side by side, which the model has half a head apart."""
-    (rows, *others) = parts[0].full_shape
-    order = torch.arange(rows).view(-1, HEAD_DIM // 2, 2).transpose(1, 2).flatten().tolist()
-    return Stored((rows, *others), ((order, *map(range, others)),))
 
 
 def experts(parts):
@@ -58,18 +51,20 @@ def mixed_rows(tensors, prefix):
 def turned(tensors, prefix):
     for part in "qk":
         name = f"{prefix}self_attn.{part}_proj.weight"
-        halves = tensors[name].view(-1, 2, HEAD_DIM // 2, tensors[name].shape[1])
-        tensors[name] = halves.transpose(1, 2).flatten(0, 2).contiguous()
+        heads = tensors[name].view(-1, HEAD_DIM, tensors[name].shape[1])
+        halves, rest = heads[:, :ROTATING].unflatten(1, (2, ROTATING // 2)), heads[:, ROTATING:]
+        tensors[name] = torch.cat((halves.transpose(1, 2).flatten(1, 2), rest), 1).flatten(0, 1).contiguous()
 
 
 QKV = "blocks.{n}.attention.qkv.{part}.weight"
+APART = PairsApart(4, 2, HEAD_DIM, ROTATING)
 FORMS = {
     "fused": (fused, NameRule(LAYER + r"self_attn\.qkv_proj\.weight", QKV, ("q", "k", "v"))),
     "interleaved": (
         mixed_rows,
         NameRule(LAYER + r"mlp\.gate_up\.weight", "blocks.{n}.mlp.gate_up.{part}.weight", ("gate", "up"), interleaved),
     ),
-    "permuted": (turned, NameRule(LAYER + r"self_attn\.(?P<part>[qk])_proj\.weight", QKV, layout=rotary_pairs)),
+    "permuted": (turned, NameRule(LAYER + r"self_attn\.(?P<part>[qkv])_proj\.weight", QKV, layout=APART)),
 }
 
 
@@ -92,6 +87,12 @@ def test_a_checkpoint_in_another_form_loads_as_the_plain_one_and_costs_no_more(
             assert num_bytes == fill(wanted, usual, plain, CPU)
         for (name, found), expected in zip(ours.named_parameters(), wanted.parameters(), strict=True):
             assert torch.equal(found, expected), name
+
+
+def test_what_is_stored_for_many_rows_together_is_not_put_into_another_order():
+    (scales,) = consecutive((("q", whole(2)),), whole(4))
+    with pytest.raises(CheckpointError, match=r"q: 64 rows have to be put into another order, .* for 2 groups of them"):
+        APART((scales,))
 
 
 class FakeExperts(ShardedModule):
