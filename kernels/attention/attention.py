@@ -11,6 +11,7 @@ import torch
 
 from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows, row_width
 from quire.kernels.attention.tile_schedule import TileSchedule
+from quire.kernels.attention.window import Window, oldest_seen
 from quire.kernels.checks import CACHES, FLOATS, check_contiguous, check_tensor
 from quire.kernels.dispatch import Operation
 
@@ -20,10 +21,12 @@ class AttentionRule:
     """The positions a token sees and the shape of their scores; fixed for a layer."""
 
     scale: float
-    sliding_window: int | None = None
-    """A token sees itself and the `sliding_window - 1` positions before it."""
+    window: Window | None = None
+    """Positions before its own that a token sees; None: all."""
     soft_cap: float | None = None
     """Scores become `soft_cap * tanh(score / soft_cap)`."""
+    looks_ahead: bool = False
+    """A token sees on to its `last_visible` position, where the batch has such a column; else none after its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,11 @@ class PagedBatch:
     """Copies for the host's control flow: reading the device would wait for it. Inside a captured graph they are those
     of the capture, so forms for GPUs read only the tensors."""
     seq_lens_host: tuple[int, ...]
-    schedules: Mapping[int | None, TileSchedule]
-    """Tile schedules for the forms for GPUs, by sliding window; empty elsewhere."""
+    schedules: Mapping[Window | None, TileSchedule]
+    """Tile schedules for the forms for GPUs, by window; empty elsewhere."""
+    last_visible: torch.Tensor | None = None
+    """int32 [T]: the last position that each token sees in layers that look ahead: its own, or, of an item whose tokens
+    see each other, the item's last, which this step runs, too. It falls nowhere within a row."""
     num_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +66,13 @@ class PagedBatch:
         check_contiguous(
             block_tables=self.block_tables, slots=self.slots, seq_lens=self.seq_lens, query_starts=self.query_starts
         )
+        if self.last_visible is not None:
+            check_tensor("last_visible", self.last_visible, (None,), (torch.int32,), device)
+            check_contiguous(last_visible=self.last_visible)
+            if self.last_visible.shape[0] < self.num_tokens:
+                raise ValueError(
+                    f"last_visible: holds {self.last_visible.shape[0]} tokens, the rows run {self.num_tokens}"
+                )
         if len(lengths) != num_rows:
             raise ValueError(f"seq_lens_host: expected {num_rows} rows, got {len(lengths)}")
         if queries[: self.num_decodes].count(1) != self.num_decodes:
@@ -78,7 +91,7 @@ def paged_attention_reference(
     key_scale: torch.Tensor | None = None,
     value_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of each row's last `query_len` tokens over its `seq_len` cached ones -> [T, H * D].
+    """Attention of each row's last `query_len` tokens over its `seq_len` cached ones -> [T, H * D].
 
     query [K, T, G, D], rows one after another; keys, values [num_blocks, block_size, K, D], this step's included; in a
     cache of int8 they are the rows of int8_rows.py, and each head of a query is rounded to such a row, too.
@@ -94,36 +107,45 @@ def paged_attention_reference(
         start, stop = stop, stop + query_len
         if query_len == 0:
             continue
-        blocks = batch.block_tables[batch.slots[row], : -(-seq_len // block_size)].long()
-        key = _gathered(keys, blocks, seq_len, key_scale)
-        value = _gathered(values, blocks, seq_len, value_scale)
+        own = torch.arange(seq_len - query_len, seq_len, device=query.device)
+        oldest, newest = oldest_seen(own, rule.window), own
+        if rule.looks_ahead and batch.last_visible is not None:
+            newest = batch.last_visible[start:stop].long()
+        first = int(oldest[0]) // block_size  # blocks before it may be another row's by now
+        blocks = batch.block_tables[batch.slots[row], first : -(-seq_len // block_size)].long()
+        context = torch.arange(first * block_size, seq_len, device=query.device)
+        key = _gathered(keys, blocks, len(context), key_scale)
+        value = _gathered(values, blocks, len(context), value_scale)
         asked = query[:, start:stop].float()
         if keys.dtype == torch.int8:
             asked = dequantize_rows(quantize_rows(asked))
-        out[start:stop] = _attend(asked, key, value, rule, sinks).to(query.dtype)
+        hidden = (context < oldest[:, None]) | (context > newest[:, None])
+        out[start:stop] = _attend(asked, key, value, hidden, rule, sinks).to(query.dtype)
     return out
 
 
-def _gathered(cache: torch.Tensor, blocks: torch.Tensor, seq_len: int, scale: torch.Tensor | None) -> torch.Tensor:
-    """float32 [K, C, D] of one row's cache."""
+def _gathered(cache: torch.Tensor, blocks: torch.Tensor, length: int, scale: torch.Tensor | None) -> torch.Tensor:
+    """float32 [K, C = length, D] of one row's cache."""
     # index_select knows no 8-bit floats; their bytes move just as well
     raw = cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
-    rows = raw.index_select(0, blocks).view(cache.dtype).flatten(0, 1)[:seq_len].transpose(0, 1)
+    rows = raw.index_select(0, blocks).view(cache.dtype).flatten(0, 1)[:length].transpose(0, 1)
     rows = dequantize_rows(rows) if cache.dtype == torch.int8 else rows.float()
     return rows if scale is None else rows * scale[:, None, None]
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule, sinks: torch.Tensor | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    hidden: torch.Tensor,
+    rule: AttentionRule,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """float32 [K, t, G, D] over [K, C, D], of which the query's tokens are the last t -> [t, K * G * D]."""
+    """float32 [K, t, G, D] over [K, C, D], but for what is hidden, bool [t, C] -> [t, K * G * D]."""
     num_kv_heads, num_tokens, groups, _ = query.shape
     scores = torch.einsum("ktgd,kcd->kgtc", query, key) * rule.scale
     if rule.soft_cap is not None:
         scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
-    context = torch.arange(key.shape[1], device=key.device)
-    distance = context[-num_tokens:, None] - context
-    hidden = (distance < 0) | (distance >= (rule.sliding_window or key.shape[1]))
     scores = scores.masked_fill(hidden, -torch.inf)
     if sinks is not None:
         extra = sinks.view(num_kv_heads, groups, 1, 1).expand(-1, -1, num_tokens, 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from quire.kernels.attention.window import Window, oldest_seen, window_size
 from quire.kernels.checks import check_tensor
 from quire.kernels.dispatch import Operation
 
@@ -19,7 +20,7 @@ KEYS_PER_TILE = 64
 
 @dataclass(frozen=True, slots=True)
 class TileSchedule:
-    """The tiles of each row, as prefix sums, for one sliding window; a row of padding has none."""
+    """The tiles of each row, as prefix sums, for one window; a row of padding has none."""
 
     prefill_tiles: torch.Tensor
     """int32 [R + 1]: prefix sum of the query tiles of rows that run several tokens"""
@@ -30,19 +31,18 @@ class TileSchedule:
 def fill_tile_schedule_reference(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
-    window: int | None,
+    window: Window | None,
     tokens_per_tile: int,
     keys_per_tile: int,
     out: TileSchedule,
 ) -> None:
     """Fill `out` from seq_lens int32 [R] and query_starts int32 [R + 1].
 
-    Tiles of queries are counted from the row's first token of the step, tiles of keys from position 0. `window`: the
-    positions a token sees, itself included; None: all.
+    Tiles of queries are counted from the row's first token of the step, tiles of keys from position 0.
     """
     query_lens = query_starts.diff()
     lengths = seq_lens.long()
-    oldest = torch.zeros_like(lengths) if window is None else (lengths - window).clamp(min=0)
+    oldest = oldest_seen((lengths - 1).clamp(min=0), window)
     query_tiles = (query_lens + tokens_per_tile - 1) // tokens_per_tile
     key_tiles = (lengths + keys_per_tile - 1) // keys_per_tile - oldest // keys_per_tile
     for tiles, counts in (
@@ -56,7 +56,7 @@ def fill_tile_schedule_reference(
 def _check(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
-    window: int | None,
+    window: Window | None,
     tokens_per_tile: int,
     keys_per_tile: int,
     out: TileSchedule,
@@ -75,7 +75,7 @@ def _check(
     for name, size in {"tokens_per_tile": tokens_per_tile, "keys_per_tile": keys_per_tile}.items():
         if size < 1:
             raise ValueError(f"{name}: expected at least 1, got {size}")
-    if window is not None and window < 1:
+    if window is not None and window_size(window) < 1:
         raise ValueError(f"window: expected at least 1 position, or None for no window, got {window}")
 
 

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.attention.window import Window
 from quire.kernels.bench import cost
 from quire.kernels.bench.case import Case, Pair, normal
 from quire.kernels.bench.shapes import Attend, Layer
@@ -97,7 +98,7 @@ def _batch(tables: torch.Tensor, query_lens: tuple[int, ...], seq_lens: tuple[in
     lengths = torch.tensor(seq_lens, dtype=torch.int32, device=device)
     starts = torch.tensor((0, *query_lens), device=device).cumsum(0).int()
     tiles = tile_shape(device.type, groups)
-    schedules: dict[int | None, TileSchedule] = {}
+    schedules: dict[Window | None, TileSchedule] = {}
     if tiles is not None:
         schedules[None] = TileSchedule(torch.empty_like(starts), torch.empty_like(starts))
         fill_tile_schedule(lengths, starts, None, *tiles, schedules[None])

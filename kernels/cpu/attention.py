@@ -9,6 +9,7 @@ multiplied in bfloat16 over caches of 8 bits, too, where the processor has such 
 import torch
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
+from quire.kernels.attention.window import Chunk
 from quire.kernels.cpu.native import address, dtype_code, native
 
 _NO_WINDOW = 1 << 62
@@ -46,11 +47,13 @@ def paged_attention(
         head_dim,
         keys.shape[1],
         batch.block_tables.stride(0),
-        rule.sliding_window or _NO_WINDOW,
+        rule.window if isinstance(rule.window, int) else _NO_WINDOW,
         rule.scale,
         rule.soft_cap or 0.0,
         dtype_code("query", query),
         dtype_code("keys", keys),
         torch.get_num_threads(),
+        rule.window.size if isinstance(rule.window, Chunk) else 0,
+        address(batch.last_visible if rule.looks_ahead else None),
     )
     return out

@@ -63,7 +63,7 @@ _DECLARED = {
     "quire_linear_int8": "ipppptsfpppsippi",
     "quire_mask_tokens": "psspspsi",
     "quire_pack_f8": "psspi",
-    "quire_paged_attention": "ppppppppppprtssssssffiii",
+    "quire_paged_attention": "ppppppppppprtssssssffiiisp",
     "quire_penalize": "psspspssppppppi",
     "quire_prepare_inputs": "psppspsrsppssptpppp",
     "quire_replay": "pssi",

@@ -15,6 +15,7 @@ from quire.kernels.attention.attention import (
     paged_attention_reference,
 )
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.attention.window import Chunk, Window, oldest_seen
 from quire.kernels.gpu import prefill_switch
 
 Lengths = tuple[tuple[int, int], ...]
@@ -43,13 +44,15 @@ class Form:
     group: int = 4
     head_dim: int = 128
     block_size: int = 16
-    window: int | None = None
+    window: Window | None = None
     soft_cap: float | None = None
     sinks: bool = False
+    ahead: bool = False
+    """Every row is one item, whose tokens see each other."""
 
     def __str__(self) -> str:
         types = f"{self.dtype} cache {self.cache}".replace("torch.", "")
-        options = f"window {self.window} cap {self.soft_cap} sinks {self.sinks}"
+        options = f"window {self.window} cap {self.soft_cap} sinks {self.sinks} ahead {self.ahead}"
         return f"{types} group {self.group} head {self.head_dim} page {self.block_size} {options}"
 
 
@@ -58,6 +61,7 @@ def forms(small: bool) -> Iterator[Form]:
     if small:
         yield Form(single, single, 2, 16)
         yield Form(single, FP8, 1, 16, window=8, soft_cap=20.0, sinks=True)
+        yield Form(single, single, 2, 16, window=Chunk(8), ahead=True)
         return
     for block_size in (16, 64, 128):
         yield Form(block_size=block_size)
@@ -74,6 +78,12 @@ def forms(small: bool) -> Iterator[Form]:
     yield Form(half, half, group=8, head_dim=128, block_size=128)
     yield Form(group=5, head_dim=96)
     yield Form(group=2, head_dim=256)
+    yield Form(group=2, head_dim=256, window=1024, soft_cap=50.0)
+    yield Form(group=2, head_dim=512)
+    yield Form(cache=FP8, group=8, head_dim=512, block_size=64)
+    yield Form(single, single, group=2, head_dim=512)
+    yield Form(group=2, head_dim=256, window=500, ahead=True)
+    yield Form(window=Chunk(512), ahead=True)
     yield Form(single, single, group=1, head_dim=64, window=50)
 
 
@@ -108,7 +118,7 @@ def specialized(report: Report, device: torch.device, small: bool) -> Iterator[C
 
     for form in forms(small):
         chosen = select_prefill_body(90, form.block_size, form.head_dim, form.dtype, form.cache, form.window)
-        for name in ("prompts", "mixed") if chosen.specialized else ():
+        for name in ("prompts", "mixed") if chosen.specialized and not form.ahead else ():
             run = partial(_compare, report, form, name, STEPS[name], device)
             yield Case(f"{name}: {form}", partial(_by, True, device, run))
 
@@ -155,9 +165,11 @@ def make(form: Form, lengths: Lengths, device: torch.device, kv_heads: int = 2) 
     tables = torch.full((len(lengths) + 2, max(needed) + 1), 2**31 - 1, dtype=torch.int32, device=device)
     slots = torch.randperm(len(lengths) + 2)[: len(lengths)].int()
     end = 0
-    for (_, length), slot, count in zip(lengths, slots.tolist(), needed, strict=True):
+    for (query_len, length), slot, count in zip(lengths, slots.tolist(), needed, strict=True):
         blocks, end = order[end : end + count], end + count
         tables[slot, :count] = blocks.int()
+        # blocks behind the window are another row's by now
+        tables[slot, : int(oldest_seen(torch.tensor(length - query_len), form.window)) // size] = order[-1]
         place = torch.arange(length, device=device)
         content = torch.randn((2, length, kv_heads, form.head_dim), device=device)
         cache[:, blocks[place // size], place % size] = content
@@ -171,9 +183,10 @@ def make(form: Form, lengths: Lengths, device: torch.device, kv_heads: int = 2) 
         schedules[form.window] = TileSchedule(torch.empty_like(starts), torch.empty_like(starts))
         fill_tile_schedule(on_device, starts, form.window, *tiles, schedules[form.window])
     decodes = next((row for row, count in enumerate(queries) if count != 1), len(queries))
-    batch = PagedBatch(tables, slots.to(device), on_device, starts, decodes, queries, seq_lens, schedules)
+    last = on_device.repeat_interleave(torch.tensor(queries, device=device)) - 1
+    batch = PagedBatch(tables, slots.to(device), on_device, starts, decodes, queries, seq_lens, schedules, last)
     scaled = form.cache == FP8
     scales = [torch.rand(kv_heads, device=device) + 0.5 if scaled else None for _ in range(2)]
     sinks = torch.randn(kv_heads * form.group, device=device) if form.sinks else None
-    rule = AttentionRule(form.head_dim**-0.5, form.window, form.soft_cap)
+    rule = AttentionRule(form.head_dim**-0.5, form.window, form.soft_cap, form.ahead)
     return query.to(form.dtype), *cache.to(form.cache), batch, rule, sinks, *scales

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from unittest.mock import patch
 
 import torch
@@ -12,6 +13,7 @@ from quire.kernels.attention.encoder_attention import encoder_attention
 from quire.kernels.attention.rope_in_place import rope_in_place
 from quire.kernels.attention.rope_store_kv import rope_store_kv
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.attention.window import Chunk, Window
 from quire.kernels.experts.experts import experts
 from quire.kernels.experts.route import Routing, route
 from quire.kernels.linear.activation import ACTIVATIONS, GATES, activation, gated_activation
@@ -60,11 +62,14 @@ def cases(capability: int) -> Iterator[tuple[str, Case]]:
         query, cache, head_dim, page, options = forms
         name = f"attention d{head_dim} {query} to {cache} page {page}{' options' if options else ''}"
         yield name.replace("torch.", ""), lambda forms=forms: _attention(*forms)
+    if capability == 90:
+        yield "attention of chunks, looking ahead", _looking_ahead
 
 
 def _attention_forms(capability: int) -> Iterator[tuple[torch.dtype, torch.dtype, int, int, bool]]:
     """Type of the model and of the cache, head, page, whether with window, soft cap and sinks."""
     yield BF16, BF16, 256, 16, False
+    yield BF16, BF16, 512, 16, False
     yield F32, F32, 128, 16, False
     if capability != 90:
         return
@@ -73,6 +78,8 @@ def _attention_forms(capability: int) -> Iterator[tuple[torch.dtype, torch.dtype
     yield BF16, BF16, 80, 16, False
     yield F32, F32, 256, 16, True
     yield F32, F8, 64, 16, False
+    yield F32, F32, 512, 16, False
+    yield BF16, F8, 512, 16, True
     yield BF16, F8, 256, 16, True
     for head_dim, page in ((64, 64), (128, 64), (128, 128)):  # the specialized body
         yield BF16, BF16, head_dim, page, head_dim == 128
@@ -99,7 +106,15 @@ def _attention(query_type: torch.dtype, cache_type: torch.dtype, head_dim: int, 
         paged_attention(query, keys, values, _batch(lengths, group, window), rule, sinks, scale, scale)
 
 
-def _batch(lengths: tuple[int, ...], group: int, window: int | None) -> PagedBatch:
+def _looking_ahead() -> None:
+    """A prompt whose tokens see each other, and a token, in layers of chunks."""
+    keys, values = torch.zeros((2, 20, 16, 2, 128), dtype=BF16)
+    rule = AttentionRule(128**-0.5, Chunk(64), looks_ahead=True)
+    batch = replace(_batch((1, 130), 4, rule.window), last_visible=torch.tensor([0, *[129] * 130], dtype=torch.int32))
+    paged_attention(torch.zeros((2, 131, 4, 128), dtype=BF16), keys, values, batch, rule)
+
+
+def _batch(lengths: tuple[int, ...], group: int, window: Window | None) -> PagedBatch:
     rows = len(lengths)
     seq_lens = torch.tensor(lengths, dtype=torch.int32)
     starts = torch.tensor([0, *lengths]).cumsum(0).int()

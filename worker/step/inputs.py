@@ -10,6 +10,7 @@ import torch
 
 from quire.kernels.attention.attention import PagedBatch
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule, tile_shape
+from quire.kernels.attention.window import Window
 from quire.kernels.prepare_inputs import StepInputs, prepare_inputs
 from quire.worker.batch import ForwardBatch, GroupBatch
 from quire.worker.memory.kv_layout import KVGroup
@@ -34,7 +35,7 @@ class GroupInputs:
         self.block_tables = block_tables
         self.slot_mapping = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._tiles = tile_shape(device.type, group.layers[0].queries_per_head) if group.layers else None
-        self._schedules: dict[int | None, TileSchedule] = {}
+        self._schedules: dict[Window | None, TileSchedule] = {}
         """By window of its layers; empty where attention needs none."""
         if self._tiles is not None:
             for window in group.windows:
@@ -48,7 +49,7 @@ class GroupInputs:
             for window, schedule in self.schedules(len(step.slots)).items():
                 fill_tile_schedule(step.seq_lens, step.query_starts, window, *self._tiles, schedule)
 
-    def schedules(self, num_rows: int) -> dict[int | None, TileSchedule]:
+    def schedules(self, num_rows: int) -> dict[Window | None, TileSchedule]:
         """The schedules of so many rows, by window."""
         end = num_rows + 1
         return {

@@ -96,12 +96,12 @@ QUIRE_EXPORT void quire_paged_attention(
     const int32_t* seq_lens, const int32_t* query_starts, const float* sinks, const float* key_scale,
     const float* value_scale, int64_t num_rows, int64_t num_tokens, int64_t kv_heads, int64_t groups, int64_t head_dim,
     int64_t block_size, int64_t table_width, int64_t window, float scale, float soft_cap, int query_dtype,
-    int cache_dtype, int threads
+    int cache_dtype, int threads, int64_t chunk, const int32_t* last_visible
 ) {
     quire::attention(
-        {query,      keys,        values,   out,    tables,   slots,      seq_lens,    query_starts,
-         sinks,      key_scale,   value_scale, num_rows, num_tokens, kv_heads, groups, head_dim,
-         block_size, table_width, window,   scale,  soft_cap, query_dtype, cache_dtype},
+        {query,    keys,     values,      out,          tables,      slots,      seq_lens, query_starts, sinks,
+         key_scale, value_scale, last_visible, num_rows, num_tokens, kv_heads, groups, head_dim, block_size,
+         table_width, window, chunk, scale, soft_cap, query_dtype, cache_dtype},
         threads
     );
 }

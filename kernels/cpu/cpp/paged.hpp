@@ -29,8 +29,12 @@ struct Attention {
     const float* sinks;        // null, or [K * G]
     const float* key_scale;    // null, or [K]
     const float* value_scale;  // null, or [K]
+    // Null, or [T]: the last position that each token sees, its own or a later one; it falls nowhere within a row. A row
+    // of one token sees to its own.
+    const int32_t* last_visible;
     int64_t num_rows, num_tokens, kv_heads, groups, head_dim, block_size, table_width;
     int64_t window;  // larger than any length when there is none
+    int64_t chunk;   // not 0: a token sees from the last multiple of it on; there is no window then
     float scale, soft_cap;  // soft_cap 0: none
     int query_dtype, cache_dtype;
     // Not 0: there is no cache, and a token sees all of its row. `query`, `keys` and `values` then point into the product
@@ -41,7 +45,10 @@ struct Attention {
     bool decodes(int64_t row) const { return query_len(row) == 1 && !both_ways(); }
     int64_t padded_dim() const { return (head_dim + LANES - 1) / LANES * LANES; }
     int64_t query_len(int64_t row) const { return query_starts[row + 1] - query_starts[row]; }
-    int64_t first_seen(int64_t position) const { return position < window ? 0 : position - window + 1; }
+    int64_t first_seen(int64_t position) const {
+        if (chunk > 0) return position / chunk * chunk;
+        return position < window ? 0 : position - window + 1;
+    }
     float sink(int64_t head) const { return sinks ? sinks[head] * LOG2_E : -INFINITE; }
     float value_factor(int64_t kv_head) const { return value_scale ? value_scale[kv_head] : 1.0f; }
 

@@ -41,7 +41,10 @@ struct QueryTile {
 
     // What a pair sees is [begin, end) of the row's sequence.
     int64_t begin(int64_t pair) const { return a.both_ways() ? 0 : a.first_seen(position(pair)); }
-    int64_t end(int64_t pair) const { return a.both_ways() ? a.query_len(row) : position(pair) + 1; }
+    int64_t end(int64_t pair) const {
+        if (a.both_ways()) return a.query_len(row);
+        return (a.last_visible ? a.last_visible[a.query_starts[row] + token(pair)] : position(pair)) + 1;
+    }
 
     // f(pair, place): where the queries lie.
     template <class F> void for_queries(const F& f) const {
@@ -54,10 +57,10 @@ struct QueryTile {
     }
 
 private:
-    int64_t position(int64_t pair) const {  // in the sequence; pairs that fill a micro-tile repeat the last one
-        const int64_t real = first + (pair < count ? pair : count - 1);
-        return a.seq_lens[row] - a.query_len(row) + real / a.groups;
+    int64_t token(int64_t pair) const {  // of the row; pairs that fill a micro-tile repeat the last one
+        return (first + (pair < count ? pair : count - 1)) / a.groups;
     }
+    int64_t position(int64_t pair) const { return a.seq_lens[row] - a.query_len(row) + token(pair); }
 };
 
 // Keys of a context tile whose values are not finite. The queries of a micro-tile meet the values of all that one of them

@@ -19,7 +19,7 @@ def paged_attention(
     key_scale: torch.Tensor | None = None,
     value_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `quire.kernels.attention.attention`; `batch.schedules` has one for `rule.sliding_window`, of `tile_shape`.
+    """See `quire.kernels.attention.attention`; `batch.schedules` has one for `rule.window`, of `tile_shape`.
 
     A step of one-token rows alone launches no prefill. A graph captured from such a step must replay such steps only.
     """
@@ -29,11 +29,9 @@ def paged_attention(
     num_rows = batch.seq_lens.shape[0]
     if num_tokens == 0 or num_rows == 0:
         return out
-    schedule = batch.schedules.get(rule.sliding_window)
+    schedule = batch.schedules.get(rule.window)
     if schedule is None:
-        raise ValueError(
-            f"batch.schedules: holds no schedule for sliding window {rule.sliding_window}; fill one for each"
-        )
+        raise ValueError(f"batch.schedules: holds no schedule for window {rule.window}; fill one for each")
     if num_tokens > num_rows or batch.num_decodes < batch.num_tokens:
         prefill(query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
     decode(query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)

@@ -17,9 +17,10 @@ import triton.language as tl
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
 from quire.kernels.attention.tile_schedule import KEYS_PER_TILE, TileSchedule
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu.attention.merge_splits import merge_splits
 from quire.kernels.gpu.attention.softmax import LOG2E, capped, exponent_scale
-from quire.kernels.gpu.attention.tile_schedule import EVERYTHING, row_of_tile, tiles_of_program
+from quire.kernels.gpu.attention.tile_schedule import oldest_seen, row_of_tile, size_of, tiles_of_program
 from quire.kernels.gpu.attention.tiles import TYPES, decode_shape_key, decode_tiles
 from quire.kernels.gpu.chip import chip_of
 from quire.kernels.gpu.tile_table import Tiles, tile
@@ -56,6 +57,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     COMPUTE: tl.constexpr,
+    CHUNKED: tl.constexpr,
 ):
     """Grid (K, P). HEADS: key-value heads; ROWS, COLUMNS: GROUP and DIM, padded."""
     head = tl.program_id(0)
@@ -82,7 +84,7 @@ def decode_kernel(
             token = tl.load(query_starts + row)
             seq_len = tl.load(seq_lens + row)
             table = block_tables + tl.load(slots + row).to(tl.int64) * table_stride
-            oldest = tl.maximum(seq_len - window, 0)
+            oldest = tl.maximum(oldest_seen(seq_len - 1, window, CHUNKED), 0)
             first = tl.maximum((tile - row_begin + oldest // TILE) * TILE, oldest // KEYS * KEYS)
             last = tl.minimum((stop - row_begin + oldest // TILE) * TILE, seq_len)
             mine = query + (head.to(tl.int64) * num_tokens + token) * (GROUP * DIM)
@@ -176,11 +178,12 @@ def decode(
         batch.seq_lens.shape[0],
         num_tokens,
         batch.block_tables.stride(0),
-        EVERYTHING if rule.sliding_window is None else rule.sliding_window,
+        size_of(rule.window),
         rule.scale,
         rule.soft_cap,
         HEADS=num_kv_heads,
         BLOCK_SIZE=keys.shape[1],
+        CHUNKED=isinstance(rule.window, Chunk),
         **decode_constants(group, head_dim, query.dtype, keys.dtype, tiles),
         num_warps=tiles["num_warps"],
         num_stages=tiles["num_stages"],

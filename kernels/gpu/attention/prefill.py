@@ -1,8 +1,8 @@
 """Attention of rows that run several tokens (prompts, their chunks, drafts): tiles of 128 query rows over paged keys.
 
 Two bodies of one result: `prefill_specialized` for Hopper and pages of at least a key tile, once a run of it is on
-record (`prefill_switch`), `prefill_plain` for the rest. Dao, "FlashAttention-2", arXiv 2307.08691; Shah et al.,
-"FlashAttention-3", arXiv 2407.08608.
+record (`prefill_switch`), `prefill_plain` for the rest, and wherever windows are chunks or tokens look ahead. Dao,
+"FlashAttention-2", arXiv 2307.08691; Shah et al., "FlashAttention-3", arXiv 2407.08608.
 
 Floor: 4 * H * D FLOPs for each pair of a token and a position it sees; the keys and values of a row once for each of
 its query tiles (from the L2 cache but for the first), the queries and outputs once.
@@ -16,9 +16,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
 from quire.kernels.attention.tile_schedule import QUERY_ROWS_PER_TILE, TileSchedule, tokens_per_tile
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu import prefill_switch
 from quire.kernels.gpu.attention.prefill_plain import prefill_plain
 from quire.kernels.gpu.attention.prefill_specialized import prefill_specialized
+from quire.kernels.gpu.attention.tile_schedule import size_of
 from quire.kernels.gpu.attention.tiles import TYPES, PrefillBody, select_prefill_body
 from quire.kernels.gpu.chip import chip_of
 
@@ -50,10 +52,9 @@ def prefill(
         raise ValueError(f"query: {query.dtype} runs on the CPU only; use one of {', '.join(map(str, TYPES))}")
     if keys.dtype == torch.float8_e4m3fn and capability < 89:
         raise ValueError(f"keys: {keys.dtype} needs compute capability 8.9, not {capability / 10}; use 16 bits")
-    trusted = prefill_switch.is_trusted()
-    body = select_prefill_body(
-        capability, keys.shape[1], head_dim, query.dtype, keys.dtype, rule.sliding_window, trusted
-    )
+    ahead = rule.looks_ahead and batch.last_visible is not None
+    trusted = prefill_switch.is_trusted() and not ahead
+    body = select_prefill_body(capability, keys.shape[1], head_dim, query.dtype, keys.dtype, rule.window, trusted)
     launch(body, query, keys, values, batch, schedule, rule, sinks, key_scale, value_scale, out)
 
 
@@ -80,9 +81,13 @@ def launch(
     if tiles == 0:
         return
     cache: tuple[object, object] = (keys, values)
+    plain: dict[str, Any] = {}
     if body.specialized:
         triton.set_allocator(_scratch)
         cache = (_descriptor(keys, body.keys), _descriptor(values, body.keys))
+    else:
+        plain["last_visible"] = batch.last_visible if rule.looks_ahead else None
+        plain["CHUNKED"] = isinstance(rule.window, Chunk)
     prefill_kernel(body)[(num_kv_heads, tiles, QUERY_ROWS_PER_TILE // body.rows)](
         query,
         *cache,
@@ -97,10 +102,11 @@ def launch(
         value_scale,
         rule.scale,
         rule.soft_cap,
-        rule.sliding_window,
+        None if rule.window is None else size_of(rule.window),
         num_rows,
         num_tokens,
         batch.block_tables.shape[1],
+        **plain,
         **prefill_constants(body, group, head_dim, keys.shape[1]),
         num_warps=body.num_warps,
         num_stages=body.num_stages,

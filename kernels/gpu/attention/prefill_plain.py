@@ -9,6 +9,7 @@ import triton.language as tl
 
 from quire.kernels.gpu.attention.query_tile import QUERIES, locate, seen, sinks_of, store
 from quire.kernels.gpu.attention.softmax import begun, between, capped, exponent_scale, weighed
+from quire.kernels.gpu.attention.tile_schedule import oldest_seen
 
 
 @triton.jit
@@ -39,6 +40,7 @@ def _sweep(
     values,
     table,
     positions,
+    reach,
     oldest,
     newest,
     scale,
@@ -49,8 +51,14 @@ def _sweep(
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     KEYS: tl.constexpr,
+    CHUNKED: tl.constexpr,
 ):
-    """Take key tiles first..stop into (acc, highest, total). MASKED: some token does not see all of them."""
+    """Take key tiles first..stop into (acc, highest, total). MASKED: some token does not see all of them.
+
+    reach: the last position that each row sees.
+    """
+    # float32 is three products of its parts in 11 bits each; the registers do not hold those of the widest heads
+    PRECISION: tl.constexpr = "tf32x3" if q.shape[1] <= 256 else "ieee"
     factor = exponent_scale(scale, soft_cap)
     dims = tl.arange(0, q.shape[1])
     within = (dims < HEAD_DIM)[None, :]
@@ -68,15 +76,15 @@ def _sweep(
         places = _places(table, start, visible, BLOCK_SIZE, KEYS)
         offsets = places[:, None] * width + head * HEAD_DIM + dims[None, :]
         k = tl.load(keys + offsets, mask=wanted, other=None if wanted is None else 0.0).to(q.dtype)
-        scores = capped(tl.dot(q, k.T, input_precision="tf32x3"), scale, soft_cap)
+        scores = capped(tl.dot(q, k.T, input_precision=PRECISION), scale, soft_cap)
         if MASKED:
             low = 0
             if window is not None:
-                low = (positions - window + 1 - start)[:, None]
-            scores = between(scores, low, (positions - start)[:, None])
+                low = (oldest_seen(positions, window, CHUNKED) - start)[:, None]
+            scores = between(scores, low, (reach - start)[:, None])
         weights, shrink, highest, total = weighed(scores, factor, highest, total)
         v = tl.load(values + offsets, mask=wanted, other=None if wanted is None else 0.0).to(q.dtype)
-        acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision="tf32x3")
+        acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, highest, total
 
 
@@ -100,6 +108,7 @@ def prefill_plain(
     num_rows,
     num_tokens,
     table_width,
+    last_visible,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -107,12 +116,14 @@ def prefill_plain(
     KEYS: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     COMPUTE: tl.constexpr,
+    CHUNKED: tl.constexpr,
 ) -> None:
     """ROWS of a tile of queries; the grid is [K, any bound on the number of tiles, 128 / ROWS].
 
     query [K, T, G, D]; keys, values [num_blocks, block_size, K, D]; out [T, H * D]; block_tables [N, B = table_width];
     tiles [R + 1] the prefix sum of tiles over rows; soft_cap, window, sinks [H] and the scales [K] None or as in
-    `paged_attention`; PADDED_DIM: D padded to a power of two; COMPUTE: the type of the products' operands.
+    `paged_attention`; last_visible [T] where tokens look ahead, or None; PADDED_DIM: D padded to a power of two;
+    COMPUTE: the type of the products' operands; CHUNKED: the window is a `Chunk`.
     """
     head = tl.program_id(0)
     tile = tl.program_id(1)
@@ -123,7 +134,7 @@ def prefill_plain(
     if first_row // GROUP >= tl.minimum(tokens, QUERIES // GROUP):
         return
     rows = first_row + tl.arange(0, ROWS)
-    oldest, newest = seen(position, tokens, window, first_row, ROWS, GROUP)
+    oldest, newest = seen(position, token, tokens, window, last_visible, first_row, ROWS, GROUP, CHUNKED)
     table = block_tables + tl.load(slots + row).to(tl.int64) * table_width
     if key_scale is not None:
         scale *= tl.load(key_scale + head)
@@ -132,15 +143,19 @@ def prefill_plain(
 
     dims = tl.arange(0, PADDED_DIM)
     positions = position + rows // GROUP
+    reach = positions
+    if last_visible is not None:
+        reach = tl.load(last_visible + token + rows // GROUP, mask=rows // GROUP < tokens, other=0)
     offset = (head * num_tokens.to(tl.int64) + token) * GROUP
     filled = (rows // GROUP < tokens)[:, None] & (dims < HEAD_DIM)[None, :]
     q = tl.load(query + (offset + rows)[:, None] * HEAD_DIM + dims[None, :], mask=filled, other=0.0).to(COMPUTE)
 
-    # every token sees all of tiles whole..edge; those before, which there are with a window, and after need masks
+    # every token sees all of tiles whole..edge; those before, which there are with a window, and after need masks.
+    # Where tokens look ahead, fewer are taken for whole than are.
     stop = newest // KEYS + 1
     whole = 0
     if window is not None:
-        whole = tl.minimum((tl.maximum(newest - window + 1, 0) + KEYS - 1) // KEYS, stop)
+        whole = tl.minimum((tl.maximum(oldest_seen(newest, window, CHUNKED), 0) + KEYS - 1) // KEYS, stop)
     edge = tl.maximum((position + first_row // GROUP + 1) // KEYS, whole)
     bounds = (oldest // KEYS, whole, edge, stop)
     for part in tl.static_range(1 if window is None else 0, 3):
@@ -155,6 +170,7 @@ def prefill_plain(
             values,
             table,
             positions,
+            reach,
             oldest,
             newest,
             scale,
@@ -165,5 +181,6 @@ def prefill_plain(
             HEAD_DIM,
             BLOCK_SIZE,
             KEYS,
+            CHUNKED,
         )
     store(out, acc, total, value_scale, head, token, tokens, rows, GROUP, HEAD_DIM)

@@ -4,7 +4,7 @@ shared memory, two others compute, 64 query rows each, and wait for nothing but 
 What the compiler (Triton 3.6) needs for that shapes the kernel, and the ahead-of-time test proves that it still does:
 four warps asked for; keys, values and queries by descriptor, the queries' made in the kernel; one loop over keys, no
 branch but what is known before, no while, no early return. So every tile is masked, and a program without work is one
-whose outer loop runs no time.
+whose outer loop runs no time. Chunks and tokens that look ahead are the plain body's.
 
 Shape legend: T tokens, R rows, K key-value heads, G query heads of each, D head dim.
 """
@@ -58,7 +58,7 @@ def prefill_specialized(
     has_work = tl.where(tile < tl.load(tiles + num_rows), 1, 0)
     for _ in tl.range(0, has_work):
         row, token, tokens, position = locate(tiles, query_starts, seq_lens, num_rows, tile, GROUP)
-        oldest, newest = seen(position, tokens, window, 0, QUERIES, GROUP)
+        oldest, newest = seen(position, token, tokens, window, None, 0, QUERIES, GROUP, False)
         table = block_tables + tl.load(slots + row).to(tl.int64) * table_width
         positions = position + rows // GROUP
         highest, total = begun(sinks_of(sinks, head, rows, GROUP), QUERIES)

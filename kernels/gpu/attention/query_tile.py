@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention.tile_schedule import QUERY_ROWS_PER_TILE
-from quire.kernels.gpu.attention.tile_schedule import row_of_tile
+from quire.kernels.gpu.attention.tile_schedule import oldest_seen, row_of_tile
 
 QUERIES = tl.constexpr(QUERY_ROWS_PER_TILE)
 """Rows of a tile. Those that no token fills (G does not divide 128; a row's last tile) are computed, not stored."""
@@ -29,13 +29,26 @@ def locate(tiles, query_starts, seq_lens, num_rows, tile, GROUP: tl.constexpr) -
 
 
 @triton.jit
-def seen(position, tokens, window, first_row, ROWS: tl.constexpr, GROUP: tl.constexpr) -> tuple[tl.tensor, ...]:
-    """(oldest, newest) position that a token in rows first_row.. sees, ROWS of them, of a tile at `position`."""
+def seen(
+    position,
+    token,
+    tokens,
+    window,
+    last_visible,
+    first_row,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNKED: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """(oldest, newest) position that a token in rows first_row.. sees, ROWS of them, of the tile at `position`."""
     oldest = 0
     if window is not None:
-        oldest = tl.maximum(position + first_row // GROUP - window + 1, 0)
-    last = tl.minimum((first_row + ROWS - 1) // GROUP, QUERIES // GROUP - 1)
-    return oldest, position + tl.minimum(last, tokens - 1)
+        oldest = tl.maximum(oldest_seen(position + first_row // GROUP, window, CHUNKED), 0)
+    last = tl.minimum(tl.minimum((first_row + ROWS - 1) // GROUP, QUERIES // GROUP - 1), tokens - 1)
+    newest = position + last
+    if last_visible is not None:
+        newest = tl.load(last_visible + token + last)
+    return oldest, newest
 
 
 @triton.jit

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention.tile_schedule import TileSchedule
+from quire.kernels.attention.window import Chunk, Window, window_size
 
 CHUNK = tl.constexpr(512)
 """Rows looked at together."""
@@ -15,6 +16,19 @@ LEAST_TILES = tl.constexpr(2)
 """Key tiles below which a program's stretch does not fall."""
 EVERYTHING = 2**31 - 1
 """A window that hides nothing: positions fit 31 bits."""
+
+
+@triton.jit
+def oldest_seen(position, window, CHUNKED: tl.constexpr) -> tl.tensor:
+    """The oldest position that a token at `position` sees, below 0 where its window is not full.
+
+    CHUNKED: the window is a `Chunk`.
+    """
+    if CHUNKED:
+        oldest = position // window * window
+    else:
+        oldest = position - window + 1
+    return oldest
 
 
 @triton.jit
@@ -47,6 +61,7 @@ def fill_tile_schedule_kernel(
     window,
     TOKENS: tl.constexpr,
     KEYS: tl.constexpr,
+    CHUNKED: tl.constexpr,
 ):
     """Grid (1): both prefix sums. TOKENS, KEYS: of a query tile and of a key tile."""
     tl.store(prefill_tiles, 0)
@@ -59,7 +74,7 @@ def fill_tile_schedule_kernel(
         seq_len = tl.load(seq_lens + rows, mask=real, other=0)
         first_token = tl.load(query_starts + rows, mask=real, other=0)
         query_len = tl.load(query_starts + rows + 1, mask=real, other=0) - first_token
-        oldest = tl.maximum(seq_len - window, 0)
+        oldest = tl.maximum(oldest_seen(seq_len - 1, window, CHUNKED), 0)
         key_tiles = tl.where(query_len == 1, (seq_len + KEYS - 1) // KEYS - oldest // KEYS, 0)
         query_tiles = tl.where(query_len > 1, (query_len + TOKENS - 1) // TOKENS, 0)
         tl.store(prefill_tiles + 1 + rows, prefill_sum + tl.cumsum(query_tiles), mask=real)
@@ -68,10 +83,15 @@ def fill_tile_schedule_kernel(
         decode_sum += tl.sum(key_tiles)
 
 
+def size_of(window: Window | None) -> int:
+    """The size of a window as the kernels take it."""
+    return EVERYTHING if window is None else min(window_size(window), EVERYTHING)
+
+
 def fill_tile_schedule(
     seq_lens: torch.Tensor,
     query_starts: torch.Tensor,
-    window: int | None,
+    window: Window | None,
     tokens_per_tile: int,
     keys_per_tile: int,
     out: TileSchedule,
@@ -83,8 +103,9 @@ def fill_tile_schedule(
         out.prefill_tiles,
         out.decode_tiles,
         seq_lens.shape[0],
-        EVERYTHING if window is None else min(window, EVERYTHING),
+        size_of(window),
         TOKENS=tokens_per_tile,
         KEYS=keys_per_tile,
+        CHUNKED=isinstance(window, Chunk),
         num_warps=4,
     )

@@ -8,10 +8,11 @@ import triton
 import triton.language as tl
 
 from quire.kernels.attention.tile_schedule import QUERY_ROWS_PER_TILE
+from quire.kernels.attention.window import Chunk, Window
 from quire.kernels.gpu import prefill_switch
 from quire.kernels.gpu.tile_table import Tiles
 
-LARGEST_HEAD = 256
+LARGEST_HEAD = 512
 """Any head dim up to this."""
 COPY_BYTES = 4096
 """Bytes of keys, and of values, that a program of `copy_blocks` moves."""
@@ -33,6 +34,9 @@ _TURNS = {
     (256, 1): (32, 3),
     (256, 2): (32, 3),
     (256, 4): (32, 2),
+    (512, 1): (16, 3),
+    (512, 2): (16, 3),
+    (512, 4): (16, 1),
 }
 """Padded head dim, bytes of an element -> keys of a turn, stages: all that two programs' registers and shared memory
 hold without a spill."""
@@ -47,10 +51,12 @@ def decode_tiles(head_dim: int, query_type: torch.dtype, cache_type: torch.dtype
     """`keys` of a turn; `programs` of a multiprocessor, of which one computes while another waits for memory."""
     padded, num_warps = max(64, triton.next_power_of_2(head_dim)), 4
     keys, stages = _TURNS[padded, cache_type.itemsize]
+    if padded == 512 and cache_type.itemsize > 1:
+        num_warps = 8
     if query_type == torch.float32 and cache_type.itemsize == 1:
         # what is converted to float32 takes its registers, however few bytes are cached
-        keys, num_warps = (16, 8) if padded == 128 else (32, 4)
-        stages = 1 if padded == 256 else stages
+        keys, num_warps = {64: (32, 4), 128: (16, 8), 256: (32, 4), 512: (16, 8)}[padded]
+        stages = 1 if padded >= 256 else stages
     return {"keys": keys, "programs": 2, "num_warps": num_warps, "num_stages": stages}
 
 
@@ -75,7 +81,7 @@ def select_prefill_body(
     head_dim: int,
     query_type: torch.dtype,
     cache_type: torch.dtype,
-    window: int | None = None,
+    window: Window | None = None,
     specialized: bool = True,
 ) -> PrefillBody:
     """The body for a chip (90 is compute capability 9.0) and a model; without `specialized` the plain one.
@@ -83,16 +89,20 @@ def select_prefill_body(
     The numbers are those that the compiler fits into registers and shared memory with every option on.
     """
     eight_bits = cache_type == torch.float8_e4m3fn
-    wide = head_dim > 128
+    wide, widest = head_dim > 128, head_dim > 256
     compute = query_type
-    if eight_bits and query_type == torch.bfloat16 and not (wide and capability >= 90):
+    if eight_bits and query_type == torch.bfloat16 and (widest or not (wide and capability >= 90)):
         # it holds 8-bit floats exactly, and the machine makes two at once; the queries it converts take registers
         compute = torch.float16
     specialized &= capability == prefill_switch.CAPABILITY and query_type.itemsize == 2 and cache_type.itemsize <= 2
-    if specialized and head_dim in (64, 128):
+    if specialized and head_dim in (64, 128) and not isinstance(window, Chunk):
         for keys in (64,) if eight_bits else (128, 64):
             if block_size >= keys and (window is None or window >= keys):
                 return PrefillBody(True, QUERY_ROWS_PER_TILE, keys, compute, num_warps=4, num_stages=2)
+    if widest:  # a row's sums fill the registers, and a tile of keys the shared memory
+        if query_type == torch.float32:
+            return PrefillBody(False, 16, 16, compute, 8, 1)
+        return PrefillBody(False, 32, 32, compute, 8, 2) if eight_bits else PrefillBody(False, 64, 16, compute, 8, 2)
     if query_type == torch.float32:  # each factor of a product is held as a sum of two
         return PrefillBody(False, 16, 16, compute, 8, 2) if wide else PrefillBody(False, 32, 32, compute, 8, 2)
     if 90 <= capability < 120:

@@ -6,15 +6,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_ahead import last_visible
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention, paged_attention_reference
 from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows
+from quire.kernels.attention.window import Chunk
 
 HEAD_DIM = 8
 
 
-def formula(query, key, value, rule, sinks=None):
-    """One sequence in float64: query [t, H, D], the last t of key and value [C, K, D] -> [t, H, D]."""
+def formula(query, key, value, rule, sinks=None, last=None):
+    """One sequence in float64: query [t, H, D], the last t of key and value [C, K, D] -> [t, H, D].
+
+    last [t]: the last position that each token sees, where it is not its own.
+    """
     query, key, value = (x.double() for x in (query, key, value))
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -22,8 +27,12 @@ def formula(query, key, value, rule, sinks=None):
     if rule.soft_cap is not None:
         scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
     context = key.shape[0]
-    distance = torch.arange(context - query.shape[0], context)[:, None] - torch.arange(context)
-    seen = (distance >= 0) & (distance < (rule.sliding_window or context))
+    own, others = torch.arange(context - query.shape[0], context)[:, None], torch.arange(context)
+    seen = others <= (own if last is None else last[:, None])
+    if isinstance(rule.window, Chunk):
+        seen &= others // rule.window.size >= own // rule.window.size
+    elif rule.window is not None:
+        seen &= others > own - rule.window
     weights = scores.masked_fill(~seen, -torch.inf).exp()
     total = weights.sum(-1) + (0.0 if sinks is None else sinks.double().exp()[:, None])
     return torch.einsum("htc,chd->thd", weights / total[..., None], value)
@@ -67,8 +76,9 @@ def make_case(lengths, block_size, num_kv_heads, groups, seed, padding=0):
     return query, keys, values, batch, rows
 
 
-def wanted(rows, rule, sinks=None):
-    return torch.cat([formula(*row, rule, sinks) for row in rows]).flatten(1)
+def wanted(rows, rule, sinks=None, last=None):
+    lasts = [None] * len(rows) if last is None else last.split([len(query) for query, _, _ in rows])
+    return torch.cat([formula(*row, rule, sinks, own) for row, own in zip(rows, lasts, strict=True)]).flatten(1)
 
 
 row_lengths = st.integers(1, 70).flatmap(
@@ -81,19 +91,35 @@ row_lengths = st.integers(1, 70).flatmap(
     lengths=st.lists(row_lengths, min_size=1, max_size=9),
     block_size=st.sampled_from([1, 4, 16]),
     heads=st.sampled_from([(1, 1), (2, 3), (3, 1), (1, 4)]),
-    window=st.sampled_from([None, 1, 3, 16, 100]),
+    window=st.sampled_from([None, 1, 3, 16, 100, Chunk(1), Chunk(7), Chunk(32)]),
     soft_cap=st.sampled_from([None, 2.0]),
     with_sinks=st.booleans(),
+    ahead=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_any_ragged_batch_follows_the_formula_and_ignores_poison(
-    lengths, block_size, heads, window, soft_cap, with_sinks, seed
+    lengths, block_size, heads, window, soft_cap, with_sinks, ahead, seed
 ):
     query, keys, values, batch, rows = make_case(lengths, block_size, *heads, seed, padding=3)
-    rule = AttentionRule(HEAD_DIM**-0.5, window, soft_cap)
+    rule = AttentionRule(HEAD_DIM**-0.5, window, soft_cap, looks_ahead=ahead)
     sinks = torch.linspace(-2, 2, heads[0] * heads[1]) if with_sinks else None
+    last = last_visible(list(zip(batch.query_lens_host, batch.seq_lens_host, strict=True)), seed)
+    batch = dataclasses.replace(batch, last_visible=last)
     result = paged_attention_reference(query, keys, values, batch, rule, sinks)[: batch.num_tokens]
-    torch.testing.assert_close(result.double(), wanted(rows, rule, sinks), rtol=1e-4, atol=1e-5)
+    expected = wanted(rows, rule, sinks, last if ahead else None)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [20, Chunk(24)])
+def test_no_block_before_the_oldest_position_is_even_looked_up(window):
+    query, keys, values, batch, rows = make_case([(1, 50), (3, 70)], 4, 2, 2, seed=1)
+    rule = AttentionRule(HEAD_DIM**-0.5, window)
+    for slot, query_len, seq_len in zip(batch.slots, batch.query_lens_host, batch.seq_lens_host, strict=True):
+        first = seq_len - query_len
+        oldest = first // 24 * 24 if isinstance(window, Chunk) else first - 19
+        batch.block_tables[slot, : oldest // 4] = 2**31 - 1
+    result = paged_attention_reference(query, keys, values, batch, rule)
+    torch.testing.assert_close(result.double(), wanted(rows, rule), rtol=1e-4, atol=1e-5)
 
 
 def test_a_cache_of_8_bit_floats_is_multiplied_by_its_scales():
@@ -172,6 +198,9 @@ def test_a_wrong_argument_is_refused_by_its_name(argument, change):
         ("num_decodes", lambda _: 2),
         ("query_lens_host", lambda _: (1, 9)),
         ("seq_lens_host", lambda x: x[:1]),
+        ("last_visible", lambda _: torch.zeros(8)),
+        ("last_visible", lambda _: torch.zeros(7, dtype=torch.int32)),
+        ("last_visible", lambda _: torch.zeros(16, dtype=torch.int32)[::2]),
     ],
 )
 def test_a_wrong_batch_is_refused_by_its_field(field, change):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule
+from quire.kernels.attention.window import Chunk
 
 
 def step(lengths):
@@ -25,7 +26,7 @@ row_lengths = st.integers(0, 90).flatmap(
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(row_lengths, max_size=8),
-    window=st.sampled_from([None, 1, 2, 15, 16, 17, 1000]),
+    window=st.sampled_from([None, 1, 2, 15, 16, 17, 1000, Chunk(1), Chunk(20), Chunk(1000)]),
     tokens_per_tile=st.sampled_from([1, 4, 32]),
     keys_per_tile=st.sampled_from([1, 16, 64]),
 )
@@ -34,7 +35,11 @@ def test_every_tile_that_holds_something_to_do_is_counted_once(lengths, window, 
     fill_tile_schedule(seq_lens, query_starts, window, tokens_per_tile, keys_per_tile, out)
     prefill, decode = [0], [0]
     for query_len, seq_len in lengths:
-        seen = range(0 if window is None else max(0, seq_len - window), seq_len)
+        if isinstance(window, Chunk):
+            oldest = (seq_len - 1) // window.size * window.size
+        else:
+            oldest = 0 if window is None else seq_len - window
+        seen = range(max(0, oldest), seq_len)
         keys = {position // keys_per_tile for position in seen}
         queries = {token // tokens_per_tile for token in range(query_len)}
         prefill.append(prefill[-1] + (len(queries) if query_len > 1 else 0))
@@ -58,6 +63,7 @@ def test_a_step_without_rows_has_no_tiles():
         ({"prefill_tiles": torch.zeros(2, dtype=torch.int32)}, "out.prefill_tiles"),
         ({"decode_tiles": torch.zeros(3)}, "out.decode_tiles"),
         ({"window": 0}, "window"),
+        ({"window": Chunk(0)}, "window"),
         ({"tokens_per_tile": 0}, "tokens_per_tile"),
         ({"keys_per_tile": 0}, "keys_per_tile"),
     ],

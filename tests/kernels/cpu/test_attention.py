@@ -6,9 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_ahead import last_visible
 
 from quire.kernels.attention.attention import AttentionRule, paged_attention_reference
 from quire.kernels.attention.int8_rows import dequantize_rows, quantize_rows
+from quire.kernels.attention.window import Chunk
 from quire.kernels.cpu.attention import paged_attention
 from quire.kernels.cpu.native import UnsupportedDtypeError
 
@@ -40,33 +42,41 @@ def assert_follows_the_reference(query, keys, values, batch, rule, *options, ato
     torch.testing.assert_close(result.float(), wanted, rtol=rtol, atol=usual if atol is None else atol)
 
 
+def looking_ahead(step, seed):
+    """The step with items strewn over its tokens."""
+    *tensors, batch = step
+    lengths = list(zip(batch.query_lens_host, batch.seq_lens_host, strict=True))
+    return *tensors, dataclasses.replace(batch, last_visible=last_visible(lengths, seed))
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(row_lengths, max_size=7),
     block_size=st.sampled_from([1, 4, 16, 32]),
     heads=st.sampled_from([(1, 1), (2, 1), (2, 2), (1, 7), (3, 3), (1, 16)]),
     head_dim=st.sampled_from([8, 20, 64, 80, 96, 128]),
-    window=st.sampled_from([None, 1, 3, 16, 70]),
+    window=st.sampled_from([None, 1, 3, 16, 70, Chunk(1), Chunk(20), Chunk(64)]),
     soft_cap=st.sampled_from([None, 2.0]),
     with_sinks=st.booleans(),
+    ahead=st.booleans(),
     dtype=st.sampled_from(list(TOLERANCE)),
     cache_dtype=st.sampled_from([None, torch.float32, torch.bfloat16, torch.float16, FP8, torch.int8]),
     seed=st.integers(0, 1000),
 )
 def test_any_ragged_batch_follows_the_reference_and_ignores_poison(
-    make_step, lengths, block_size, heads, head_dim, window, soft_cap, with_sinks, dtype, cache_dtype, seed
+    make_step, lengths, block_size, heads, head_dim, window, soft_cap, with_sinks, ahead, dtype, cache_dtype, seed
 ):
     cache_dtype = cache_dtype or dtype
-    step = make_step(lengths, block_size, *heads, head_dim, dtype, cache_dtype, seed)
+    step = looking_ahead(make_step(lengths, block_size, *heads, head_dim, dtype, cache_dtype, seed), seed)
     generator = torch.Generator().manual_seed(seed)
     sinks = torch.randn(heads[0] * heads[1], generator=generator) if with_sinks else None
     scales = torch.rand((2, heads[0]), generator=generator) + 0.5 if cache_dtype == FP8 else (None, None)
-    rule = AttentionRule(head_dim**-0.5, window, soft_cap)
+    rule = AttentionRule(head_dim**-0.5, window, soft_cap, looks_ahead=ahead)
     assert_follows_the_reference(*step, rule, sinks, *scales)
 
 
 @pytest.mark.parametrize("length", [15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1300])
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("window", [None, 300, Chunk(256)])
 @pytest.mark.parametrize("cache_dtype", [torch.float32, torch.int8])
 def test_lengths_around_the_edges_of_blocks_tiles_and_splits_are_right(make_step, length, window, cache_dtype):
     lengths = [(1, length), (length, length), (length // 2, length), (2, length)]
@@ -75,7 +85,7 @@ def test_lengths_around_the_edges_of_blocks_tiles_and_splits_are_right(make_step
 
 
 @pytest.mark.parametrize("length", [63, 65, 256, 257, 513])
-@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("window", [None, 300, Chunk(256)])
 @pytest.mark.parametrize("cache_dtype", [torch.bfloat16, FP8, torch.int8])
 def test_prompts_in_bfloat16_are_right_over_any_cache_at_the_edges_of_tiles(make_step, length, window, cache_dtype):
     lengths = [(1, length), (length, length), (length // 2, length), (2, length)]
@@ -84,9 +94,42 @@ def test_prompts_in_bfloat16_are_right_over_any_cache_at_the_edges_of_tiles(make
     assert_follows_the_reference(*step, AttentionRule(0.125, window), None, *scales)
 
 
-def test_the_widest_heads_are_right(make_step):
-    step = make_step([(1, 300), (40, 290), (1, 7)], 16, 2, 3, 256, torch.float32, torch.float32, 0)
-    assert_follows_the_reference(*step, AttentionRule(1 / 16))
+@pytest.mark.parametrize("head_dim", [256, 512])
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"), [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, FP8)]
+)
+def test_the_widest_heads_are_right(make_step, head_dim, dtype, cache_dtype):
+    step = make_step([(1, 300), (40, 290), (1, 7)], 16, 2, 3, head_dim, dtype, cache_dtype or dtype, 0)
+    scales = (torch.tensor([0.5, 1.5]),) * 2 if cache_dtype == FP8 else (None, None)
+    assert_follows_the_reference(*step, AttentionRule(head_dim**-0.5), None, *scales)
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 100])
+def test_items_may_span_tiles_of_queries_and_of_context(make_step, length, dtype, window):
+    *tensors, batch = make_step([(length, length), (length // 2, length), (1, 9)], 16, 2, 3, 64, dtype, dtype, 1)
+    rule = AttentionRule(0.125, window, looks_ahead=True)
+    own = [range(seq - query, seq) for query, seq in zip(batch.query_lens_host, batch.seq_lens_host, strict=True)]
+    everything = torch.tensor([each[-1] for each in own for _ in each], dtype=torch.int32)
+    assert_follows_the_reference(*tensors, dataclasses.replace(batch, last_visible=everything), rule)
+    assert_follows_the_reference(*looking_ahead((*tensors, batch), length), rule)
+
+
+@pytest.mark.parametrize("window", [70, Chunk(96)])
+@pytest.mark.parametrize("query_len", [1, 3, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_blocks_behind_the_window_may_be_another_row_s(make_step, window, query_len, dtype):
+    query, keys, values, batch = make_step([(query_len, 700), (query_len, 290)], 16, 2, 2, 64, dtype, dtype, 4)
+    rule = AttentionRule(0.125, window)
+    clean = paged_attention(query, keys, values, batch, rule)
+    for slot, seq_len in zip(batch.slots.tolist(), batch.seq_lens_host, strict=True):
+        first = seq_len - query_len
+        oldest = first // 96 * 96 if isinstance(window, Chunk) else first - 69
+        for cache in (keys, values):
+            cache[batch.block_tables[slot, : max(oldest, 0) // 16].long()] = torch.nan
+        batch.block_tables[slot, : max(oldest, 0) // 16] = 2**31 - 1
+    assert torch.equal(paged_attention(query, keys, values, batch, rule), clean)
 
 
 def test_scores_far_apart_neither_overflow_nor_lose_the_winner(make_step):
@@ -182,7 +225,7 @@ def test_nan_of_a_row_stays_in_that_row(make_step, query_len, place):
 def test_nan_of_a_token_stays_in_those_that_see_it(make_step, window, place, dtype, bad_value):
     asked = torch.float32 if dtype == torch.int8 else dtype
     query, keys, values, batch = make_step([(300, 300)], 16, 2, 2, 64, asked, dtype, 3)
-    rule = AttentionRule(0.125, sliding_window=window)
+    rule = AttentionRule(0.125, window=window)
     clean = paged_attention(query, keys, values, batch, rule)
     bad = 290
     block = batch.block_tables[batch.slots[0], bad // 16]

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from look_ahead import last_visible
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference
+from quire.kernels.attention.window import Window
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +59,10 @@ def make_step(
     group: int = 2,
     head_dim: int = 16,
     block_size: int = 16,
-    window: int | None = None,
+    window: Window | None = None,
     soft_cap: float | None = None,
     sinks: bool = False,
+    ahead: bool = False,
     query_type: torch.dtype = torch.float32,
     cache_type: torch.dtype | None = None,
     padding: int = 2,
@@ -95,13 +98,14 @@ def make_step(
         query_lens_host=query_lens,
         seq_lens_host=tuple(seq_lens.tolist()),
         schedules={window: schedule},
+        last_visible=last_visible(lengths, seed),
     )
     scaled = cache_type == torch.float8_e4m3fn
     return Step(
         query.to(query_type),
         *cache.to(cache_type),
         batch,
-        AttentionRule(head_dim**-0.5, window, soft_cap),
+        AttentionRule(head_dim**-0.5, window, soft_cap, ahead),
         torch.randn(num_kv_heads * group, generator=generator) if sinks else None,
         torch.rand(num_kv_heads, generator=generator) + 0.5 if scaled else None,
         torch.rand(num_kv_heads, generator=generator) + 0.5 if scaled else None,

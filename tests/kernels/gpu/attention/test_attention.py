@@ -7,6 +7,7 @@ import torch
 
 from quire.kernels.attention.attention import paged_attention, paged_attention_reference
 from quire.kernels.attention.tile_schedule import KEYS_PER_TILE, tile_shape, tokens_per_tile
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu.attention import attention
 
 MIXED = [(1, 130), (1, 5), (40, 60), (1, 64), (0, 0), (3, 3), (0, 0)]
@@ -22,10 +23,11 @@ def check(step):
     torch.testing.assert_close(out[:real], wanted[:real], **tolerance)
 
 
-@pytest.mark.parametrize("window", [None, 1, 20])
+@pytest.mark.parametrize("window", [None, 1, 20, Chunk(24)])
 @pytest.mark.parametrize("sinks", [False, True])
-def test_a_mixed_step_is_the_reference_s(paged_step, window, sinks):
-    check(paged_step(MIXED, tile_shape("cuda", 2), window=window, sinks=sinks, soft_cap=3.0))
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_mixed_step_is_the_reference_s(paged_step, window, sinks, ahead):
+    check(paged_step(MIXED, tile_shape("cuda", 2), window=window, sinks=sinks, soft_cap=3.0, ahead=ahead))
 
 
 @pytest.mark.parametrize("cache_type", [torch.bfloat16, torch.float8_e4m3fn])
@@ -60,12 +62,12 @@ def test_what_no_kernel_does_is_refused_by_name(paged_step):
     step = paged_step([(1, 3)], tile_shape("cuda", 2), query_type=torch.float64)
     with pytest.raises(ValueError, match=r"query, keys: float64 .* use float32"):
         attention.paged_attention(*step.arguments())
-    step = paged_step([(1, 3)], tile_shape("cuda", 2), head_dim=272)
-    with pytest.raises(ValueError, match="query: heads of at most 256 elements run on GPUs, got 272"):
+    step = paged_step([(1, 3)], tile_shape("cuda", 2), head_dim=528)
+    with pytest.raises(ValueError, match="query: heads of at most 512 elements run on GPUs, got 528"):
         attention.paged_attention(*step.arguments())
     step = paged_step([(1, 3)], tile_shape("cuda", 2), window=5)
     without = dataclasses.replace(step.batch, schedules={})
-    with pytest.raises(ValueError, match=r"batch\.schedules: holds no schedule for sliding window 5"):
+    with pytest.raises(ValueError, match=r"batch\.schedules: holds no schedule for window 5"):
         attention.paged_attention(*dataclasses.replace(step, batch=without).arguments())
 
 

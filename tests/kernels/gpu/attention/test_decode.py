@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quire.kernels.attention.attention import paged_attention_reference
 from quire.kernels.attention.tile_schedule import KEYS_PER_TILE
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu.attention.decode import decode
 from quire.kernels.gpu.attention.tiles import decode_tiles
 from quire.kernels.gpu.tuning.decode_trials import prepare, trials
@@ -25,7 +26,7 @@ def run(step, programs=1, **tiles):
     """out [T, H * D] by `programs` programs for each key-value head; what the body does not write stays NaN."""
     num_kv_heads, num_tokens, group, head_dim = step.query.shape
     out = torch.full((num_tokens, num_kv_heads * group * head_dim), torch.nan, dtype=step.query.dtype)
-    schedule = step.batch.schedules[step.rule.sliding_window]
+    schedule = step.batch.schedules[step.rule.window]
     tiles = {**decode_tiles(head_dim, step.query.dtype, step.keys.dtype), "programs": programs * num_kv_heads, **tiles}
     # the lengths on the host are those of a capture: another step's
     nothing = (0,) * step.batch.seq_lens.shape[0]
@@ -60,7 +61,7 @@ lengths = st.lists(st.one_of(one_token, one_token, one_token, several, st.just((
     programs=st.integers(1, 9),
     keys=st.sampled_from([16, 64, 128]),
     block_size=st.sampled_from([1, 16, 64, 256]),
-    window=st.sampled_from([None, None, 1, 16, 63, 64, 65]),
+    window=st.sampled_from([None, None, 1, 16, 63, 64, 65, Chunk(1), Chunk(64), Chunk(70)]),
     soft_cap=st.sampled_from([None, 2.0]),
     sinks=st.booleans(),
     heads=st.sampled_from([(1, 1), (1, 7), (2, 2)]),
@@ -76,7 +77,7 @@ def test_rows_of_one_token_are_the_reference_s_however_they_are_shared_out(
     check(paged_step(lengths, TILE_SHAPE, num_kv_heads=num_kv_heads, group=group, **options), programs, keys=keys)
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256, 512])
 @pytest.mark.parametrize(
     ("query_type", "cache_type"),
     [
@@ -110,15 +111,17 @@ def test_a_step_without_rows_of_one_token_writes_nothing(paged_step):
     assert run(paged_step([(0, 0), (0, 0)], TILE_SHAPE), programs=3).isnan().all()
 
 
-def test_blocks_behind_the_window_may_be_gone(paged_step):
-    step = paged_step([(1, 200), (1, 90)], TILE_SHAPE, window=70)
+@pytest.mark.parametrize("window", [70, Chunk(72)])
+def test_blocks_behind_the_window_may_be_gone(paged_step, window):
+    step = paged_step([(1, 200), (1, 90)], TILE_SHAPE, window=window)
     wanted = check(step, programs=2)
     tables = step.batch.block_tables.clone()
     for slot, seq_len in zip(step.batch.slots.tolist(), step.batch.seq_lens_host, strict=True):
-        gone = (seq_len - 70) // 16
+        oldest = (seq_len - 1) // 72 * 72 if isinstance(window, Chunk) else seq_len - 70
+        gone = oldest // 16
         for cache in (step.keys, step.values):
             cache[tables[slot, :gone].long()] = torch.nan
-            cache[tables[slot, gone].long(), : (seq_len - 70) % 16] = torch.nan
+            cache[tables[slot, gone].long(), : oldest % 16] = torch.nan
         tables[slot, :gone] = 2**31 - 1
     spoiled = dataclasses.replace(step, batch=dataclasses.replace(step.batch, block_tables=tables))
     assert torch.equal(run(spoiled, programs=2)[:2], wanted)

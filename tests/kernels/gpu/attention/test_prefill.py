@@ -8,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_ahead import last_visible
 
 from quire.kernels.attention.attention import AttentionRule, PagedBatch, paged_attention_reference
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference, tokens_per_tile
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu.attention.prefill import launch, prefill
 from quire.kernels.gpu.attention.tiles import PrefillBody, select_prefill_body
 
@@ -85,6 +87,7 @@ def make_case(
         query_lens_host=query_lens,
         seq_lens_host=seq_lens,
         schedules={},
+        last_visible=last_visible(lengths, seed),
     )
     eight_bits = cache_type == torch.float8_e4m3fn
     return Case(
@@ -103,7 +106,7 @@ def tile_schedule(case, tile_tokens):
     rows = case.batch.seq_lens.shape[0]
     schedule = TileSchedule(torch.empty(rows + 1, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32))
     starts = case.batch.query_starts
-    fill_tile_schedule_reference(case.batch.seq_lens, starts, case.rule.sliding_window, tile_tokens, 64, schedule)
+    fill_tile_schedule_reference(case.batch.seq_lens, starts, case.rule.window, tile_tokens, 64, schedule)
     return schedule
 
 
@@ -157,9 +160,11 @@ ANY = {
 }
 
 
-def check_step(capability, lengths, block_size, heads, head_dim, window, soft_cap, sinks, query_type, eight_bits, seed):
+def check_step(
+    capability, lengths, block_size, heads, head_dim, window, soft_cap, sinks, query_type, eight_bits, seed, ahead=False
+):
     """Returns the body that ran."""
-    rule = AttentionRule(head_dim**-0.5, window, soft_cap)
+    rule = AttentionRule(head_dim**-0.5, window, soft_cap, ahead)
     cache_type = torch.float8_e4m3fn if eight_bits else query_type
     case = make_case(lengths, block_size, *heads, head_dim, rule, query_type, cache_type, sinks, seed)
     body = select_prefill_body(capability, block_size, head_dim, query_type, cache_type, window)
@@ -172,8 +177,9 @@ def check_step(capability, lengths, block_size, heads, head_dim, window, soft_ca
     **ANY,
     block_size=st.sampled_from([1, 2, 16, 64, 256]),
     head_dim=st.sampled_from([64, 80, 96, 128]),
-    window=st.sampled_from([None, 1, 5, 64, 70]),
+    window=st.sampled_from([None, 1, 5, 64, 70, Chunk(1), Chunk(30), Chunk(64)]),
     query_type=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    ahead=st.booleans(),
 )
 def test_the_plain_body_follows_the_reference_on_any_step(**step):
     assert not check_step(80, **step).specialized
@@ -222,20 +228,39 @@ def test_each_head_has_its_own_scales_and_sinks(block_size):
 
 
 @pytest.mark.parametrize("query_type", [torch.float32, torch.bfloat16])
-def test_the_widest_heads(query_type):
-    assert_matches_the_reference(make_case([(40, 90), (1, 5), (70, 70)], 16, 1, 2, 256, query_type=query_type))
+@pytest.mark.parametrize("head_dim", [256, 512])
+def test_the_widest_heads(query_type, head_dim):
+    assert_matches_the_reference(make_case([(40, 90), (1, 5), (70, 70)], 16, 1, 2, head_dim, query_type=query_type))
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_an_item_may_span_tiles_of_queries_and_of_keys(window):
+    case = make_case([(200, 230), (1, 5), (130, 130)], 16, 1, 2, 64, AttentionRule(0.125, window, looks_ahead=True))
+    ends = torch.tensor([229] * 200 + [4] + [129] * 130, dtype=torch.int32)
+    case.batch = dataclasses.replace(case.batch, last_visible=ends)
+    assert_matches_the_reference(case)
+
+
+def test_layers_that_look_ahead_or_see_chunks_run_the_plain_body(monkeypatch):
+    monkeypatch.setattr("quire.kernels.gpu.attention.prefill.prefill_specialized", None)
+    monkeypatch.setattr("quire.kernels.gpu.prefill_switch.is_trusted", lambda: True)
+    for rule in (AttentionRule(0.125, Chunk(64)), AttentionRule(0.125, 64, looks_ahead=True)):
+        case = make_case([(40, 90), (70, 70)], 64, rule=rule, query_type=torch.bfloat16)
+        assert_matches_the_reference(case)
 
 
 @pytest.mark.parametrize("block_size", [16, 64])
-def test_what_only_positions_behind_the_window_held_may_be_nan_by_now(block_size):
+@pytest.mark.parametrize("window", [70, Chunk(72)])
+def test_what_only_positions_behind_the_window_held_may_be_nan_by_now(block_size, window):
     """A block wholly behind the window of every token may belong to another row already."""
-    case = make_case([(3, 300)], block_size, 1, 2, 64, AttentionRule(0.125, 70), torch.bfloat16)
-    oldest = 300 - 3 + 1 - 70
+    case = make_case([(3, 300)], block_size, 1, 2, 64, AttentionRule(0.125, window), torch.bfloat16)
+    oldest = 288 if isinstance(window, Chunk) else 300 - 3 + 1 - 70
     table = case.batch.block_tables[case.batch.slots[0]].long()
     for position in range(oldest):
         block = table[position // block_size]
         case.keys[block, position % block_size] = torch.nan
         case.values[block, position % block_size] = torch.nan
+    case.batch.block_tables[case.batch.slots[0], : oldest // block_size] = 2**31 - 1
     assert_matches_the_reference(case)
 
 

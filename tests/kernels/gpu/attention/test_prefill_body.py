@@ -5,6 +5,7 @@ import torch
 
 from quire.kernels.attention.attention import AttentionRule
 from quire.kernels.attention.tile_schedule import tokens_per_tile
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu.attention.prefill import prefill
 from quire.kernels.gpu.attention.tiles import select_prefill_body
 
@@ -26,6 +27,7 @@ from quire.kernels.gpu.attention.tiles import select_prefill_body
         (80, 64, 128, torch.bfloat16, torch.bfloat16, None, None),
         (89, 64, 128, torch.bfloat16, torch.bfloat16, None, None),
         (100, 64, 128, torch.bfloat16, torch.bfloat16, None, None),
+        (90, 64, 128, torch.bfloat16, torch.bfloat16, Chunk(4096), None),
     ],
 )
 def test_only_what_the_specialized_body_can_do_goes_to_it(
@@ -37,7 +39,7 @@ def test_only_what_the_specialized_body_can_do_goes_to_it(
         assert (body.rows, body.keys, body.num_warps) == (128, keys, 4)
 
 
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256, 512])
 @pytest.mark.parametrize("capability", [80, 86, 89, 90, 100, 120])
 @pytest.mark.parametrize("query_type", [torch.bfloat16, torch.float32])
 def test_the_programs_of_a_tile_share_its_rows_evenly(capability, head_dim, query_type):

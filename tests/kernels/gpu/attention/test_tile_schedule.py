@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.kernels.attention.tile_schedule import TileSchedule, fill_tile_schedule_reference
+from quire.kernels.attention.window import Chunk
 from quire.kernels.gpu.attention.tile_schedule import fill_tile_schedule, row_of_tile
 
 row_lengths = st.integers(0, 300).flatmap(
@@ -31,7 +32,7 @@ def check(lengths, window, tokens_per_tile, keys_per_tile):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     lengths=st.lists(row_lengths, max_size=8),
-    window=st.sampled_from([None, 1, 63, 64, 65, 2**31 - 1, 2**40]),
+    window=st.sampled_from([None, 1, 63, 64, 65, 2**31 - 1, 2**40, Chunk(1), Chunk(70), Chunk(2**40)]),
     tokens_per_tile=st.sampled_from([1, 18, 128]),
     keys_per_tile=st.sampled_from([16, 64]),
 )

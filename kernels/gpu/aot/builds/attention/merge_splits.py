@@ -11,7 +11,7 @@ from quire.kernels.gpu.attention.tiles import MERGED_PROGRAMS
 
 def builds(capability: int) -> Iterator[Build]:
     """The usual head, and on Hopper the others; without sinks, and with them."""
-    for head_dim, with_sinks in ((128, False), (64, True), (256, False))[: 3 if capability == 90 else 1]:
+    for head_dim, with_sinks in ((128, False), (64, True), (256, False), (512, False))[: 4 if capability == 90 else 1]:
         pointers = {
             "partial": "*fp32",
             "partial_lse": "*fp32",
