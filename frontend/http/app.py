@@ -33,12 +33,12 @@ from quire.frontend.http.openapi import routes as openapi
 from quire.frontend.http.overload import OverloadLayer
 from quire.frontend.http.routing.not_served import not_found
 from quire.frontend.http.routing.short_paths import short_paths
-from quire.frontend.http.score import classify
+from quire.frontend.http.score import classify, pooling
 from quire.frontend.http.score import routes as score
 
 MODULES = (
     *(page, health, metrics, anthropic_models, models, completions, chat, responses, messages, tokens, engine),
-    *(embeddings, score, classify, completion, infill, render, generate, llama_server, ollama),
+    *(embeddings, score, classify, pooling, completion, infill, render, generate, llama_server, ollama),
 )
 """Each has `routes(context) -> list[Route]`."""
 

@@ -38,6 +38,7 @@ from quire.proto.api import (
     Scores,
     Tokens,
 )
+from quire.proto.messages.message import Task
 
 MAX_PREPARING = 4096
 """Most requests that are rendered, tokenized or embedded at once: the scheduler bounds only what was submitted."""
@@ -124,6 +125,10 @@ class RequestPipeline:
                 model.scheduler.close(stream)
                 if model.scheduler.welcome is not None:
                     self.overload.ended(stream, model.scheduler.welcome.limits)
+
+    async def task(self, model: str | None) -> Task:
+        """The task of a served model. Raises `RequestError` for one that is not, and before it is known."""
+        return validate.served((await self._models.find(model)).scheduler.welcome)[1].task
 
     async def embed(self, request: EmbedRequest, call: Call, names: Sequence[str] = ()) -> Embeddings:
         """The inputs' vectors. `names`: the inputs' fields for errors. Raises `ParameterError` or `RequestError`."""

@@ -36,8 +36,8 @@ DOES: Final[Mapping[Task, str]] = {
     "generate": "generates here; ask it through /v1/chat/completions or /v1/completions",
     "embed": "makes vectors here and generates nothing; ask it through /v1/embeddings, /v1/score or /v1/rerank",
     "score": "scores pairs of texts here; ask it through /v1/score or /v1/rerank",
-    "classify": "classifies here; ask it through /classify",
-    "reward": "gives rewards here; ask it through /classify",
+    "classify": "classifies here; ask it through /classify or /pooling",
+    "reward": "gives rewards here; ask it through /classify or /pooling",
 }
 """The work of a model of each task, and its routes."""
 

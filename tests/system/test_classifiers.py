@@ -1,5 +1,6 @@
 """Engines of tiny classifiers: both doors give the numbers that transformers' logits come to, by the files' problem."""
 
+import base64
 import json
 import urllib.request
 
@@ -61,6 +62,20 @@ def test_both_doors_give_the_numbers_of_transformers(served, base_url):
     np.testing.assert_allclose([one["probs"] for one in answer["data"]], activation(raw[[0, 0]]), atol=2e-5)
 
 
+def test_pooling_answers_with_the_same_numbers(served, base_url):
+    _, folder, activation = served
+    raw = logits(folder, TEXTS)
+    status, answer = post(f"{base_url}/pooling", {"model": "classifier", "input": TEXTS})
+    assert (status, [one["object"] for one in answer["data"]]) == (200, ["pooling"] * 4)
+    np.testing.assert_allclose([one["data"] for one in answer["data"]], activation(raw), atol=2e-5)
+    body = {"input": TEXTS, "use_activation": False, "encoding_format": "base64"}
+    status, answer = post(f"{base_url}/pooling", body)
+    numbers = [np.frombuffer(base64.b64decode(one["data"]), "<f4") for one in answer["data"]]
+    np.testing.assert_allclose(numbers, raw, atol=5e-5)
+    status, answer = post(f"{base_url}/pooling", {"input": "a", "dimensions": 2})
+    assert (status, answer["error"]["param"]) == (400, "dimensions")
+
+
 def test_many_texts_share_steps_and_change_nothing(served):
     engine, folder, activation = served
     found = engine.client.classify(ClassifyRequest(inputs=TEXTS * 100))
@@ -109,5 +124,5 @@ def test_a_reward_model_answers_with_its_raw_number(serve, tmp_path):
     assert engine.client.server_info().task == "reward"
     found = engine.client.classify(ClassifyRequest(inputs=TEXTS))
     np.testing.assert_allclose(found.probs, logits(folder, TEXTS), atol=5e-5)
-    with pytest.raises(RequestError, match="gives rewards here; ask it through /classify"):
+    with pytest.raises(RequestError, match="gives rewards here; ask it through /classify or /pooling"):
         engine.client.score(ScoreRequest(query="a", documents=["b"]))

@@ -101,6 +101,15 @@ def test_a_vector_does_not_hang_on_its_neighbours(engine):
     np.testing.assert_allclose(together, alone * 100, atol=1e-5)
 
 
+def test_pooling_gives_the_same_vectors(base_url):
+    status, answer = post(f"{base_url}/pooling", {"input": TEXTS[:3]})
+    _, wanted = post(f"{base_url}/v1/embeddings", {"input": TEXTS[:3]})
+    assert status == 200
+    np.testing.assert_allclose(
+        [one["data"] for one in answer["data"]], [one["embedding"] for one in wanted["data"]], atol=1e-6
+    )
+
+
 def test_fewer_dimensions_are_normalised_again(engine, reference):
     (vector,) = engine.client.embed(EmbedRequest(inputs=TEXTS[1:2], dimensions=64)).vectors
     assert len(vector) == 64

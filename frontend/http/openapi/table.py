@@ -19,6 +19,7 @@ from quire.frontend.http.openai.embedding_types import EmbeddingList, Embeddings
 from quire.frontend.http.openai.models import ModelCard, ModelList
 from quire.frontend.http.openai.responses.types import InputTokensRequest, ResponseRequest
 from quire.frontend.http.score.classify import CLASSIFY, ClassifyBody, ClassList
+from quire.frontend.http.score.pooling import PooledList, PoolingBody
 from quire.frontend.http.score.types import RankedByText, Ranking, RerankBody, ScoreBody, ScoreList
 
 EVENTS = "text/event-stream"
@@ -83,6 +84,7 @@ ROUTES = {
     **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"), _RERANK),
     **dict.fromkeys(("/score", "/v1/score"), _SCORE),
     **dict.fromkeys(CLASSIFY, Words("Numbers of labels, in vLLM's shape", ClassifyBody, ClassList)),
+    "/pooling": Words("Vectors or numbers of labels, in vLLM's shape", PoolingBody, PooledList),
     "/props": Words("Facts of the server, in llama-server's shape"),
     "/slots": Words("Running outputs, in llama-server's shape; needs the admin key"),
     "/slots/{slot}": Words("Refused: slots are not saved, restored or erased"),

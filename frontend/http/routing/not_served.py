@@ -60,7 +60,6 @@ NOT_SERVED = {
     "/embedding": _VECTORS,
     "/encode": _VECTORS,
     "/v1/encode": "use /tokenize",
-    "/pooling": _VECTORS,
     "/generative_scoring": _LABELS,
     "/v1/decisions": _LABELS,
     "/v1/systemone": _LABELS,

@@ -41,7 +41,7 @@ def test_the_routes_of_openai_and_anthropic_answer_without_v1(web, tokenizer):
         ("GET", "/v1/files/file-1/content", "run-batch"),
         ("POST", "/v1/fine_tuning/jobs", "does not train"),
         ("POST", "/v1/decisions", "guided_choice"),
-        ("POST", "/pooling", "/v1/embeddings"),
+        ("POST", "/embed", "/v1/embeddings"),
         ("POST", "/v1/load_lora_adapter", "adapters"),
         ("POST", "/sleep", "does not sleep"),
         ("POST", "/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),

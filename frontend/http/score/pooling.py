@@ -1,0 +1,81 @@
+"""POST /pooling in vLLM's shape: vectors, or numbers of labels, as the model that is asked makes them."""
+
+import base64
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from quire.frontend.context import FrontendContext
+from quire.frontend.http.answer import json_answer, json_list
+from quire.frontend.http.body import read
+from quire.frontend.http.call import call_of
+from quire.frontend.http.openai.embedding_formats import vector_bytes
+from quire.frontend.http.score.classify import MANY_NUMBERS, ClassifyBody
+from quire.frontend.http.score.types import Usage
+from quire.proto.api import ClassifyRequest, EmbedRequest
+from quire.proto.messages.params import ParameterError
+
+
+class PoolingBody(ClassifyBody, kw_only=True, forbid_unknown_fields=True):
+    """`input` or `messages`; `dimensions` and `normalize` are for vectors, `use_activation` for numbers of labels."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    normalize: bool | None = None
+
+
+class Pooled(msgspec.Struct):
+    """`data` is a list of numbers, or base64 of their float32."""
+
+    index: int
+    data: msgspec.Raw | str
+    object: Literal["pooling"] = "pooling"
+
+
+class PooledList(msgspec.Struct):
+    id: str
+    data: list[Pooled]
+    model: str
+    usage: Usage
+    created: int
+    object: Literal["list"] = "list"
+
+
+def routes(context: FrontendContext) -> list[Route]:
+    async def pooling(request: Request) -> Response:
+        body = await read(request, PoolingBody)
+        fields, names = await body.asked(context, request)
+        rows: Sequence[Sequence[float]]
+        if await context.pipeline.task(body.model) in ("embed", "generate"):  # one that generates is refused as there
+            asked = EmbedRequest(dimensions=body.dimensions, normalize=body.normalize, **fields)
+            vectors = await context.pipeline.embed(asked, call_of(request), names)
+            rows, label, model, num_tokens = vectors.vectors, vectors.request_id, vectors.model, vectors.prompt_tokens
+        else:
+            for field in ("dimensions", "normalize"):
+                if getattr(body, field) is not None:
+                    raise ParameterError(field, "applies to vectors, and this model makes none; leave it unset")
+            found = await context.pipeline.classify(
+                ClassifyRequest(use_activation=body.activates, **fields), call_of(request), names
+            )
+            rows, label, model, num_tokens = found.probs, found.request_id, found.model, found.prompt_tokens
+        # a million numbers take a while, in which the loop must beat
+        is_large = sum(map(len, rows)) > MANY_NUMBERS
+        return await json_answer(
+            context.answers,
+            is_large,
+            lambda: PooledList(label, _pooled(body, rows), model, Usage(num_tokens, num_tokens), int(time.time())),
+        )
+
+    return [Route("/pooling", pooling, methods=["POST"])]
+
+
+def _pooled(body: PoolingBody, rows: Sequence[Sequence[float]]) -> list[Pooled]:
+    if body.encoding_format == "float":
+        return [Pooled(index, json_list(row)) for index, row in enumerate(rows)]
+    packed = (base64.b64encode(vector_bytes(row, "float32", "little")).decode() for row in rows)
+    return [Pooled(index, one) for index, one in enumerate(packed)]
