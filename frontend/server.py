@@ -69,8 +69,7 @@ class FrontendServer:
             self._disconnect()  # an open socket would hold the process
             raise
         images = self.models.default.images
-        takes_videos = images is not None and images.takes_videos and images.limits["video"] > 0
-        most_bytes = config.body_bytes(images is not None, takes_videos)
+        most_bytes = config.body_bytes(False) if images is None else images.most_bytes
         self._config = config = msgspec.structs.replace(config, max_receive_bytes=most_bytes)
         self.tracing = start_tracing(config, version(), metrics)
         self._max_connections = connection_shares(config.max_connections, has_http=config.http_port >= 0)

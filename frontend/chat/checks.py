@@ -27,8 +27,6 @@ MAX_JSON_PARTS = 1 << 14
 """Most parts of one JSON text within a chat: a function's schema, the arguments of a call, the template's variables."""
 NOT_ANSWERING = ("system", "developer", "user", "tool")
 """Roles whose messages hold no calls; what other names mean is the template's business."""
-NOT_SEEING = ("system", "developer", "assistant")
-"""Roles whose messages hold no images and no videos."""
 CHOICES = ("auto", "none", "required")
 RESERVED = frozenset(
     {
@@ -141,10 +139,6 @@ def _check_message(message: ChatMessage, field: str) -> None:
         for name in ("tool_calls", "reasoning"):
             if getattr(message, name):
                 raise ParameterError(f"{field}.{name}", "belongs to assistant messages only; remove it")
-    if message.role in NOT_SEEING and message.media:
-        what = "an image" if message.images else "a video"
-        wrong = f"holds {what}, which {message.role} messages do not; send it in one of the user's"
-        raise ParameterError(f"{field}.content_parts", wrong, "UNSUPPORTED")
     if message.role == "tool" and not message.tool_call_id:
         raise ParameterError(f"{field}.tool_call_id", "is missing")
     if message.tool_call_id and message.role in ("system", "developer", "user", "assistant"):

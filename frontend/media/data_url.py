@@ -46,15 +46,15 @@ def decode_video(url: str, max_bytes: int, is_stopped: IsStopped = bool) -> memo
     if num_frames > MAX_FRAMES:
         raise MediaRefused(f"has {num_frames} frames; at most {MAX_FRAMES} are allowed, send fewer")
     frames: list[memoryview] = []
-    begin, room = len(head) + 1, max_bytes
+    begin, size = len(head) + 1, 0
     for number in range(num_frames):
         end = url.find(",", begin)
         end = len(url) if end < 0 else end
         try:
-            frames.append(memoryview(decode_base64(url, begin, room, is_stopped, end)))
+            frames.append(memoryview(decode_base64(url, begin, max_bytes, is_stopped, end, size)))
         except MediaRefused as error:
             raise MediaRefused(f"frame {number}: {error}") from error
-        begin, room = end + 1, room - len(frames[-1])
+        begin, size = end + 1, size + len(frames[-1])
     return tuple(frames)
 
 
@@ -66,9 +66,12 @@ def _head(url: str) -> str:
 
 
 def decode_base64(
-    text: str, begin: int, max_bytes: int, is_stopped: IsStopped = bool, end: int | None = None
+    text: str, begin: int, max_bytes: int, is_stopped: IsStopped = bool, end: int | None = None, before: int = 0
 ) -> bytearray:
-    """The bytes of base64 from `begin` of a text to `end`. Raises `MediaRefused`, for more than `max_bytes` too."""
+    """The bytes of base64 from `begin` of a text to `end`.
+
+    Raises `MediaRefused`, for more than `max_bytes` too, of which `before` are those of frames before this one.
+    """
     decoded = bytearray()
     rest, is_padded = b"", False
     end = len(text) if end is None else end
@@ -81,8 +84,9 @@ def decode_base64(
         whole = len(piece) & ~3
         decoded += _bytes(piece[:whole])
         rest, is_padded = piece[whole:], piece[:whole].endswith(b"=")
-        if len(decoded) > max_bytes:
-            raise MediaRefused(f"has more than {max_bytes} bytes; send a smaller one")
+        if before + len(decoded) > max_bytes:
+            what, remedy = ("with those before it has", "fewer or smaller ones") if before else ("has", "a smaller one")
+            raise MediaRefused(f"{what} more than {max_bytes} bytes; send {remedy}")
     if rest:
         decoded += _bytes(rest if is_padded else rest + b"=" * (-len(rest) % 4))
     if not decoded:

@@ -23,6 +23,8 @@ from quire.proto.messages.params import ParameterError
 MOST = 999
 """Most images, and most videos, of a prompt where nothing else was said, as in vLLM."""
 KINDS: dict[str, type[ImagePart | VideoPart]] = {"image": ImagePart, "video": VideoPart}
+NOT_SEEING = ("system", "developer", "assistant")
+"""Roles whose messages hold no images and no videos."""
 NOT_SHOWN = (
     "the chat template has places for {} of {} {}s; leave out those of turns that it does not show, or start the "
     "server with a template that shows them, --chat-template FILE"
@@ -52,6 +54,8 @@ class PromptImages:
 
     def __init__(self, loader: MediaLoader, source: "TimedSource", limits: Mapping[str, int], metrics: Metrics) -> None:
         """`limits`: kind -> the most of them in one prompt; what is not named: `MOST`."""
+        self.most_bytes = source.most_bytes
+        """Most bytes of a request's body, of an image and of a video."""
         self.limits = {kind: limits.get(kind, MOST) for kind in KINDS}
         self._loader = loader
         self._source = source
@@ -70,7 +74,8 @@ class PromptImages:
         family = read_family(Path(config.model), config.mm_processor_kwargs, tokenizer, frames)
         if family is None:
             return None
-        source = TimedSource(config, metrics, takes_videos=video_rules(family) is not None)
+        watches = video_rules(family) is not None and config.limit_mm_per_prompt.get("video", MOST) > 0
+        source = TimedSource(config, metrics, config.body_bytes(True, watches))
         folder = Path(config.run_dir) / MEDIA_FOLDER
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -105,7 +110,14 @@ class PromptImages:
         return video_rules(self._loader.family) is not None
 
     def check(self, chat: Chat) -> None:
-        """Raises `ParameterError` for too many images or videos, before any of them is looked at."""
+        """Raises `ParameterError` for images and videos of others than the user, or for too many of them, before any of
+        them is looked at.
+        """
+        for index, message in enumerate(chat.messages):
+            if message.role in NOT_SEEING and message.media:
+                what = "an image" if message.images else "a video"
+                wrong = f"holds {what}, which {message.role} messages do not; send it in one of the user's"
+                raise ParameterError(f"chat.messages[{index}].content_parts", wrong, "UNSUPPORTED")
         for kind, part in KINDS.items():
             fields, most = media_fields(chat, part), self.limits[kind]
             if len(fields) <= most:
@@ -203,10 +215,11 @@ def _check_places(num_places: int, kinds: Mapping[MediaKind, int], kind: MediaKi
 class TimedSource:
     """The bytes of images and videos, and how long it takes to get them."""
 
-    def __init__(self, config: FrontendConfig, metrics: Metrics, takes_videos: bool) -> None:
-        """Raises `ValueError` naming the field."""
+    def __init__(self, config: FrontendConfig, metrics: Metrics, most_bytes: int) -> None:
+        """`most_bytes`: of one image or video. Raises `ValueError` naming the field."""
+        self.most_bytes = most_bytes
         self._sources = Sources(
-            config.body_bytes(True, takes_videos),
+            most_bytes,
             allowed_local_media_path=config.allowed_local_media_path,
             allowed_media_domains=config.allowed_media_domains,
         )

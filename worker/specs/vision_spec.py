@@ -86,7 +86,8 @@ class VisionSpec(ABC):
             raise ValueError(f"a grid is of frames, rows and columns, got {grid}")
         frames, rows, columns = grid
         if frames not in (1, self.temporal_patch_size):
-            raise ValueError(f"an item has 1 or {self.temporal_patch_size} frames, got {grid}")
+            taken = " or ".join(map(str, sorted({1, self.temporal_patch_size})))
+            raise ValueError(f"the frames of an item must be {taken}, got {grid}")
         merge, side = self.merge_size, self.tile_side
         if min(rows, columns) < merge or rows % merge or columns % merge:
             raise ValueError(f"a grid is of whole squares of {merge} patches, got {grid}")

@@ -64,15 +64,16 @@ export function startChat(at) {
 
   at("ask").addEventListener("submit", async (event) => {
     event.preventDefault();
+    at("send").disabled = true; // before the files are read: nothing is sent meanwhile
+    stopping = new AbortController();
+    at("stop").disabled = false;
     const text = at("prompt").value;
     at("prompt").value = "";
-    const { names, parts } = await attachments.take();
-    turn("turn user", [...names.map((name) => `[${name}] `), text].join(""));
-    history.push({ role: "user", content: parts.length ? [...parts, { type: "text", text }] : text });
-    stopping = new AbortController();
-    at("send").disabled = true;
-    at("stop").disabled = false;
     try {
+      const { names, parts } = await attachments.take();
+      stopping.signal.throwIfAborted();
+      turn("turn user", [...names.map((name) => `[${name}] `), text].join(""));
+      history.push({ role: "user", content: parts.length ? [...parts, { type: "text", text }] : text });
       await answer();
     } catch (error) {
       if (error.name === "AbortError") turn("figures", "stopped");

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.frontend.media.families import internvl, llava_onevision, pixtral, qwen
+from quire.frontend.media.families.bounds import BOUNDS
 from quire.frontend.media.families.intern_video import InternVideos
 from quire.frontend.media.families.onevision_video import OneVisionVideos
 from quire.frontend.media.families.processor_files import ProcessorFiles
@@ -73,9 +74,14 @@ def of_request(family: MediaFamily, settings: Mapping[str, Any], kind: MediaKind
 
     Those of the other kind are as they were, and settings that only they have count for nothing. Raises `ValueError`.
     """
+    known = (*(BOUNDS if isinstance(family, qwen.QwenImages) else ()), *(OF_VIDEOS if video_rules(family) else ()))
+    for name in settings:
+        if name not in known:
+            has = f"; it has {', '.join(known)} for requests" if known else ""
+            raise ValueError(f"{name}: is no setting of this model{has}; leave it out")
     if isinstance(family, qwen.QwenImages):
         return family.with_settings(settings, (kind,))
-    if kind == "image" and video_rules(family) is not None:
+    if kind == "image":
         settings = {name: value for name, value in settings.items() if name not in OF_VIDEOS}
     return family.with_settings(settings)
 

@@ -150,8 +150,8 @@ REFUSED = [
     (
         CHAT,
         {"messages": [{"role": "assistant", "content": [VIDEO]}]},
-        "messages[0].content",
-        "holds a video, which assistant messages do not",
+        "messages[0].content[0]",
+        "is a video, which this model does not take",
     ),
 ]
 

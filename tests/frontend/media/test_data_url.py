@@ -84,6 +84,10 @@ def test_nothing_and_too_much_are_refused() -> None:
     assert len(data_url.decode(whole, 100)) == 100
     with pytest.raises(MediaRefused, match="more than 99 bytes"):
         data_url.decode(whole, 99)
+    frames = f"data:video/jpeg;base64,{whole.removeprefix(HEAD)},{whole.removeprefix(HEAD)}"
+    assert [len(frame) for frame in data_url.decode_video(frames, 200)] == [100, 100]
+    with pytest.raises(MediaRefused, match=r"^frame 1: with those before it has more than 199 bytes; send fewer"):
+        data_url.decode_video(frames, 199)
 
 
 def test_it_stops_when_nobody_waits() -> None:

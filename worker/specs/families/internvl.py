@@ -32,7 +32,7 @@ TOWER_TENSORS: Final = r"(model\.)?(vision_tower|multi_modal_projector)\..+"
 """Pattern of the tower's tensors."""
 HEAD: Final = r"(language_model\.)?lm_head\.\w+"
 """Pattern of the head that a checkpoint stores unless it is the embedding."""
-MAX_MERGE: Final = 8
+MERGES: Final = (1, 2, 4, 8)
 QK_EPS: Final = 1e-6
 PROJECTOR_EPS: Final = 1e-5
 """Epsilons of norms for which a config states none."""
@@ -225,8 +225,8 @@ def _side(config: Config, name: str, default: int) -> int:
 def _merge_size(config: Config) -> int:
     """Patches of the side of a token's square."""
     ratio = number(config, "downsample_ratio", 0.5)
-    merge = round(1 / ratio) if ratio > 1 / MAX_MERGE / 2 else 0
-    if not 1 <= merge <= MAX_MERGE or merge * ratio != 1.0:
+    merge = round(1 / ratio) if ratio > 1 / MERGES[-1] / 2 else 0
+    if merge not in MERGES or merge * ratio != 1.0:
         raise ModelError("downsample_ratio", f"must be 1, 1/2, 1/4 or 1/8, got {ratio}")
     return merge
 

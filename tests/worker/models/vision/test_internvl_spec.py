@@ -171,6 +171,7 @@ def test_a_key_left_out_means_what_it_means_to_the_library(section, key):
         ({"vision": {"use_absolute_position_embeddings": False}}, "vision_config.use_absolute_position_embe", "true"),
         ({"vision": {"use_qk_norm": 1}}, "vision_config.use_qk_norm", "true or false"),
         ({"downsample_ratio": 0.3}, "downsample_ratio", "got 0.3"),
+        ({"downsample_ratio": 1 / 3}, "downsample_ratio", "must be 1, 1/2, 1/4 or 1/8, got 0.33"),
         ({"downsample_ratio": 2.0}, "downsample_ratio", "got 2.0"),
         ({"downsample_ratio": 1e-300}, "downsample_ratio", "got 1e-300"),
         ({"projector_hidden_act": "tanh"}, "projector_hidden_act", "supported: silu"),

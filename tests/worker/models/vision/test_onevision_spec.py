@@ -242,7 +242,7 @@ GRIDS = [
     ((1, 3 * SIDE, SIDE, 2, 27, 54, 27, 54), 729 + 27 * 55, ""),
     ((1, 3 * SIDE, SIDE, 1, 54, 3, 20, 1), 729 + 20 * 2, ""),
     ((1, 3 * SIDE, SIDE, 1, 0, 27, 0, 27), 729, ""),
-    ((2, SIDE, SIDE), 0, "an item has 1 or 1 frames"),
+    ((2, SIDE, SIDE), 0, "the frames of an item must be 1, got"),
     ((1, SIDE, 2 * SIDE), 0, "every item has 27 rows and columns of patches"),
     ((1, SIDE, SIDE, 2), 0, "0 or 1"),
     ((1, SIDE, SIDE, 1, 1), 0, "0 or 1"),
