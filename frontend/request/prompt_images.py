@@ -113,10 +113,10 @@ class PromptImages:
         """Raises `ParameterError` for images and videos of others than the user, or for too many of them, before any of
         them is looked at.
         """
-        for index, message in enumerate(chat.messages):
-            if message.role in NOT_SEEING and message.media:
-                what = "an image" if message.images else "a video"
-                wrong = f"holds {what}, which {message.role} messages do not; send it in one of the user's"
+        for index, turn in enumerate(chat.messages):
+            if turn.role in NOT_SEEING and turn.media:
+                what = "an image" if turn.images else "a video"
+                wrong = f"holds {what}, which {turn.role} messages do not; send it in one of the user's"
                 raise ParameterError(f"chat.messages[{index}].content_parts", wrong, "UNSUPPORTED")
         for kind, part in KINDS.items():
             fields, most = media_fields(chat, part), self.limits[kind]
