@@ -99,10 +99,10 @@ def select_prefill_body(
         for keys in (64,) if eight_bits else (128, 64):
             if block_size >= keys and (window is None or window >= keys):
                 return PrefillBody(True, QUERY_ROWS_PER_TILE, keys, compute, num_warps=4, num_stages=2)
-    if widest:  # a row's sums fill the registers, and a tile of keys the shared memory
+    if widest:  # the sums of 64 rows would leave no registers, with all options or with none
         if query_type == torch.float32:
             return PrefillBody(False, 16, 16, compute, 8, 1)
-        return PrefillBody(False, 32, 32, compute, 8, 2) if eight_bits else PrefillBody(False, 64, 16, compute, 8, 2)
+        return PrefillBody(False, 32, 32, compute, 8, 2)
     if query_type == torch.float32:  # each factor of a product is held as a sum of two
         return PrefillBody(False, 16, 16, compute, 8, 2) if wide else PrefillBody(False, 32, 32, compute, 8, 2)
     if 90 <= capability < 120:

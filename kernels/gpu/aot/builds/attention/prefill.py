@@ -17,6 +17,7 @@ def builds(capability: int) -> Iterator[Build]:
     yield _build(capability, 128, bf16, options=True)
     yield _build(capability, 256, bf16, f8 if has_eight_bits(capability) else bf16, options=True)
     yield _build(capability, 512, bf16, options=True)
+    yield _build(capability, 512, bf16)
     if has_eight_bits(capability):
         yield _build(capability, 512, bf16, f8, options=True)
     yield _build(capability, 128, bf16, options=True, ahead=True)
@@ -90,7 +91,7 @@ def _build(
 
 
 def _features(capability: int, body: PrefillBody, head_dim: int, query_type: torch.dtype) -> frozenset[Feature]:
-    """Wide heads in float32 are multiplied without matrix instructions; those of Hopper take 64 rows."""
+    """Heads of 512 in float32 are multiplied without matrix instructions; those of Hopper and later take 64 rows."""
     if body.specialized:
         return frozenset({matrix_feature(capability), "warp_specialize", "tma"})
     if query_type == torch.float32:
