@@ -140,6 +140,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._ignores_input and not self.parser.should_upgrade():
             super().on_message_complete()
+            self.flow.resume_reading()  # nothing is read of a client that leaves while reading is paused
             if self.cycle.response_complete and not self.transport.is_closing():
                 self._on_idle()
 

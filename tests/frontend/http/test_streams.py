@@ -16,13 +16,16 @@ def post(**fields: object) -> bytes:
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
+@pytest.mark.parametrize("size", [0, 2_000_000])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after_token", [False, True])
-def test_a_client_that_leaves_aborts_its_request_at_once(web, stream, after_token):
+def test_a_client_that_leaves_aborts_its_request_at_once(web, stream, after_token, size):
+    """Also one whose body came faster than it was read."""
+
     async def main():
         async with web() as w:
             _, writer = await w.connect()
-            writer.write(post(stream=stream))
+            writer.write(post(stream=stream, ignored="x" * size))
             number = (await w.scheduler.submitted()).number
             if after_token:
                 w.scheduler.outputs(number, [(0, 0, 70)])
