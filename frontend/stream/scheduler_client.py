@@ -105,10 +105,11 @@ class SchedulerClient:
 
     # ---- for the pipeline
 
-    def open(self, prepared: PreparedRequest, tokenizer: TextTokenizer) -> RequestStream:
+    def open(self, prepared: PreparedRequest, tokenizer: TextTokenizer, accepted: bool = False) -> RequestStream:
         """Submit a request of the model with this tokenizer. Raises `RequestError` when the engine takes none now.
 
-        A drain takes it: who asks has called `check_accepts` when it arrived, and prepared it since.
+        A drain takes it: who asks has called `check_accepts` when it arrived, and prepared it since. `accepted`: it
+        goes on with a call that the scheduler took, and is taken though the queue is full or a drain not known here.
         """
         is_draining = self.state == "draining"
         if not is_draining:
@@ -117,7 +118,9 @@ class SchedulerClient:
         stream = RequestStream(prepared, tokenizer, self._abort, max_unread_bytes, self._metrics)
         stream.number = next(self._numbers)
         self._streams.add(stream)
-        self._outbox.post(prepared.submit(stream.number, prepared.deadline - self._now(), accepted=is_draining))
+        self._outbox.post(
+            prepared.submit(stream.number, prepared.deadline - self._now(), accepted=accepted or is_draining)
+        )
         return stream
 
     def close(self, stream: RequestStream) -> None:

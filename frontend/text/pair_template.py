@@ -1,5 +1,6 @@
 """The template of a tokenizer for pairs of texts: what stands around them, and which tokens are of type 1."""
 
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,7 +52,9 @@ class PairTemplate(NamedTuple):
         if keep is not None:
             sizes = _longest_first(len(first), len(second), keep - self.num_around)
             first, second = (_cut(ids, size, keep_last) for ids, size in zip((first, second), sizes, strict=True))
-        ids = [*self.before, *first, *self.between, *second, *self.behind]
+        ids = array("i", self.before)  # a column: with each of many documents a long first text is copied again
+        for part in (first, self.between, second, self.behind):
+            ids.extend(part)
         start = 0 if self.type_1_from is None else len(self.before) + len(first) + self.type_1_from
         return Pair(ids, start if start < len(ids) else 0)
 

@@ -47,10 +47,11 @@ class Submit(WireMessage, frozen=True):
     task: Task = "generate"
     """All but `generate`: the answer is one vector; of `params` nothing matters then."""
     accepted: bool = False
-    """A resubmission of what a scheduler took, and did not refuse, before it died or was out of reach.
+    """A resubmission of what a scheduler took, and did not refuse, before it died or was out of reach; or an input of a
+    call, in the place of one that was taken and answered.
 
     Its client has a promise: neither the bounds of the queue nor a drain turn it away a second time. What can never
-    run still ends. Only a frontend says so, never a client, and of no request that it sends for the first time.
+    run still ends. Only a frontend says so, never a client.
     """
     media: tuple[Media, ...] = ()
     """Items whose places the prompt holds, in its order; their spans do not overlap."""

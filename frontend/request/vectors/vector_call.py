@@ -22,6 +22,7 @@ from quire.frontend.stream.prepared_request import PreparedRequest
 from quire.frontend.telemetry.observer import Observer
 from quire.frontend.text.encode_jobs import EncodeText
 from quire.frontend.text.pair_template import Pair
+from quire.frontend.text.token_range import is_within
 from quire.proto.api import GenerateRequest, RequestError
 from quire.proto.messages.message import Task
 from quire.proto.messages.params import ParameterError, SamplingParams, check_token_ids
@@ -140,9 +141,12 @@ class Gatherer:
         """The raw vector and the number of tokens of each input, in order. `prompt` makes that of an input."""
         found: dict[int, Gathered] = {}
         todo = iter(range(len(shared.names)))
+        turns = asyncio.Lock()
 
         async def work() -> None:
             for index in todo:
+                async with turns:  # one begins in a turn of the loop: hundreds together would keep it from streams
+                    await asyncio.sleep(0)
                 found[index] = await self._named(shared, prompt, index)
 
         try:
@@ -191,7 +195,8 @@ class Gatherer:
                 second_text=pair.second_text,
             )
             scheduler = shared.model.scheduler
-            stream = scheduler.open(prepared, shared.model.tokenizer)
+            # it takes the place of one that was answered: neither a drain nor a full queue breaks the call off
+            stream = scheduler.open(prepared, shared.model.tokenizer, accepted=index >= MAX_IN_FLIGHT)
             observed.submitted(stream)
             try:
                 while await stream.take():
@@ -210,7 +215,7 @@ def check_prompt(ids: Sequence[int], facts: ModelFacts) -> None:
     if len(ids) > facts.max_model_len:
         message = f"has {len(ids)} tokens, more than the context of {facts.max_model_len}; shorten it or set "
         raise ParameterError(INPUT, f"{message}truncate_prompt_tokens", "CONTEXT_LENGTH_EXCEEDED")
-    check_token_ids(VECTOR_PARAMS, ids, facts.vocab_size)
+    check_token_ids(VECTOR_PARAMS, () if is_within(ids, facts.vocab_size) else ids, facts.vocab_size)
 
 
 def check_count(field: str, count: int, most: int = MAX_INPUTS) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from quire.frontend.request.vectors.activation import activated
+from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT
+from quire.frontend.text.pair_template import PairTemplate
 from quire.proto.api import EmbedRequest, RequestError, ScoreRequest
 from quire.proto.messages.heads import HeadFacts
 from quire.proto.messages.message import Usage
@@ -76,6 +78,41 @@ def test_long_pairs_are_refused_by_name_or_cut(scoring):
         await s.client.score(ScoreRequest(query=long, documents=[long], truncate_prompt_tokens=20))
         await s.client.score(ScoreRequest(query=long, documents=[long], max_tokens_per_doc=5, max_tokens_per_query=7))
         assert [len(unpack(submit.prompt)) for submit in s.scheduler.submits[before:]] == [512, 20, 12]
+
+    scoring(test)
+
+
+def test_a_call_goes_on_in_a_drain_that_only_the_scheduler_knows_of(scoring):
+    async def test(s):
+        await s.client.score(ScoreRequest(query="hello", documents=["stop"] * (MAX_IN_FLIGHT + 3)))
+        accepted = [submit.accepted for submit in s.scheduler.submits]
+        assert accepted == [False] * MAX_IN_FLIGHT + [True] * 3
+
+    scoring(test)
+
+
+def test_others_have_a_turn_between_any_two_pairs(scoring, monkeypatch):
+    turn, turns = 0, []
+    join = PairTemplate.join
+
+    def joined(*args, **kwargs):
+        turns.append(turn)
+        return join(*args, **kwargs)
+
+    async def count():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def test(s):
+        monkeypatch.setattr(PairTemplate, "join", joined)
+        counting = asyncio.create_task(count())
+        try:
+            await s.client.score(ScoreRequest(query="hello", documents=["stop"] * 600))
+        finally:
+            counting.cancel()
+        assert len(set(turns)) == 600
 
     scoring(test)
 
