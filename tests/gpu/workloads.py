@@ -97,7 +97,13 @@ SMALL_CAMERAS = Cameras(
 )  # fmt: skip
 H200 = Bench(
     config=models.LLAMA_8B,
-    options={"device": "cuda", "max_model_len": 20_000, "max_num_seqs": 512, "max_num_batched_tokens": 2048},
+    options={
+        "device": "cuda",
+        "max_model_len": 20_000,
+        "max_num_seqs": 512,
+        "max_num_batched_tokens": 2048,
+        "block_size": 64,
+    },
     contexts=(128, 2048, 8192, 16_384),
     batches={32: 6.4, 128: 12.9, 256: 23.0},
     batch_context=2048,

@@ -14,7 +14,7 @@ WIDEST_NORM = 8192
 NORM_TILE = 1024
 """Elements of a program's rows together, where rows are short."""
 MOST_TOKENS = 4
-"""Of a layer without matrix instructions: with more tokens vector instructions take longer than the weights."""
+"""Tokens of a layer without matrix instructions: of more, vector instructions take longer than reading the weights."""
 ADD_BLOCK = 256
 """Columns of a program that adds the parts of a split layer."""
 CUBLAS: Tiles = {"cublas": 1, "block_o": 0, "block_i": 0, "num_warps": 0}
