@@ -85,8 +85,8 @@ class MediaSettings:
     """Wishes of a request for its images and videos; None: as the server has it."""
 
     min_pixels: int | None = None
-    """Fewest pixels of an image after it is resized, and of a video: of each of its frames (Qwen2-VL, Qwen2.5-VL), or of
-    all that are taken together (Qwen3-VL)."""
+    """Fewest pixels of an image after it is resized, and of a video: of each of its frames (Qwen2-VL, Qwen2.5-VL), or
+    of all that are taken together (Qwen3-VL)."""
     max_pixels: int | None = None
     """Most of them."""
     fps: float | None = None
