@@ -33,6 +33,8 @@ Vector = npt.NDArray[np.float32]
 MAX_INPUTS = 2048
 MAX_IN_FLIGHT = 256
 """Most inputs of one call that wait or run at once: a large call leaves room in the queue for others."""
+PER_TURN = 4
+"""Most inputs of one call that begin in one turn of the event loop: hundreds together would keep it from streams."""
 INPUT = "input"
 """Field of errors that are about the input at hand, until its own name takes the place."""
 VECTOR_PARAMS = SamplingParams(temperature=0.0, max_tokens=1)
@@ -141,11 +143,11 @@ class Gatherer:
         """The raw vector and the number of tokens of each input, in order. `prompt` makes that of an input."""
         found: dict[int, Gathered] = {}
         todo = iter(range(len(shared.names)))
-        turns = asyncio.Lock()
+        turns = asyncio.Semaphore(PER_TURN)
 
         async def work() -> None:
             for index in todo:
-                async with turns:  # one begins in a turn of the loop: hundreds together would keep it from streams
+                async with turns:
                     await asyncio.sleep(0)
                 found[index] = await self._named(shared, prompt, index)
 

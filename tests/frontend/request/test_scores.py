@@ -3,13 +3,14 @@ back through its activation."""
 
 import asyncio
 import math
+from collections import Counter
 
 import msgspec
 import numpy as np
 import pytest
 
 from quire.frontend.request.vectors.activation import activated
-from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT
+from quire.frontend.request.vectors.vector_call import MAX_IN_FLIGHT, PER_TURN
 from quire.frontend.text.pair_template import PairTemplate
 from quire.proto.api import EmbedRequest, RequestError, ScoreRequest
 from quire.proto.messages.heads import HeadFacts
@@ -91,7 +92,7 @@ def test_a_call_goes_on_in_a_drain_that_only_the_scheduler_knows_of(scoring):
     scoring(test)
 
 
-def test_others_have_a_turn_between_any_two_pairs(scoring, monkeypatch):
+def test_others_have_turns_between_pairs(scoring, monkeypatch):
     turn, turns = 0, []
     join = PairTemplate.join
 
@@ -112,7 +113,7 @@ def test_others_have_a_turn_between_any_two_pairs(scoring, monkeypatch):
             await s.client.score(ScoreRequest(query="hello", documents=["stop"] * 600))
         finally:
             counting.cancel()
-        assert len(set(turns)) == 600
+        assert max(Counter(turns).values()) <= PER_TURN
 
     scoring(test)
 
