@@ -13,6 +13,9 @@ from quire.proto.messages.message import Usage, cached_of_prompt
 STEP = 256
 """Items encoded in one call."""
 
+STEP_CHARS = 64 << 10
+"""Characters encoded in one call, which takes a millisecond where most of them are escaped."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,6 +54,12 @@ def json_list(items: Iterable[Any]) -> msgspec.Raw:
     while piece := list(islice(source, STEP)):
         pieces.append(_encode(piece)[1:-1])
     return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+
+
+def json_text(text: str) -> msgspec.Raw:
+    """A JSON string, encoded in short steps, as `json_list`."""
+    pieces = (_encode(text[start : start + STEP_CHARS])[1:-1] for start in range(0, len(text), STEP_CHARS))
+    return msgspec.Raw(b'"' + b"".join(pieces) + b'"')
 
 
 def usage_block(usages: list[Usage]) -> UsageBlock:

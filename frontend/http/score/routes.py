@@ -4,6 +4,7 @@ A score is the cosine of two vectors, or what a cross-encoder's head says of bot
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire.frontend.context import FrontendContext
-from quire.frontend.http.answer import json_response
+from quire.frontend.http.answer import json_answer, json_response, json_text
 from quire.frontend.http.body import beside, read
 from quire.frontend.http.call import call_of, request_id
 from quire.frontend.http.score.types import (
@@ -28,6 +29,7 @@ from quire.frontend.http.score.types import (
     text_of,
     texts_of,
 )
+from quire.frontend.limits.work_pool import LARGE_BYTES
 from quire.proto.api import ScoreRequest, Scores
 from quire.proto.messages.params import ParameterError
 
@@ -43,14 +45,11 @@ def routes(context: FrontendContext) -> list[Route]:
         asked = ScoreRequest(query=query, documents=texts, **_common(body, request))
         found = await context.pipeline.score(asked, call_of(request), documents=field)
         best = sorted(range(len(texts)), key=lambda index: -found.scores[index])[: body.top_n or None]
-        if body.texts is not None:
-            shown = texts if body.return_text else [None] * len(texts)
-            return json_response([RankedByText(index, found.scores[index], shown[index]) for index in best])
-        results = [
-            Ranked(index, found.scores[index], None if body.return_documents is False else RankedText(texts[index]))
-            for index in best
-        ]
-        return json_response(Ranking(found.request_id, found.model, results, _usage(found)))
+        shows = body.return_documents is not False if body.texts is None else bool(body.return_text)
+        # megabytes of texts take a while, in which the loop must beat
+        is_large = shows and sum(len(texts[index]) for index in best) > LARGE_BYTES
+        shown = texts if shows else None
+        return await json_answer(context.answers, is_large, lambda: _ranking(body, found, best, shown))
 
     async def score(request: Request) -> Response:
         body = await read(request, ScoreBody)
@@ -65,6 +64,19 @@ def routes(context: FrontendContext) -> list[Route]:
         *(Route(path, rerank, methods=["POST"]) for path in RERANK),
         *(Route(path, score, methods=["POST"]) for path in SCORE),
     ]
+
+
+def _ranking(
+    body: RerankBody, found: Scores, best: Sequence[int], shown: Sequence[str] | None
+) -> Ranking | list[RankedByText]:
+    """`shown`: the texts, where the answer has them."""
+    texts = {} if shown is None else {index: json_text(shown[index]) for index in best}
+    if body.texts is not None:
+        return [RankedByText(index, found.scores[index], texts.get(index)) for index in best]
+    results = [
+        Ranked(index, found.scores[index], RankedText(texts[index]) if index in texts else None) for index in best
+    ]
+    return Ranking(found.request_id, found.model, results, _usage(found))
 
 
 def _query_and_texts(body: RerankBody) -> tuple[str, list[str]]:

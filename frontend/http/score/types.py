@@ -104,7 +104,7 @@ class Usage(msgspec.Struct):
 
 
 class RankedText(msgspec.Struct):
-    text: str
+    text: msgspec.Raw | str
 
 
 class Ranked(msgspec.Struct, omit_defaults=True):
@@ -125,7 +125,7 @@ class RankedByText(msgspec.Struct, omit_defaults=True):
 
     index: int
     score: float
-    text: str | None = None
+    text: msgspec.Raw | str | None = None
 
 
 class ScoreItem(msgspec.Struct):

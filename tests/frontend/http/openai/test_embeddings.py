@@ -3,11 +3,13 @@
 import asyncio
 import base64
 import json
+import threading
 
 import msgspec
 import numpy as np
 import pytest
 
+from quire.frontend.http.answer import STEP_CHARS, json_text
 from quire.proto.messages.message import Usage
 from quire.proto.messages.requests import EmbeddingVector, Finish, Outputs
 from quire.proto.transport.wire import unpack
@@ -192,6 +194,28 @@ def test_documents_are_cut_and_the_query_is_not(embedding, tokenizer):
         asked = {"query": long, "documents": [long, long], "max_tokens_per_doc": 2, "priority": 0}
         answer = (await w.client.post("/v2/rerank", json=asked)).json()
         assert answer["usage"]["prompt_tokens"] == len(tokenizer.encode(long).ids) + 2 + 2
+
+    embedding(test)
+
+
+def test_texts_that_a_ranking_repeats_are_written_beside_the_event_loop(embedding, monkeypatch):
+    threads = []
+
+    def written(text):
+        threads.append(threading.current_thread().name)
+        return json_text(text)
+
+    async def test(w):
+        monkeypatch.setattr("quire.frontend.http.score.routes.json_text", written)
+        texts = ["hello", '\n"é' * STEP_CHARS]
+        for fields in ({"documents": texts}, {"texts": texts, "return_text": True}):
+            body = {"query": "a", "truncate_prompt_tokens": 3, **fields}
+            answer = await w.client.post("/rerank", json=body, timeout=60)
+            ranked = answer.json() if "texts" in fields else answer.json()["results"]
+            shown = [(one["index"], one.get("document", one)["text"]) for one in ranked]
+            assert sorted(shown) == list(enumerate(texts))
+        assert all(name.startswith("answers") for name in threads)
+        assert len(threads) == 4
 
     embedding(test)
 
