@@ -38,6 +38,12 @@ def side_by_side(parts: tuple[Part, ...]) -> Stored:
     return Stored((*before, ends[-1], *after), regions)
 
 
+def of_inputs(parts: tuple[Part, ...]) -> Stored:
+    """The whole tensor for each of the parts, which have their inputs in common."""
+    shape = parts[0].full_shape
+    return Stored(shape, (tuple(map(range, shape)),) * len(parts))
+
+
 @dataclass(frozen=True, slots=True)
 class PairsApart:
     """A layout of queries, keys or values whose rotating pairs lie side by side in the checkpoint, (0, 1), (2, 3), …,

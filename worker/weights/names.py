@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from quire.worker.weights.layout import Layout, side_by_side
+from quire.worker.weights.layout import Layout, of_inputs, side_by_side
 
 WEIGHT: Final = ".weight"
+INDEX: Final = "index"
+"""The group of each input of a layer, which outputs have in common however they are merged or ordered."""
 
 
 class Targets(NamedTuple):
@@ -33,7 +35,8 @@ class NameRule:
         if match is None:
             return None
         paths = (self.target.format(**{"part": part, **match.groupdict()}) for part in self.parts)
-        return Targets(tuple(paths), self.layout)
+        layout = of_inputs if match.groupdict().get("tensor") == INDEX else self.layout
+        return Targets(tuple(paths), layout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ import torch
 
 from quire.worker.quant.read.packed_headers import PackedLayer
 from quire.worker.weights.header import CheckpointError
+from quire.worker.weights.names import INDEX
 from quire.worker.weights.source import WeightSource
 
 CODES: Final = "codes"
 SCALE: Final = "scale"
 ZEROS: Final = "zeros"
 UNIT: Final = "unit"
-INDEX: Final = "index"
-"""Names that schemes give them."""
+"""Names that schemes give them, as they do `INDEX`."""
 PIECE: Final = 32
 """Rows of words that are unpacked at once: as many as stay in a cache."""
 Region = tuple[slice, ...]
