@@ -33,19 +33,23 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when OUT is there. Raises `UsageError` for what cannot be converted; nothing is left of OUT then."""
     directory, out = Path(arguments.directory).expanduser(), Path(arguments.out).expanduser()
     sources = weights_of(directory)
-    if out.exists():
+    if out.exists() or out.is_symlink():
         raise UsageError(f"OUT {out}: is there already; name a folder that is not")
     partial = out.with_name(f"{out.name}.partial")
     try:
         partial.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"OUT {partial}: is there of another conversion; remove it when none runs") from None
     except OSError as error:
         raise UsageError(f"OUT {partial}: cannot be made: {error.strerror}") from error
     try:
         converted = _converted(sources, partial)
         _copy(directory, partial)
         partial.rename(out)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"OUT {out}: cannot be written: {error}") from error
         raise
     size = format_bytes(converted["num_bytes"])
     print(f"{out}: {converted['num_tensors']} tensors, {size}; try `quire doctor {out}`")
@@ -102,6 +106,7 @@ def _copy(directory: Path, folder: Path) -> None:
     for pattern in COPIED:
         for source in sorted(directory.glob(pattern)):
             target = folder / source.relative_to(directory)
-            if source.is_file() and source.name != INDEX and not target.exists():
+            is_ours = source.parent == directory or not source.parent.samefile(folder)  # OUT may be in DIR
+            if source.is_file() and is_ours and source.name != INDEX and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(source, target)

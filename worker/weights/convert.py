@@ -65,7 +65,7 @@ def convert(conversion: Conversion) -> Converted:
             raise PickleError(f"{source}: {min(repeated)[:64]!r} is in {where[min(repeated)]} already")
         where |= dict.fromkeys(tensors, name)
         num_bytes += sum(tensor.nbytes for tensor in tensors.values())
-        save_file(tensors, folder / name, {"format": "pt"})
+        write(tensors, folder / name, source)
     if many:
         index = {"metadata": {"total_size": num_bytes}, "weight_map": where}
         (folder / INDEX).write_bytes(msgspec.json.format(msgspec.json.encode(index)))
@@ -77,14 +77,32 @@ def read(source: Path) -> dict[str, torch.Tensor]:
     try:
         content: Any = torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or hostile file makes the library raise
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise PickleError(f"{source}: cannot be read as weights alone: {reason[:200]}") from error
+        raise PickleError(f"{source}: cannot be read as weights alone: {_reason(error)}") from error
     if not isinstance(content, dict) or not content:
         raise PickleError(f"{source}: holds no tensors by name")
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
             raise PickleError(f"{source}: {str(name)[:64]!r} is no dense tensor")
-    return {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
+        if name == "__metadata__":
+            raise PickleError(f"{source}: {name!r} names no tensor in safetensors")
+    try:
+        return {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
+    except RuntimeError as error:  # such as one element that stands for a million million
+        raise PickleError(f"{source}: its tensors cannot be copied: {_reason(error)}") from error
+
+
+def write(tensors: dict[str, torch.Tensor], file: Path, source: str) -> None:
+    """Raises `PickleError` for what safetensors does not hold, and where the disk is full."""
+    try:
+        save_file(tensors, file, {"format": "pt"})
+    except Exception as error:  # a kind of numbers that it lacks, a tensor without data, a name that is no text
+        raise PickleError(f"{source}: cannot be written as safetensors: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error that does not advise, as the library's do, to run the pickle."""
+    lines = [line for line in str(error).splitlines() if line.strip() and "weights_only" not in line]
+    return next(iter(lines), type(error).__name__).strip()[:200]
 
 
 def main(arguments: list[str]) -> int:

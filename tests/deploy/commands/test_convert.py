@@ -1,5 +1,6 @@
 """`quire convert`: pickled checkpoints become safetensors that serve; what is no weights is never run."""
 
+import errno
 import json
 import os
 import pickle
@@ -85,7 +86,9 @@ def test_a_pickle_that_runs_code_runs_none(how, pickled, tmp_path, capsys):
     else:
         (pickled / "pytorch_model.bin").write_bytes(pickle.dumps({"bad": Hostile(tmp_path / "ran")}))
     assert main(["convert", str(pickled), str(tmp_path / "out")]) == 2
-    assert "cannot be read as weights alone" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot be read as weights alone" in said
+    assert "weights_only" not in said  # the library's advice would run it
     assert not (tmp_path / "ran").exists()
     assert not list(tmp_path.glob("out*"))
 
@@ -97,6 +100,10 @@ def test_a_pickle_that_runs_code_runs_none(how, pickled, tmp_path, capsys):
         ([torch.zeros(1)], "holds no tensors by name"),
         ({"a": 1}, "'a' is no dense tensor"),
         ({1: torch.zeros(1)}, "'1' is no dense tensor"),
+        ({"__metadata__": torch.zeros(1)}, "names no tensor in safetensors"),
+        ({"a": torch.zeros(1).expand(10**13)}, "its tensors cannot be copied"),
+        ({"a": torch.zeros(1, dtype=torch.complex128)}, "cannot be written as safetensors: torch.complex128"),
+        ({"a": torch.zeros(1, device="meta")}, "cannot be written as safetensors: Cannot copy out of meta tensor"),
     ],
 )
 def test_what_is_no_tensors_by_name_is_refused(content, text, pickled, tmp_path, capsys):
@@ -121,3 +128,25 @@ def test_a_users_mistake_is_named(pickled, tmp_path, capsys):
     (tmp_path / "there" / "model.safetensors").write_bytes(b"")
     assert main(["convert", str(tmp_path / "there"), str(tmp_path / "out")]) == 2
     assert "serve it as it is" in capsys.readouterr().err
+
+
+def test_out_may_be_in_dir_and_holds_nothing_of_itself(pickled):
+    assert main(["convert", str(pickled), str(pickled / "out")]) == 0
+    assert sorted(path.name for path in (pickled / "out").iterdir() if path.is_dir()) == ["1_Pooling"]
+
+
+def test_what_cannot_be_written_is_said_and_nothing_is_left(pickled, tmp_path, monkeypatch, capsys):
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert main(["convert", str(pickled), str(tmp_path / "link")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    (tmp_path / "out.partial").mkdir()
+    assert main(["convert", str(pickled), str(tmp_path / "out")]) == 2
+    assert "is there of another conversion; remove it" in capsys.readouterr().err
+    (tmp_path / "out.partial").rmdir()
+    monkeypatch.setattr("shutil.copyfile", full)
+    assert main(["convert", str(pickled), str(tmp_path / "out")]) == 2
+    assert "cannot be written: [Errno 28] No space left" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
