@@ -64,7 +64,7 @@ class PairsApart:
         rows, heads = part.full_shape[part.axis], self.num_heads if part.name == "q" else self.num_kv_heads
         if rows != heads * self.head_dim:
             raise CheckpointError(
-                f"{part.name}: {heads * self.head_dim} rows have to be put into another order, and something is stored "
+                f"{heads * self.head_dim} rows have to be put into another order, and something is stored "
                 f"for {rows} groups of them; use a checkpoint that is quantized by rows, or not at all"
             )
         within = (*range(0, self.rotating, 2), *range(1, self.rotating, 2), *range(self.rotating, self.head_dim))

@@ -85,7 +85,10 @@ def match(model: nn.Module, source: WeightSource, names: NameMap) -> dict[str, t
         if (stored := source.dtype(name)) is not None:
             for place in own:
                 _refuse_dtype(name, stored, place.parameter)
-        expected, regions = targets.layout(tuple(place.part for place in own))
+        try:
+            expected, regions = targets.layout(tuple(place.part for place in own))
+        except CheckpointError as error:
+            raise CheckpointError(f"{name}: {error}") from error
         shape = source.shape(name)
         if shape != expected:
             raise CheckpointError(f"{name}: has shape {list(shape)}, the config describes {list(expected)}")

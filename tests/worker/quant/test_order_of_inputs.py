@@ -8,6 +8,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_fp8 import quantize
+
+from quire.worker.weights.header import CheckpointError
 
 SIZE, HALF = 32, 8
 STATED = {"quant_method": "gptq", "bits": 4, "group_size": SIZE, "desc_act": True, "sym": True}
@@ -75,3 +78,10 @@ def test_projections_are_those_of_the_dequantized_model(
         for layer, same in ((found.attention.qkv, expected.attention.qkv), (found.mlp.gate_up, expected.mlp.gate_up)):
             out, exact = (one.scheme.apply(one, x, None) for one in (layer, same))
             torch.testing.assert_close(out, exact, rtol=0, atol=0.02 * float(exact.abs().max()))
+
+
+def test_a_scale_of_many_rows_that_would_have_to_be_permuted_is_named(load_quantized, tiny_checkpoint, tmp_path):
+    sizes = {"head_dim": 128, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 2}
+    shutil.copytree(tiny_checkpoint("Glm4ForCausalLM", **sizes, num_key_value_heads=1), tmp_path / "model")
+    with pytest.raises(CheckpointError, match=r"^model\.layers\.\d\.self_attn\.[qk]_proj\.scale: .* rows have to"):
+        load_quantized(quantize(tmp_path / "model"))
